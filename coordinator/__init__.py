@@ -1,0 +1,1 @@
+"""State machines over the replicated logs."""

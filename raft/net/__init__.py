@@ -1,0 +1,1 @@
+"""The one transport: Kafka frames over asyncio protocols, server and client side."""

@@ -1,0 +1,1 @@
+"""KIP-630 checkpoints: write, verify, load."""

@@ -1,0 +1,629 @@
+"""Record batch v2: the unit that is appended, replicated, checksummed and compressed.
+
+A batch is a 61 byte header and then its records. The CRC-32C covers everything from the attributes
+to the end and leaves out the first 21 bytes, and that is the idea of the format: base offset and
+leader epoch can be stamped by whoever orders the log without reading, let alone checksumming, the
+records again.
+
+The surprise is how little is certain until the checksum has been looked at. Lengths and counts are
+compared with the bytes that are really there before anything is believed or allocated, and a buffer
+that merely *ends too early* (`IncompleteBatchError`) is told apart from one that contradicts itself
+(`CorruptBatchError`): the first is the ordinary end of a Fetch answer, the second never is.
+
+For others in this project:
+
+- `parse_header(buffer, position)`: the header alone, as a cheap tuple.
+- `read_batch`, `iter_batches`: whole batches as (position, header, view); nothing is copied.
+- `iter_records(batch)`: light tuples; keys and values are memoryviews into the batch (or into its
+  decompressed records).
+- `build_value_batch` (metadata: values only), `build_batch` (anything), `build_control_batch`.
+- `stamp`, `stamp_log_append_time`: change a batch in place.
+
+Source: KIP-98, Message Format; KIP-595 and reference Batches (control batches).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from records.compression import (
+    MAX_DECOMPRESSED_BYTES,
+    Buffer,
+    Compression,
+    codec_of,
+    compress,
+    decompress,
+)
+from records.errors import (
+    BatchChecksumError,
+    BatchTooLargeError,
+    CorruptBatchError,
+    IncompleteBatchError,
+)
+from records.types import Epoch, Offset
+from records.varint import decode_varint, decode_varlong, encode_varint
+
+HEADER: Final = struct.Struct(">qiiBIhiqqqhii")
+HEADER_SIZE_BYTES: Final = HEADER.size
+LOG_OVERHEAD_BYTES: Final = 12
+"""Base offset and length: what precedes the bytes that `batch_length` counts."""
+
+CRC_START: Final = 21
+"""The checksum covers a batch from here (its attributes) to its end."""
+
+MAX_BATCH_SIZE_BYTES: Final = 100 * 1024 * 1024
+"""No batch is larger than the largest request (`socket.request.max.bytes`) that can carry it."""
+
+NO_TIMESTAMP: Final = -1
+
+_MAGIC: Final = 2
+_MIN_RECORD_BYTES: Final = 7  # length, attributes, two deltas, key and value length, header count
+_MAX_OFFSET: Final = (1 << 63) - 1
+
+COMPRESSION_MASK: Final = 0x07
+LOG_APPEND_TIME: Final = 0x08
+TRANSACTIONAL: Final = 0x10
+CONTROL: Final = 0x20
+DELETE_HORIZON: Final = 0x40
+
+
+class ControlType(IntEnum):
+    """The second int16 of a control record's key. A reader skips the types it does not know."""
+
+    ABORT = 0
+    COMMIT = 1
+    LEADER_CHANGE = 2
+    SNAPSHOT_HEADER = 3
+    SNAPSHOT_FOOTER = 4
+    KRAFT_VERSION = 5
+    VOTERS = 6
+
+
+class BatchHeader(NamedTuple):
+    """The header's fields in wire order (a NamedTuple: eight times cheaper than a dataclass)."""
+
+    base_offset: Offset
+    batch_length: int  # counts what follows this field
+    leader_epoch: Epoch
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int  # ms; of the first record, or the delete horizon if that bit is set
+    max_timestamp: int  # ms
+    producer_id: int  # -1: not an idempotent producer
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size_bytes(self) -> int:
+        """The whole batch, header included."""
+        return LOG_OVERHEAD_BYTES + self.batch_length
+
+    @property
+    def last_offset(self) -> Offset:
+        """Inclusive; kept by compaction even when the last record is gone."""
+        return Offset(self.base_offset + self.last_offset_delta)
+
+    @property
+    def end_offset(self) -> Offset:
+        """Exclusive: where the next batch starts."""
+        return Offset(self.base_offset + self.last_offset_delta + 1)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL)
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL)
+
+    @property
+    def is_log_append_time(self) -> bool:
+        return bool(self.attributes & LOG_APPEND_TIME)
+
+    @property
+    def is_dense(self) -> bool:
+        """One record for every offset, as every batch is before compaction touches it."""
+        return self.record_count == self.last_offset_delta + 1
+
+    @property
+    def compression(self) -> Compression:
+        """Raises UnknownCodecError."""
+        return codec_of(self.attributes)
+
+
+class Batch(NamedTuple):
+    """A whole batch inside some buffer. `view` keeps that buffer alive and is only as constant."""
+
+    position: int  # in the buffer it was read from
+    header: BatchHeader
+    view: memoryview  # header and records
+
+
+class RecordHeader(NamedTuple):
+    key: str
+    value: memoryview | bytes | None
+
+
+class Record(NamedTuple):
+    """One record; positions and times are absolute, bytes are views."""
+
+    offset: Offset
+    timestamp: int  # ms; the batch's max_timestamp under LogAppendTime
+    key: memoryview | bytes | None
+    value: memoryview | bytes | None
+    headers: tuple[RecordHeader, ...] = ()
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+def parse_header(
+    buffer: Buffer, position: int = 0, *, max_size_bytes: int = MAX_BATCH_SIZE_BYTES
+) -> BatchHeader:
+    """The header at `position`, believed only as far as it agrees with itself.
+
+    The bytes after the header need not be there yet, so the checksum is not looked at.
+
+    Raises:  IncompleteBatchError if fewer than 61 bytes are left and those that are there could
+             begin a batch; CorruptBatchError.
+    """
+    available = len(buffer) - position
+    if available < HEADER_SIZE_BYTES:
+        raise IncompleteBatchError(
+            position=position, needed_bytes=HEADER_SIZE_BYTES, available_bytes=available
+        )
+    header = BatchHeader._make(HEADER.unpack_from(buffer, position))
+    reason = _contradiction(header, max_size_bytes)
+    if reason is not None:
+        offset = header.base_offset if header.magic == _MAGIC else None
+        raise CorruptBatchError(position=position, offset=offset, reason=reason)
+    return header
+
+
+def _contradiction(header: BatchHeader, max_size_bytes: int) -> str | None:
+    """Why no batch can have this header, or None."""
+    length = header.batch_length
+    if header.magic != _MAGIC:
+        return f"magic {header.magic}, only 2 is known"
+    if length < HEADER_SIZE_BYTES - LOG_OVERHEAD_BYTES:
+        return f"length {length} is smaller than a header"
+    if length > max_size_bytes - LOG_OVERHEAD_BYTES:
+        return f"length {length} exceeds the limit of {max_size_bytes} bytes"
+    delta, count = header.last_offset_delta, header.record_count
+    if header.base_offset < 0 or delta < 0 or header.base_offset > _MAX_OFFSET - 1 - delta:
+        return f"offsets {header.base_offset} + {delta} are impossible"
+    if not 0 <= count <= delta + 1:
+        return f"{count} records in {delta + 1} offsets"
+    records_bytes = length + LOG_OVERHEAD_BYTES - HEADER_SIZE_BYTES
+    if not header.attributes & COMPRESSION_MASK and count * _MIN_RECORD_BYTES > records_bytes:
+        return f"{count} records cannot fit in {records_bytes} bytes"
+    return None
+
+
+def read_batch(
+    buffer: Buffer,
+    position: int = 0,
+    *,
+    max_size_bytes: int = MAX_BATCH_SIZE_BYTES,
+    verify_crc: bool = True,
+) -> Batch:
+    """The batch at `position`.
+
+    Raises:  IncompleteBatchError if the buffer ends inside it; CorruptBatchError, of which
+             BatchChecksumError is a kind.
+    """
+    header = parse_header(buffer, position, max_size_bytes=max_size_bytes)
+    end = position + header.size_bytes
+    if end > len(buffer):
+        raise IncompleteBatchError(
+            position=position,
+            needed_bytes=header.size_bytes,
+            available_bytes=len(buffer) - position,
+        )
+    view = memoryview(buffer)[position:end]
+    if verify_crc:
+        actual = crc32c(view[CRC_START:])
+        if actual != header.crc:
+            raise BatchChecksumError(
+                position=position,
+                offset=header.base_offset,
+                expected_crc=header.crc,
+                actual_crc=actual,
+            )
+    return Batch(position, header, view)
+
+
+def iter_batches(
+    buffer: Buffer,
+    position: int = 0,
+    *,
+    max_size_bytes: int = MAX_BATCH_SIZE_BYTES,
+    verify_crc: bool = True,
+    allow_partial_tail: bool = False,
+) -> Iterator[Batch]:
+    """The batches from `position` to the buffer's end, in order.
+
+    Args:    allow_partial_tail: a buffer that ends inside a batch is simply over there (a Fetch
+             answer may be cut at any byte); otherwise that raises.
+    Raises:  IncompleteBatchError, CorruptBatchError.
+    """
+    view = memoryview(buffer)
+    while position < len(view):
+        try:
+            batch = read_batch(view, position, max_size_bytes=max_size_bytes, verify_crc=verify_crc)
+        except IncompleteBatchError:
+            if allow_partial_tail:
+                return
+            raise
+        yield batch
+        position += batch.header.size_bytes
+
+
+def records_of(batch: Batch, *, limit_bytes: int = MAX_DECOMPRESSED_BYTES) -> memoryview:
+    """The bytes of a batch's records, decompressed if need be.
+
+    Raises:  CompressionError, of which DecompressedTooLargeError is a kind.
+    """
+    view = batch.view[HEADER_SIZE_BYTES:]
+    codec = batch.header.compression
+    if codec is Compression.NONE:
+        return view
+    return memoryview(decompress(codec, view, limit_bytes=limit_bytes))
+
+
+def iter_records(batch: Batch, *, limit_bytes: int = MAX_DECOMPRESSED_BYTES) -> Iterator[Record]:
+    """The records of one batch.
+
+    They must fill it exactly, and their offsets must rise inside the range the header gives: else
+    CorruptBatchError, even if the checksum was right (a peer may send nonsense with a good CRC).
+
+    Args:    limit_bytes: the most that compressed records may expand to.
+    Raises:  CorruptBatchError, CompressionError. Records before the damage have been yielded.
+    """
+    header = batch.header
+    if header.record_count == 0:  # an emptied batch keeps a codec's bits but has nothing in it
+        if batch.header.size_bytes != HEADER_SIZE_BYTES:
+            raise _corrupt(batch, "no records, but bytes for some")
+        return
+    body = records_of(batch, limit_bytes=limit_bytes)
+    if header.record_count * _MIN_RECORD_BYTES > len(body):
+        raise _corrupt(batch, f"{header.record_count} records cannot fit in {len(body)} bytes")
+    try:
+        yield from _iter_body(batch, body)
+    except IndexError:
+        raise _corrupt(batch, "ends inside a record") from None
+    except (ValueError, struct.error) as error:  # includes bad UTF-8 in a header key
+        raise _corrupt(batch, str(error)) from None
+
+
+def _iter_body(batch: Batch, body: memoryview) -> Iterator[Record]:
+    """The loop of `iter_records`. One-byte varints are read inline: nearly all of them are."""
+    header = batch.header
+    base_offset, base_timestamp = header.base_offset, header.base_timestamp
+    log_append_time = header.is_log_append_time
+    previous_delta, last_delta = -1, header.last_offset_delta
+    position, size = 0, len(body)
+    for _ in range(header.record_count):
+        length, position = decode_varint(body, position)
+        end = position + length
+        if length < _MIN_RECORD_BYTES - 1 or end > size:
+            raise ValueError(f"record of {length} bytes, {size - position} are left")
+        position += 1  # the record's attributes: unused in v2
+        if (byte := body[position]) < 0x80:
+            time_delta, position = (byte >> 1) ^ -(byte & 1), position + 1
+        else:
+            time_delta, position = decode_varlong(body, position)
+        if (byte := body[position]) < 0x80:
+            offset_delta, position = (byte >> 1) ^ -(byte & 1), position + 1
+        else:
+            offset_delta, position = decode_varint(body, position)
+        if not previous_delta < offset_delta <= last_delta:
+            raise ValueError(
+                f"offset delta {offset_delta} after {previous_delta}, the last is {last_delta}"
+            )
+        previous_delta = offset_delta
+        key, position = _read_bytes(body, position, end)
+        value, position = _read_bytes(body, position, end)
+        if body[position]:
+            headers, position = _read_headers(body, position, end)
+        else:
+            headers, position = (), position + 1
+        if position != end:
+            raise ValueError(f"record ends at {position}, its length says {end}")
+        timestamp = header.max_timestamp if log_append_time else base_timestamp + time_delta
+        yield Record(Offset(base_offset + offset_delta), timestamp, key, value, headers)
+    if position != size:
+        raise ValueError(f"{size - position} bytes after the last record")
+
+
+def _read_bytes(body: memoryview, position: int, end: int) -> tuple[memoryview | None, int]:
+    """A nullable byte string with a zigzag length. `end` (of the record) bounds it."""
+    if (byte := body[position]) < 0x80:
+        length, position = (byte >> 1) ^ -(byte & 1), position + 1
+    else:
+        length, position = decode_varint(body, position)
+    if length < 0:
+        if length == -1:
+            return None, position
+        raise ValueError(f"length {length}")
+    stop = position + length
+    if stop > end:
+        raise ValueError(f"{length} bytes, {end - position} are left in the record")
+    return body[position:stop], stop
+
+
+def _read_headers(
+    body: memoryview, position: int, end: int
+) -> tuple[tuple[RecordHeader, ...], int]:
+    count, position = decode_varint(body, position)
+    if not 0 <= count <= (end - position) // 2:  # each takes two length bytes at least
+        raise ValueError(f"{count} headers in {end - position} bytes")
+    headers = []
+    for _ in range(count):
+        key, position = _read_bytes(body, position, end)
+        if key is None:
+            raise ValueError("header without a key")
+        value, position = _read_bytes(body, position, end)
+        headers.append(RecordHeader(str(key, "utf-8"), value))
+    return tuple(headers), position
+
+
+def _corrupt(batch: Batch, reason: str) -> CorruptBatchError:
+    return CorruptBatchError(
+        position=batch.position, offset=batch.header.base_offset, reason=reason
+    )
+
+
+def control_type(key: Buffer | None) -> int:
+    """The type in a control record's key: a `ControlType`, or a number from the future.
+
+    Raises:  ValueError if the key is shorter than its two int16.
+    """
+    if key is None or len(key) < _CONTROL_KEY.size:
+        raise ValueError("a control record's key is two int16")
+    kind: int = _CONTROL_KEY.unpack_from(key)[1]
+    return kind
+
+
+_CONTROL_KEY: Final = struct.Struct(">hh")  # version, type
+
+
+# --- writing -------------------------------------------------------------------------------------
+
+_VALUE_ONLY_PREFIX: Final = b"\x00\x00"  # attributes, timestamp delta
+_NULL: Final = b"\x01"  # a length of -1
+_NO_HEADERS: Final = b"\x00"
+
+
+def build_value_batch(
+    values: Sequence[Buffer],
+    *,
+    base_offset: int,
+    leader_epoch: int,
+    timestamp: int,
+    compression: Compression = Compression.NONE,
+    max_size_bytes: int = MAX_BATCH_SIZE_BYTES,
+) -> bytearray:
+    """A batch of records without keys and headers that share one time: metadata records.
+
+    Raises:  BatchTooLargeError.
+
+    >>> batch = build_value_batch([b"a", b"bc"], base_offset=7, leader_epoch=3, timestamp=0)
+    >>> [bytes(record.value) for record in iter_records(read_batch(batch))]
+    [b'a', b'bc']
+    """
+    parts: list[Buffer] = []
+    for delta, value in enumerate(values):
+        offset_delta = encode_varint(delta)
+        value_size = encode_varint(len(value))
+        size = 5 + len(offset_delta) + len(value_size) - 1 + len(value)
+        parts += (
+            encode_varint(size),
+            _VALUE_ONLY_PREFIX,
+            offset_delta,
+            _NULL,
+            value_size,
+            value,
+            _NO_HEADERS,
+        )
+    return _finish(
+        parts,
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        attributes=0,
+        base_timestamp=timestamp,
+        max_timestamp=timestamp,
+        record_count=len(values),
+        compression=compression,
+        max_size_bytes=max_size_bytes,
+    )
+
+
+def build_batch(
+    records: Iterable[
+        tuple[Buffer | None, Buffer | None, int, Sequence[tuple[str, Buffer | None]]]
+    ],
+    *,
+    base_offset: int,
+    leader_epoch: int,
+    compression: Compression = Compression.NONE,
+    attributes: int = 0,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    max_size_bytes: int = MAX_BATCH_SIZE_BYTES,
+) -> bytearray:
+    """A batch of (key, value, timestamp in ms, headers), at consecutive offsets.
+
+    Args:    attributes: any of LOG_APPEND_TIME, TRANSACTIONAL, CONTROL; not the codec's bits.
+    Raises:  BatchTooLargeError.
+    """
+    parts: list[Buffer] = []
+    count, base_timestamp, max_timestamp = 0, NO_TIMESTAMP, NO_TIMESTAMP
+    for key, value, timestamp, headers in records:
+        if count == 0:
+            base_timestamp = timestamp
+        max_timestamp = max(max_timestamp, timestamp)
+        fields: list[Buffer] = [
+            b"\x00",
+            encode_varint(timestamp - base_timestamp),
+            encode_varint(count),
+        ]
+        _put_bytes(fields, key)
+        _put_bytes(fields, value)
+        fields.append(encode_varint(len(headers)))
+        for name, content in headers:
+            _put_bytes(fields, name.encode())
+            _put_bytes(fields, content)
+        parts.append(encode_varint(sum(map(len, fields))))
+        parts += fields
+        count += 1
+    return _finish(
+        parts,
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        attributes=attributes,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        record_count=count,
+        compression=compression,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        max_size_bytes=max_size_bytes,
+    )
+
+
+def build_control_batch(
+    controls: Sequence[tuple[int, Buffer]],
+    *,
+    base_offset: int,
+    leader_epoch: int,
+    timestamp: int,
+) -> bytearray:
+    """A control batch of (`ControlType`, encoded message) pairs, never compressed.
+
+    Source: KIP-595, Leader Change Message; reference/kraft.md Raft control records.
+    """
+    records = [(_CONTROL_KEY.pack(0, kind), value, timestamp, ()) for kind, value in controls]
+    return build_batch(
+        records, base_offset=base_offset, leader_epoch=leader_epoch, attributes=CONTROL
+    )
+
+
+def _put_bytes(fields: list[Buffer], value: Buffer | None) -> None:
+    if value is None:
+        fields.append(_NULL)
+    else:
+        fields += (encode_varint(len(value)), value)
+
+
+def _finish(
+    parts: list[Buffer],
+    *,
+    base_offset: int,
+    leader_epoch: int,
+    attributes: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    record_count: int,
+    compression: Compression,
+    max_size_bytes: int,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+) -> bytearray:
+    """Put a header before the records and the checksum into it."""
+    assert record_count > 0, "a batch without records"
+    batch = bytearray(HEADER_SIZE_BYTES)
+    batch += compress(compression, b"".join(parts))
+    if len(batch) > max_size_bytes:
+        raise BatchTooLargeError(size_bytes=len(batch), limit_bytes=max_size_bytes)
+    HEADER.pack_into(
+        batch,
+        0,
+        base_offset,
+        len(batch) - LOG_OVERHEAD_BYTES,
+        leader_epoch,
+        _MAGIC,
+        0,
+        attributes | compression,
+        record_count - 1,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        record_count,
+    )
+    _seal(batch)
+    return batch
+
+
+def _seal(batch: bytearray | memoryview) -> None:
+    _CRC.pack_into(batch, CRC_START - _CRC.size, crc32c(memoryview(batch)[CRC_START:]))
+
+
+_CRC: Final = struct.Struct(">I")
+_BASE_OFFSET: Final = struct.Struct(">q")
+_LEADER_EPOCH: Final = struct.Struct(">i")
+_ATTRIBUTES: Final = struct.Struct(">h")
+_MAX_TIMESTAMP: Final = struct.Struct(">q")
+_LEADER_EPOCH_AT: Final = 12
+_ATTRIBUTES_AT: Final = 21
+_MAX_TIMESTAMP_AT: Final = 35
+
+
+def stamp(batch: bytearray | memoryview, *, base_offset: int, leader_epoch: int) -> None:
+    """Give a batch its place in a log, in place. Neither field is under the checksum."""
+    _BASE_OFFSET.pack_into(batch, 0, base_offset)
+    _LEADER_EPOCH.pack_into(batch, _LEADER_EPOCH_AT, leader_epoch)
+
+
+def stamp_log_append_time(batch: bytearray | memoryview, *, timestamp: int) -> None:
+    """Make every record of a batch carry the time of its append (ms), in place; seal it anew.
+
+    Records keep their own deltas: readers ignore them once the attribute bit is set.
+    Source: KIP-32, LogAppendTime.
+    """
+    (attributes,) = _ATTRIBUTES.unpack_from(batch, _ATTRIBUTES_AT)
+    _ATTRIBUTES.pack_into(batch, _ATTRIBUTES_AT, attributes | LOG_APPEND_TIME)
+    _MAX_TIMESTAMP.pack_into(batch, _MAX_TIMESTAMP_AT, timestamp)
+    _seal(batch)
+
+
+__all__ = [
+    "CONTROL",
+    "DELETE_HORIZON",
+    "HEADER_SIZE_BYTES",
+    "LOG_APPEND_TIME",
+    "LOG_OVERHEAD_BYTES",
+    "MAX_BATCH_SIZE_BYTES",
+    "NO_TIMESTAMP",
+    "TRANSACTIONAL",
+    "Batch",
+    "BatchHeader",
+    "Compression",
+    "ControlType",
+    "Record",
+    "RecordHeader",
+    "build_batch",
+    "build_control_batch",
+    "build_value_batch",
+    "control_type",
+    "iter_batches",
+    "iter_records",
+    "parse_header",
+    "read_batch",
+    "records_of",
+    "stamp",
+    "stamp_log_append_time",
+]

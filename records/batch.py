@@ -16,8 +16,7 @@ For others in this project:
 - `read_batch`, `iter_batches`: whole batches as (position, header, view); nothing is copied.
 - `iter_records(batch)`: light tuples; keys and values are memoryviews into the batch (or into its
   decompressed records).
-- `build_value_batch` (metadata: values only), `build_batch` (anything), `build_control_batch`.
-- `stamp`, `stamp_log_append_time`: change a batch in place.
+- `records.batch_writer` builds batches and stamps them in place.
 
 Source: KIP-98, Message Format; KIP-595 and reference Batches (control batches).
 """
@@ -25,7 +24,7 @@ Source: KIP-98, Message Format; KIP-595 and reference Batches (control batches).
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -36,17 +35,15 @@ from records.compression import (
     Buffer,
     Compression,
     codec_of,
-    compress,
     decompress,
 )
 from records.errors import (
     BatchChecksumError,
-    BatchTooLargeError,
     CorruptBatchError,
     IncompleteBatchError,
 )
 from records.types import Epoch, Offset
-from records.varint import decode_varint, decode_varlong, encode_varint
+from records.varint import decode_varint, decode_varlong
 
 HEADER: Final = struct.Struct(">qiiBIhiqqqhii")
 HEADER_SIZE_BYTES: Final = HEADER.size
@@ -61,9 +58,11 @@ MAX_BATCH_SIZE_BYTES: Final = 100 * 1024 * 1024
 
 NO_TIMESTAMP: Final = -1
 
-_MAGIC: Final = 2
+MAGIC: Final = 2
+"""Of format v2, the only one since Kafka 4."""
+
 _MIN_RECORD_BYTES: Final = 7  # length, attributes, two deltas, key and value length, header count
-_MAX_OFFSET: Final = (1 << 63) - 1
+_MAX_INT64: Final = (1 << 63) - 1
 
 COMPRESSION_MASK: Final = 0x07
 LOG_APPEND_TIME: Final = 0x08
@@ -82,6 +81,10 @@ class ControlType(IntEnum):
     SNAPSHOT_FOOTER = 4
     KRAFT_VERSION = 5
     VOTERS = 6
+
+
+CONTROL_KEY: Final = struct.Struct(">hh")
+"""A control record's key: version (0), type."""
 
 
 class BatchHeader(NamedTuple):
@@ -162,9 +165,6 @@ class Record(NamedTuple):
     headers: tuple[RecordHeader, ...] = ()
 
 
-# --- reading -------------------------------------------------------------------------------------
-
-
 def parse_header(
     buffer: Buffer, position: int = 0, *, max_size_bytes: int = MAX_BATCH_SIZE_BYTES
 ) -> BatchHeader:
@@ -172,8 +172,7 @@ def parse_header(
 
     The bytes after the header need not be there yet, so the checksum is not looked at.
 
-    Raises:  IncompleteBatchError if fewer than 61 bytes are left and those that are there could
-             begin a batch; CorruptBatchError.
+    Raises:  IncompleteBatchError if fewer than 61 bytes are left; CorruptBatchError.
     """
     available = len(buffer) - position
     if available < HEADER_SIZE_BYTES:
@@ -183,7 +182,7 @@ def parse_header(
     header = BatchHeader._make(HEADER.unpack_from(buffer, position))
     reason = _contradiction(header, max_size_bytes)
     if reason is not None:
-        offset = header.base_offset if header.magic == _MAGIC else None
+        offset = header.base_offset if header.magic == MAGIC else None
         raise CorruptBatchError(position=position, offset=offset, reason=reason)
     return header
 
@@ -191,14 +190,14 @@ def parse_header(
 def _contradiction(header: BatchHeader, max_size_bytes: int) -> str | None:
     """Why no batch can have this header, or None."""
     length = header.batch_length
-    if header.magic != _MAGIC:
+    if header.magic != MAGIC:
         return f"magic {header.magic}, only 2 is known"
     if length < HEADER_SIZE_BYTES - LOG_OVERHEAD_BYTES:
         return f"length {length} is smaller than a header"
     if length > max_size_bytes - LOG_OVERHEAD_BYTES:
         return f"length {length} exceeds the limit of {max_size_bytes} bytes"
     delta, count = header.last_offset_delta, header.record_count
-    if header.base_offset < 0 or delta < 0 or header.base_offset > _MAX_OFFSET - 1 - delta:
+    if header.base_offset < 0 or delta < 0 or header.base_offset > _MAX_INT64 - 1 - delta:
         return f"offsets {header.base_offset} + {delta} are impossible"
     if not 0 <= count <= delta + 1:
         return f"{count} records in {delta + 1} offsets"
@@ -339,6 +338,8 @@ def _iter_body(batch: Batch, body: memoryview) -> Iterator[Record]:
         if position != end:
             raise ValueError(f"record ends at {position}, its length says {end}")
         timestamp = header.max_timestamp if log_append_time else base_timestamp + time_delta
+        if not -_MAX_INT64 <= timestamp <= _MAX_INT64:
+            raise ValueError(f"timestamp {timestamp} exceeds 64 bits")
         yield Record(Offset(base_offset + offset_delta), timestamp, key, value, headers)
     if position != size:
         raise ValueError(f"{size - position} bytes after the last record")
@@ -387,243 +388,7 @@ def control_type(key: Buffer | None) -> int:
 
     Raises:  ValueError if the key is shorter than its two int16.
     """
-    if key is None or len(key) < _CONTROL_KEY.size:
+    if key is None or len(key) < CONTROL_KEY.size:
         raise ValueError("a control record's key is two int16")
-    kind: int = _CONTROL_KEY.unpack_from(key)[1]
+    kind: int = CONTROL_KEY.unpack_from(key)[1]
     return kind
-
-
-_CONTROL_KEY: Final = struct.Struct(">hh")  # version, type
-
-
-# --- writing -------------------------------------------------------------------------------------
-
-_VALUE_ONLY_PREFIX: Final = b"\x00\x00"  # attributes, timestamp delta
-_NULL: Final = b"\x01"  # a length of -1
-_NO_HEADERS: Final = b"\x00"
-
-
-def build_value_batch(
-    values: Sequence[Buffer],
-    *,
-    base_offset: int,
-    leader_epoch: int,
-    timestamp: int,
-    compression: Compression = Compression.NONE,
-    max_size_bytes: int = MAX_BATCH_SIZE_BYTES,
-) -> bytearray:
-    """A batch of records without keys and headers that share one time: metadata records.
-
-    Raises:  BatchTooLargeError.
-
-    >>> batch = build_value_batch([b"a", b"bc"], base_offset=7, leader_epoch=3, timestamp=0)
-    >>> [bytes(record.value) for record in iter_records(read_batch(batch))]
-    [b'a', b'bc']
-    """
-    parts: list[Buffer] = []
-    for delta, value in enumerate(values):
-        offset_delta = encode_varint(delta)
-        value_size = encode_varint(len(value))
-        size = 5 + len(offset_delta) + len(value_size) - 1 + len(value)
-        parts += (
-            encode_varint(size),
-            _VALUE_ONLY_PREFIX,
-            offset_delta,
-            _NULL,
-            value_size,
-            value,
-            _NO_HEADERS,
-        )
-    return _finish(
-        parts,
-        base_offset=base_offset,
-        leader_epoch=leader_epoch,
-        attributes=0,
-        base_timestamp=timestamp,
-        max_timestamp=timestamp,
-        record_count=len(values),
-        compression=compression,
-        max_size_bytes=max_size_bytes,
-    )
-
-
-def build_batch(
-    records: Iterable[
-        tuple[Buffer | None, Buffer | None, int, Sequence[tuple[str, Buffer | None]]]
-    ],
-    *,
-    base_offset: int,
-    leader_epoch: int,
-    compression: Compression = Compression.NONE,
-    attributes: int = 0,
-    producer_id: int = -1,
-    producer_epoch: int = -1,
-    base_sequence: int = -1,
-    max_size_bytes: int = MAX_BATCH_SIZE_BYTES,
-) -> bytearray:
-    """A batch of (key, value, timestamp in ms, headers), at consecutive offsets.
-
-    Args:    attributes: any of LOG_APPEND_TIME, TRANSACTIONAL, CONTROL; not the codec's bits.
-    Raises:  BatchTooLargeError.
-    """
-    parts: list[Buffer] = []
-    count, base_timestamp, max_timestamp = 0, NO_TIMESTAMP, NO_TIMESTAMP
-    for key, value, timestamp, headers in records:
-        if count == 0:
-            base_timestamp = timestamp
-        max_timestamp = max(max_timestamp, timestamp)
-        fields: list[Buffer] = [
-            b"\x00",
-            encode_varint(timestamp - base_timestamp),
-            encode_varint(count),
-        ]
-        _put_bytes(fields, key)
-        _put_bytes(fields, value)
-        fields.append(encode_varint(len(headers)))
-        for name, content in headers:
-            _put_bytes(fields, name.encode())
-            _put_bytes(fields, content)
-        parts.append(encode_varint(sum(map(len, fields))))
-        parts += fields
-        count += 1
-    return _finish(
-        parts,
-        base_offset=base_offset,
-        leader_epoch=leader_epoch,
-        attributes=attributes,
-        base_timestamp=base_timestamp,
-        max_timestamp=max_timestamp,
-        record_count=count,
-        compression=compression,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=base_sequence,
-        max_size_bytes=max_size_bytes,
-    )
-
-
-def build_control_batch(
-    controls: Sequence[tuple[int, Buffer]],
-    *,
-    base_offset: int,
-    leader_epoch: int,
-    timestamp: int,
-) -> bytearray:
-    """A control batch of (`ControlType`, encoded message) pairs, never compressed.
-
-    Source: KIP-595, Leader Change Message; reference/kraft.md Raft control records.
-    """
-    records = [(_CONTROL_KEY.pack(0, kind), value, timestamp, ()) for kind, value in controls]
-    return build_batch(
-        records, base_offset=base_offset, leader_epoch=leader_epoch, attributes=CONTROL
-    )
-
-
-def _put_bytes(fields: list[Buffer], value: Buffer | None) -> None:
-    if value is None:
-        fields.append(_NULL)
-    else:
-        fields += (encode_varint(len(value)), value)
-
-
-def _finish(
-    parts: list[Buffer],
-    *,
-    base_offset: int,
-    leader_epoch: int,
-    attributes: int,
-    base_timestamp: int,
-    max_timestamp: int,
-    record_count: int,
-    compression: Compression,
-    max_size_bytes: int,
-    producer_id: int = -1,
-    producer_epoch: int = -1,
-    base_sequence: int = -1,
-) -> bytearray:
-    """Put a header before the records and the checksum into it."""
-    assert record_count > 0, "a batch without records"
-    batch = bytearray(HEADER_SIZE_BYTES)
-    batch += compress(compression, b"".join(parts))
-    if len(batch) > max_size_bytes:
-        raise BatchTooLargeError(size_bytes=len(batch), limit_bytes=max_size_bytes)
-    HEADER.pack_into(
-        batch,
-        0,
-        base_offset,
-        len(batch) - LOG_OVERHEAD_BYTES,
-        leader_epoch,
-        _MAGIC,
-        0,
-        attributes | compression,
-        record_count - 1,
-        base_timestamp,
-        max_timestamp,
-        producer_id,
-        producer_epoch,
-        base_sequence,
-        record_count,
-    )
-    _seal(batch)
-    return batch
-
-
-def _seal(batch: bytearray | memoryview) -> None:
-    _CRC.pack_into(batch, CRC_START - _CRC.size, crc32c(memoryview(batch)[CRC_START:]))
-
-
-_CRC: Final = struct.Struct(">I")
-_BASE_OFFSET: Final = struct.Struct(">q")
-_LEADER_EPOCH: Final = struct.Struct(">i")
-_ATTRIBUTES: Final = struct.Struct(">h")
-_MAX_TIMESTAMP: Final = struct.Struct(">q")
-_LEADER_EPOCH_AT: Final = 12
-_ATTRIBUTES_AT: Final = 21
-_MAX_TIMESTAMP_AT: Final = 35
-
-
-def stamp(batch: bytearray | memoryview, *, base_offset: int, leader_epoch: int) -> None:
-    """Give a batch its place in a log, in place. Neither field is under the checksum."""
-    _BASE_OFFSET.pack_into(batch, 0, base_offset)
-    _LEADER_EPOCH.pack_into(batch, _LEADER_EPOCH_AT, leader_epoch)
-
-
-def stamp_log_append_time(batch: bytearray | memoryview, *, timestamp: int) -> None:
-    """Make every record of a batch carry the time of its append (ms), in place; seal it anew.
-
-    Records keep their own deltas: readers ignore them once the attribute bit is set.
-    Source: KIP-32, LogAppendTime.
-    """
-    (attributes,) = _ATTRIBUTES.unpack_from(batch, _ATTRIBUTES_AT)
-    _ATTRIBUTES.pack_into(batch, _ATTRIBUTES_AT, attributes | LOG_APPEND_TIME)
-    _MAX_TIMESTAMP.pack_into(batch, _MAX_TIMESTAMP_AT, timestamp)
-    _seal(batch)
-
-
-__all__ = [
-    "CONTROL",
-    "DELETE_HORIZON",
-    "HEADER_SIZE_BYTES",
-    "LOG_APPEND_TIME",
-    "LOG_OVERHEAD_BYTES",
-    "MAX_BATCH_SIZE_BYTES",
-    "NO_TIMESTAMP",
-    "TRANSACTIONAL",
-    "Batch",
-    "BatchHeader",
-    "Compression",
-    "ControlType",
-    "Record",
-    "RecordHeader",
-    "build_batch",
-    "build_control_batch",
-    "build_value_batch",
-    "control_type",
-    "iter_batches",
-    "iter_records",
-    "parse_header",
-    "read_batch",
-    "records_of",
-    "stamp",
-    "stamp_log_append_time",
-]

@@ -1,0 +1,216 @@
+"""Events: all that can happen to a quorum member, and what a driver owes the core.
+
+A driver owns one `Quorum` per group. It calls `step(event, now_ms)` for everything that happens and
+carries out the returned effects (`raft.core.effects`) **in order**, those of one step before those
+of the next. It never calls `step` from inside an effect: it queues the event. `now_ms` is any clock
+that does not go backwards (milliseconds; not wall time).
+
+Rules the core relies on:
+
+1. The first event is `Start`, once. Everything the core must know of its past (log geometry,
+   election state, recovering mark) went into the constructor.
+2. What is reported durable *is* durable: fdatasync has returned (for files that were renamed or
+   deleted, the directory's fsync too). A flush that fails stops the process.
+3. Bytes of an `Append` are readable for the following effects (`RespondFetch`), flushed or not.
+   After `Append`, `AppendLeaderChange` or the driver's own write of a snapshot's end, flush soon
+   and report `AppendDurable`; one flush may cover many appends (group commit).
+4. `AppendDurable` carries the `generation` of the newest `Append` or `Truncate` effect carried out
+   when its flush *began*: a flush that began before a truncation vouches for nothing after it.
+5. Responses are matched to requests by the driver: `ResponseReceived` names the `request_id` that
+   `Send` carried, whatever connection or correlation id was used. Each `Send` is followed by at
+   most one `ResponseReceived` or `RequestFailed`; none at all is allowed (the core has timeouts).
+   When a connection is closed, its outstanding requests fail.
+6. Inbound connections have ids that are never used twice by one process. Requests of one connection
+   are reported in the order they came. Its responses are written in the order of their effects.
+7. Fetches of one group to one peer travel on a connection of their own; when the core says
+   `Reconnect`, that connection is closed for good before another Fetch is sent, so that on one
+   connection a Fetch always follows the response to the one before it (reads depend on it).
+8. Bytes from outside are checked before they are events: undecodable requests, CRC errors and
+   batches cut short never reach the core. A batch whose CRC is wrong is dropped with all after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from raft.core.messages import Request, Response
+from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The node has started: the first event, once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """The time of the last `SetTimer` has come. Early or superfluous ticks do no harm."""
+
+
+class Received(NamedTuple):
+    """A request came in; its answer is a `Respond`, `RespondFetch` or `ServeSnapshot`.
+
+    A Fetch may stay unanswered for its `max_wait_ms`. One that is overtaken by a later one of the
+    same connection is answered at once.
+    """
+
+    connection: int
+    correlation: int  # given back in the answer; unique among a connection's unanswered requests
+    request: Request
+
+
+class ResponseReceived(NamedTuple):
+    """The answer to the `Send` with this id."""
+
+    request_id: int
+    response: Response
+
+
+class RequestFailed(NamedTuple):
+    """The `Send` with this id gets no answer: its connection closed, or could not be made."""
+
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnsupportedVersion:
+    """The peer does not know the version that this `Send` needs (a pre-vote needs Vote v2)."""
+
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class PeerLost:
+    """An established connection to this peer ended: reset, closed by the peer, or half closed."""
+
+    peer: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class PeerRefused:
+    """A connection to this peer was refused: nobody listens there."""
+
+    peer: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionClosed:
+    """An inbound connection is gone; nothing need be answered on it."""
+
+    connection: int
+
+
+@dataclass(frozen=True, slots=True)
+class ElectionStateDurable:
+    """The election state with this sequence number, and so every earlier one, is on disk."""
+
+    sequence: int
+
+
+class AppendDurable(NamedTuple):
+    """The log is on disk up to `end_offset` (exclusive); `generation` as in rule 4."""
+
+    end_offset: Offset
+    generation: int
+
+
+class NewBatch(NamedTuple):
+    """A batch somebody wants in the log; offset and epoch are stamped once it is accepted."""
+
+    record_count: int  # offsets it takes, at least 1
+    size_bytes: int
+    data: object
+
+
+class Proposal(NamedTuple):
+    """Batches to append together or not at all.
+
+    `epoch` is that of the `Lead` the proposer was told of; `expected_end_offset` is the log end
+    offset its decision was made against, None if it does not matter. A mismatch is refused.
+    """
+
+    token: Hashable  # given back in `Accepted` or `Refused`
+    epoch: Epoch
+    expected_end_offset: Offset | None
+    batches: tuple[NewBatch, ...]
+
+
+class Propose(NamedTuple):
+    """Somebody wants to append; each proposal is judged by itself, in order."""
+
+    proposals: tuple[Proposal, ...]
+
+
+class Read(NamedTuple):
+    """Somebody asks for a linearizable read: answered by `ReadReady` or `ReadRefused`."""
+
+    token: Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class Resign:
+    """Give up leadership if we have it, naming successors; stay in the quorum."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shutdown:
+    """The node is about to stop: hand leadership over, then say `ShutdownReady`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotTaken:
+    """A snapshot of our own is durable under its final name."""
+
+    snapshot_id: OffsetAndEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class LogStartMoved:
+    """Records before `log_start_offset` are gone; a snapshot at or above it exists."""
+
+    log_start_offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotProgress:
+    """A piece of the snapshot we fetch came from the leader: a sign that it lives."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotInstalled:
+    """The snapshot is durable and loaded, the log empty and starting at its end offset, durably."""
+
+    snapshot_id: OffsetAndEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFailed:
+    """The snapshot could not be fetched from this leader; the core fetches the log again."""
+
+    snapshot_id: OffsetAndEpoch
+
+
+Event: TypeAlias = (
+    Start
+    | Tick
+    | Received
+    | ResponseReceived
+    | RequestFailed
+    | UnsupportedVersion
+    | PeerLost
+    | PeerRefused
+    | ConnectionClosed
+    | ElectionStateDurable
+    | AppendDurable
+    | Propose
+    | Read
+    | Resign
+    | Shutdown
+    | SnapshotTaken
+    | LogStartMoved
+    | SnapshotProgress
+    | SnapshotInstalled
+    | SnapshotFailed
+)

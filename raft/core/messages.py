@@ -1,0 +1,206 @@
+"""What the members of a quorum say to each other, as frozen values.
+
+One value speaks of one group (replicated partition): topic, partition, correlation ids and endpoint
+lists belong to the wire and to the driver. Wire sentinels stop there too: -1 is `None` here. Every
+response names the leader and epoch the responder believes in, refusals above all: that is how a
+node that lags learns whom to ask.
+
+The requests a follower sends carry record bytes nowhere; responses carry them as `Batch` values,
+opaque to the core and already checked against their CRC by whoever decoded them.
+
+Source: KIP-595 (Vote, BeginQuorumEpoch, EndQuorumEpoch, Fetch, DescribeQuorum), KIP-996 (PreVote),
+KIP-853 (replica keys), KIP-630 (FetchSnapshot), KIP-1166 (Fetch v18, high watermark).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
+
+from raft.core.errors import ErrorCode
+from raft.core.voters import ReplicaKey
+from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
+
+MAX_OFFSET: Final = Offset(2**63 - 1)
+"""As `FetchRequest.high_watermark`: the sender's version has no such field; it is never behind."""
+
+
+class Batch(NamedTuple):
+    """A record batch at its final place in the log; `data` is opaque to the core.
+
+    `end_offset` is exclusive. A leader's own batches are stamped with `base_offset` and `epoch` by
+    the driver before they are written; a follower's are written as they came.
+    """
+
+    base_offset: Offset
+    end_offset: Offset
+    epoch: Epoch
+    size_bytes: int
+    data: object
+
+
+class EpochEnd(NamedTuple):
+    """Where an epoch ends in the leader's log: `end_offset` is exclusive. Wire: DivergingEpoch."""
+
+    epoch: Epoch
+    end_offset: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoteRequest:
+    """A candidate asks for a vote, or a prospective one whether it would get it. Api key 52."""
+
+    cluster_id: str | None
+    voter: ReplicaKey | None  # whom the sender thinks it talks to; None from version 0
+    candidate: ReplicaKey
+    epoch: Epoch  # binding: already incremented; pre-vote: the sender's present epoch
+    last_epoch: Epoch  # of the last record in its log; wire name LastOffsetEpoch
+    end_offset: Offset  # exclusive, although the wire calls it LastOffset
+    pre_vote: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoteResponse:
+    """Source: KIP-595, Vote."""
+
+    error: ErrorCode = ErrorCode.NONE
+    leader_id: NodeId | None
+    epoch: Epoch
+    granted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeginQuorumEpochRequest:
+    """A leader tells a voter that does not fetch that it leads. Api key 53."""
+
+    cluster_id: str | None
+    voter: ReplicaKey | None
+    leader_id: NodeId
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeginQuorumEpochResponse:
+    """Source: KIP-595, BeginQuorumEpoch."""
+
+    error: ErrorCode = ErrorCode.NONE
+    leader_id: NodeId | None
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndQuorumEpochRequest:
+    """A leader resigns and says who should follow, the most complete log first. Api key 54."""
+
+    cluster_id: str | None
+    leader_id: NodeId
+    epoch: Epoch
+    preferred_candidates: tuple[ReplicaKey, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndQuorumEpochResponse:
+    """Source: KIP-595, EndQuorumEpoch."""
+
+    error: ErrorCode = ErrorCode.NONE
+    leader_id: NodeId | None
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchRequest:
+    """A replica asks for what follows `fetch_offset`, and so says that it holds all before it.
+
+    `fetch_offset` is the acknowledgement: the sender has everything below it on disk. Api key 1.
+    """
+
+    cluster_id: str | None
+    replica: ReplicaKey
+    epoch: Epoch  # wire name CurrentLeaderEpoch
+    fetch_offset: Offset
+    last_fetched_epoch: Epoch  # of the record before fetch_offset; 0 if there is none
+    high_watermark: Offset | None = None  # what the sender knows; MAX_OFFSET before version 18
+    max_wait_ms: int = 0
+    max_bytes: int = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchResponse:
+    """At most one of `diverging`, `snapshot_id` and `batches` is present; all absent: nothing new.
+
+    On the leader's side `batches` is empty and `RespondFetch` says which bytes go with it.
+    """
+
+    error: ErrorCode = ErrorCode.NONE
+    leader_id: NodeId | None
+    epoch: Epoch
+    high_watermark: Offset | None = None
+    log_start_offset: Offset | None = None
+    diverging: EpochEnd | None = None
+    snapshot_id: OffsetAndEpoch | None = None
+    batches: tuple[Batch, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSnapshotRequest:
+    """A replica asks for a piece of a snapshot, from byte `position`. Api key 59."""
+
+    cluster_id: str | None
+    replica: ReplicaKey
+    epoch: Epoch
+    snapshot_id: OffsetAndEpoch
+    position: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSnapshotResponse:
+    """A refusal by the core; a piece of a snapshot is answered by whoever holds the file."""
+
+    error: ErrorCode
+    leader_id: NodeId | None
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeQuorumRequest:
+    """Anybody asks the leader how its replicas are. Api key 55."""
+
+
+class ReplicaState(NamedTuple):
+    """One replica as its leader sees it; times on the leader's `now_ms` clock, None if never."""
+
+    key: ReplicaKey
+    log_end_offset: Offset | None
+    last_fetch_ms: int | None
+    last_caught_up_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeQuorumResponse:
+    """Source: KIP-595, DescribeQuorum; KIP-836 (timestamps)."""
+
+    error: ErrorCode = ErrorCode.NONE
+    leader_id: NodeId | None
+    epoch: Epoch
+    high_watermark: Offset | None = None
+    voters: tuple[ReplicaState, ...] = ()
+    observers: tuple[ReplicaState, ...] = ()
+
+
+Request: TypeAlias = (
+    VoteRequest
+    | BeginQuorumEpochRequest
+    | EndQuorumEpochRequest
+    | FetchRequest
+    | FetchSnapshotRequest
+    | DescribeQuorumRequest
+)
+Response: TypeAlias = (
+    VoteResponse
+    | BeginQuorumEpochResponse
+    | EndQuorumEpochResponse
+    | FetchResponse
+    | FetchSnapshotResponse
+    | DescribeQuorumResponse
+)

@@ -1,0 +1,157 @@
+"""Who votes: voter sets as data, in force from an offset on.
+
+A voter is a node *and* its disk: `(id, directory id)`. A node whose disk was replaced is the same
+id with another memory, and must not be taken for the one that promised its vote. Under
+kraft.version 0 voters come from configuration and their directory ids are unknown, so an unknown
+directory id matches any.
+
+The set is versioned: the set in force at an offset is the last one written at or before it, and
+truncating the log takes back what was cut. Today the history has one entry, from configuration;
+changing voters at run time (KIP-853) adds entries and changes nothing else.
+
+Source: KIP-595 (static voters); KIP-853, Key Terms (replica key, voter set).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
+
+from records.types import ZERO_UUID, NodeId, Offset
+
+
+class ReplicaKey(NamedTuple):
+    """A node and its disk; `ZERO_UUID` is a directory id that is not known."""
+
+    id: NodeId
+    directory_id: UUID = ZERO_UUID
+
+
+class Endpoint(NamedTuple):
+    """Where a voter listens; the host is resolved again at every connect."""
+
+    listener: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Voter:
+    """A member of a voter set. Source: KIP-853, VotersRecord."""
+
+    key: ReplicaKey
+    endpoints: tuple[Endpoint, ...] = ()
+
+
+class VoterSet:
+    """The voters in force over some range of the log; immutable, iterated in order of id.
+
+    >>> three = VoterSet.of_ids(3, 1, 2)
+    >>> [int(v) for v in three], three.majority, 4 in three
+    ([1, 2, 3], 2, False)
+    """
+
+    __slots__ = ("_voters", "ids", "majority")
+
+    def __init__(self, voters: Iterable[Voter]) -> None:
+        ordered = sorted(voters, key=lambda voter: voter.key.id)
+        self._voters = {voter.key.id: voter for voter in ordered}
+        if len(self._voters) != len(ordered) or not ordered:
+            raise ValueError(f"a voter set needs voters, each id once: {ordered}")
+        self.ids: tuple[NodeId, ...] = tuple(self._voters)
+        self.majority: int = len(self.ids) // 2 + 1
+
+    @classmethod
+    def of_ids(cls, *ids: int) -> VoterSet:
+        """A set of bare ids without directory ids or endpoints, as tests and static voters have."""
+        return cls(Voter(key=ReplicaKey(NodeId(node_id))) for node_id in ids)
+
+    def __contains__(self, node_id: object) -> bool:
+        return node_id in self._voters
+
+    def __iter__(self) -> Iterator[NodeId]:
+        return iter(self.ids)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, VoterSet) and self._voters == other._voters
+
+    def __hash__(self) -> int:
+        return hash(self.ids)
+
+    def __repr__(self) -> str:
+        return f"VoterSet{self.ids}"
+
+    def voter(self, node_id: NodeId) -> Voter:
+        """The voter with this id; KeyError if there is none."""
+        return self._voters[node_id]
+
+    def is_voter(self, key: ReplicaKey) -> bool:
+        """Is this node, with this disk, a voter? An unknown directory id matches any."""
+        voter = self._voters.get(key.id)
+        return voter is not None and same_directory(voter.key.directory_id, key.directory_id)
+
+
+def same_directory(one: UUID, other: UUID) -> bool:
+    """Can these be the same disk? `ZERO_UUID` means unknown and matches any."""
+    return ZERO_UUID in (one, other) or one == other
+
+
+class VoterSetHistory:
+    """Voter sets by the offset of the record that wrote them; the newest in the log is in force.
+
+    A set counts as soon as its record is appended, committed or not, as upstream has it.
+
+    >>> history = VoterSetHistory(VoterSet.of_ids(1))
+    >>> history.append(Offset(10), VoterSet.of_ids(1, 2, 3))
+    >>> history.at(Offset(9)), history.latest
+    (VoterSet(1,), VoterSet(1, 2, 3))
+    >>> history.truncate(Offset(10)); history.latest
+    VoterSet(1,)
+    """
+
+    __slots__ = ("_offsets", "_sets", "latest")
+
+    def __init__(self, configured: VoterSet) -> None:
+        self._offsets: list[int] = [-1]  # before every record
+        self._sets: list[VoterSet] = [configured]
+        self.latest: VoterSet = configured
+
+    def append(self, offset: Offset, voters: VoterSet) -> None:
+        """A voters record was appended at `offset`."""
+        assert offset > self._offsets[-1], f"voter sets out of order: {offset}, {self._offsets}"
+        self._offsets.append(offset)
+        self._sets.append(voters)
+        self.latest = voters
+
+    def at(self, offset: Offset) -> VoterSet:
+        """The set in force for the record at `offset`."""
+        return self._sets[bisect_right(self._offsets, offset) - 1]
+
+    def truncate(self, end_offset: Offset) -> None:
+        """Forget the sets written at or after `end_offset`."""
+        while self._offsets[-1] >= end_offset:
+            self._offsets.pop()
+            self._sets.pop()
+        self.latest = self._sets[-1]
+
+
+def majority_offset(end_offsets: Mapping[NodeId, Offset]) -> Offset:
+    """The highest offset that a majority of voters hold (exclusive: 57 means 0..56 are safe).
+
+    Args:    end_offsets: one entry per voter, the leader included.
+    Raises:  ValueError if there are no voters.
+    Source:  KIP-595, Key Concepts (high watermark).
+
+    >>> majority_offset({NodeId(1): Offset(57), NodeId(2): Offset(60), NodeId(3): Offset(12)})
+    57
+    """
+    if not end_offsets:
+        raise ValueError("a majority of no voters")
+    ordered = sorted(end_offsets.values(), reverse=True)
+    return ordered[len(ordered) // 2]

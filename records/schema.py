@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import (
+    TYPE_CHECKING,
     Annotated,
     Any,
     Union,
@@ -149,7 +150,13 @@ class MessageMeta(msgspec.StructMeta):
         """The class line's own keywords were taken by `__new__`."""
 
 
-class Message(msgspec.Struct, metaclass=MessageMeta):
+if TYPE_CHECKING:
+    _Struct = object  # msgspec's own declaration would hide that ours are keyword-only
+else:
+    _Struct = msgspec.Struct
+
+
+class Message(_Struct, metaclass=MessageMeta):
     """A value that travels. Equal if all its fields are, the unknown tagged ones included."""
 
     unknown_tagged_fields: tuple[tuple[int, bytes], ...] = ()
@@ -166,8 +173,9 @@ class Message(msgspec.Struct, metaclass=MessageMeta):
 def _read_declaration(cls: type[Message]) -> Schema:
     key, versions, flexible = cls._header
     hints = get_type_hints(cls, include_extras=True)
-    required = {f.encode_name for f in msgspec.structs.fields(cls) if f.required}
-    defaults = {f.name: f.default for f in msgspec.structs.fields(cls)}
+    described = msgspec.structs.fields(cls)  # type: ignore[arg-type]
+    required = {f.encode_name for f in described if f.required}
+    defaults = {f.name: f.default for f in described}
     fields = tuple(
         _read_field(cls, name, hints[name], defaults[name], name in required)
         for name in cls.__struct_fields__
@@ -274,3 +282,11 @@ def zero(wire_type: WireType) -> Any:
             return ()
         case _:
             return None
+
+
+class MetadataRecord(Message):
+    """A record of a state machine's log; the schema's key is its type (KIP-631, Record Format)."""
+
+
+class ControlRecord(Message):
+    """A record of the Raft layer itself; the schema's key is its control record type."""

@@ -1,0 +1,44 @@
+"""The RPCs: a request and a response class for each api key, in one file a family.
+
+`API` finds both by api key. Numbers from 1000 on are ours: a KIP's own number plus 1000 where
+upstream has given that number to something else.
+"""
+
+from typing import Final, NamedTuple
+
+from records.rpc import chunks, cluster, coordinator, fetch, produce, quorum
+from records.rpc.base import Request, Response
+
+
+class Api(NamedTuple):
+    """The two messages of one api key."""
+
+    request: type[Request]
+    response: type[Response]
+
+
+def _collect() -> dict[int, Api]:
+    requests = {cls.schema().key: cls for cls in Request.__subclasses__()}
+    responses = {cls.schema().key: cls for cls in Response.__subclasses__()}
+    assert requests.keys() == responses.keys(), "a request without a response, or the reverse"
+    return {
+        key: Api(requests[key], responses[key])
+        for key in sorted(requests, key=lambda k: k or 0)
+        if key is not None
+    }
+
+
+API: Final = _collect()
+
+__all__ = [
+    "API",
+    "Api",
+    "Request",
+    "Response",
+    "chunks",
+    "cluster",
+    "coordinator",
+    "fetch",
+    "produce",
+    "quorum",
+]

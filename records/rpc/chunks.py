@@ -1,0 +1,62 @@
+"""The RPCs that create and move chunks, with KIP-1114's numbers plus 1000.
+
+Source: KIP-1114, Public Interfaces (76 and 77 mean other things upstream).
+"""
+
+from records.rpc.base import Request, Response
+from records.schema import Message
+from records.wire import Array, Int16, Int32, Int64, String
+
+
+class CreateChunksRequest(Request, key=1076, versions="0"):
+    """Ends the active chunk of each partition and begins another. Source: KIP-1114."""
+
+    class TopicPartition(Message):
+        topic_name: String
+        partition_id: Int32
+        broker_ids: Array[Int32]  # the new chunk's replicas
+        start_offset: Int64  # of the new chunk: the high watermark
+        start_timestamp: Int64  # ms since 1970
+        prev_stop_offset: Int64  # inclusive, of the chunk that ends
+
+    topic_partitions: Array[TopicPartition]
+
+
+class CreateChunksResponse(Response, key=1076, versions="0"):
+    """A result for each partition. Source: KIP-1114."""
+
+    class TopicPartitionResult(Message):
+        topic_name: String
+        partition_id: Int32
+        error_code: Int16 = 0
+        error_message: String | None = None
+
+    throttle_time_ms: Int32 = 0
+    results: Array[TopicPartitionResult]
+
+
+class AlterChunkAssignmentsRequest(Request, key=1077, versions="0"):
+    """Gives inactive chunks other replicas. Source: KIP-1114."""
+
+    class Assignment(Message):
+        topic_name: String
+        partition_id: Int32
+        start_offset: Int64  # names the chunk
+        chunk_epoch: Int32 = -1
+        broker_ids: Array[Int32]
+
+    chunks: Array[Assignment]
+
+
+class AlterChunkAssignmentsResponse(Response, key=1077, versions="0"):
+    """A result for each chunk. Source: KIP-1114."""
+
+    class AssignmentResult(Message):
+        topic_name: String
+        partition_id: Int32
+        start_offset: Int64
+        error_code: Int16 = 0
+        error_message: String | None = None
+
+    throttle_time_ms: Int32 = 0
+    results: Array[AssignmentResult]

@@ -1,0 +1,258 @@
+"""The batch coordinator's RPCs, with KIP-1164's numbers plus 1000.
+
+Differences from the KIP, each decided on purpose: CommitBatches commits one object, carries the
+uploader's broker epoch and nests its batches by topic and partition; FindBatches answers a list of
+batches; byte offsets are 64-bit everywhere. Batches are rows, tuples of numbers: an object may hold
+ten thousand of them.
+
+Source: KIP-1164, Public Interfaces.
+"""
+
+from typing import NamedTuple
+
+from records.rpc.base import Request, Response
+from records.schema import Message
+from records.wire import Array, Bool, Int8, Int16, Int32, Int64, String, Uuid
+
+
+class InitDisklessTopicsRequest(Request, key=1093, versions="0"):
+    """The controller tells a coordinator of new topics or partitions. Source: KIP-1164."""
+
+    class Topic(Message):
+        topic_id: Uuid
+        topic_name: String
+        num_partitions: Int32
+
+    controller_epoch: Int32
+    topics: Array[Topic]
+
+
+class InitDisklessTopicsResponse(Response, key=1093, versions="0"):
+    """A result for each topic. Source: KIP-1164."""
+
+    class TopicResult(Message):
+        topic_id: Uuid
+        error_code: Int16 = 0
+        error_message: String | None = None
+
+    throttle_time_ms: Int32 = 0
+    responses: Array[TopicResult]
+
+
+class CommitBatch(NamedTuple):
+    """One batch of an object, as its uploader describes it."""
+
+    byte_offset: Int64  # in the object
+    size: Int32  # bytes
+    base_offset: Int64  # in the producer's numbering: 0 in every batch a client sends
+    last_offset: Int64  # inclusive
+    batch_max_timestamp: Int64  # ms since 1970
+    message_timestamp_type: Int8  # 0 create time, 1 append time
+    producer_id: Int64  # -1: not idempotent
+    producer_epoch: Int16
+    base_sequence: Int32
+    last_sequence: Int32  # inclusive
+
+
+class CommitBatchesRequest(Request, key=1094, versions="0"):
+    """A broker commits an uploaded object with all its batches. Source: KIP-1164."""
+
+    class Topic(Message):
+        class Partition(Message):
+            partition_index: Int32
+            batches: Array[CommitBatch]
+
+        topic_id: Uuid
+        partitions: Array[Partition]
+
+    broker_id: Int32
+    broker_epoch: Int64
+    lease_id: Int64
+    object_id: Int64
+    object_format: Int8
+    object_size: Int64  # bytes
+    topics: Array[Topic]
+
+
+class CommitBatchResult(NamedTuple):
+    """What became of one batch. Source: KIP-1164, CommitBatches response."""
+
+    error_code: Int16
+    assigned_base_offset: Int64
+    log_append_time: Int64
+    log_start_offset: Int64
+    is_duplicate: Bool
+
+
+class CommitBatchesResponse(Response, key=1094, versions="0"):
+    """A result for each batch, in the order of the request. Source: KIP-1164."""
+
+    class Topic(Message):
+        class Partition(Message):
+            partition_index: Int32
+            results: Array[CommitBatchResult]
+
+        topic_id: Uuid
+        partitions: Array[Partition]
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0  # of the whole object; the batches then have no results
+    error_message: String | None = None
+    topics: Array[Topic] = ()
+
+
+class DeleteDisklessTopicsRequest(Request, key=1095, versions="0"):
+    """The controller tells a coordinator of deleted topics. Source: KIP-1164."""
+
+    controller_epoch: Int32
+    topic_ids: Array[Uuid]
+
+
+class DeleteDisklessTopicsResponse(Response, key=1095, versions="0"):
+    """A result for each topic. Source: KIP-1164."""
+
+    class TopicResult(Message):
+        topic_id: Uuid
+        error_code: Int16 = 0
+
+    throttle_time_ms: Int32 = 0
+    responses: Array[TopicResult]
+
+
+class DeleteDisklessRecordsRequest(Request, key=1096, versions="0"):
+    """Moves log starts forward; -1 means the high watermark. Source: KIP-1164."""
+
+    class Topic(Message):
+        class Partition(Message):
+            partition_index: Int32
+            offset: Int64  # the first offset to keep
+
+        topic_id: Uuid
+        partitions: Array[Partition]
+
+    topics: Array[Topic]
+
+
+class DeleteDisklessRecordsResponse(Response, key=1096, versions="0"):
+    """The new log start of each partition. Source: KIP-1164."""
+
+    class Topic(Message):
+        class Partition(Message):
+            partition_index: Int32
+            error_code: Int16 = 0
+            low_watermark: Int64
+
+        topic_id: Uuid
+        partitions: Array[Partition]
+
+    throttle_time_ms: Int32 = 0
+    responses: Array[Topic]
+
+
+class FindBatchesRequest(Request, key=1097, versions="0"):
+    """Asks where the batches from an offset on lie. Source: KIP-1164."""
+
+    class Topic(Message):
+        class Partition(Message):
+            partition_index: Int32
+            offset: Int64
+            max_bytes: Int32
+
+        topic_id: Uuid
+        partitions: Array[Partition]
+
+    topics: Array[Topic]
+    max_bytes: Int32
+
+
+class FindBatchesResponse(Response, key=1097, versions="0"):
+    """Batch coordinates, several a partition. Source: KIP-1164."""
+
+    class Topic(Message):
+        class Partition(Message):
+            class Batch(Message):
+                object_key: String
+                byte_offset: Int64
+                size: Int64  # bytes
+                base_offset: Int64
+                last_offset: Int64  # inclusive
+                log_append_timestamp: Int64
+                batch_max_timestamp: Int64
+                message_timestamp_type: Int8
+                producer_id: Int64 = -1  # -1 for a run: it is in the batches' own headers
+                producer_epoch: Int16 = -1
+                base_sequence: Int32 = -1
+                last_sequence: Int32 = -1
+
+            partition_index: Int32
+            error_code: Int16 = 0
+            log_start_offset: Int64
+            high_watermark: Int64
+            batches: Array[Batch]
+
+        topic_id: Uuid
+        partitions: Array[Partition]
+
+    throttle_time_ms: Int32 = 0
+    responses: Array[Topic]
+
+
+class ListDisklessOffsetsRequest(Request, key=1098, versions="0"):
+    """Asks for offsets by timestamp, or by one of ListOffsets' sentinels. Source: KIP-1164."""
+
+    class Topic(Message):
+        class Partition(Message):
+            partition_index: Int32
+            timestamp: Int64
+
+        topic_id: Uuid
+        partitions: Array[Partition]
+
+    topics: Array[Topic]
+
+
+class ListDisklessOffsetsResponse(Response, key=1098, versions="0"):
+    """The offset and timestamp found for each partition. Source: KIP-1164."""
+
+    class Topic(Message):
+        class Partition(Message):
+            partition_index: Int32
+            error_code: Int16 = 0
+            timestamp: Int64
+            offset: Int64
+
+        topic_id: Uuid
+        partitions: Array[Partition]
+
+    throttle_time_ms: Int32 = 0
+    responses: Array[Topic]
+
+
+class AssignPartitionToBatchCoordinatorRequest(Request, key=1099, versions="0"):
+    """Gives partitions without data to another batch coordinator. Source: KIP-1164."""
+
+    class Topic(Message):
+        class Partition(Message):
+            partition_index: Int32
+            batch_coordinator_partition_index: Int32
+
+        topic_id: Uuid
+        partitions: Array[Partition]
+
+    topics: Array[Topic]
+
+
+class AssignPartitionToBatchCoordinatorResponse(Response, key=1099, versions="0"):
+    """A result for each partition. Source: KIP-1164."""
+
+    class Topic(Message):
+        class Partition(Message):
+            partition_index: Int32
+            error_code: Int16 = 0
+            error_message: String | None = None
+
+        topic_id: Uuid
+        partitions: Array[Partition]
+
+    throttle_time_ms: Int32 = 0
+    responses: Array[Topic]

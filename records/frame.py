@@ -46,7 +46,7 @@ def lowest_version(record: MetadataRecord) -> int:
 
     An older reader then reads as much as can be read by an older reader at all.
 
-    >>> lowest_version(metadata.RemoveTopicRecord(topic_id=METADATA_TOPIC_ID))
+    >>> lowest_version(metadata.NoOpRecord())
     0
     """
     schema = record.schema()

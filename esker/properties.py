@@ -1,0 +1,90 @@
+"""Java's `.properties` files, as Kafka's own configuration is written.
+
+One setting a line, `key=value` (`:` or white space separate too), comments after `#` or `!`, a
+backslash at the end continues the line, `\\t`, `\\n`, `\\uXXXX` and `\\:` are escapes. Unlike Java,
+a key that is given twice is an error: the second line would silently win.
+
+Source: java.util.Properties, load.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+_KEY: Final = re.compile(r"(?:\\.|[^\s=:\\])*")
+_SEPARATOR: Final = re.compile(r"\s*[=:]?\s*")
+_ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_NAMED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+class PropertiesError(Exception):
+    """A line that is no setting, or a setting that stands twice. Names file and line."""
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """The settings of a file, in its order.
+
+    Raises:  PropertiesError; OSError if the file cannot be read.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise PropertiesError(f"{path}: not UTF-8 at byte {error.start}") from None
+    return parse_properties(text, source=str(path))
+
+
+def parse_properties(text: str, *, source: str) -> dict[str, str]:
+    """The settings in a text; `source` names it in errors.
+
+    >>> parse_properties("# who\\nnode.id = 1\\nlog.dirs=/a,\\\\\\n  /b", source="x")
+    {'node.id': '1', 'log.dirs': '/a,/b'}
+    """
+    settings: dict[str, str] = {}
+    for number, line in _logical_lines(text):
+        key_end = _KEY.match(line)
+        assert key_end is not None, "the pattern matches the empty string"
+        key = _unescape(key_end.group())
+        value = line[_separator_end(line, key_end.end()) :]
+        if not key:
+            raise PropertiesError(f"{source}, line {number}: no key before {line[:20]!r}")
+        if key in settings:
+            raise PropertiesError(f"{source}, line {number}: {key} is set twice")
+        settings[key] = _unescape(value).rstrip()
+    return settings
+
+
+def _separator_end(line: str, start: int) -> int:
+    match = _SEPARATOR.match(line, start)
+    return match.end() if match else start
+
+
+def _logical_lines(text: str) -> list[tuple[int, str]]:
+    """Non-blank lines without comments, continuations joined, each with its first line's number."""
+    lines: list[tuple[int, str]] = []
+    pending: tuple[int, str] | None = None
+    for number, physical in enumerate(text.splitlines(), start=1):
+        line = physical.lstrip()
+        if pending is None and (not line or line[0] in "#!"):
+            continue
+        first, joined = (number, line) if pending is None else (pending[0], pending[1] + line)
+        backslashes = len(joined) - len(joined.rstrip("\\"))
+        if backslashes % 2:
+            pending = (first, joined[:-1])
+        else:
+            lines.append((first, joined))
+            pending = None
+    if pending is not None:
+        lines.append(pending)
+    return lines
+
+
+def _unescape(text: str) -> str:
+    def replace(match: re.Match[str]) -> str:
+        code = match.group(1)
+        if code[0] == "u" and len(code) == 5:
+            return chr(int(code[1:], 16))
+        return _NAMED.get(code, code)
+
+    return _ESCAPE.sub(replace, text)

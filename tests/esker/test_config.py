@@ -1,0 +1,125 @@
+"""A node's settings: Kafka's names, and an error that names the key for whatever cannot be."""
+
+import pytest
+
+from esker.config import SETTINGS, ConfigError, Endpoint, load_config, parse_config
+from esker.properties import PropertiesError, parse_properties
+
+GOOD = {
+    "process.roles": "controller",
+    "node.id": "2",
+    "controller.quorum.voters": "1@127.0.0.1:9093,2@127.0.0.1:9094,3@127.0.0.1:9095",
+    "listeners": "CONTROLLER://127.0.0.1:9094",
+    "log.dirs": "/var/lib/esker",
+}
+
+
+def test_a_minimal_file_is_enough_and_the_rest_has_kafkas_defaults():
+    config = parse_config(GOOD)
+    assert config.node_id == 2
+    assert config.voters[3] == Endpoint("127.0.0.1", 9095)
+    assert config.advertised == config.bind == Endpoint("127.0.0.1", 9094)
+    assert (config.election_timeout_ms, config.fetch_timeout_ms) == (1000, 2000)
+    assert config.max_idle_interval_ms == 500
+    assert config.metrics is None
+    assert not config.bench_log
+    assert config.warnings == ()
+
+
+@pytest.mark.parametrize("key", [key for key in GOOD if key != "log.dirs"])
+def test_what_must_be_set_is_named_if_it_is_not(key):
+    settings = {k: v for k, v in GOOD.items() if k != key}
+    with pytest.raises(ConfigError, match="must be set") as caught:
+        parse_config(settings)
+    assert caught.value.key == key
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("node.id", "minus one", "not a whole number"),
+        ("node.id", "-1", "not between"),
+        ("process.roles", "broker", "only `controller`"),
+        ("controller.quorum.voters", "1@127.0.0.1", "not HOST:PORT"),
+        ("controller.quorum.voters", "x@127.0.0.1:1", "not ID@HOST:PORT"),
+        ("controller.quorum.voters", "1@a:1,1@b:1", "stands twice"),
+        ("controller.quorum.voters", "2@0.0.0.0:9094", "cannot connect"),
+        ("controller.quorum.voters", "2@127.0.0.1:9999", "listens at"),
+        ("controller.quorum.voters", "", "no voters"),
+        ("listeners", "127.0.0.1:9094", "not NAME://HOST:PORT"),
+        ("listeners", "CONTROLLER://127.0.0.1:99999", "not HOST:PORT"),
+        ("listeners", "OTHER://127.0.0.1:9094", "not in controller.listener.names"),
+        ("listener.security.protocol.map", "CONTROLLER:SSL", "only PLAINTEXT"),
+        ("controller.quorum.fetch.timeout.ms", "0", "not between"),
+        ("esker.bench.log.enable", "yes", "neither true nor false"),
+        ("advertised.listeners", "ELSE://h:1", "not in listeners"),
+        ("esker.metrics.listener", "::1:9", "brackets"),
+    ],
+)
+def test_an_impossible_value_is_refused_by_name(key, value, reason):
+    with pytest.raises(ConfigError, match=reason) as caught:
+        parse_config({**GOOD, key: value})
+    assert caught.value.key == key
+    assert str(caught.value).startswith(f"{key}: ")
+
+
+def test_an_unknown_key_is_refused_and_the_likely_one_is_named():
+    with pytest.raises(ConfigError, match=r"did you mean controller\.quorum\.voters\?"):
+        parse_config({**GOOD, "controller.quorum.voter": "1@h:1"})
+
+
+def test_no_log_directory_is_refused():
+    settings = {k: v for k, v in GOOD.items() if k != "log.dirs"}
+    with pytest.raises(ConfigError) as caught:
+        parse_config(settings)
+    assert caught.value.key == "log.dirs"
+
+
+def test_a_wildcard_is_bound_but_never_advertised():
+    own = {**GOOD, "listeners": "CONTROLLER://0.0.0.0:9094"}
+    config = parse_config(own)
+    assert config.advertised == Endpoint("127.0.0.1", 9094), "the voters' entry says who we are"
+    observer = {**own, "node.id": "9"}
+    with pytest.raises(ConfigError) as caught:
+        parse_config(observer)
+    assert caught.value.key == "advertised.listeners"
+
+
+def test_an_open_address_brings_a_warning():
+    config = parse_config({**GOOD, "listeners": "CONTROLLER://0.0.0.0:9094"})
+    assert "no authentication" in config.warnings[0]
+
+
+def test_every_setting_says_what_it_is_in_one_sentence():
+    for setting in SETTINGS.values():
+        assert setting.help.endswith("."), setting.key
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a=1", {"a": "1"}),
+        ("  a : 1  \n\n! note\nb 2", {"a": "1", "b": "2"}),
+        ("a=1,\\\n   2", {"a": "1,2"}),
+        (r"path=C\:\\x", {"path": r"C:\x"}),
+        (r"a=\u0041\tb", {"a": "A\tb"}),
+        ("a=", {"a": ""}),
+        ("a=b=c", {"a": "b=c"}),
+        ("a=last\\", {"a": "last"}),
+    ],
+)
+def test_properties_are_read_as_java_reads_them(text, expected):
+    assert parse_properties(text, source="test") == expected
+
+
+@pytest.mark.parametrize("text", ["a=1\na=2", "=1"])
+def test_a_line_that_would_be_lost_is_refused_with_its_number(text):
+    with pytest.raises(PropertiesError, match="line"):
+        parse_properties(text, source="test")
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path):
+    path = tmp_path / "server.properties"
+    path.write_bytes(b"a=\xff\xfe")
+    with pytest.raises(PropertiesError, match="not UTF-8 at byte 2"):
+        load_config(path)

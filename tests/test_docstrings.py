@@ -1,0 +1,24 @@
+"""The examples in docstrings are true: each runs as a test."""
+
+import doctest
+import importlib
+import pkgutil
+
+import pytest
+
+PACKAGES = ("records", "raft", "snapshot", "coordinator", "diskless", "spark_jobs", "esker")
+
+
+def modules() -> list[str]:
+    names = []
+    for package in PACKAGES:
+        paths = importlib.import_module(package).__path__
+        names += [package, *(m.name for m in pkgutil.walk_packages(paths, f"{package}."))]
+    return [name for name in names if not name.endswith("__main__")]
+
+
+@pytest.mark.parametrize("name", modules())
+def test_the_examples_of_a_module_hold(name):
+    module = importlib.import_module(name)
+    result = doctest.testmod(module, extraglobs=vars(module))
+    assert result.failed == 0, f"{name}: {result.failed} of {result.attempted} examples fail"

@@ -1,0 +1,328 @@
+"""The client side: pipelined requests over one connection, answers in request order.
+
+Every request gets exactly one call of its `on_answer`: with the bytes after the response header, or
+with a `ConnectionLostError`. Correlation ids only check the order: Kafka answers in order, so an
+unexpected id means that the two sides disagree about the stream, and the connection is closed.
+
+A loss is told at once: first to the owner (`on_close`), then to everyone waiting, in the same call.
+That is the difference between a dead process (REFUSED, RESET, PEER_CLOSED) and a silent one
+(TIMEOUT), on which fast failover builds.
+
+Source: Kafka protocol guide, "Network"; upstream's NetworkClient.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections import deque
+from collections.abc import Callable
+from struct import Struct
+from typing import Final, NamedTuple, TypeAlias, cast
+
+from raft.net.errors import (
+    BadHeaderError,
+    ConnectError,
+    ConnectionLostError,
+    NetError,
+    Reason,
+    RequestTimeoutError,
+)
+from raft.net.frames import Arena, Buffer, FrameReader, Payload, gather
+from raft.net.header import RequestKind, header_tail, skip_tagged_fields
+from raft.net.server import next_connection_id, peer_name
+
+OnAnswer: TypeAlias = Callable[[memoryview | ConnectionLostError], None]
+"""Gets the response's body (a view, see `raft.net.frames`), or why there is none."""
+
+MAX_CORRELATION_ID: Final = 0x7FFF_FFFF
+MAX_RESPONSE_BYTES: Final = 0x1000_0000  # a broker may send more than the 100 MiB it accepts
+
+_pack_request = Struct(">ihhi").pack  # length, api key, api version, correlation id
+_read_correlation = Struct(">i").unpack_from
+
+
+class _Call(NamedTuple):
+    correlation_id: int
+    on_answer: OnAnswer
+    deadline: float  # loop time; infinite if there is none
+    answer_flexible: bool
+
+
+class ClientConnection(asyncio.BufferedProtocol):
+    """An open connection to one server; made by `connect`. `id` says which is older."""
+
+    __slots__ = ("_calls", "_client_id", "_flush_due", "_loop", "_next_correlation_id", "_on_close",
+                 "_out", "_reader", "_receiving", "_tails", "_timer", "_transport", "_write_paused",
+                 "close_reason", "context", "id", "peer")  # fmt: skip
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        client_id: str | None,
+        arena: Arena,
+        max_response_bytes: int,
+        on_close: Callable[[ClientConnection, ConnectionLostError], None] | None,
+    ) -> None:
+        self.id = next_connection_id()
+        self.peer = "?"
+        self.context: object = None
+        self.close_reason: Reason | None = None  # None while open
+        self._loop = loop
+        self._client_id = client_id
+        self._tails = (
+            header_tail(client_id, flexible=False),
+            header_tail(client_id, flexible=True),
+        )
+        self._reader = FrameReader(arena, max_frame_bytes=max_response_bytes)
+        self._on_close = on_close
+        self._transport: asyncio.Transport | None = None
+        self._calls: deque[_Call] = deque()
+        self._next_correlation_id = 0
+        self._out: list[Buffer] = []
+        self._flush_due = False
+        self._receiving = False
+        self._write_paused = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"<connection {self.id} to {self.peer}>"
+
+    @property
+    def closed(self) -> bool:
+        """Whether requests can no longer be sent."""
+        return self.close_reason is not None
+
+    @property
+    def in_flight(self) -> int:
+        """Requests sent and not answered."""
+        return len(self._calls)
+
+    @property
+    def writable(self) -> bool:
+        """False while the server reads more slowly than we send: hold large requests back."""
+        return not self._write_paused
+
+    # --- requests
+
+    def send(
+        self,
+        kind: RequestKind,
+        body: Payload,
+        on_answer: OnAnswer | None,
+        *,
+        timeout_ms: float | None = None,
+    ) -> int:
+        """Send one request; its correlation id. Requests of one loop tick leave in one write.
+
+        Args:    on_answer: called once, never from inside this call. None: no answer will come.
+        Raises:  ConnectionLostError if the connection is closed already.
+        """
+        if self.close_reason is not None:
+            raise ConnectionLostError(self.close_reason, f"{self} is closed")
+        correlation_id = self._next_correlation_id
+        self._next_correlation_id = (correlation_id + 1) & MAX_CORRELATION_ID
+        tail = self._tails[kind.flexible]
+        parts = body if isinstance(body, tuple | list) else (body,)
+        size = 8 + len(tail) + sum(map(len, parts))
+        head = _pack_request(size, kind.api_key, kind.api_version, correlation_id)
+        self._out += (head, tail, *parts)
+        if on_answer is not None:
+            deadline = float("inf")
+            if timeout_ms is not None:
+                deadline = self._loop.time() + timeout_ms / 1_000
+                self._watch_deadline(deadline)
+            self._calls.append(_Call(correlation_id, on_answer, deadline, kind.answer_flexible))
+        if not self._flush_due and not self._receiving:
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
+        return correlation_id
+
+    def request(
+        self, kind: RequestKind, body: Payload, *, timeout_ms: float | None = None
+    ) -> asyncio.Future[memoryview]:
+        """As `send`, for code that awaits: the future gets the body or the error."""
+        future: asyncio.Future[memoryview] = self._loop.create_future()
+
+        def on_answer(answer: memoryview | ConnectionLostError) -> None:
+            if future.done():  # whoever awaited it was cancelled
+                return
+            if isinstance(answer, ConnectionLostError):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
+
+        self.send(kind, body, on_answer, timeout_ms=timeout_ms)
+        return future
+
+    def close(self) -> None:
+        """Close; requests in flight get a `ConnectionLostError` now."""
+        self._end(ConnectionLostError(Reason.LOCAL, f"{self} closed by its owner"))
+
+    # --- called by the loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        self.peer = peer_name(transport)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        return self._reader.lend()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        frames = self._reader.received(nbytes)
+        calls = self._calls
+        self._receiving = True
+        try:
+            for frame in frames:
+                if not calls:
+                    raise BadHeaderError(f"{len(frame)} bytes nobody asked for")
+                (correlation_id,) = _read_correlation(frame) if len(frame) >= 4 else (None,)
+                call = calls[0]
+                if correlation_id != call.correlation_id:
+                    raise NetError(
+                        Reason.MISMATCH, f"{correlation_id}, expected {call.correlation_id}"
+                    )
+                body_at = skip_tagged_fields(frame, 4) if call.answer_flexible else 4
+                calls.popleft()
+                call.on_answer(frame[body_at:])
+            if self._reader.error is not None:
+                raise self._reader.error
+        except NetError as error:
+            self._end(ConnectionLostError(error.reason, f"{self}: {error}"))
+        finally:
+            self._receiving = False
+        if self._reader.wanted:
+            self._reader.grant()
+        if self._out:
+            self._flush()
+
+    def eof_received(self) -> None:
+        self._end(ConnectionLostError(Reason.PEER_CLOSED, f"{self} closed by its peer"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        reason = Reason.PEER_CLOSED if exc is None else Reason.RESET
+        self._end(ConnectionLostError(reason, f"{self}: {exc or 'closed by its peer'}"))
+        self._transport = None
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+
+    # --- inside
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        if self._transport is None or not self._out or self.close_reason is not None:
+            return
+        parts = gather(self._out)
+        self._out.clear()
+        if len(parts) == 1:
+            self._transport.write(parts[0])
+        else:
+            self._transport.writelines(parts)
+
+    def _watch_deadline(self, deadline: float) -> None:
+        if self._timer is None or deadline < self._timer.when():
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_at(deadline, self._on_timer)
+
+    def _on_timer(self) -> None:
+        """The earliest deadline seen has passed; its request may have been answered long ago."""
+        self._timer = None
+        if self.close_reason is not None or not self._calls:
+            return
+        earliest = min(call.deadline for call in self._calls)
+        if earliest <= self._loop.time():
+            late = next(call for call in self._calls if call.deadline == earliest)
+            self._end(
+                RequestTimeoutError(
+                    Reason.TIMEOUT, f"{self}: request {late.correlation_id} got no answer in time"
+                )
+            )
+        elif earliest != float("inf"):
+            self._watch_deadline(earliest)
+
+    def _end(self, error: ConnectionLostError) -> None:
+        if self.close_reason is not None:
+            return
+        self.close_reason = error.reason
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._transport is not None:
+            self._transport.abort()
+        self._out.clear()
+        calls = tuple(self._calls)
+        self._calls.clear()
+        if self._on_close is not None:
+            self._on_close(self, error)
+        for call in calls:
+            call.on_answer(error)
+
+
+async def connect(
+    host: str,
+    port: int,
+    *,
+    client_id: str | None = None,
+    timeout_ms: int = 5_000,
+    arena: Arena | None = None,
+    max_response_bytes: int = MAX_RESPONSE_BYTES,
+    on_close: Callable[[ClientConnection, ConnectionLostError], None] | None = None,
+) -> ClientConnection:
+    """Open a connection. The name is resolved now, off the loop, and all its addresses are tried.
+
+    Args:    timeout_ms: for all of it; each address gets an equal share of what is left.
+             arena: share one between connections of one loop; None: a new one (64 KiB).
+             on_close: called once when the connection ends, before its requests are failed.
+    Raises:  ConnectError; its `reason` is REFUSED only if every address refused.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_ms / 1_000
+    try:
+        async with asyncio.timeout_at(deadline):
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except TimeoutError:
+        raise ConnectError(
+            Reason.TIMEOUT, host=host, port=port, message="resolving the name took too long"
+        ) from None
+    except OSError as error:
+        raise ConnectError(Reason.UNRESOLVED, host=host, port=port, message=str(error)) from error
+    addresses = list(dict.fromkeys(str(info[4][0]) for info in found))
+
+    def protocol() -> ClientConnection:
+        return ClientConnection(
+            loop, client_id=client_id, arena=arena or Arena(),
+            max_response_bytes=max_response_bytes, on_close=on_close,
+        )  # fmt: skip
+
+    failure = ConnectError(Reason.UNRESOLVED, host=host, port=port, message="no address")
+    for left in range(len(addresses), 0, -1):
+        address = addresses[-left]
+        try:
+            async with asyncio.timeout((deadline - loop.time()) / left):
+                _, connection = await loop.create_connection(protocol, address, port)
+        except (TimeoutError, OSError) as error:
+            this = ConnectError(
+                reason_of(error), host=host, port=port, message=f"{address}: {error or 'too slow'}"
+            )
+            this.__cause__ = error
+            worse = failure.reason is Reason.UNRESOLVED or this.reason is not Reason.REFUSED
+            failure = this if worse else failure
+        else:
+            return connection
+    raise failure
+
+
+def reason_of(error: OSError) -> Reason:
+    """What a failed connect says about the other side."""
+    if isinstance(error, ConnectionRefusedError):
+        return Reason.REFUSED
+    if isinstance(error, TimeoutError) or error.errno == errno.ETIMEDOUT:
+        return Reason.TIMEOUT
+    return Reason.UNREACHABLE

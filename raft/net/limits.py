@@ -1,0 +1,51 @@
+"""What a peer may take from us: every bound of the server side in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds of one listener. All are inclusive and positive; Kafka's name where there is one.
+
+    A frame begun is always finished if its peer keeps sending, so the memory for received requests
+    stays below `memory_bytes + max_frame_bytes + max_connections * 64 KiB`, whatever peers do.
+    """
+
+    max_frame_bytes: int = 104_857_600
+    """socket.request.max.bytes: a longer frame closes the connection before memory is taken."""
+
+    max_connections: int = 10_000
+    """max.connections: a further one is closed as soon as it is accepted."""
+
+    max_in_flight_requests: int = 4_096
+    """Requests of one connection without an answer; past that, its socket is not read."""
+
+    max_in_flight_bytes: int = 33_554_432
+    """The same in bytes of requests, one frame more at most."""
+
+    memory_bytes: int = 268_435_456
+    """queued.max.request.bytes: unanswered requests and frames being received, all connections."""
+
+    write_high_water_bytes: int = 1_048_576
+    """Answers that wait for a peer to read them; past that, its requests are not read either."""
+
+    idle_ms: int = 600_000
+    """connections.max.idle.ms: nothing received, nothing to answer, for so long."""
+
+    stall_ms: int = 10_000
+    """A peer in the middle of a frame, or that has answers to read, must move `stall_bytes` in this
+    time, or finish."""
+
+    stall_bytes: int = 10_240
+    """See `stall_ms`: together, the slowest peer that is put up with (1 KiB/s)."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value < 1:
+                raise ValueError(f"{field.name}={value}: must be at least 1")
+        if self.max_frame_bytes > 0x1000_0000:
+            # 16 03 01 (TLS), "GET " and their like must never pass for a length
+            raise ValueError(f"max_frame_bytes={self.max_frame_bytes}: at most {0x1000_0000}")

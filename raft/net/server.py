@@ -1,0 +1,572 @@
+"""The server side: a listener, its connections, and answers in the order of their requests.
+
+A handler gets `(connection, frame)` and returns the answer (without length prefix: the header and
+body of a response), None if the request has no answer (Produce with acks=0), a `Reply` to be sent
+later, or an awaitable of bytes or None. Requests of one connection are handled as they arrive, also
+while earlier ones wait; their answers leave in request order, whatever order they become ready in.
+
+Back-pressure is one rule: a connection is not read while it has too many or too large requests
+without an answer, while its peer does not read, or while all connections together hold too much.
+Bytes that were already received then wait in place.
+
+Bad bytes never reach further than their connection: a bad length, or any exception of the handler,
+closes it with one log line. An AssertionError is different: it goes to the loop's exception
+handler, and `raft.net.run` stops the process.
+
+Source: Kafka protocol guide, "Network" (ordering, pipelining); KIP-72 (memory bound).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable
+from itertools import count
+from typing import Final, TypeAlias, cast
+
+from raft.net.errors import QUIET, NetError, Reason
+from raft.net.frames import LENGTH, Arena, Buffer, FrameReader, Payload, gather
+from raft.net.limits import Limits
+
+log = logging.getLogger("raft.net")
+
+next_connection_id: Callable[[], int] = count(1).__next__
+"""Ids of connections, server's and clients' alike: never reused, later is larger."""
+
+FLUSH_BYTES: Final = 65_536  # answers of one read go out together, in pieces of about this size
+LOG_LINES_PER_SWEEP: Final = 10
+SWEEP_MS: Final = 1_000
+
+_pack_length = LENGTH.pack
+
+
+class Reply:
+    """A place in the order of answers. The handler returns it; `send` may come before or after.
+
+    Sending to a connection that has ended does nothing: whoever waits need not know.
+    """
+
+    __slots__ = ("_payload", "_ready", "_request_bytes", "connection")
+
+    def __init__(self, connection: ServerConnection) -> None:
+        self.connection = connection
+        self._payload: Payload | None = None
+        self._ready = False
+        self._request_bytes = 0
+
+    def send(self, payload: Payload | None) -> None:
+        """Answer with these bytes (None: no answer after all). Once only."""
+        assert not self._ready, f"second answer to one request: {self.connection}"
+        self._payload = payload
+        self._ready = True
+        self.connection._on_ready(self)
+
+    def fail(self, error: BaseException) -> None:
+        """There will be no answer: close the connection, as if the handler had raised `error`."""
+        self.connection._on_handler_error(error)
+
+
+Answer: TypeAlias = Payload | Reply | Awaitable[Payload | None] | None
+Handler: TypeAlias = Callable[["ServerConnection", memoryview], Answer]
+
+
+class ServerConnection(asyncio.BufferedProtocol):
+    """One accepted connection. `context` is the handler's to use."""
+
+    __slots__ = (
+        "_backlog",
+        "_flush_due",
+        "_handle",
+        "_in_flight_bytes",
+        "_out",
+        "_out_bytes",
+        "_reader",
+        "_reading",
+        "_reserved",
+        "_serving",
+        "_transport",
+        "_waiting",
+        "_watch",
+        "_write_paused",
+        "bytes_received",
+        "bytes_sent",
+        "close_reason",
+        "context",
+        "id",
+        "listener",
+        "peer",
+    )  # fmt: skip
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
+        self.id = next_connection_id()
+        self.peer = "?"
+        self.context: object = None
+        self.close_reason: Reason | None = None  # None while open
+        self.bytes_received = 0
+        self.bytes_sent = 0  # handed to the transport
+        self._handle = listener.handle
+        self._reader = FrameReader(listener.arena, max_frame_bytes=listener.limits.max_frame_bytes)
+        self._transport: asyncio.Transport | None = None
+        self._waiting: deque[Reply] = deque()  # requests without an answer, in order
+        self._in_flight_bytes = 0
+        self._backlog: deque[memoryview] = deque()  # complete frames not handled yet
+        self._out: list[Buffer] = []
+        self._out_bytes = 0
+        self._reserved = 0  # of the listener's memory, for the frame being received
+        self._reading = True
+        self._write_paused = False
+        self._serving = False
+        self._flush_due = False
+        self._watch = Watch()
+
+    def __repr__(self) -> str:
+        return f"<connection {self.id} from {self.peer} at {self.listener.name}>"
+
+    @property
+    def closed(self) -> bool:
+        """Whether answers can no longer be sent."""
+        return self.close_reason is not None
+
+    @property
+    def in_flight(self) -> int:
+        """Requests handled whose answers have not been handed to the transport."""
+        return len(self._waiting)
+
+    # --- called by the loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        self.peer = peer_name(transport)
+        self._transport.set_write_buffer_limits(high=self.listener.limits.write_high_water_bytes)
+        self.listener._opened(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        return self._reader.lend()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.bytes_received += nbytes
+        frames = self._reader.received(nbytes)
+        if self.close_reason is not None:
+            return
+        if self._reserved and frames:  # the large frame is complete
+            self._release_reserved()
+        if self._backlog or not self._may_serve():
+            self._backlog.extend(frames)
+        elif frames:
+            self._serve(frames)
+        if self._reader.wanted or self._reader.error is not None or not self._reading:
+            self._after_read()
+        elif self._backlog or not self._may_serve():
+            self._update_reading()
+
+    def eof_received(self) -> None:
+        self.close(Reason.TRUNCATED if self._reader.partial else Reason.PEER_CLOSED)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.close_reason is None:
+            self._ended(Reason.PEER_CLOSED if exc is None else Reason.RESET)
+        self._transport = None
+        self.listener._closed(self)
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+        self._update_reading()
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        self._resume()
+
+    # --- for handlers
+
+    def close(self, reason: Reason = Reason.LOCAL, detail: str = "") -> None:
+        """Close after what has been answered is sent. Requests without an answer get none."""
+        if self.close_reason is None:
+            self._flush()
+            self._ended(reason, detail)
+            if self._transport is not None:
+                self._transport.close()
+
+    def abort(self, reason: Reason, detail: str = "") -> None:
+        """Close at once; what the peer has not read is dropped."""
+        if self.close_reason is None:
+            self._ended(reason, detail)
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- requests
+
+    def _may_serve(self) -> bool:
+        limits = self.listener.limits
+        return (
+            len(self._waiting) < limits.max_in_flight_requests
+            and self._in_flight_bytes < limits.max_in_flight_bytes
+            and not self._write_paused
+            and self.listener.memory_used < limits.memory_bytes
+        )
+
+    def _serve(self, frames: list[memoryview]) -> None:
+        """Handle frames until a bound is reached; the rest waits in the backlog."""
+        handle, waiting, out = self._handle, self._waiting, self._out
+        out_bytes = 0
+        self._serving = True
+        for index, frame in enumerate(frames):
+            try:
+                answer = handle(self, frame)
+            except Exception as error:
+                self._on_handler_error(error)
+                break
+            if type(answer) is bytes and not waiting and self.close_reason is None:
+                out_bytes += len(answer)
+                out += (_pack_length(len(answer)), answer)
+                if out_bytes < FLUSH_BYTES:
+                    continue
+                self._flush()
+                out_bytes = 0
+            elif answer is not None:
+                self._take_in(answer, len(frame))
+            if self.close_reason is not None:
+                break
+            if not self._may_serve():
+                self._backlog.extend(frames[index + 1 :])
+                break
+        self._serving = False
+        if self._out:
+            self._flush()
+
+    def _take_in(self, answer: Answer, request_bytes: int) -> None:
+        """Put an answer that is not plain bytes, or not the next to leave, into the order."""
+        if isinstance(answer, Reply):
+            assert answer.connection is self, f"{self} got a reply of {answer.connection}"
+            assert not answer._request_bytes, f"one reply returned for two requests: {self}"
+            reply = answer
+        else:
+            reply = Reply(self)
+            if isinstance(answer, bytes | bytearray | memoryview | tuple | list):
+                reply._payload, reply._ready = answer, True
+            else:
+                assert isinstance(answer, Awaitable), f"handler returned {type(answer)}"
+                self.listener._await(answer, reply)
+        reply._request_bytes = max(request_bytes, 1)
+        self._waiting.append(reply)
+        self._in_flight_bytes += reply._request_bytes
+        self.listener.memory_used += reply._request_bytes
+        if reply._ready:
+            self._on_ready(reply)
+
+    def _on_ready(self, reply: Reply) -> None:
+        """An answer became ready: if it is next, it and those ready behind it leave."""
+        waiting = self._waiting
+        if not waiting or waiting[0] is not reply:
+            return
+        while waiting and waiting[0]._ready:
+            reply = waiting.popleft()
+            self._in_flight_bytes -= reply._request_bytes
+            self.listener._release(reply._request_bytes)
+            if reply._payload is not None:
+                self._put(reply._payload)
+        if not self._serving:
+            self.listener._flush_soon(self)
+
+    def _put(self, payload: Payload) -> None:
+        if isinstance(payload, tuple | list):
+            size = sum(map(len, payload))
+            self._out += (_pack_length(size), *payload)
+        else:
+            self._out += (_pack_length(len(payload)), payload)
+
+    def _flush(self) -> None:
+        """Hand the answers that are ready to the transport."""
+        out = self._out
+        if not out or self._transport is None or self.close_reason is not None:
+            return
+        parts = gather(out)
+        out.clear()
+        self.bytes_sent += sum(map(len, parts))
+        if len(parts) == 1:
+            self._transport.write(parts[0])
+        else:
+            self._transport.writelines(parts)
+
+    def _on_handler_error(self, error: BaseException) -> None:
+        if isinstance(error, AssertionError):
+            self.listener._broken(error)
+            self.abort(Reason.INVARIANT, repr(error))
+        elif isinstance(error, NetError):
+            self.close(error.reason, str(error))
+        else:
+            self.close(Reason.MALFORMED, f"{type(error).__name__}: {error} at {origin(error)}")
+
+    # --- reading and pausing
+
+    def _after_read(self) -> None:
+        """What the bytes after the last complete frame ask for; only once that was handled."""
+        reader = self._reader
+        if not self._backlog and self.close_reason is None:
+            if reader.error is not None:
+                self.close(reader.error.reason, str(reader.error))
+            elif reader.wanted and self.listener.memory_used < self.listener.limits.memory_bytes:
+                self._reserved = reader.wanted
+                self.listener.memory_used += reader.wanted
+                reader.grant()
+        self._update_reading()
+
+    def _update_reading(self) -> None:
+        """Read the socket if and only if what it brings can be handled."""
+        if self._transport is None or self.close_reason is not None:
+            return
+        receiving = bool(self._reserved)  # a frame begun is finished, or memory is never freed
+        wish = receiving or (not self._reader.wanted and not self._backlog and self._may_serve())
+        if wish and not self._reading:
+            self._reading = True
+            self._transport.resume_reading()
+        elif not wish:
+            if self._reading:
+                self._reading = False
+                self._transport.pause_reading()
+            if self.listener.memory_used >= self.listener.limits.memory_bytes:
+                self.listener._memory_waiters[self] = None
+
+    def _resume(self) -> None:
+        """A bound may no longer be reached: handle what waits, then read on."""
+        if self.close_reason is not None:
+            return
+        if self._backlog and self._may_serve():
+            frames = list(self._backlog)
+            self._backlog.clear()
+            self._serve(frames)
+        if not self._reading:
+            self._after_read()
+
+    def _release_reserved(self) -> None:
+        self.listener._release(self._reserved)
+        self._reserved = 0
+
+    # --- ending
+
+    def _ended(self, reason: Reason, detail: str = "") -> None:
+        self.close_reason = reason
+        self.listener._release(self._in_flight_bytes + self._reserved)
+        self._in_flight_bytes = self._reserved = 0
+        self._waiting.clear()
+        self._backlog.clear()
+        self._out.clear()
+        self.listener._ended(self, reason, detail)
+
+
+class Watch:
+    """What a connection was doing when the sweep last saw it make progress."""
+
+    __slots__ = ("at", "doing", "moved")
+
+    def __init__(self) -> None:
+        self.at = 0.0  # loop time
+        self.doing: tuple[str, int] = ("new", 0)
+        self.moved = 0  # bytes in the direction that matters for `doing`
+
+
+class Listener:
+    """Accepts connections and hands their requests to `handle`.
+
+    `on_close`, if given, is called once for each connection that ends, at once, before its
+    transport is gone: to forget parked requests.
+    """
+
+    def __init__(
+        self,
+        handle: Handler,
+        *,
+        name: str = "listener",
+        limits: Limits | None = None,
+        on_close: Callable[[ServerConnection], None] | None = None,
+    ) -> None:
+        self.handle = handle
+        self.name = name
+        self.limits = limits or Limits()
+        self.arena = Arena()
+        self.connections: set[ServerConnection] = set()
+        self.memory_used = 0  # bytes of requests unanswered or being received
+        self.accepted = 0
+        self.ended: Counter[Reason] = Counter()  # closed connections by reason
+        self.port = 0
+        self._on_close = on_close
+        self._server: asyncio.Server | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._sweep_timer: asyncio.TimerHandle | None = None
+        self._dirty: list[ServerConnection] = []
+        self._memory_waiters: dict[ServerConnection, None] = {}  # in the order they came
+        self._wake_due = False
+        self._tasks: set[asyncio.Future[Payload | None]] = set()
+        self._lines_left = LOG_LINES_PER_SWEEP
+        self._suppressed = 0
+        self._all_closed: asyncio.Event = asyncio.Event()
+
+    async def start(self, host: str, port: int, *, backlog: int = 1_024) -> None:
+        """Listen; `self.port` is then the port in use (it matters if `port` is 0)."""
+        self._loop = asyncio.get_running_loop()
+        self._server = await self._loop.create_server(
+            lambda: ServerConnection(self), host, port, backlog=backlog, reuse_address=True
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+        self._schedule_sweep()
+
+    async def close(self, *, drain_ms: int = 0) -> None:
+        """Stop accepting, give requests in flight `drain_ms` to be answered, close everything."""
+        if self._server is None:
+            return
+        self._server.close()
+        for connection in tuple(self.connections):
+            if not connection.in_flight:
+                connection.close(Reason.SHUTDOWN)
+        if self.connections and drain_ms:
+            self._all_closed.clear()
+            try:
+                await asyncio.wait_for(self._all_closed.wait(), drain_ms / 1_000)
+            except TimeoutError:
+                log.info("listener=%s drained=no left=%d", self.name, len(self.connections))
+        for connection in tuple(self.connections):
+            connection.abort(Reason.SHUTDOWN)
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+        self._server = None
+        while self.connections:  # their connection_lost is due in the next tick
+            await asyncio.sleep(0)
+
+    def sweep(self, now: float) -> None:
+        """Close what is idle or stalled at loop time `now` (seconds)."""
+        for connection in tuple(self.connections):
+            self._check(connection, now)
+        if self._suppressed:
+            log.warning("listener=%s suppressed_lines=%d", self.name, self._suppressed)
+        self._lines_left, self._suppressed = LOG_LINES_PER_SWEEP, 0
+
+    def _check(self, connection: ServerConnection, now: float) -> None:
+        limits, watch = self.limits, connection._watch
+        stalled: Reason | None
+        if connection._write_paused or connection.closed:
+            transport = connection._transport
+            left = transport.get_write_buffer_size() if transport is not None else 0
+            doing, moved = ("writing", 0), connection.bytes_sent - left
+            least, patience_ms, stalled = limits.stall_bytes, limits.stall_ms, Reason.WRITE_STALLED
+        elif connection._reader.partial and connection._reading:
+            doing, moved = ("frame", connection._reader.frames_read), connection.bytes_received
+            least, patience_ms, stalled = limits.stall_bytes, limits.stall_ms, Reason.FRAME_STALLED
+        elif connection.in_flight or not connection._reading:
+            doing, moved = ("waiting", 0), 0  # for us: not the peer's fault
+            least, patience_ms, stalled = 0, 0, None
+        else:
+            doing, moved = ("idle", 0), connection.bytes_received
+            least, patience_ms, stalled = 1, limits.idle_ms, Reason.IDLE
+        if doing != watch.doing or moved - watch.moved >= least:
+            watch.doing, watch.moved, watch.at = doing, moved, now
+        elif stalled is not None and (now - watch.at) * 1_000 >= patience_ms:
+            connection.abort(stalled, f"{moved - watch.moved} bytes in {now - watch.at:.1f} s")
+
+    def _schedule_sweep(self) -> None:
+        assert self._loop is not None, "the listener has not started"
+        every_ms = min(SWEEP_MS, self.limits.stall_ms / 2, self.limits.idle_ms / 2)
+        self._sweep_timer = self._loop.call_later(every_ms / 1_000, self._on_sweep_timer)
+
+    def _on_sweep_timer(self) -> None:
+        assert self._loop is not None, "the listener has not started"
+        self.sweep(self._loop.time())
+        self._schedule_sweep()
+
+    # --- called by connections
+
+    def _opened(self, connection: ServerConnection) -> None:
+        self.accepted += 1
+        self.connections.add(connection)
+        if len(self.connections) > self.limits.max_connections:
+            connection.abort(Reason.TOO_MANY_CONNECTIONS)
+        elif self._server is None or not self._server.is_serving():
+            connection.abort(Reason.SHUTDOWN)
+
+    def _ended(self, connection: ServerConnection, reason: Reason, detail: str) -> None:
+        """No further answers; the transport may still send what was answered before."""
+        self.ended[reason] += 1
+        self._memory_waiters.pop(connection, None)
+        if reason not in QUIET:
+            if self._lines_left:
+                self._lines_left -= 1
+                log.warning(
+                    "listener=%s peer=%s connection=%d closed=%s detail=%r",
+                    self.name, connection.peer, connection.id, reason, detail,
+                )  # fmt: skip
+            else:
+                self._suppressed += 1
+        if self._on_close is not None:
+            self._on_close(connection)
+
+    def _closed(self, connection: ServerConnection) -> None:
+        self.connections.discard(connection)
+        if not self.connections:
+            self._all_closed.set()
+
+    def _broken(self, error: AssertionError) -> None:
+        assert self._loop is not None, "the listener has not started"
+        self._loop.call_exception_handler(
+            {"message": f"broken invariant at {self.name}", "exception": error}
+        )
+
+    def _flush_soon(self, connection: ServerConnection) -> None:
+        """Send at the end of this loop tick, together with what else becomes ready in it."""
+        if not connection._flush_due:
+            connection._flush_due = True
+            self._dirty.append(connection)
+            if len(self._dirty) == 1:
+                assert self._loop is not None, "the listener has not started"
+                self._loop.call_soon(self._flush_all)
+
+    def _flush_all(self) -> None:
+        dirty, self._dirty = self._dirty, []
+        for connection in dirty:
+            connection._flush_due = False
+            connection._flush()
+            if not connection._reading:
+                connection._resume()
+
+    def _release(self, size: int) -> None:
+        """Memory became free; connections that wait for it go on in the next tick."""
+        self.memory_used -= size
+        assert self.memory_used >= 0, f"{self.name}: {self.memory_used} bytes in use"
+        if self._memory_waiters and not self._wake_due:
+            assert self._loop is not None, "the listener has not started"
+            self._wake_due = True
+            self._loop.call_soon(self._wake)
+
+    def _wake(self) -> None:
+        self._wake_due = False
+        while self._memory_waiters and self.memory_used < self.limits.memory_bytes:
+            connection = next(iter(self._memory_waiters))
+            del self._memory_waiters[connection]
+            connection._resume()
+
+    def _await(self, answer: Awaitable[Payload | None], reply: Reply) -> None:
+        """Send what `answer` results in. A task is kept, and not cancelled when its peer leaves."""
+        future = asyncio.ensure_future(answer)
+        self._tasks.add(future)
+        future.add_done_callback(lambda done: self._on_done(done, reply))
+
+    def _on_done(self, future: asyncio.Future[Payload | None], reply: Reply) -> None:
+        self._tasks.discard(future)
+        if future.cancelled():
+            reply.fail(NetError(Reason.LOCAL, "the request was cancelled"))
+        elif (error := future.exception()) is not None:
+            reply.fail(error)
+        else:
+            reply.send(future.result())
+
+
+def peer_name(transport: asyncio.BaseTransport) -> str:
+    """The other end as `host:port`, for log lines."""
+    address = transport.get_extra_info("peername")
+    return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "?"
+
+
+def origin(error: BaseException) -> str:
+    """The line that raised, as `file:line`: enough to find a bug behind a malformed request."""
+    last = traceback.extract_tb(error.__traceback__)[-1:]
+    return f"{last[0].filename.rsplit('/', 1)[-1]}:{last[0].lineno}" if last else "?"

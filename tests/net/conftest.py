@@ -1,0 +1,43 @@
+"""Every test that asks for `on_loop` runs twice: on asyncio's own loop and on uvloop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from raft.net import loop_factory
+
+LOOPS = {"asyncio": asyncio.SelectorEventLoop, "uvloop": loop_factory()}
+
+
+@pytest.fixture(params=[name for name, factory in LOOPS.items() if factory])
+def on_loop(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, Any]], Any]:
+    """Runs a coroutine to its end, at most 30 s; errors the loop would only log fail the test."""
+
+    def run(main: Coroutine[Any, Any, Any]) -> Any:
+        unexpected: list[dict[str, Any]] = []
+
+        async def guarded() -> Any:
+            asyncio.get_running_loop().set_exception_handler(lambda _, c: unexpected.append(c))
+            async with asyncio.timeout(30):
+                return await main
+
+        try:
+            with asyncio.Runner(loop_factory=LOOPS[request.param]) as runner:
+                return runner.run(guarded())
+        finally:
+            assert not unexpected, unexpected
+
+    return run
+
+
+@pytest.fixture
+def unused_port() -> int:
+    """A loopback port on which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -33,6 +33,7 @@ class Reason(StrEnum):
     TIMEOUT = "timeout"
     MISMATCH = "correlation_mismatch"
     BAD_ANSWER = "bad_answer"
+    UNSUPPORTED = "unsupported_version"  # no version of a request that both sides have
 
 
 QUIET: frozenset[Reason] = frozenset(

@@ -1,0 +1,121 @@
+"""Asking a running quorum, as the command line does.
+
+Any controller of the bootstrap list will do: it names the others (DescribeCluster) and, for a
+question that only a leader answers, the leader. Nothing is cached; an election in mid-question is
+asked again a few times.
+
+Source: KIP-919 (controllers as bootstrap servers), KIP-595 and KIP-836 (DescribeQuorum).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from esker.config import Endpoint
+from raft.net.errors import NetError
+from raft.net.rpc import Rpc, open_rpc
+from records.rpc.cluster import DescribeClusterRequest, DescribeClusterResponse
+from records.rpc.quorum import DescribeQuorumRequest, DescribeQuorumResponse
+
+T = TypeVar("T")
+
+CONTROLLERS: Final = 2  # DescribeCluster's endpoint type
+NOT_LEADER_OR_FOLLOWER: Final = 6
+_ATTEMPTS: Final = 20
+_PAUSE_S: Final = 0.25
+
+PartitionData = DescribeQuorumResponse.TopicData.PartitionData
+
+
+class AdminError(Exception):
+    """The quorum could not be asked, or refused. One sentence that says what to do next."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumDescription:
+    """A group as its leader sees it, and the cluster it belongs to."""
+
+    cluster_id: str
+    partition: PartitionData
+    nodes: dict[int, tuple[Endpoint, ...]]  # the voters' endpoints, by node id
+
+
+async def describe_quorum(
+    bootstrap: tuple[Endpoint, ...], topic: str, partition: int, *, timeout_ms: int
+) -> QuorumDescription:
+    """Ask the leader of a group for its replicas.
+
+    Raises:  AdminError if no controller answers, or none leads within a few seconds.
+    """
+    request = DescribeQuorumRequest(
+        topics=(
+            DescribeQuorumRequest.TopicData(
+                topic_name=topic,
+                partitions=(
+                    DescribeQuorumRequest.TopicData.PartitionData(partition_index=partition),
+                ),
+            ),
+        )
+    )
+    unheard = "nobody leads"
+    for attempt in range(_ATTEMPTS):
+        if attempt:
+            await asyncio.sleep(_PAUSE_S)
+        cluster = await _first_answer(bootstrap, _describe_cluster, timeout_ms)
+        for endpoint in _leader_first(cluster):
+            try:
+                async with await open_rpc(
+                    endpoint.host, endpoint.port, timeout_ms=timeout_ms
+                ) as rpc:
+                    answer = await rpc.call(request, DescribeQuorumResponse)
+            except NetError as error:
+                unheard = str(error)
+                continue
+            found = answer.topics[0].partitions[0] if answer.topics else None
+            error_code = answer.error_code or (found.error_code if found else 0)
+            if found is not None and error_code == 0:
+                nodes = {
+                    node.node_id: tuple(Endpoint(at.host, at.port) for at in node.listeners)
+                    for node in answer.nodes
+                }
+                return QuorumDescription(
+                    cluster_id=cluster.cluster_id, partition=found, nodes=nodes
+                )
+            if error_code != NOT_LEADER_OR_FOLLOWER:
+                raise AdminError(f"{topic}-{partition}: the quorum answers error {error_code}")
+    raise AdminError(
+        f"{topic}-{partition} has no leader that answers ({unheard}): "
+        "are a majority of the voters running?"
+    )
+
+
+async def _describe_cluster(rpc: Rpc) -> DescribeClusterResponse:
+    return await rpc.call(
+        DescribeClusterRequest(
+            include_cluster_authorized_operations=False, endpoint_type=CONTROLLERS
+        ),
+        DescribeClusterResponse,
+    )
+
+
+def _leader_first(cluster: DescribeClusterResponse) -> list[Endpoint]:
+    """The controllers, the one believed to lead before the others."""
+    ordered = sorted(cluster.brokers, key=lambda node: node.broker_id != cluster.controller_id)
+    return [Endpoint(node.host, node.port) for node in ordered]
+
+
+async def _first_answer(
+    bootstrap: tuple[Endpoint, ...], ask: Callable[[Rpc], Awaitable[T]], timeout_ms: int
+) -> T:
+    """What the first controller that can be reached answers."""
+    failures = []
+    for endpoint in bootstrap:
+        try:
+            async with await open_rpc(endpoint.host, endpoint.port, timeout_ms=timeout_ms) as rpc:
+                return await ask(rpc)
+        except NetError as error:
+            failures.append(str(error))
+    raise AdminError(f"no controller answers ({'; '.join(failures)}): is a node running there?")

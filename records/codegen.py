@@ -32,6 +32,7 @@ from records.schema import (
 from records.wire import UUID16, Fixed, Sized
 
 MAX_STRING_BYTES: Final = 32767  # a Kafka string's length is an int16 wherever it is not compact
+MAX_UVARINT: Final = 0xFFFFFFFF  # a length or a tag; a longer varint is refused
 _MEMOIZED_UUIDS: Final = 4096  # topic ids come again and again; building a UUID costs 1.2 µs
 
 

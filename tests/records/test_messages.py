@@ -1,0 +1,87 @@
+"""Every message at every version: what is written is read back, and two codecs agree on the bytes.
+
+The slow interpreter walks the schema field by field; the generated functions are what runs. A
+mistake in one of them is a difference between them, a mistake in both a failed golden test
+(`test_golden_*`) or a quarrel with kio (`test_messages_kio`).
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from records.codec import decode_message, encode_message, encode_parts
+from records.interpreter import interpret, spell
+from records.schema import UNKNOWN_TAGGED_FIELDS, Message
+from tests.records.strategies import (
+    CASES,
+    MESSAGES,
+    UNKNOWN_TAGS,
+    case_name,
+    messages,
+    versions_of,
+)
+
+Case = tuple[type[Message], int]
+every_case = pytest.mark.parametrize("case", CASES, ids=case_name)
+few = settings(
+    max_examples=30,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example],
+)
+
+
+@every_case
+@few
+@given(st.data())
+def test_a_message_comes_back_and_both_codecs_agree(case: Case, data: st.DataObject) -> None:
+    cls, version = case
+    message = data.draw(messages(cls, version))
+    encoded = encode_message(message, version)
+    assert encoded == spell(message, version)
+    assert encoded == b"".join(encode_parts(message, version))
+    decoded = decode_message(cls, encoded, version)
+    assert decoded == message
+    assert interpret(cls, memoryview(encoded), version) == message
+    assert encode_message(decoded, version) == encoded
+
+
+@pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)
+def test_what_is_left_out_is_the_default_at_every_version(cls: type[Message]) -> None:
+    required = {field.name: field.default for field in cls.schema().fields if field.required}
+    message = cls(**required)
+    for version in versions_of(cls):
+        assert decode_message(cls, encode_message(message, version), version) == message
+
+
+@pytest.mark.parametrize("buffer", [bytes, bytearray, memoryview])
+@pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)
+@settings(max_examples=3, deadline=None, database=None)
+@given(st.data())
+def test_every_kind_of_buffer_decodes_alike(
+    cls: type[Message], buffer: type, data: st.DataObject
+) -> None:
+    version = cls.schema().versions.last
+    message = data.draw(messages(cls, version))
+    assert decode_message(cls, buffer(encode_message(message, version)), version) == message
+
+
+FLEXIBLE = [cls for cls in MESSAGES if cls.schema().versions.last in cls.schema().flexible]
+
+
+@pytest.mark.parametrize("cls", FLEXIBLE, ids=lambda cls: cls.__name__)
+@settings(max_examples=10, deadline=None, database=None)
+@given(st.data())
+def test_unknown_tagged_fields_survive_a_round_trip(
+    cls: type[Message], data: st.DataObject
+) -> None:
+    version = cls.schema().versions.last
+    message = data.draw(messages(cls, version))
+    unknown = data.draw(UNKNOWN_TAGS.filter(bool))
+    values = {field.name: getattr(message, field.name) for field in cls.schema().fields}
+    sent = cls(**values, **{UNKNOWN_TAGGED_FIELDS: unknown})
+    received = decode_message(cls, encode_message(sent, version), version)
+    assert received.unknown_tagged_fields == unknown
+    assert received == sent

@@ -1,1 +1,80 @@
-"""The one segment format: log files and their neighbours as Kafka lays them out."""
+"""The log on disk: segments, their indexes, and the small files beside them, as Kafka lays them out.
+
+A tour, from the disk upwards:
+
+- `files`: the only door to the disk; a test puts another disk behind it.
+- `index`, `scan`, `segment`: one file of batches, its sparse indexes, and reading it with suspicion.
+- `epochs`, `recovery_point`, `properties`: the small files, and what losing each would mean.
+- `recovery`: opening a log after anything.
+- `log`: what the rest of the project uses.
+
+    log = Log.create(RealFileSystem(), directory)      # or Log.open(...), which recovers
+    log.append(batch)                                  # bytes final; on the event loop's thread
+    log.flush()                                        # in another thread: then it may be promised
+    log.read(offset, max_bytes=1 << 20)                # whole batches, or None at the end
+    log.end_offset_for_epoch(epoch)                    # where a diverging follower must cut
+    log.truncate_to(offset)                            # durable on return
+    log.reset_to(offset)                               # after a snapshot was installed
+    log.drop_prefix(new_log_start_offset)
+    log.record_recovery_point()                        # once a second while idle
+    log.close()
+
+It knows nothing of elections: any room may use it. Imports `records` only.
+"""
+
+from raft.segments.epochs import EpochStart
+from raft.segments.errors import (
+    CorruptFileError,
+    CorruptLogError,
+    DiskFullError,
+    FlushFailedError,
+    LogFailedError,
+    MissingLogError,
+    OffsetOutOfRangeError,
+    StorageError,
+    UnexpectedBatchError,
+    WriteFailedError,
+)
+from raft.segments.files import File, FileSystem, Mode, RealFileSystem
+from raft.segments.log import Appended, Log, LogConfig
+from raft.segments.properties import (
+    MetaProperties,
+    QuorumState,
+    read_meta_properties,
+    read_partition_metadata,
+    read_quorum_state,
+    write_meta_properties,
+    write_partition_metadata,
+    write_quorum_state,
+)
+from raft.segments.segment import Records
+
+__all__ = [
+    "Appended",
+    "CorruptFileError",
+    "CorruptLogError",
+    "DiskFullError",
+    "EpochStart",
+    "File",
+    "FileSystem",
+    "FlushFailedError",
+    "Log",
+    "LogConfig",
+    "LogFailedError",
+    "MetaProperties",
+    "MissingLogError",
+    "Mode",
+    "OffsetOutOfRangeError",
+    "QuorumState",
+    "RealFileSystem",
+    "Records",
+    "StorageError",
+    "UnexpectedBatchError",
+    "WriteFailedError",
+    "read_meta_properties",
+    "read_partition_metadata",
+    "read_quorum_state",
+    "write_meta_properties",
+    "write_partition_metadata",
+    "write_quorum_state",
+]

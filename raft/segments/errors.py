@@ -1,0 +1,94 @@
+"""What can go wrong below the log, and whose fault it is.
+
+Bad bytes are `RecordError`s: the file contradicts itself or its checksum, and reading it again will
+not help. `StorageError`s are the disk's: it is full, it is gone, or it did not keep what it was
+given. After a failed flush nothing that is only in the page cache can be trusted any more, so the
+log refuses all further writes and its process must end.
+
+Source: KIP-595, Log; Rebello et al., "Can Applications Recover from fsync Failures?" (ATC 2020).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from records.errors import RecordError
+from records.types import Epoch, Offset
+
+
+class CorruptLogError(RecordError):
+    """Bytes of a segment that were once durable are damaged: not a torn tail, so not ours to cut.
+
+    `position` is the byte in `path` where the damage begins, `offset` the record expected there.
+    """
+
+    def __init__(self, *, path: Path, position: int, offset: int, reason: str) -> None:
+        super().__init__(f"{path}, position {position}, offset {offset}: {reason}")
+        self.path = path
+        self.position = position
+        self.offset = offset
+        self.reason = reason
+
+
+class CorruptFileError(RecordError):
+    """A small file beside the log (a checkpoint, the election state) that cannot be read."""
+
+    def __init__(self, *, path: Path, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class UnexpectedBatchError(RecordError):
+    """A sound batch that does not continue this log: wrong base offset, or an older epoch."""
+
+    def __init__(
+        self, *, base_offset: int, epoch: int, log_end_offset: Offset, last_epoch: Epoch | None
+    ) -> None:
+        super().__init__(
+            f"batch at offset {base_offset}, epoch {epoch} after a log that ends at "
+            f"{log_end_offset}, epoch {last_epoch}"
+        )
+        self.base_offset = base_offset
+        self.epoch = epoch
+        self.log_end_offset = log_end_offset
+        self.last_epoch = last_epoch
+
+
+class OffsetOutOfRangeError(Exception):
+    """A reader asked for an offset that the log does not hold (any more, or yet)."""
+
+    def __init__(self, *, offset: int, log_start_offset: Offset, log_end_offset: Offset) -> None:
+        super().__init__(f"offset {offset} is outside [{log_start_offset}, {log_end_offset}]")
+        self.offset = offset
+        self.log_start_offset = log_start_offset
+        self.log_end_offset = log_end_offset
+
+
+class StorageError(Exception):
+    """The disk did not do what it was asked to."""
+
+    def __init__(self, *, path: Path, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class DiskFullError(StorageError):
+    """No room. What was there before is still readable; a retry may succeed once there is room."""
+
+
+class WriteFailedError(StorageError):
+    """A write failed for another reason than space. The log was cut back to what it was before."""
+
+
+class FlushFailedError(StorageError):
+    """What was written may not be on the disk, and never be. The process must end."""
+
+
+class LogFailedError(StorageError):
+    """An earlier failure left this log in doubt; it accepts no more writes."""
+
+
+class MissingLogError(StorageError):
+    """A directory that should hold a log holds none: a lost disk, never a fresh log."""

@@ -1,0 +1,192 @@
+"""The narrow door to the disk: everything the log does to files goes through here.
+
+So a test can put a disk behind it that loses what was not flushed, forgets renames, fills up or
+flips bits (`tests/simulation/disk.py`), and the rules of recovery are proved, not hoped for.
+
+What may be relied on, and what not: bytes count as durable after `fdatasync` of their file; a
+file's *name* (created, renamed, unlinked) only after `fsync_directory`; a rename is atomic; an
+error may leave part of a write behind. Errors are `OSError`, as the operating system raises them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from enum import Enum
+from pathlib import Path
+from typing import Final, Protocol
+
+from records.compression import Buffer
+
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What an OSError says when a write found no space: nothing is broken, and it may pass."""
+
+
+class Mode(Enum):
+    """How a file is opened; all but READ allow writing."""
+
+    READ = os.O_RDONLY
+    WRITE = os.O_RDWR
+    CREATE = os.O_RDWR | os.O_CREAT | os.O_TRUNC  # an older file of that name is emptied
+
+
+class File(Protocol):
+    """An open file; positions are absolute, so one file serves a writer and a reader at once."""
+
+    def write(self, position: int, data: Buffer) -> None:
+        """Write all of `data`. On OSError any part of it may have been written."""
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        """At most `size_bytes`; fewer only at the end of the file."""
+
+    def read_into(self, position: int, target: memoryview) -> int:
+        """Fill `target`; the number of bytes read, smaller only at the end of the file."""
+
+    def truncate(self, size_bytes: int) -> None:
+        """Cut or extend (with zeros); durable after fdatasync."""
+
+    def fdatasync(self) -> None:
+        """Make bytes and size durable. After an error nothing is known any more."""
+
+    def size(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class FileSystem(Protocol):
+    """The operations on names."""
+
+    def open(self, path: Path, mode: Mode) -> File: ...
+
+    def exists(self, path: Path) -> bool: ...
+
+    def listdir(self, directory: Path) -> list[str]:
+        """Names in the directory, sorted."""
+
+    def make_directory(self, directory: Path) -> None:
+        """Create it and its parents where missing."""
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Atomic; replaces `target`. Durable after fsync_directory."""
+
+    def unlink(self, path: Path) -> None: ...
+
+    def fsync_directory(self, directory: Path) -> None: ...
+
+    def free_bytes(self, directory: Path) -> int: ...
+
+
+class RealFile:
+    """A file descriptor with the loops that short reads and writes need."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def write(self, position: int, data: Buffer) -> None:
+        written = os.pwrite(self._fd, data, position)
+        if written == len(data):
+            return
+        rest = memoryview(data)[written:]
+        while rest:
+            position += written
+            written = os.pwrite(self._fd, rest, position)
+            rest = rest[written:]
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        data = os.pread(self._fd, size_bytes, position)
+        if len(data) == size_bytes or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < size_bytes and (data := os.pread(self._fd, size_bytes - got, position + got)):
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def read_into(self, position: int, target: memoryview) -> int:
+        got = 0
+        while got < len(target) and (n := os.preadv(self._fd, [target[got:]], position + got)):
+            got += n
+        return got
+
+    def truncate(self, size_bytes: int) -> None:
+        os.ftruncate(self._fd, size_bytes)
+
+    def fdatasync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class RealFileSystem:
+    """The operating system's."""
+
+    def open(self, path: Path, mode: Mode) -> File:
+        return RealFile(os.open(path, mode.value | os.O_CLOEXEC, 0o644))
+
+    def exists(self, path: Path) -> bool:
+        return path.exists()
+
+    def listdir(self, directory: Path) -> list[str]:
+        return sorted(os.listdir(directory))  # noqa: PTH208 (names are wanted, not paths)
+
+    def make_directory(self, directory: Path) -> None:
+        """Create it and make its name durable in each parent that had to be made."""
+        if directory.is_dir():
+            return
+        self.make_directory(directory.parent)
+        with contextlib.suppress(FileExistsError):
+            directory.mkdir()
+        self.fsync_directory(directory.parent)
+
+    def rename(self, source: Path, target: Path) -> None:
+        os.replace(source, target)  # noqa: PTH105 (the operating system's call, by its name)
+
+    def unlink(self, path: Path) -> None:
+        path.unlink()
+
+    def fsync_directory(self, directory: Path) -> None:
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def free_bytes(self, directory: Path) -> int:
+        stat = os.statvfs(directory)
+        return stat.f_bavail * stat.f_frsize
+
+
+def read_small_file(files: FileSystem, path: Path, *, limit_bytes: int) -> bytes:
+    """The whole file. One larger than `limit_bytes` is cut one byte past it, for the caller to see.
+
+    Raises:  FileNotFoundError, OSError.
+    """
+    file = files.open(path, Mode.READ)
+    try:
+        return file.read(0, limit_bytes + 1)
+    finally:
+        file.close()
+
+
+def replace_file(files: FileSystem, path: Path, data: Buffer) -> None:
+    """Make `path` hold `data`, durably and at once: a crash leaves the old bytes or the new ones.
+
+    Source: reference, quorum-state (`.tmp`, flush, atomic rename); the directory is synced too.
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    file = files.open(temporary, Mode.CREATE)
+    try:
+        file.write(0, data)
+        file.fdatasync()
+    finally:
+        file.close()
+    files.rename(temporary, path)
+    files.fsync_directory(path.parent)

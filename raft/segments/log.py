@@ -1,0 +1,557 @@
+"""A replica's log on disk: append, flush, read, truncate, forget a prefix, start over.
+
+Two threads may use one log. Its owner (the event loop) calls everything; `flush` may run in another
+thread at the same time as the owner appends and reads, and while it runs those never wait. What a
+flush makes durable is what had been appended when it began, so appends that arrive meanwhile share
+the next one (group commit). Operations that delete bytes wait for a running flush.
+
+Three offsets matter, all exclusive: `log_end_offset` (appended), `flushed_end_offset` (durable:
+only this may be promised) and `recovery_point` (durable, *and* durably known to be: below it
+nothing is ever cut). The last is recorded when a segment was rolled, when a second has passed since
+the last time, and on `close`; an idle owner calls `record_recovery_point` once a second.
+
+The surprise is in truncation. The recovery point is lowered first, or a crash would leave a log
+that ends below it. And what is cut is made durable before anything new is appended: else a power
+loss could leave new batches followed by old ones that still match their checksums.
+
+Source: KIP-595, Log; DESIGN §5; org.apache.kafka.storage.internals.log.UnifiedLog.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from raft.segments.epochs import Epochs, EpochStart, write_epochs
+from raft.segments.errors import (
+    DiskFullError,
+    FlushFailedError,
+    LogFailedError,
+    OffsetOutOfRangeError,
+    StorageError,
+    UnexpectedBatchError,
+    WriteFailedError,
+)
+from raft.segments.files import NO_ROOM, FileSystem, Mode
+from raft.segments.recovery import recover, start_over
+from raft.segments.recovery_point import LogState, RecoveryPointFile
+from raft.segments.segment import LOG_SUFFIX, Records, Segment
+from records.batch import MAX_BATCH_SIZE_BYTES, BatchHeader, iter_batches
+from records.compression import Buffer
+from records.types import Epoch, Offset, OffsetAndEpoch
+
+logger = logging.getLogger(__name__)
+
+_MAX_RELATIVE: Final = (1 << 31) - 1  # of offsets and positions: index entries are int32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """How segments are cut. Defaults are upstream's for the metadata log."""
+
+    segment_bytes: int = 1 << 30  # metadata.log.segment.bytes
+    segment_ms: int = 7 * 24 * 3600 * 1000  # metadata.log.segment.ms; by the batches' own times
+    index_interval_bytes: int = 4096  # index.interval.bytes
+    max_batch_size_bytes: int = MAX_BATCH_SIZE_BYTES
+    recovery_point_interval_ms: int = 1000  # the most that may be flushed and not known to be
+
+
+class Appended(NamedTuple):
+    """What one append put into the log."""
+
+    base_offset: Offset
+    end_offset: Offset  # exclusive
+    epoch: Epoch  # of its last batch
+
+
+class Log:
+    """See the module. Made by `create` or `open`; closed by `close`."""
+
+    def __init__(
+        self,
+        files: FileSystem,
+        directory: Path,
+        config: LogConfig,
+        clock: Callable[[], float],
+        *,
+        segments: list[Segment],
+        epochs: Epochs,
+        end_offset: Offset,
+        state_file: RecoveryPointFile,
+    ) -> None:
+        self.directory = directory
+        self.config = config
+        self._files = files
+        self._clock = clock
+        self._segments = segments
+        self._bases = [segment.base_offset for segment in segments]
+        self._epochs = epochs
+        self._state_file = state_file
+        self._log_end_offset = end_offset
+        self._flushed_end_offset = end_offset
+        self._unflushed = [segments[-1]]  # those with bytes a flush must still cover, in order
+        self._names_unflushed = False  # a segment was created since the directory was synced
+        self._recorded_at = clock()
+        self._flushing = threading.Lock()  # also held by whatever deletes bytes
+        self._failure: StorageError | None = None
+
+    # --- opening and closing -----------------------------------------------------------------
+
+    @classmethod
+    def create(
+        cls,
+        files: FileSystem,
+        directory: Path,
+        config: LogConfig | None = None,
+        *,
+        start_offset: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> Log:
+        """A new, empty log, durable on return. What a crashed creation left is replaced.
+
+        Raises:  WriteFailedError if the directory holds batches; OSError.
+        """
+        start = Offset(start_offset)
+        files.make_directory(directory)
+        for name in files.listdir(directory):
+            if name.endswith(LOG_SUFFIX):
+                file = files.open(directory / name, Mode.READ)
+                size = file.size()
+                file.close()
+                if size:
+                    raise WriteFailedError(path=directory / name, reason="a log is already there")
+        state_file = RecoveryPointFile.create(
+            files, directory, LogState(start, start, resetting=True)
+        )
+        files.fsync_directory(directory)
+        start_over(files, directory, state_file)
+        state_file.close()
+        return cls.open(files, directory, config, clock=clock)
+
+    @classmethod
+    def open(
+        cls,
+        files: FileSystem,
+        directory: Path,
+        config: LogConfig | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> Log:
+        """Open an existing log and recover it; it is durable to its end on return.
+
+        Raises:  MissingLogError, CorruptLogError (damage below the recovery point),
+                 CorruptFileError, OSError.
+        """
+        config = config or LogConfig()
+        found = recover(files, directory, index_interval_bytes=config.index_interval_bytes)
+        return cls(
+            files,
+            directory,
+            config,
+            clock,
+            segments=found.segments,
+            epochs=found.epochs,
+            end_offset=found.end_offset,
+            state_file=found.state_file,
+        )
+
+    def close(self) -> None:
+        """Flush, record the recovery point, close every file. Also closes a failed log, unflushed.
+
+        Raises:  FlushFailedError.
+        """
+        try:
+            if self._failure is None:
+                self.flush()
+                self.record_recovery_point()
+        finally:
+            self._failure = self._failure or LogFailedError(
+                path=self.directory, reason="the log is closed"
+            )
+            with self._flushing:
+                for segment in self._segments:
+                    segment.close()
+                self._state_file.close()
+
+    # --- positions ---------------------------------------------------------------------------
+
+    @property
+    def log_start_offset(self) -> Offset:
+        """The first offset that may be read (inclusive)."""
+        return self._state_file.state.log_start_offset
+
+    @property
+    def log_end_offset(self) -> Offset:
+        """Where the next batch goes."""
+        return self._log_end_offset
+
+    @property
+    def flushed_end_offset(self) -> Offset:
+        """Everything below survives a power loss."""
+        return self._flushed_end_offset
+
+    @property
+    def recovery_point(self) -> Offset:
+        """Everything below is durably known to be durable."""
+        return self._state_file.state.recovery_point
+
+    @property
+    def last_epoch(self) -> Epoch | None:
+        """The epoch of the last record; None if the log holds none."""
+        return self._epochs.last
+
+    @property
+    def epochs(self) -> tuple[EpochStart, ...]:
+        """Where each epoch starts, oldest first."""
+        return self._epochs.entries
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all segments, without indexes."""
+        return sum(segment.size_bytes for segment in self._segments)
+
+    def end_offset_for_epoch(self, epoch: int) -> OffsetAndEpoch | None:
+        """The greatest epoch here that is not later than `epoch`, and its end offset.
+
+        None if every record here is of a later epoch, or there is none.
+        Source: KIP-595, Fetch (diverging epoch).
+        """
+        return self._epochs.end_offset(epoch, log_end_offset=self._log_end_offset)
+
+    def epoch_at(self, offset: int) -> Epoch | None:
+        """The epoch of the record at `offset`; None if it is below the log start."""
+        return self._epochs.epoch_at(offset)
+
+    # --- appending ---------------------------------------------------------------------------
+
+    def append(self, data: Buffer) -> Appended:
+        """Append one or more whole batches whose offsets and epochs are final. Not yet durable.
+
+        Raises:  RecordError if they are not sound, UnexpectedBatchError if they do not continue
+                 the log; DiskFullError, WriteFailedError: nothing was appended, the log stays as
+                 it was; LogFailedError after an earlier failure.
+        """
+        self._check_usable()
+        headers = self._check(data)
+        if len(data) > self.config.segment_bytes and len(headers) > 1:
+            return self._append_each(data, headers)
+        if self._must_roll(len(data), headers):
+            self._roll()
+        segment = self._segments[-1]
+        try:
+            segment.append(data, headers)
+        except OSError as error:
+            self._undo_append(segment, error)
+        for header in headers:
+            self._epochs.assign(header.leader_epoch, header.base_offset)
+        end = self._log_end_offset = headers[-1].end_offset
+        return Appended(headers[0].base_offset, end, headers[-1].leader_epoch)
+
+    def _check(self, data: Buffer) -> list[BatchHeader]:
+        """The headers of `data`, once every batch is known to be sound and in its place."""
+        headers = []
+        expected, last_epoch = self._log_end_offset, self._epochs.last
+        for batch in iter_batches(data, max_size_bytes=self.config.max_batch_size_bytes):
+            header = batch.header
+            epoch = header.leader_epoch
+            if header.base_offset != expected or epoch < (last_epoch or 0):
+                raise UnexpectedBatchError(
+                    base_offset=header.base_offset,
+                    epoch=epoch,
+                    log_end_offset=expected,
+                    last_epoch=last_epoch,
+                )
+            expected, last_epoch = header.end_offset, epoch
+            headers.append(header)
+        assert headers, "an append of nothing"
+        return headers
+
+    def _append_each(self, data: Buffer, headers: list[BatchHeader]) -> Appended:
+        """More than a segment's worth at once: a batch at a time, so that each may roll.
+
+        If the disk fills up in between, the batches before stay appended, and the error says so by
+        what `log_end_offset` then is.
+        """
+        view, position = memoryview(data), 0
+        for header in headers:
+            self.append(view[position : position + header.size_bytes])
+            position += header.size_bytes
+        return Appended(headers[0].base_offset, headers[-1].end_offset, headers[-1].leader_epoch)
+
+    def _must_roll(self, size_bytes: int, headers: list[BatchHeader]) -> bool:
+        segment = self._segments[-1]
+        if segment.size_bytes == 0:
+            return False
+        limit = min(self.config.segment_bytes, _MAX_RELATIVE)
+        first = segment.first_timestamp
+        return (
+            segment.size_bytes + size_bytes > limit
+            or headers[-1].last_offset - segment.base_offset > _MAX_RELATIVE
+            or (
+                first is not None
+                and first >= 0
+                and headers[0].max_timestamp - first > self.config.segment_ms
+            )
+        )
+
+    def _roll(self) -> None:
+        """Start a new segment at the log end. Its name becomes durable with the next flush."""
+        try:
+            segment = self._create_segment(self._log_end_offset)
+        except OSError as error:
+            raise self._storage_error(self.directory, error) from error
+        self._segments[-1].seal()
+        self._names_unflushed = True
+        self._unflushed.append(segment)  # before any of its bytes can be counted by a flush
+        self._segments.append(segment)
+        self._bases.append(segment.base_offset)
+        logger.info("log=%s action=roll base_offset=%d", self.directory, segment.base_offset)
+
+    def _create_segment(self, base_offset: Offset) -> Segment:
+        return Segment.open(
+            self._files,
+            self.directory,
+            base_offset,
+            mode=Mode.CREATE,
+            index_interval_bytes=self.config.index_interval_bytes,
+        )
+
+    def _undo_append(self, segment: Segment, error: OSError) -> None:
+        """Cut off what a failed write left, durably; then say what happened.
+
+        Durably, because whole batches may be among it: after a crash they would be found again, at
+        offsets that other batches of the same epoch have taken meanwhile.
+        """
+        try:
+            segment.file.truncate(segment.size_bytes)
+            segment.file.fdatasync()
+        except OSError as second:
+            self._fail(LogFailedError(path=segment.path, reason=f"{error}; then {second}"))
+        logger.error("log=%s action=append_failed reason=%r", segment.path, str(error))
+        raise self._storage_error(segment.path, error) from error
+
+    # --- flushing ----------------------------------------------------------------------------
+
+    def flush(self) -> Offset:
+        """Make durable what has been appended; the new `flushed_end_offset`. Any thread.
+
+        Raises:  FlushFailedError: the process must end. LogFailedError after an earlier failure.
+        """
+        with self._flushing:
+            self._check_usable()
+            end = self._log_end_offset  # first: every byte below it is in `unflushed` already
+            unflushed = tuple(self._unflushed)
+            if end == self._flushed_end_offset and not self._names_unflushed:
+                return end
+            try:
+                for segment in unflushed:
+                    segment.file.fdatasync()
+                if self._names_unflushed:
+                    self._names_unflushed = False
+                    self._files.fsync_directory(self.directory)
+            except OSError as error:
+                self._fail(FlushFailedError(path=self.directory, reason=str(error)))
+            del self._unflushed[: len(unflushed) - 1]
+            self._flushed_end_offset = end
+            rolled = unflushed[:-1]
+            elapsed_ms = (self._clock() - self._recorded_at) * 1000
+            if rolled or elapsed_ms >= self.config.recovery_point_interval_ms:
+                self._record(rolled)
+            return end
+
+    def record_recovery_point(self) -> None:
+        """Record durably what has been flushed, if it is news. Any thread.
+
+        Raises:  FlushFailedError, LogFailedError.
+        """
+        with self._flushing:
+            self._check_usable()
+            if self._flushed_end_offset != self.recovery_point:
+                self._record(())
+
+    def _record(self, rolled: tuple[Segment, ...]) -> None:
+        """Move the recovery point to the flushed end. Held: `_flushing`.
+
+        Everything that is not scanned below it must be durable first: the indexes of rolled
+        segments and the epochs. If there is no room for those, the point just stays where it is.
+        """
+        self._recorded_at = self._clock()
+        end = self._flushed_end_offset
+        try:
+            for segment in rolled:
+                segment.write_indexes(durably=True)
+            self._segments[-1].write_indexes(durably=False)
+            if self._epochs.dirty:
+                self._epochs.dirty = False  # before the copy: a later change sets it again
+                self._write_epochs()
+            self._state_file.write(self._state_file.state._replace(recovery_point=end))
+        except OSError as error:
+            self._epochs.dirty = True
+            if error.errno not in NO_ROOM:
+                self._fail(FlushFailedError(path=self.directory, reason=str(error)))
+            logger.error("log=%s action=keep_recovery_point reason=%r", self.directory, str(error))
+
+    def _write_epochs(self) -> None:
+        write_epochs(self._files, self.directory, self._epochs.entries)
+
+    # --- reading -----------------------------------------------------------------------------
+
+    def read(
+        self,
+        offset: int,
+        *,
+        max_bytes: int,
+        end_offset: int | None = None,
+        verify_crc: bool = True,
+    ) -> Records | None:
+        """Whole batches from the one that holds `offset`, out of one segment.
+
+        Args:    max_bytes: the first batch is returned whatever its size, others while they fit.
+                 end_offset: no batch that reaches past it (exclusive); the log end if None.
+        Returns: None at the end, or if the first batch reaches past `end_offset`.
+        Raises:  OffsetOutOfRangeError; CorruptLogError where the disk lost what it held.
+        """
+        if not self.log_start_offset <= offset <= self._log_end_offset:
+            raise OffsetOutOfRangeError(
+                offset=offset,
+                log_start_offset=self.log_start_offset,
+                log_end_offset=self._log_end_offset,
+            )
+        limit = self._log_end_offset
+        if end_offset is not None and end_offset < limit:
+            limit = Offset(end_offset)
+        if offset >= limit:
+            return None
+        return self._segment_at(offset).read(
+            offset, max_bytes=max_bytes, end_offset=limit, verify_crc=verify_crc
+        )
+
+    def _segment_at(self, offset: int) -> Segment:
+        return self._segments[bisect_right(self._bases, offset) - 1]
+
+    # --- deleting ----------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int) -> Offset:
+        """Drop every batch that ends after `offset`; the new log end, durable on return.
+
+        The log end is `offset` if a batch starts there, else the start of the batch that holds it.
+        Raises:  OffsetOutOfRangeError below the log start; WriteFailedError, DiskFullError,
+                 LogFailedError (a log cut half way refuses further writes).
+        """
+        with self._flushing:
+            self._check_usable()
+            if offset >= self._log_end_offset:
+                return self._log_end_offset
+            if offset < self.log_start_offset:
+                raise OffsetOutOfRangeError(
+                    offset=offset,
+                    log_start_offset=self.log_start_offset,
+                    log_end_offset=self._log_end_offset,
+                )
+            keep = bisect_right(self._bases, offset)
+            segment = self._segments[keep - 1]
+            position = segment.locate(offset)
+            end = max(segment.header_at(position).base_offset, self.log_start_offset)
+            try:
+                self._truncate(keep, position, end)
+            except OSError as error:
+                self._fail(LogFailedError(path=segment.path, reason=f"truncation: {error}"))
+            logger.info("log=%s action=truncate end_offset=%d", self.directory, end)
+            return end
+
+    def _truncate(self, keep: int, position: int, end: Offset) -> None:
+        """The steps, in the one order that is safe to crash in. Raises OSError."""
+        state = self._state_file.state
+        if state.recovery_point > end:
+            self._state_file.write(state._replace(recovery_point=end))
+        self._log_end_offset = end
+        self._flushed_end_offset = min(self._flushed_end_offset, end)
+        while len(self._segments) > keep:
+            self._segments.pop().delete()
+            self._bases.pop()
+        self._files.fsync_directory(self.directory)
+        self._names_unflushed = False
+        segment = self._segments[-1]
+        segment.truncate_to(position, end)
+        self._unflushed = [s for s in self._unflushed if s in self._segments] or [segment]
+        self._epochs.truncate_to(end)
+
+    def reset_to(self, offset: Offset) -> None:
+        """Drop everything and start at `offset`, durably: a snapshot that ends there replaced it.
+
+        Raises:  LogFailedError; the next open finishes what was begun.
+        """
+        with self._flushing:
+            self._check_usable()
+            try:
+                self._state_file.write(LogState(offset, offset, resetting=True))
+                for segment in self._segments:
+                    segment.close()
+                start_over(self._files, self.directory, self._state_file)
+                segment = self._create_segment(offset)
+            except OSError as error:
+                self._fail(LogFailedError(path=self.directory, reason=f"reset: {error}"))
+            self._segments, self._bases, self._unflushed = [segment], [offset], [segment]
+            self._epochs = Epochs()
+            self._log_end_offset = self._flushed_end_offset = offset
+            self._names_unflushed = False
+            logger.info("log=%s action=reset start_offset=%d", self.directory, offset)
+
+    def drop_prefix(self, new_start_offset: Offset) -> int:
+        """Move the log start up, durably, and delete the segments wholly below it: how many.
+
+        The active segment stays, even if nothing in it can be read any more. Moving to or below the
+        present start does nothing.
+        Raises:  OffsetOutOfRangeError past the flushed end; WriteFailedError, DiskFullError.
+        """
+        with self._flushing:
+            self._check_usable()
+            if new_start_offset <= self.log_start_offset:
+                return 0
+            if new_start_offset > self._flushed_end_offset:
+                raise OffsetOutOfRangeError(
+                    offset=new_start_offset,
+                    log_start_offset=self.log_start_offset,
+                    log_end_offset=self._flushed_end_offset,
+                )
+            recovery_point = max(self.recovery_point, new_start_offset)
+            try:
+                self._state_file.write(LogState(new_start_offset, recovery_point))
+                dropped = 0
+                while len(self._bases) > 1 and self._bases[1] <= new_start_offset:
+                    self._segments[0].delete()
+                    del self._segments[0], self._bases[0]
+                    dropped += 1
+            except OSError as error:
+                raise self._storage_error(self.directory, error) from error
+            self._unflushed = [s for s in self._unflushed if s in self._segments]
+            self._epochs.drop_before(new_start_offset)
+            logger.info(
+                "log=%s action=drop_prefix start_offset=%d segments=%d",
+                self.directory,
+                new_start_offset,
+                dropped,
+            )
+            return dropped
+
+    # --- failing -----------------------------------------------------------------------------
+
+    def _check_usable(self) -> None:
+        if self._failure is not None:
+            raise LogFailedError(path=self.directory, reason=str(self._failure))
+
+    def _fail(self, failure: StorageError) -> None:
+        """Refuse all writes from now on, and raise."""
+        self._failure = failure
+        logger.critical("log=%s action=fail reason=%r", self.directory, str(failure))
+        raise failure
+
+    def _storage_error(self, path: Path, error: OSError) -> StorageError:
+        kind = DiskFullError if error.errno in NO_ROOM else WriteFailedError
+        return kind(path=path, reason=str(error))

@@ -1,0 +1,311 @@
+"""Opening a log after anything: what is kept, what is cut, and what stops the node.
+
+The recovery point (`recovery_point.py`) divides the log. Segments wholly below it were flushed,
+indexes and all, and are only asked whether they still fit together; the others, and always the
+last, are read from end to end. The first bad batch decides: at or above the point it is a torn
+tail, cut there with everything after it and one log line; below it the disk lost what it had
+promised, and `CorruptLogError` says where. A file that is missing counts like bytes that are.
+
+What was read here may still sit in the page cache of a process that died, so it is flushed before
+anyone may count on it: an opened log is durable to its end.
+
+Source: DESIGN §5 (Recovery point); org.apache.kafka.storage.internals.log.LogLoader, which trusts a
+clean-shutdown marker instead and cuts at any damage.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from pathlib import Path
+from typing import NamedTuple
+
+from raft.segments.epochs import Epochs, EpochStart, read_epochs, write_epochs
+from raft.segments.errors import CorruptFileError, CorruptLogError, MissingLogError
+from raft.segments.files import NO_ROOM, FileSystem, Mode
+from raft.segments.recovery_point import LogState, RecoveryPointFile
+from raft.segments.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    Segment,
+    base_offset_of,
+    segment_name,
+)
+from records.errors import RecordError
+from records.types import Epoch, Offset
+
+logger = logging.getLogger(__name__)
+
+
+class Recovered(NamedTuple):
+    """A log that is sound and durable to its end; the last segment is the active one."""
+
+    segments: list[Segment]
+    epochs: Epochs
+    end_offset: Offset
+    state_file: RecoveryPointFile
+
+
+def recover(files: FileSystem, directory: Path, *, index_interval_bytes: int) -> Recovered:
+    """Open the log in `directory`, repairing what may be repaired.
+
+    Raises:  MissingLogError, CorruptLogError, CorruptFileError, OSError.
+    """
+    return _Recovery(files, directory, index_interval_bytes).run()
+
+
+def start_over(files: FileSystem, directory: Path, state_file: RecoveryPointFile) -> None:
+    """Delete every segment and put an empty one at the log start: the end of a reset.
+
+    `state_file` says `resetting`, durably; so a crash in here is finished by the next open.
+    """
+    start = state_file.state.log_start_offset
+    for name in files.listdir(directory):
+        if name.endswith((LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)):
+            files.unlink(directory / name)
+    files.fsync_directory(directory)
+    write_epochs(files, directory, ())
+    files.open(directory / segment_name(start), Mode.CREATE).close()
+    files.fsync_directory(directory)
+    state_file.write(LogState(start, start))
+
+
+class _Recovery:
+    """One opening: the steps share a list of segments that only shrinks."""
+
+    def __init__(self, files: FileSystem, directory: Path, index_interval_bytes: int) -> None:
+        self._files = files
+        self._directory = directory
+        self._index_interval_bytes = index_interval_bytes
+        self._segments: list[Segment] = []
+        self._scanned: list[EpochStart] = []
+
+    def run(self) -> Recovered:
+        state_file = self._open_state()
+        try:
+            if state_file.state.resetting:
+                start_over(self._files, self._directory, state_file)
+            state = state_file.state
+            self._open_segments(state)
+            trusted = self._check_trusted(state.recovery_point)
+            epochs = self._trusted_epochs(trusted, state.log_start_offset)
+            end = self._scan_rest(trusted, epochs, state.recovery_point)
+            for entry in self._scanned:
+                epochs.assign(entry.epoch, entry.start_offset)
+            epochs.drop_before(state.log_start_offset)
+            if self._make_durable(trusted, epochs) and end != state.recovery_point:
+                state_file.write(state._replace(recovery_point=end))
+        except BaseException:
+            state_file.close()
+            for segment in self._segments:
+                segment.close()
+            raise
+        return Recovered(self._segments, epochs, end, state_file)
+
+    def _open_state(self) -> RecoveryPointFile:
+        """The recovery point; for a log of another's making, one that trusts nothing."""
+        try:
+            return RecoveryPointFile.open(self._files, self._directory)
+        except FileNotFoundError:
+            pass
+        bases = self._bases() if self._files.exists(self._directory) else []
+        if not bases:
+            raise MissingLogError(path=self._directory, reason="no log here")
+        logger.warning("log=%s recovery_point=missing action=scan_all", self._directory)
+        state_file = RecoveryPointFile.create(
+            self._files, self._directory, LogState(bases[0], bases[0])
+        )
+        self._files.fsync_directory(self._directory)
+        return state_file
+
+    def _bases(self) -> list[Offset]:
+        bases = (base_offset_of(name) for name in self._files.listdir(self._directory))
+        return sorted(base for base in bases if base is not None)
+
+    def _open_segments(self, state: LogState) -> None:
+        """Open what lies above the log start; delete leftovers of an interrupted deletion."""
+        bases = self._bases()
+        while len(bases) > 1 and bases[1] <= state.log_start_offset:
+            base = bases.pop(0)
+            for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+                with contextlib.suppress(FileNotFoundError):
+                    self._files.unlink(self._directory / segment_name(base, suffix))
+        if not bases or bases[0] > state.log_start_offset:
+            raise CorruptLogError(
+                path=self._directory,
+                position=0,
+                offset=state.log_start_offset,
+                reason="the segment that the log starts in is missing",
+            )
+        names = {segment_name(base) for base in bases}
+        for name in self._files.listdir(self._directory):
+            for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+                base_offset = base_offset_of(name, suffix)
+                if base_offset is not None and segment_name(base_offset) not in names:
+                    self._files.unlink(self._directory / name)
+        for base in bases:
+            self._segments.append(
+                Segment.open(
+                    self._files,
+                    self._directory,
+                    base,
+                    mode=Mode.WRITE,
+                    index_interval_bytes=self._index_interval_bytes,
+                )
+            )
+
+    def _check_trusted(self, recovery_point: Offset) -> int:
+        """How many segments need no scan: all but the last, as far as they end below the point.
+
+        Their indexes are loaded where they fit the log; where not, the segment is read after all,
+        and any damage in it is damage below the recovery point.
+        """
+        for i, (segment, following) in enumerate(
+            zip(self._segments, self._segments[1:], strict=False)
+        ):
+            end = following.base_offset
+            if end > recovery_point:
+                return i
+            if segment.load_indexes(end):
+                continue
+            logger.warning("log=%s action=rebuild_index", segment.path)
+            self._rebuild_sound(segment, end, None)
+        return len(self._segments) - 1
+
+    def _trusted_epochs(self, trusted: int, log_start_offset: Offset) -> Epochs:
+        """The epochs of the unscanned segments: from the checkpoint if the log confirms it."""
+        segments = self._segments[:trusted]
+        if not segments:
+            return Epochs()
+        try:
+            epochs = Epochs(read_epochs(self._files, self._directory))
+            epochs.truncate_to(self._segments[trusted].base_offset)
+            epochs.drop_before(max(segments[0].base_offset, log_start_offset))
+            reason = self._contradicts(epochs, segments, log_start_offset)
+        except CorruptFileError as error:
+            reason = error.reason
+        if reason is None:
+            return epochs
+        logger.warning("log=%s action=rebuild_epochs reason=%r", self._directory, reason)
+        epochs = Epochs()
+        for segment, following in zip(segments, self._segments[1:], strict=False):
+            for entry in self._rebuild_sound(segment, following.base_offset, epochs.last):
+                epochs.assign(entry.epoch, entry.start_offset)
+        return epochs
+
+    def _contradicts(
+        self, epochs: Epochs, segments: list[Segment], log_start_offset: Offset
+    ) -> str | None:
+        """Why the checkpoint cannot be this log's: segment by segment, then entry by entry."""
+        if not epochs.entries or epochs.entries[0].start_offset > max(
+            log_start_offset, segments[0].base_offset
+        ):
+            return "it does not reach back to the log start"
+        try:
+            for segment in segments:
+                start = max(segment.base_offset, log_start_offset)
+                found = segment.header_at(segment.locate(start)).leader_epoch
+                if epochs.epoch_at(start) != found:
+                    return f"the batch at offset {start} has epoch {found}"
+            for epoch, start in epochs.entries[1:]:
+                holder = next(s for s in reversed(segments) if s.base_offset <= start)
+                header = holder.header_at(holder.locate(start))
+                if (header.base_offset, header.leader_epoch) != (start, epoch):
+                    return f"epoch {epoch} does not start at offset {start}"
+        except RecordError as error:
+            return str(error)
+        return None
+
+    def _rebuild_sound(
+        self, segment: Segment, end_offset: Offset, last_epoch: Epoch | None
+    ) -> tuple[EpochStart, ...]:
+        """Read a segment below the recovery point from end to end: any damage stops the node."""
+        result = segment.rebuild(last_epoch=last_epoch)
+        if result.damage is not None or result.end_offset != end_offset:
+            raise CorruptLogError(
+                path=segment.path,
+                position=result.size_bytes,
+                offset=result.end_offset,
+                reason=result.damage or f"ends there, the next segment starts at {end_offset}",
+            )
+        segment.seal()
+        segment.write_indexes(durably=True)
+        return result.epochs
+
+    def _scan_rest(self, trusted: int, epochs: Epochs, recovery_point: Offset) -> Offset:
+        """Read the segments from number `trusted` on; cut or stop at the first bad batch."""
+        expected = self._segments[trusted].base_offset
+        last_epoch = epochs.last
+        for i in range(trusted, len(self._segments)):
+            segment = self._segments[i]
+            if segment.base_offset != expected:
+                reason = f"the next segment starts at {segment.base_offset}"
+                self._cut(i - 1, expected, recovery_point, reason)
+                break
+            result = segment.rebuild(last_epoch=last_epoch)
+            self._scanned += result.epochs
+            if result.epochs:
+                last_epoch = result.epochs[-1].epoch
+            expected = result.end_offset
+            if result.damage is not None:
+                self._cut(i, expected, recovery_point, result.damage)
+                break
+        if expected < recovery_point:
+            last = self._segments[-1]
+            raise CorruptLogError(
+                path=last.path,
+                position=last.size_bytes,
+                offset=expected,
+                reason=f"the log ends there, but was flushed up to {recovery_point}",
+            )
+        return expected
+
+    def _cut(self, i: int, end_offset: Offset, recovery_point: Offset, reason: str) -> None:
+        """Drop everything after the sound part of segment `i`, if nothing was promised there."""
+        segment = self._segments[i]
+        if end_offset < recovery_point:
+            raise CorruptLogError(
+                path=segment.path,
+                position=segment.size_bytes,
+                offset=end_offset,
+                reason=reason,
+            )
+        cut_bytes = segment.file.size() - segment.size_bytes
+        later = len(self._segments) - i - 1
+        logger.warning(
+            "log=%s action=cut_tail position=%d end_offset=%d bytes=%d segments=%d reason=%r",
+            segment.path,
+            segment.size_bytes,
+            end_offset,
+            cut_bytes,
+            later,
+            reason,
+        )
+        for _ in range(later):
+            self._segments.pop().delete()
+        self._files.fsync_directory(self._directory)
+        segment.file.truncate(segment.size_bytes)
+
+    def _make_durable(self, trusted: int, epochs: Epochs) -> bool:
+        """Flush what was scanned: it was read, which does not mean that it is on the disk.
+
+        False if the disk is too full for the indexes or the epochs: the log is sound, but its
+        recovery point must stay where it was, so that the next open makes them anew.
+        """
+        for segment in self._segments[trusted:]:
+            segment.file.fdatasync()
+        try:
+            for segment in self._segments[trusted:]:
+                if segment is not self._segments[-1]:
+                    segment.seal()
+                segment.write_indexes(durably=True)
+            write_epochs(self._files, self._directory, epochs.entries)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            logger.error("log=%s action=keep_recovery_point reason=%r", self._directory, str(error))
+            epochs.dirty = True
+            return False
+        epochs.dirty = False
+        return True

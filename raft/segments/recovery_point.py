@@ -1,0 +1,105 @@
+"""Up to where the log is known to have been durable: what tells a torn tail from damage.
+
+After a crash the end of a log may be torn, because nobody had flushed it yet: cutting it loses
+nothing that was promised. The same bytes further down mean that the disk lost promised data, and
+then cutting would be the very thing that must not happen. The recovery point is the line between
+the two, so it must itself be durable and must never say more than was flushed.
+
+It lives in one file of two slots written in turn, each a line of text with a sequence number and a
+CRC-32C, padded to 4096 bytes. A torn write spoils one slot and the other still holds. Writing in
+place costs one fdatasync, no directory sync, and no space: also on a full disk a log can be
+truncated, which has to lower the point first.
+
+The line also carries the log start offset (segments below it are leftovers of an interrupted
+deletion) and whether a reset to that offset has begun and not ended.
+Ours alone: upstream keeps recovery-point-offset-checkpoint per log directory, and never for KRaft.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from raft.segments.errors import CorruptFileError
+from raft.segments.files import File, FileSystem, Mode
+from records.types import Offset
+
+RECOVERY_POINT_FILE: Final = "recovery-point"
+SLOT_BYTES: Final = 4096  # a torn page or sector reaches no further
+_LINE: Final = re.compile(
+    rb"(esker-recovery-point v0 seq=(\d{1,19}) log_start=(\d{1,19}) recovery_point=(\d{1,19})"
+    rb" resetting=([01])) crc=([0-9a-f]{8})\n *\n?"
+)
+
+
+class LogState(NamedTuple):
+    """What must survive beside the segments themselves."""
+
+    log_start_offset: Offset  # inclusive
+    recovery_point: Offset  # exclusive: all below was flushed
+    resetting: bool = False  # every segment is to be deleted; the log starts anew at its start
+
+
+class RecoveryPointFile:
+    """The open file. `state` is what the newest sound slot says."""
+
+    def __init__(self, path: Path, file: File, state: LogState, sequence: int) -> None:
+        self._path = path
+        self._file = file
+        self._sequence = sequence
+        self.state = state
+
+    @classmethod
+    def create(cls, files: FileSystem, directory: Path, state: LogState) -> RecoveryPointFile:
+        """Write a new file. The caller syncs the directory."""
+        path = directory / RECOVERY_POINT_FILE
+        file = files.open(path, Mode.CREATE)
+        file.write(0, _render(state, 0) + _render(state, 1))
+        file.fdatasync()
+        return cls(path, file, state, 1)
+
+    @classmethod
+    def open(cls, files: FileSystem, directory: Path) -> RecoveryPointFile:
+        """Open an existing one.
+
+        Raises:  FileNotFoundError; CorruptFileError if neither slot is sound.
+        """
+        path = directory / RECOVERY_POINT_FILE
+        file = files.open(path, Mode.WRITE)
+        slots = [_parse(file.read(i * SLOT_BYTES, SLOT_BYTES)) for i in range(2)]
+        newest = max((slot for slot in slots if slot), default=None, key=lambda slot: slot[0])
+        if newest is None:
+            file.close()
+            raise CorruptFileError(path=path, reason="neither slot is sound")
+        sequence, state = newest
+        return cls(path, file, state, sequence)
+
+    def write(self, state: LogState) -> None:
+        """Replace the older slot, durably. Raises OSError; the newer slot then still holds."""
+        sequence = self._sequence + 1
+        self._file.write(sequence % 2 * SLOT_BYTES, _render(state, sequence))
+        self._file.fdatasync()
+        self._sequence = sequence
+        self.state = state
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _render(state: LogState, sequence: int) -> bytes:
+    body = (
+        f"esker-recovery-point v0 seq={sequence} log_start={state.log_start_offset} "
+        f"recovery_point={state.recovery_point} resetting={int(state.resetting)}"
+    ).encode()
+    line = body + b" crc=%08x\n" % crc32c(body)
+    return line.ljust(SLOT_BYTES - 1) + b"\n"
+
+
+def _parse(slot: bytes) -> tuple[int, LogState] | None:
+    match = _LINE.fullmatch(slot)
+    if match is None or int(match[6], 16) != crc32c(match[1]):
+        return None
+    return int(match[2]), LogState(Offset(int(match[3])), Offset(int(match[4])), match[5] == b"1")

@@ -1,0 +1,332 @@
+"""One segment: a file of batches, named for its first offset, and the two indexes beside it.
+
+Batches lie back to back from position 0 with no gap between their offsets. A segment knows nothing
+of its neighbours, of flushing or of recovery; `log.py` has those. It is appended to at its end,
+read at any offset, and cut at a batch's start.
+
+Source: org.apache.kafka.storage.internals.log.LogSegment; reference/kraft.md Bytes on disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from raft.segments.errors import CorruptLogError
+from raft.segments.files import File, FileSystem, Mode
+from raft.segments.index import OffsetIndex, TimeIndex
+from raft.segments.scan import ScanResult, scan
+from records.batch import (
+    HEADER_SIZE_BYTES,
+    Batch,
+    BatchHeader,
+    iter_batches,
+    parse_header,
+    read_batch,
+)
+from records.errors import CorruptBatchError, IncompleteBatchError, RecordError
+from records.types import Epoch, Offset
+
+LOG_SUFFIX: Final = ".log"
+INDEX_SUFFIX: Final = ".index"
+TIME_INDEX_SUFFIX: Final = ".timeindex"
+
+
+def segment_name(base_offset: int, suffix: str = LOG_SUFFIX) -> str:
+    """Upstream's name: the base offset in 20 digits.
+
+    >>> segment_name(57)
+    '00000000000000000057.log'
+    """
+    return f"{base_offset:020d}{suffix}"
+
+
+def base_offset_of(name: str, suffix: str = LOG_SUFFIX) -> Offset | None:
+    """The base offset in a segment file's name; None if it is another kind of file."""
+    stem = name.removesuffix(suffix)
+    if stem == name or len(stem) != 20 or not (stem.isascii() and stem.isdecimal()):
+        return None
+    offset = int(stem)
+    return Offset(offset) if offset < 1 << 63 else None
+
+
+class Records(NamedTuple):
+    """Whole batches, back to back in `data`; never none."""
+
+    data: memoryview
+    batches: tuple[Batch, ...]
+
+    @property
+    def base_offset(self) -> Offset:
+        return self.batches[0].header.base_offset
+
+    @property
+    def end_offset(self) -> Offset:
+        return self.batches[-1].header.end_offset
+
+
+class Segment:
+    """An open segment. `size_bytes` is the end of its last whole batch."""
+
+    def __init__(
+        self,
+        files: FileSystem,
+        directory: Path,
+        base_offset: Offset,
+        file: File,
+        *,
+        index_interval_bytes: int,
+    ) -> None:
+        self._files = files
+        self.base_offset = base_offset
+        self.path = directory / segment_name(base_offset)
+        self.file = file
+        self.size_bytes = 0
+        self.first_timestamp: int | None = None  # ms; of the first batch, for rolling by time
+        self.offset_index = OffsetIndex(
+            directory / segment_name(base_offset, INDEX_SUFFIX), base_offset
+        )
+        self.time_index = TimeIndex(
+            directory / segment_name(base_offset, TIME_INDEX_SUFFIX), base_offset
+        )
+        self._index_interval_bytes = index_interval_bytes
+        self._bytes_since_entry = 0
+        self._max_timestamp = -1
+        self._max_timestamp_offset = base_offset
+
+    @classmethod
+    def open(
+        cls,
+        files: FileSystem,
+        directory: Path,
+        base_offset: Offset,
+        *,
+        mode: Mode,
+        index_interval_bytes: int,
+    ) -> Segment:
+        """Open or create the log file; indexes are neither read nor trusted yet."""
+        file = files.open(directory / segment_name(base_offset), mode)
+        segment = cls(
+            files, directory, base_offset, file, index_interval_bytes=index_interval_bytes
+        )
+        segment.size_bytes = file.size()
+        return segment
+
+    def paths(self) -> Iterable[Path]:
+        """Every file of this segment, the log first."""
+        return (self.path, self.offset_index.path, self.time_index.path)
+
+    # --- growing -----------------------------------------------------------------------------
+
+    def append(self, data: bytes | bytearray | memoryview, headers: Iterable[BatchHeader]) -> None:
+        """Write whole batches, already checked, at the end. Raises OSError; `size_bytes` stands."""
+        self.file.write(self.size_bytes, data)
+        for header in headers:
+            self.note(header.last_offset, header.max_timestamp, header.size_bytes)
+
+    def note(self, last_offset: int, max_timestamp: int, size_bytes: int) -> None:
+        """A batch of that size now ends the log: move the end, and index it if it is time."""
+        position = self.size_bytes
+        if position == 0:
+            self.first_timestamp = max_timestamp
+        if max_timestamp > self._max_timestamp:
+            self._max_timestamp = max_timestamp
+            self._max_timestamp_offset = Offset(last_offset)
+        if self._bytes_since_entry > self._index_interval_bytes:
+            self.offset_index.append(last_offset, position)
+            self.time_index.maybe_append(self._max_timestamp, self._max_timestamp_offset)
+            self._bytes_since_entry = 0
+        self._bytes_since_entry += size_bytes
+        self.size_bytes = position + size_bytes
+
+    def seal(self) -> None:
+        """No batch will follow: the time index ends with the newest time, as upstream's does."""
+        self.time_index.maybe_append(self._max_timestamp, self._max_timestamp_offset)
+
+    def write_indexes(self, *, durably: bool) -> None:
+        """Bring the index files up to date. Raises OSError."""
+        self.offset_index.write_out(self._files, durably=durably)
+        self.time_index.write_out(self._files, durably=durably)
+
+    # --- opening -----------------------------------------------------------------------------
+
+    def rebuild(self, *, last_epoch: Epoch | None = None) -> ScanResult:
+        """Read the whole file, check every batch, and make the indexes from what is sound.
+
+        Afterwards `size_bytes` is the end of the last sound batch; the file itself is left alone.
+        """
+        file_size = self.file.size()
+        self.offset_index.clear()
+        self.time_index.clear()
+        self.size_bytes = 0
+        self._forget_times()
+        return scan(
+            self.file,
+            base_offset=self.base_offset,
+            size_bytes=file_size,
+            last_epoch=last_epoch,
+            note=self.note,
+        )
+
+    def load_indexes(self, end_offset: int) -> bool:
+        """Take the index files if, from their last entry on, the log agrees with them.
+
+        It must end at `end_offset`. Else False, and the indexes are empty: they are missing, stale
+        or damaged.
+        """
+        loaded = (
+            self.offset_index.load(self._files)
+            and self.time_index.load(self._files)
+            and self.offset_index.fits(self.size_bytes)
+        )
+        if loaded:
+            try:
+                loaded = self._walk_tail() == end_offset
+            except RecordError:
+                loaded = False
+        if not loaded:
+            self.offset_index.clear()
+            self.time_index.clear()
+        return loaded
+
+    def first_epoch(self) -> Epoch:
+        """The epoch of the first batch. Raises RecordError."""
+        return self.header_at(0).leader_epoch
+
+    def header_at(self, position: int) -> BatchHeader:
+        """The header of the batch at `position`. Raises RecordError."""
+        return parse_header(self.file.read(position, HEADER_SIZE_BYTES))
+
+    def _walk_tail(self) -> Offset:
+        """From the last index entry to the end: where the log ends, and what time it has seen."""
+        self._forget_times()
+        count = len(self.offset_index)
+        position, expected = 0, self.base_offset
+        if count:
+            entry = self.offset_index.entry(count - 1)
+            position = entry.position
+            self._bytes_since_entry = 0
+        if times := len(self.time_index):
+            self._max_timestamp, last = self.time_index.entry(times - 1)
+            self._max_timestamp_offset = Offset(last)
+        if self.size_bytes:
+            self.first_timestamp = self.header_at(0).max_timestamp
+        first = True
+        while position < self.size_bytes:
+            header = self.header_at(position)
+            if first and count and header.last_offset != entry.offset:
+                raise CorruptBatchError(position=position, reason="index names another batch")
+            if not first and header.base_offset != expected:
+                raise CorruptBatchError(position=position, reason=f"expected offset {expected}")
+            first = False
+            if header.max_timestamp > self._max_timestamp:
+                self._max_timestamp = header.max_timestamp
+                self._max_timestamp_offset = header.last_offset
+            self._bytes_since_entry += header.size_bytes
+            position += header.size_bytes
+            expected = header.end_offset
+        if position != self.size_bytes:
+            raise CorruptBatchError(position=position, reason="the file ends inside a batch")
+        return expected
+
+    def _forget_times(self) -> None:
+        self.first_timestamp = None
+        self._max_timestamp = -1
+        self._max_timestamp_offset = self.base_offset
+        self._bytes_since_entry = 0
+
+    # --- reading -----------------------------------------------------------------------------
+
+    def locate(self, offset: int) -> int:
+        """The position of the batch that holds `offset`, which must be in this segment.
+
+        An index that misleads is made anew, once; a log that does is damage.
+        Raises:  CorruptLogError.
+        """
+        try:
+            return self._search(offset, self.offset_index.lookup(offset))
+        except RecordError:
+            result = self.rebuild()
+            if result.damage is not None:
+                raise CorruptLogError(
+                    path=self.path,
+                    position=result.size_bytes,
+                    offset=result.end_offset,
+                    reason=result.damage,
+                ) from None
+            return self._search(offset, self.offset_index.lookup(offset))
+
+    def _search(self, offset: int, position: int) -> int:
+        """Walk headers from `position` on. Reads a window at a time: batches may be tiny."""
+        window_bytes = self._index_interval_bytes + HEADER_SIZE_BYTES
+        start, window = position, b""
+        while True:
+            if position + HEADER_SIZE_BYTES > start + len(window):
+                start = position
+                window = self.file.read(start, min(window_bytes, self.size_bytes - start))
+            header = parse_header(window, position - start)
+            if header.end_offset > offset:
+                if header.base_offset > offset:
+                    raise CorruptBatchError(position=position, reason=f"beyond offset {offset}")
+                return position
+            position += header.size_bytes
+
+    def read(
+        self, offset: int, *, max_bytes: int, end_offset: int, verify_crc: bool = True
+    ) -> Records | None:
+        """Whole batches from the one that holds `offset`, all below `end_offset` (exclusive).
+
+        The first is returned whatever its size, the others while all fit in `max_bytes`. None if
+        already the first reaches past `end_offset`.
+        Raises:  CorruptLogError.
+        """
+        start = self.locate(offset)
+        left = self.size_bytes - start
+        data = self.file.read(start, min(max(max_bytes, HEADER_SIZE_BYTES), left))
+        batches: list[Batch] = []
+        size, expected = 0, offset
+        try:
+            first = parse_header(data)
+            if first.size_bytes > len(data):
+                data = self.file.read(start, min(first.size_bytes, left))
+                read_batch(data, verify_crc=False)  # whole now, or the file is damaged
+            for batch in iter_batches(data, verify_crc=verify_crc, allow_partial_tail=True):
+                if batch.header.end_offset > end_offset:
+                    break
+                batches.append(batch)
+                size += batch.header.size_bytes
+                expected = batch.header.end_offset
+        except (CorruptBatchError, IncompleteBatchError) as error:
+            raise CorruptLogError(
+                path=self.path,
+                position=start + error.position,
+                offset=expected,
+                reason=str(error),
+            ) from None
+        return Records(memoryview(data)[:size], tuple(batches)) if batches else None
+
+    # --- shrinking ---------------------------------------------------------------------------
+
+    def truncate_to(self, position: int, end_offset: int) -> None:
+        """Cut at `position`, where the batch that starts at `end_offset` was; durable on return.
+
+        Raises:  OSError.
+        """
+        self.file.truncate(position)
+        self.file.fdatasync()
+        self.size_bytes = position
+        self.offset_index.truncate_to(end_offset)
+        self.time_index.truncate_to(end_offset)
+        self._walk_tail()
+
+    def close(self) -> None:
+        self.file.close()
+
+    def delete(self) -> None:
+        """Close and unlink every file; durable once the directory is synced. Raises OSError."""
+        self.file.close()
+        for path in self.paths():
+            with contextlib.suppress(FileNotFoundError):
+                self._files.unlink(path)

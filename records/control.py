@@ -11,7 +11,7 @@ from typing import Annotated
 
 from records.schema import ControlRecord, Message
 from records.types import ZERO_UUID
-from records.wire import Array, Int16, Int32, Int64, String, UInt16, Uuid, since
+from records.wire import Array, Int16, Int32, Int64, String, UInt16, Uuid, since, tag
 
 
 class Voter(Message):
@@ -38,9 +38,15 @@ class SnapshotHeaderRecord(ControlRecord, key=3, versions="0"):
 
 
 class SnapshotFooterRecord(ControlRecord, key=4, versions="0"):
-    """The last record of a checkpoint. Source: KIP-630, Snapshot Format."""
+    """The last record of a checkpoint. Source: KIP-630, Snapshot Format.
+
+    The tagged fields are ours: they let a reader prove that the file is whole. Upstream writes none
+    and skips what it does not know.
+    """
 
     version: Int16 = 0
+    record_count: Annotated[Int64, tag(1000)] = -1  # before the footer, control records included
+    content_crc: Annotated[Int64, tag(1001)] = -1  # CRC-32C of every byte before the footer's batch
 
 
 class KRaftVersionRecord(ControlRecord, key=5, versions="0"):

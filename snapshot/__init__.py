@@ -1,1 +1,43 @@
-"""KIP-630 checkpoints: write, verify, load."""
+"""KIP-630 checkpoints: write, verify, load.
+
+A checkpoint is the state of a log up to some offset, as the records that build it, in a file of
+record batches. Read in this order:
+
+- `names`: the file's name is its id; what a directory holds; leftovers of a crash.
+- `partfile`: how a file appears whole or not at all.
+- `writer`: header, records, footer with the count and checksum of the whole.
+- `framing`: what is checked, batch by batch, and that upstream checks less.
+- `reader`: verify, load, and raw bytes for FetchSnapshot; `stream` cuts batches out of any file.
+"""
+
+from snapshot.errors import DamagedFileError, TruncatedFileError
+from snapshot.framing import Checkpoint, Origin, Preamble
+from snapshot.names import (
+    checkpoint_name,
+    list_checkpoints,
+    list_parts,
+    mark_deleted,
+    parse_checkpoint_name,
+    remove_leftovers,
+)
+from snapshot.partfile import PartFile
+from snapshot.reader import CheckpointReader, verify_checkpoint
+from snapshot.writer import CheckpointWriter
+
+__all__ = [
+    "Checkpoint",
+    "CheckpointReader",
+    "CheckpointWriter",
+    "DamagedFileError",
+    "Origin",
+    "PartFile",
+    "Preamble",
+    "TruncatedFileError",
+    "checkpoint_name",
+    "list_checkpoints",
+    "list_parts",
+    "mark_deleted",
+    "parse_checkpoint_name",
+    "remove_leftovers",
+    "verify_checkpoint",
+]

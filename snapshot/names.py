@@ -1,0 +1,118 @@
+"""The names of checkpoint files, and what a directory holds of them.
+
+A checkpoint is named by its id: the end offset (exclusive) and epoch of the log it stands for. Two
+suffixes mark the ends of its life: `.part` while it is written or fetched, `.deleted` once it is
+given up. Only the bare name means a whole checkpoint, because it appears by one atomic rename.
+
+Source: KIP-630, Snapshot Format; reference Snapshot. The epoch has 10 digits, as upstream writes
+it, where the KIP's example has 20; a `.part` carries a random number, so that two attempts never
+write one file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Collection
+from pathlib import Path
+from typing import Final
+
+from raft.segments.files import FileSystem
+from records.types import Epoch, Offset, OffsetAndEpoch
+
+BOOTSTRAP_NAME: Final = "bootstrap.checkpoint"
+"""In the root of a log directory: what a new cluster's metadata begins with. Epoch 0."""
+
+PART_SUFFIX: Final = ".part"
+DELETED_SUFFIX: Final = ".deleted"
+
+_NAME: Final = re.compile(r"(\d{20})-(\d{10})\.checkpoint", re.ASCII)
+_PART_NAME: Final = re.compile(r"(\d{20})-(\d{10})-\d{1,20}\.checkpoint\.part", re.ASCII)
+_LEFTOVER: Final = re.compile(
+    r"\d{20}-\d{10}(-\d{1,20})?\.checkpoint\.(part|deleted)|bootstrap\.checkpoint\.tmp", re.ASCII
+)
+_MAX_OFFSET: Final = (1 << 63) - 1
+_MAX_EPOCH: Final = (1 << 31) - 1
+
+
+def checkpoint_name(snapshot_id: OffsetAndEpoch) -> str:
+    """The name of a whole checkpoint.
+
+    >>> checkpoint_name(OffsetAndEpoch(5120793, 2))
+    '00000000000005120793-0000000002.checkpoint'
+    """
+    offset, epoch = snapshot_id
+    assert 0 <= offset <= _MAX_OFFSET, f"impossible offset: {snapshot_id}"
+    assert 0 <= epoch <= _MAX_EPOCH, f"impossible epoch: {snapshot_id}"
+    return f"{offset:020d}-{epoch:010d}.checkpoint"
+
+
+def part_name(snapshot_id: OffsetAndEpoch, unique: int) -> str:
+    """The name while it is being written; `unique` (0 or more, 64 bits) tells attempts apart."""
+    base = checkpoint_name(snapshot_id).removesuffix(".checkpoint")
+    return f"{base}-{unique}.checkpoint{PART_SUFFIX}"
+
+
+def parse_checkpoint_name(name: str) -> OffsetAndEpoch | None:
+    """The id in a whole checkpoint's name; None for any other name.
+
+    >>> parse_checkpoint_name("00000000000000000057-0000000003.checkpoint")
+    OffsetAndEpoch(offset=57, epoch=3)
+    >>> parse_checkpoint_name("00000000000000000057-0000000003.checkpoint.deleted")
+    """
+    return _id(_NAME.fullmatch(name))
+
+
+def parse_part_name(name: str) -> OffsetAndEpoch | None:
+    """The id in the name of a checkpoint under construction; None for any other name."""
+    return _id(_PART_NAME.fullmatch(name))
+
+
+def _id(match: re.Match[str] | None) -> OffsetAndEpoch | None:
+    if match is None:
+        return None
+    offset, epoch = int(match[1]), int(match[2])
+    if offset > _MAX_OFFSET or epoch > _MAX_EPOCH:
+        return None
+    return OffsetAndEpoch(Offset(offset), Epoch(epoch))
+
+
+def list_checkpoints(files: FileSystem, directory: Path) -> list[OffsetAndEpoch]:
+    """The ids of the whole checkpoints in a directory, oldest first."""
+    ids = (parse_checkpoint_name(name) for name in files.listdir(directory))
+    return sorted(snapshot_id for snapshot_id in ids if snapshot_id is not None)
+
+
+def list_parts(files: FileSystem, directory: Path, snapshot_id: OffsetAndEpoch) -> list[Path]:
+    """What earlier attempts left of one checkpoint: a fetch may go on where one of them ended."""
+    names = files.listdir(directory)
+    return [directory / name for name in names if parse_part_name(name) == snapshot_id]
+
+
+def mark_deleted(files: FileSystem, directory: Path, snapshot_id: OffsetAndEpoch) -> Path:
+    """Give a checkpoint up, durably: from now on it is not listed. Unlink the returned path later.
+
+    Whoever has it open can go on reading, also after the unlink.
+    """
+    path = directory / checkpoint_name(snapshot_id)
+    deleted = path.with_name(path.name + DELETED_SUFFIX)
+    files.rename(path, deleted)
+    files.fsync_directory(directory)
+    return deleted
+
+
+def remove_leftovers(files: FileSystem, directory: Path, *, keep: Collection[Path] = ()) -> int:
+    """At start-up: unlink what never became a checkpoint or no longer is one. Returns how many.
+
+    Args:    keep: parts of a fetch that is to be resumed.
+    """
+    kept = {path.name for path in keep}
+    removed = 0
+    for name in files.listdir(directory):
+        if _LEFTOVER.fullmatch(name) and name not in kept:
+            with contextlib.suppress(FileNotFoundError):
+                files.unlink(directory / name)
+            removed += 1
+    if removed:
+        files.fsync_directory(directory)
+    return removed

@@ -1,0 +1,127 @@
+"""A file that appears whole or not at all.
+
+It is written under another name, made durable, and only then renamed; the directory is synced last,
+because a name is durable only then. Whatever step a crash hits, the final name leads to all the
+bytes or does not exist.
+
+Bytes are appended, which is all that a writer needs, and all that FetchSnapshot needs: a chunk is
+welcome exactly when its position is `size_bytes`.
+
+Source: KIP-630, Validation of Snapshot and Log; reference Snapshot (freeze).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from pathlib import Path
+from types import TracebackType
+
+from raft.segments.files import File, FileSystem, Mode
+from records.compression import Buffer
+from records.types import OffsetAndEpoch
+from snapshot.names import BOOTSTRAP_NAME, checkpoint_name, parse_part_name, part_name
+
+
+class PartFile:
+    """Bytes on their way to becoming `final_path`. Leaving the `with` unpublished discards them."""
+
+    def __init__(
+        self, files: FileSystem, path: Path, final_path: Path, *, mode: Mode = Mode.CREATE
+    ) -> None:
+        self._files = files
+        self._file: File | None = files.open(path, mode)
+        self._finished = False
+        self.path = path
+        self.final_path = final_path
+        self.size_bytes = self._file.size()
+
+    @classmethod
+    def create(
+        cls,
+        files: FileSystem,
+        directory: Path,
+        snapshot_id: OffsetAndEpoch,
+        *,
+        unique: int | None = None,
+    ) -> PartFile:
+        """Start a checkpoint's file.
+
+        Args:    unique: instead of a random number in its temporary name.
+        """
+        number = secrets.randbits(63) if unique is None else unique
+        return cls(
+            files,
+            directory / part_name(snapshot_id, number),
+            directory / checkpoint_name(snapshot_id),
+        )
+
+    @classmethod
+    def create_bootstrap(cls, files: FileSystem, directory: Path) -> PartFile:
+        """Start a `bootstrap.checkpoint`."""
+        final = directory / BOOTSTRAP_NAME
+        return cls(files, final.with_name(final.name + ".tmp"), final)
+
+    @classmethod
+    def resume(cls, files: FileSystem, path: Path) -> PartFile:
+        """Go on with a part that an earlier run left.
+
+        Its last bytes may never have reached the disk: only verification of the whole tells.
+        """
+        snapshot_id = parse_part_name(path.name)
+        assert snapshot_id is not None, f"not the name of a part: {path}"
+        return cls(files, path, path.with_name(checkpoint_name(snapshot_id)), mode=Mode.WRITE)
+
+    def append(self, data: Buffer) -> None:
+        """Add bytes at the end. Raises OSError; the file then ends where it ended before."""
+        assert self._file is not None, f"{self.path} is closed"
+        try:
+            self._file.write(self.size_bytes, data)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._file.truncate(self.size_bytes)
+            raise
+        self.size_bytes += len(data)
+
+    def publish(self) -> Path:
+        """Make the bytes durable and give them their final name, durably.
+
+        Raises:  OSError. If the directory could not be synced, the file is there and whole, but may
+                 be gone after a power loss.
+        """
+        assert self._file is not None, f"{self.path} is closed"
+        self._file.fdatasync()
+        self._close()
+        self._files.rename(self.path, self.final_path)
+        self._finished = True
+        self._files.fsync_directory(self.final_path.parent)
+        return self.final_path
+
+    def keep(self) -> None:
+        """Stop writing and leave the part where it is, for `resume`."""
+        self._close()
+        self._finished = True
+
+    def discard(self) -> None:
+        """Give the part up. After `publish` or `keep` this does nothing."""
+        self._close()
+        if not self._finished:
+            self._finished = True
+            with contextlib.suppress(FileNotFoundError):
+                self._files.unlink(self.path)
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def __enter__(self) -> PartFile:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.discard()

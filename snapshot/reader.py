@@ -1,0 +1,129 @@
+"""Reading a checkpoint: stream it, verify it, serve its bytes.
+
+    checkpoint = verify_checkpoint(files, path)      # all of it, or an error that says where
+    with CheckpointReader(files, path) as reader:    # then load it
+        for offset, record in reader.records():
+            state.apply(record)
+
+The surprise: whether a file is whole is known at its end only. So `records` hands out records that
+are each under a sound checksum, and still raises at the end if the footer denies the whole. A
+loader either verifies first or throws away what it built.
+
+Source: KIP-630, Loading Snapshots and FetchSnapshot; reference Snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+from raft.segments.files import FileSystem, Mode
+from records.batch import Batch, iter_records
+from records.errors import RecordError
+from records.frame import decode_record
+from records.schema import MetadataRecord
+from records.types import Epoch, Offset
+from snapshot.errors import DamagedFileError
+from snapshot.framing import MAX_DECOMPRESSED_BYTES, Checkpoint, Framing
+from snapshot.names import BOOTSTRAP_NAME, parse_checkpoint_name, parse_part_name
+from snapshot.stream import iter_file_batches
+from snapshot.writer import MAX_BATCH_BYTES
+
+
+class CheckpointReader:
+    """An open checkpoint. Every pass over it starts from its beginning and checks all of it."""
+
+    def __init__(self, files: FileSystem, path: Path, *, epoch: Epoch | None = None) -> None:
+        """Open a checkpoint, whole or not.
+
+        Args:    epoch: which every batch must have; taken from the file's name if not given, and
+                 from the first batch if the name says nothing either.
+        Raises:  OSError.
+        """
+        self.path = path
+        self._epoch = _epoch_in_name(path.name) if epoch is None else epoch
+        self._file = files.open(path, Mode.READ)
+        self.size_bytes = self._file.size()
+        self.checkpoint: Checkpoint | None = None
+        """What the last complete pass found; None before."""
+
+    def batches(self) -> Iterator[Batch]:
+        """All batches, each checked before it is handed out; header and footer included.
+
+        Raises:  DamagedFileError, TruncatedFileError.
+        """
+        framing = Framing(self.path, size_bytes=self.size_bytes, epoch=self._epoch)
+        for batch in iter_file_batches(
+            self._file, self.path, end_position=self.size_bytes, max_batch_bytes=MAX_BATCH_BYTES
+        ):
+            framing.take(batch)
+            yield batch
+        self.checkpoint = framing.finish()
+
+    def records(self) -> Iterator[tuple[Offset, MetadataRecord]]:
+        """The metadata records with their offsets inside the file (from 1 on, or later).
+
+        Raises:  DamagedFileError, also for a record that cannot be decoded: its cause is then the
+                 MalformedMessageError, UnknownRecordError or UnsupportedVersionError.
+        """
+        for batch in self.batches():
+            if not batch.header.is_control:
+                yield from decode_batch(self.path, batch)
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        """At most `size_bytes` raw bytes from `position`; none at or after the end. For
+        FetchSnapshot: whoever has the file open reads on, even after it was unlinked.
+        """
+        return self._file.read(position, min(size_bytes, max(0, self.size_bytes - position)))
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> CheckpointReader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def decode_batch(path: Path, batch: Batch) -> Iterator[tuple[Offset, MetadataRecord]]:
+    """The records of one data batch of a checkpoint. Errors: `CheckpointReader.records`."""
+    offset = batch.header.base_offset
+    try:
+        for record in iter_records(batch, limit_bytes=MAX_DECOMPRESSED_BYTES):
+            offset = record.offset
+            yield offset, decode_record(b"" if record.value is None else record.value)
+    except RecordError as error:
+        raise DamagedFileError(
+            path=path, position=batch.position, offset=offset, reason=str(error)
+        ) from error
+
+
+def verify_checkpoint(
+    files: FileSystem, path: Path, *, epoch: Epoch | None = None, decode: bool = False
+) -> Checkpoint:
+    """Read a checkpoint to its end, checking everything.
+
+    Args:    epoch: as for `CheckpointReader`.
+             decode: also decode every record. Without it the checksums vouch for them.
+    Raises:  DamagedFileError, TruncatedFileError, OSError.
+    """
+    with CheckpointReader(files, path, epoch=epoch) as reader:
+        for _ in reader.records() if decode else reader.batches():
+            pass
+        assert reader.checkpoint is not None, f"{path} was not read to its end"
+        return reader.checkpoint
+
+
+def _epoch_in_name(name: str) -> Epoch | None:
+    """The epoch that a file of this name must hold."""
+    if name.removesuffix(".tmp") == BOOTSTRAP_NAME:
+        return Epoch(0)
+    snapshot_id = parse_part_name(name) or parse_checkpoint_name(name.removesuffix(".deleted"))
+    return None if snapshot_id is None else snapshot_id.epoch

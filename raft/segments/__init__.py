@@ -1,9 +1,9 @@
-"""The log on disk: segments, their indexes, and the small files beside them, as Kafka lays them out.
+"""The log on disk: segments, their indexes and the small files beside them, in Kafka's layout.
 
 A tour, from the disk upwards:
 
 - `files`: the only door to the disk; a test puts another disk behind it.
-- `index`, `scan`, `segment`: one file of batches, its sparse indexes, and reading it with suspicion.
+- `index`, `scan`, `segment`: one file of batches, its sparse indexes, reading it with suspicion.
 - `epochs`, `recovery_point`, `properties`: the small files, and what losing each would mean.
 - `recovery`: opening a log after anything.
 - `log`: what the rest of the project uses.

@@ -1,0 +1,90 @@
+"""The pinned Kafka, what it wrote, and when these tests may be skipped.
+
+pytest tests/interop                    # against a real Kafka where Java and mvn are there
+pytest tests/interop --record-kafka     # also writes tests/data/kafka/ anew
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.interop import recording
+from tests.interop.kafka_release import (
+    KafkaMissingError,
+    KafkaSetupError,
+    fetch,
+    locked,
+    setup_failure_is_a_failure,
+)
+from tests.interop.kafka_run import Kafka
+from tests.interop.kafka_scenario import write_log, write_static_voter_log
+from tests.interop.kafka_schemas import Schema, schemas
+
+TIMEOUT_S = 660  # the first test of a fresh machine waits for mvn
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--record-kafka",
+        action="store_true",
+        help="write what the real Kafka wrote during these tests into tests/data/kafka/",
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Kafka:
+    """The pinned release, ready to run."""
+    try:
+        return Kafka(fetch())
+    except (KafkaMissingError, KafkaSetupError) as error:
+        reason = f"NOT COMPARED WITH APACHE KAFKA: {error}"
+        if setup_failure_is_a_failure(error):
+            pytest.fail(reason, pytrace=False)
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def upstream_schemas(kafka: Kafka) -> dict[str, Schema]:
+    """The message schemas inside the release's jars, by message name."""
+    return schemas(kafka.jars)
+
+
+@pytest.fixture(scope="session")
+def written_by_kafka(
+    kafka: Kafka, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> recording.Recording:
+    """What a real Kafka wrote during this very run; one node's life, shared by all workers."""
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent
+    home = base / "kafka"
+    with locked(base / "kafka.lock"):
+        if not home.exists():
+            partial = base / "kafka.partial"
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir()
+            recording.keep(write_log(kafka, base / "node"), partial / recording.DYNAMIC)
+            static = write_static_voter_log(kafka, base / "controller")
+            recording.keep(static, partial / recording.STATIC)
+            recording.describe(kafka, partial)
+            partial.rename(home)
+            if request.config.getoption("--record-kafka", default=False):
+                recording.replace(home)
+    return recording.Recording(home)
+
+
+@pytest.fixture(scope="session")
+def recorded_from_kafka() -> recording.Recording:
+    """What a real Kafka wrote once, kept in tests/data/kafka/: there on every machine."""
+    return recording.Recording(recording.DIRECTORY)

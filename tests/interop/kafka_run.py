@@ -1,0 +1,216 @@
+"""Runs Apache Kafka's tools, and a node of it, in Java processes of their own.
+
+A tool's process costs about 0.4 s, a node's start about 2.5 s, on two cores: small heap, the serial
+collector, only the quick compiler, the class data archive that comes with Java. Archives of Kafka's
+own classes would save 0.2 s of a tool's start and cost 1.7 s to make. So put many files into one
+call where a tool takes them.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+LOG4J: Final = Path(__file__).with_name("log4j2.properties")
+DUMP: Final = "org.apache.kafka.tools.DumpLogSegments"
+SHELL: Final = "org.apache.kafka.shell.MetadataShell"
+STORAGE: Final = "kafka.tools.StorageTool"
+QUORUM: Final = "org.apache.kafka.tools.MetadataQuorumCommand"
+NODE: Final = "kafka.Kafka"
+
+START_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 30.0
+POLL_INTERVAL_S: Final = 0.02
+
+_taken_ports: set[int] = set()
+
+
+class ToolFailedError(Exception):
+    """A Java process ended with an exit code other than 0, or too late."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kafka:
+    """A fetched release. `jars` is the directory that `kafka_release.fetch` returned."""
+
+    jars: Path
+
+    def command(self, main_class: str, *arguments: str | Path, heap_mib: int = 256) -> list[str]:
+        """The command line that runs one of Kafka's main classes."""
+        options = ["-Xshare:auto", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        options += [f"-Xmx{heap_mib}m", f"-Dlog4j2.configurationFile={LOG4J}"]
+        classes = ["-cp", f"{self.jars}/*", main_class]
+        return ["java", *options, *classes, *(str(argument) for argument in arguments)]
+
+    def run(self, main_class: str, *arguments: str | Path, timeout_s: float = 60) -> str:
+        """Standard output of a tool that ends by itself.
+
+        Raises:  ToolFailedError, with what the tool said.
+        """
+        command = self.command(main_class, *arguments)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
+        except subprocess.TimeoutExpired as error:
+            raise ToolFailedError(f"{main_class} did not end within {timeout_s} s") from error
+        if done.returncode != 0:
+            said = done.stdout[-2000:] + done.stderr[-4000:]
+            raise ToolFailedError(f"{main_class} ended with {done.returncode}: {said}")
+        return done.stdout
+
+    def shell(self, file: Path, *words: str) -> str:
+        """One command of MetadataShell on a checkpoint or a log segment.
+
+        The shell exits with 0 even where it could not load a record: what it says on standard
+        error is its judgement.
+
+        Raises:  ToolFailedError.
+        """
+        command = self.command(SHELL, "--snapshot", file, *words)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        if done.returncode != 0 or "ERROR" in done.stderr or "xception" in done.stderr:
+            raise ToolFailedError(f"MetadataShell on {file}: {done.stderr[:4000]}")
+        return done.stdout
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A running node of Kafka."""
+
+    node_id: int
+    directory: Path  # log.dirs, which holds `__cluster_metadata-0`
+    ports: Mapping[str, int]  # by listener name
+    process: subprocess.Popen[bytes]
+    output: Path  # what it wrote to standard output and standard error
+
+    @property
+    def metadata_log(self) -> Path:
+        return self.directory / "__cluster_metadata-0"
+
+    def said(self) -> str:
+        return self.output.read_text(errors="replace")[-4000:]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a node is configured, and its formatted directory."""
+
+    kafka: Kafka
+    node_id: int
+    home: Path
+    ports: Mapping[str, int]
+    properties: Path
+
+    @property
+    def directory(self) -> Path:
+        return self.home / "log"
+
+    @contextmanager
+    def started(self, listeners: Sequence[str]) -> Iterator[Node]:
+        """A running node, once the named listeners accept; stopped cleanly at the end.
+
+        Raises:  ToolFailedError if it dies, or is not up or not down in time.
+        """
+        output = self.home / "output.txt"
+        with ExitStack() as stack:
+            log = stack.enter_context(output.open("ab"))
+            command = self.kafka.command(NODE, self.properties)
+            process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+            stack.callback(_stop, process)
+            node = Node(self.node_id, self.directory, self.ports, process, output)
+            for listener in listeners:
+                _wait_until_listening(node, self.ports[listener])
+            yield node
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody has, outside the range the system gives to clients."""
+    for _ in range(1000):
+        port = random.randrange(15_000, 32_000)
+        if port in _taken_ports:
+            continue
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        _taken_ports.add(port)
+        return port
+    raise ToolFailedError("no free port between 15000 and 32000")
+
+
+def plan_node(
+    kafka: Kafka,
+    home: Path,
+    *,
+    node_id: int,
+    roles: str = "broker,controller",
+    dynamic_voters: bool = True,
+    listeners: Mapping[str, str] | None = None,
+    settings: Mapping[str, str] | None = None,
+    format_arguments: Sequence[str] = (),
+    cluster_id: str = "ZXNrZXIgaW50ZXJvcCAwMQ",
+) -> Plan:
+    """A node that is its own quorum, configured and formatted with Kafka's StorageTool.
+
+    Args:    dynamic_voters: kraft.version 1 (voters in the log), else 0 (voters in the settings).
+             listeners: security protocol by name, besides CONTROLLER (and PLAINTEXT of a broker).
+    """
+    protocols = {"CONTROLLER": "PLAINTEXT", **(listeners or {})}
+    if "broker" in roles:
+        protocols["PLAINTEXT"] = "PLAINTEXT"
+    ports = {name: free_port() for name in protocols}
+    controller = f"127.0.0.1:{ports['CONTROLLER']}"
+    quorum = (
+        {"controller.quorum.bootstrap.servers": controller}
+        if dynamic_voters
+        else {"controller.quorum.voters": f"{node_id}@{controller}"}
+    )
+    lines = {
+        "process.roles": roles,
+        "node.id": str(node_id),
+        "controller.listener.names": "CONTROLLER",
+        "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items()),
+        "listener.security.protocol.map": ",".join(f"{n}:{p}" for n, p in protocols.items()),
+        "log.dirs": str(home / "log"),
+        **quorum,
+        **(settings or {}),
+    }
+    home.mkdir(parents=True)
+    properties = home / "server.properties"
+    properties.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+    standalone = ["--standalone"] if dynamic_voters else []
+    kafka.run(STORAGE, "format", "-t", cluster_id, "-c", properties, *standalone, *format_arguments)
+    return Plan(kafka, node_id, home, ports, properties)
+
+
+def _wait_until_listening(node: Node, port: int) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while True:
+        if node.process.poll() is not None:
+            raise ToolFailedError(f"node {node.node_id} died while starting: {node.said()}")
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            if time.monotonic() > deadline:
+                raise ToolFailedError(f"nobody listens at {port}: {node.said()}") from None
+            time.sleep(POLL_INTERVAL_S)
+        else:
+            return
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """SIGTERM, which Kafka takes for an orderly shutdown; SIGKILL if it does not obey."""
+    process.terminate()
+    try:
+        process.wait(timeout=STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        raise ToolFailedError(f"Kafka did not stop within {STOP_TIMEOUT_S} s") from None

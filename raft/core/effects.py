@@ -129,9 +129,9 @@ class SetTimer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FetchSnapshot:
-    """Fetch this snapshot from the leader, install it, report `SnapshotInstalled` (or `Failed`).
+    """Fetch this snapshot from the leader, then report `SnapshotFetched` (or `SnapshotFailed`).
 
-    Report `SnapshotProgress` with each piece. The log is not written meanwhile.
+    Report `SnapshotProgress` with each piece. The log is untouched until `InstallSnapshot`.
     """
 
     leader_id: NodeId
@@ -141,12 +141,20 @@ class FetchSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class AbandonSnapshot:
-    """Stop fetching a snapshot: another epoch began. What was fetched may be kept for resuming.
+    """Stop fetching a snapshot: another epoch began. What was fetched may be kept for resuming."""
 
-    `SnapshotInstalled` may still arrive if it had been reported before this was carried out.
+    snapshot_id: OffsetAndEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class InstallSnapshot:
+    """Empty the log, let it start at the snapshot's end, durably, before any later effect.
+
+    Then have the state machine load the snapshot. Appends that follow go to the new log.
     """
 
     snapshot_id: OffsetAndEpoch
+    generation: int
 
 
 class Committed(NamedTuple):
@@ -242,6 +250,7 @@ Effect: TypeAlias = (
     | SetTimer
     | FetchSnapshot
     | AbandonSnapshot
+    | InstallSnapshot
     | Committed
     | Lead
     | StepDown

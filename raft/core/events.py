@@ -12,14 +12,15 @@ Rules the core relies on:
 2. What is reported durable *is* durable: fdatasync has returned (for files that were renamed or
    deleted, the directory's fsync too). A flush that fails stops the process.
 3. Bytes of an `Append` are readable for the following effects (`RespondFetch`), flushed or not.
-   After `Append`, `AppendLeaderChange` or the driver's own write of a snapshot's end, flush soon
-   and report `AppendDurable`; one flush may cover many appends (group commit).
+   After `Append` and `AppendLeaderChange`, flush soon and report `AppendDurable`; one flush may
+   cover many appends (group commit).
 4. `AppendDurable` carries the `generation` of the newest `Append` or `Truncate` effect carried out
    when its flush *began*: a flush that began before a truncation vouches for nothing after it.
 5. Responses are matched to requests by the driver: `ResponseReceived` names the `request_id` that
    `Send` carried, whatever connection or correlation id was used. Each `Send` is followed by at
    most one `ResponseReceived` or `RequestFailed`; none at all is allowed (the core has timeouts).
-   When a connection is closed, its outstanding requests fail.
+   When a connection is closed, its outstanding requests fail. Closing it ourselves (`Reconnect`)
+   is no `PeerLost`.
 6. Inbound connections have ids that are never used twice by one process. Requests of one connection
    are reported in the order they came. Its responses are written in the order of their effects.
 7. Fetches of one group to one peer travel on a connection of their own; when the core says
@@ -179,8 +180,11 @@ class SnapshotProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotInstalled:
-    """The snapshot is durable and loaded, the log empty and starting at its end offset, durably."""
+class SnapshotFetched:
+    """The snapshot is complete, verified and durable under its final name, but not yet used.
+
+    The core answers with `InstallSnapshot`, unless the world moved on meanwhile.
+    """
 
     snapshot_id: OffsetAndEpoch
 
@@ -211,6 +215,6 @@ Event: TypeAlias = (
     | SnapshotTaken
     | LogStartMoved
     | SnapshotProgress
-    | SnapshotInstalled
+    | SnapshotFetched
     | SnapshotFailed
 )

@@ -94,12 +94,19 @@ class VoterSet:
     def is_voter(self, key: ReplicaKey) -> bool:
         """Is this node, with this disk, a voter? An unknown directory id matches any."""
         voter = self._voters.get(key.id)
-        return voter is not None and same_directory(voter.key.directory_id, key.directory_id)
+        return voter is not None and same_replica(voter.key, key)
 
 
-def same_directory(one: UUID, other: UUID) -> bool:
-    """Can these be the same disk? `ZERO_UUID` means unknown and matches any."""
-    return ZERO_UUID in (one, other) or one == other
+def same_replica(one: ReplicaKey, other: ReplicaKey) -> bool:
+    """Can these be the same node and disk? A directory id of `ZERO_UUID` is unknown: matches any.
+
+    >>> same_replica(ReplicaKey(NodeId(1), UUID(int=7)), ReplicaKey(NodeId(1)))
+    True
+    >>> same_replica(ReplicaKey(NodeId(1), UUID(int=7)), ReplicaKey(NodeId(1), UUID(int=8)))
+    False
+    """
+    one_disk, other_disk = one.directory_id, other.directory_id
+    return one.id == other.id and (ZERO_UUID in (one_disk, other_disk) or one_disk == other_disk)
 
 
 class VoterSetHistory:

@@ -1,0 +1,43 @@
+"""The core's settings; names and defaults are Kafka's where Kafka has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumConfig:
+    """Times in milliseconds, sizes in bytes. Source: KIP-595, Configurations.
+
+    Raises: ValueError naming the setting, if one is impossible.
+    """
+
+    election_timeout_ms: int = 1000  # waits T + uniform [0, T) for an election to succeed
+    fetch_timeout_ms: int = 2000  # a follower's patience; a leader's is 1.5 times this
+    election_backoff_max_ms: int = 1000  # longest wait of the last in line when a leader resigns
+    request_timeout_ms: int = 2000
+    retry_backoff_ms: int = 20  # doubles with each failure in a row
+    retry_backoff_max_ms: int = 500
+    fetch_max_wait_ms: int = 500  # how long our Fetches may wait at the leader
+    fetch_max_bytes: int = 8 * 1024 * 1024
+    max_uncommitted_bytes: int = 64 * 1024 * 1024  # proposals beyond are refused
+    failover_silence_ms: int = 100  # after losing the connection to the leader
+    failover_jitter_ms: int = 150  # then uniform [0, jitter), so that two do not collide
+    pre_vote_repeat_ms: int = 50
+    observer_session_ms: int = 300_000  # an observer silent for longer is forgotten
+    max_observers: int = 1000  # tracked at once; the one silent longest makes room
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if getattr(self, name) < (0 if name == "failover_jitter_ms" else 1):
+                raise ValueError(f"{name}={getattr(self, name)} is too small")
+        if self.fetch_max_wait_ms >= self.fetch_timeout_ms:
+            raise ValueError(
+                f"fetch_max_wait_ms={self.fetch_max_wait_ms} must be below "
+                f"fetch_timeout_ms={self.fetch_timeout_ms}, or waiting looks like a dead leader"
+            )
+
+    @property
+    def check_quorum_timeout_ms(self) -> int:
+        """A leader that a majority has not fetched from for this long resigns."""
+        return self.fetch_timeout_ms * 3 // 2

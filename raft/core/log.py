@@ -1,0 +1,218 @@
+"""The geometry of a replicated log: where it starts and ends, and which epoch wrote what.
+
+The core never reads a record. To replicate, it needs only offsets and, for each epoch, where its
+records begin: two logs that agree on the epoch of an offset agree on everything before it (Log
+Matching, Raft paper figure 3), so a follower that says "I hold everything below 90, and the record
+before it is of epoch 4" can be told with one bisection whether it may append, or where its log
+parts from the leader's.
+
+The surprise: an epoch's end is not stored. It is where the next epoch begins.
+
+Source: KIP-595, Fetch (diverging epoch); KIP-101 (why not by high watermark); KIP-630 (a log that
+starts at a snapshot).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import pairwise
+from typing import NamedTuple
+
+from raft.core.messages import EpochEnd
+from records.types import Epoch, Offset, OffsetAndEpoch
+
+
+class EpochStart(NamedTuple):
+    """The first offset of an epoch in this log."""
+
+    epoch: Epoch
+    start_offset: Offset
+
+
+class LogState:
+    """One replica's log as the core knows it; all end offsets are exclusive.
+
+    `generation` counts truncations and resets: a flush that began before one vouches for nothing
+    written after it.
+
+    >>> log = LogState(epochs=(EpochStart(Epoch(1), Offset(0)), EpochStart(Epoch(3), Offset(5))),
+    ...                end_offset=Offset(9))
+    >>> log.end_of_epoch(Epoch(2))
+    EpochEnd(epoch=1, end_offset=5)
+    """
+
+    __slots__ = (
+        "_epochs",
+        "end_offset",
+        "flushed_end_offset",
+        "generation",
+        "high_watermark",
+        "last_epoch",
+        "snapshot_id",
+        "start_epoch",
+        "start_offset",
+    )
+
+    def __init__(
+        self,
+        *,
+        start_offset: Offset = Offset(0),  # noqa: B008
+        start_epoch: Epoch = Epoch(0),  # noqa: B008
+        end_offset: Offset = Offset(0),  # noqa: B008
+        epochs: tuple[EpochStart, ...] = (),
+        snapshot_id: OffsetAndEpoch | None = None,
+    ) -> None:
+        """A log as found after recovery: everything in it is flushed.
+
+        Args:    start_offset, end_offset: of the log.
+                 start_epoch: of the record before `start_offset` (from the snapshot that ends
+                 there); 0 if the log starts at 0.
+                 epochs: the epochs of the records in [start_offset, end_offset), in order.
+                 snapshot_id: of the newest snapshot, None if there is none or only the bootstrap.
+        Raises:  ValueError if these contradict each other.
+        """
+        self.start_offset = start_offset
+        self.start_epoch = start_epoch
+        self.end_offset = end_offset
+        self.flushed_end_offset = end_offset
+        self.generation = 0
+        self.snapshot_id = snapshot_id
+        self._epochs: list[EpochStart] = list(epochs)
+        self.last_epoch: Epoch = epochs[-1].epoch if epochs else start_epoch
+        # A snapshot holds only what was committed; of the rest we know nothing until a leader tells
+        self.high_watermark: Offset | None = snapshot_id.offset if snapshot_id else None
+        in_order = all(
+            one.epoch < two.epoch and one.start_offset < two.start_offset
+            for one, two in pairwise(epochs)
+        )
+        inside = not epochs or (
+            start_offset <= epochs[0].start_offset and epochs[-1].start_offset < end_offset
+        )
+        covered = start_offset == 0 or (
+            snapshot_id is not None and start_offset <= snapshot_id.offset <= end_offset
+        )
+        nonempty_has_epochs = bool(epochs) or start_offset == end_offset
+        if not (start_offset <= end_offset and in_order and inside and nonempty_has_epochs):
+            raise ValueError(f"log geometry contradicts itself: {self}, epochs={epochs}")
+        if not covered:
+            raise ValueError(f"log starts past 0 and has no snapshot within it: {self}")
+
+    def __repr__(self) -> str:
+        return (
+            f"LogState(start={self.start_offset}, end={self.end_offset}, "
+            f"flushed={self.flushed_end_offset}, hw={self.high_watermark}, "
+            f"last_epoch={self.last_epoch}, snapshot={self.snapshot_id})"
+        )
+
+    @property
+    def epochs(self) -> tuple[EpochStart, ...]:
+        """The epochs in the log, oldest first; what `leader-epoch-checkpoint` holds."""
+        return tuple(self._epochs)
+
+    def end_of_epoch(self, epoch: Epoch) -> EpochEnd:
+        """The largest epoch in the log that is ≤ `epoch`, and where it ends (exclusive).
+
+        If all epochs are larger, the log holds nothing that old: its start, and the epoch before.
+        """
+        index = bisect_right(self._epochs, epoch, key=_epoch_of)
+        end = self.end_offset if index == len(self._epochs) else self._epochs[index].start_offset
+        if index == 0:
+            return EpochEnd(self.start_epoch, self.start_offset)
+        return EpochEnd(self._epochs[index - 1].epoch, end)
+
+    def epoch_before(self, offset: Offset) -> Epoch:
+        """The epoch of the record before `offset`; 0 at the very beginning."""
+        index = bisect_right(self._epochs, offset - 1, key=_start_of)
+        return self._epochs[index - 1].epoch if index else self.start_epoch
+
+    def judge_fetch(
+        self, fetch_offset: Offset, last_fetched_epoch: Epoch
+    ) -> EpochEnd | OffsetAndEpoch | None:
+        """May a replica that holds everything below `fetch_offset` go on from there?
+
+        Returns: None if so; where the logs part, if they do; the snapshot to fetch first, if the
+        log no longer reaches back that far, or the replica is empty and a snapshot is the quicker
+        way.
+        Source:  KIP-595, Fetch; KIP-630, Fetch; upstream's validateOffsetAndEpoch.
+        """
+        if self.start_offset > 0:
+            if (
+                fetch_offset < self.start_offset
+                or (fetch_offset == self.start_offset and last_fetched_epoch != self.start_epoch)
+                or last_fetched_epoch < self.start_epoch
+            ):
+                assert self.snapshot_id is not None, f"log start without snapshot: {self}"
+                return self.snapshot_id
+        elif fetch_offset == 0:
+            return self.snapshot_id
+        end = self.end_of_epoch(last_fetched_epoch)
+        if end.epoch != last_fetched_epoch or end.end_offset < fetch_offset:
+            return end
+        return None
+
+    def truncation_point(self, diverging: EpochEnd) -> Offset:
+        """Where to cut, told by the leader where *its* log leaves the epochs we share.
+
+        If we know that epoch, the shorter of the two ends. If not, the end of the largest epoch
+        below it that we do know: the next Fetch will compare that one.
+        """
+        ours = self.end_of_epoch(diverging.epoch)
+        if ours.epoch == diverging.epoch:
+            return min(ours.end_offset, diverging.end_offset)
+        return ours.end_offset
+
+    def append(self, base_offset: Offset, end_offset: Offset, epoch: Epoch) -> None:
+        """Records of `epoch` were appended at [base_offset, end_offset)."""
+        assert base_offset == self.end_offset, f"gap: append at {base_offset} to {self}"
+        assert end_offset > base_offset, f"append of nothing at {base_offset}"
+        assert epoch >= self.last_epoch, f"epoch {epoch} appended to {self}"
+        if epoch > self.last_epoch or not self._epochs:
+            self._epochs.append(EpochStart(epoch, base_offset))
+            self.last_epoch = epoch
+        self.end_offset = end_offset
+
+    def truncate(self, end_offset: Offset) -> None:
+        """Forget everything from `end_offset` on; never what is committed."""
+        assert end_offset <= self.end_offset, f"truncation to {end_offset} grows {self}"
+        assert end_offset >= self.start_offset, f"truncation to {end_offset} before start of {self}"
+        assert self.high_watermark is None or end_offset >= self.high_watermark, (
+            f"truncation to {end_offset} would drop committed records of {self}"
+        )
+        while self._epochs and self._epochs[-1].start_offset >= end_offset:
+            self._epochs.pop()
+        self.last_epoch = self._epochs[-1].epoch if self._epochs else self.start_epoch
+        self.end_offset = end_offset
+        self.flushed_end_offset = min(self.flushed_end_offset, end_offset)
+        self.generation += 1
+
+    def move_start(self, start_offset: Offset) -> None:
+        """Records below `start_offset` were dropped; a snapshot at or above it exists."""
+        assert self.start_offset <= start_offset, f"log start to {start_offset}, backwards: {self}"
+        assert self.snapshot_id is not None, f"log start to {start_offset} without snapshot: {self}"
+        assert start_offset <= self.snapshot_id.offset, f"log start past the snapshot: {self}"
+        self.start_epoch = self.epoch_before(start_offset)
+        self.start_offset = start_offset
+        # The epoch running at the new start stays, beginning there; older ones go.
+        keep = bisect_right(self._epochs, start_offset, key=_start_of) - 1
+        if keep >= 0:
+            running = self._epochs[keep]
+            del self._epochs[:keep]
+            self._epochs[0] = EpochStart(running.epoch, start_offset)
+        if start_offset == self.end_offset:
+            self._epochs.clear()
+
+    def reset_to(self, snapshot_id: OffsetAndEpoch) -> None:
+        """The log was emptied and starts where the snapshot ends."""
+        self.start_offset = self.end_offset = self.flushed_end_offset = snapshot_id.offset
+        self.start_epoch = self.last_epoch = snapshot_id.epoch
+        self._epochs.clear()
+        self.snapshot_id = snapshot_id
+        self.generation += 1
+
+
+def _epoch_of(entry: EpochStart) -> Epoch:
+    return entry.epoch
+
+
+def _start_of(entry: EpochStart) -> Offset:
+    return entry.start_offset

@@ -60,7 +60,9 @@ class Epochs:
         if self._entries:
             last = self._entries[-1]
             assert last.epoch < epoch, f"epoch went backwards: {last} -> {epoch}"
-            assert last.start_offset < start_offset, f"epoch without records: {last}, {epoch}"
+            assert last.start_offset <= start_offset, f"epoch backwards: {last}, {start_offset}"
+            if last.start_offset == start_offset:  # all its records lie below the log start
+                self._entries.pop()
         self._entries.append(EpochStart(epoch, start_offset))
         self.dirty = True
 

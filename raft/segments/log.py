@@ -98,7 +98,7 @@ class Log:
         self._unflushed = [segments[-1]]  # those with bytes a flush must still cover, in order
         self._names_unflushed = False  # a segment was created since the directory was synced
         self._recorded_at = clock()
-        self._flushing = threading.Lock()  # also held by whatever deletes bytes
+        self._flushing = threading.RLock()  # also held by whatever deletes bytes
         self._failure: StorageError | None = None
 
     # --- opening and closing -----------------------------------------------------------------
@@ -440,7 +440,8 @@ class Log:
     def truncate_to(self, offset: int) -> Offset:
         """Drop every batch that ends after `offset`; the new log end, durable on return.
 
-        The log end is `offset` if a batch starts there, else the start of the batch that holds it.
+        The log end is `offset` if a batch starts there, else the start of the batch that holds it
+        (the log start, if that lies inside the same batch).
         Raises:  OffsetOutOfRangeError below the log start; WriteFailedError, DiskFullError,
                  LogFailedError (a log cut half way refuses further writes).
         """
@@ -457,7 +458,10 @@ class Log:
             keep = bisect_right(self._bases, offset)
             segment = self._segments[keep - 1]
             position = segment.locate(offset)
-            end = max(segment.header_at(position).base_offset, self.log_start_offset)
+            end = segment.header_at(position).base_offset
+            if end < self.log_start_offset:  # the log start lies inside that batch
+                self.reset_to(self.log_start_offset)
+                return self._log_end_offset
             try:
                 self._truncate(keep, position, end)
             except OSError as error:

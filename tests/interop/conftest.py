@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -74,9 +75,11 @@ def written_by_kafka(
             partial = base / "kafka.partial"
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir()
-            recording.keep(write_log(kafka, base / "node"), partial / recording.DYNAMIC)
-            static = write_static_voter_log(kafka, base / "controller")
-            recording.keep(static, partial / recording.STATIC)
+            with ThreadPoolExecutor(2) as pool:  # a node's start is mostly waiting
+                dynamic = pool.submit(write_log, kafka, base / "node")
+                static = pool.submit(write_static_voter_log, kafka, base / "controller")
+            recording.keep(dynamic.result(), partial / recording.DYNAMIC)
+            recording.keep(static.result(), partial / recording.STATIC)
             recording.describe(kafka, partial)
             partial.rename(home)
             if request.config.getoption("--record-kafka", default=False):

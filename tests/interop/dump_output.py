@@ -59,12 +59,13 @@ def parse(text: str) -> dict[Path, list[DumpedBatch]]:
         elif line.startswith("| offset: "):
             batches[-1].records.append(_parse_record(line))
         else:
-            known = line.startswith(("Snapshot end offset: ", "Log starting offset: "))
+            known = line.startswith(_HEADINGS)
             assert known, f"a line of another kind: {line!r}"
     return files
 
 
-_RECORD = re.compile(r"\| offset: (\d+) .*? headerKeys: \[\] (?:payload: )?(\w+ )?(\{.*\})$")
+_HEADINGS = ("Snapshot end offset: ", "Log starting offset: ", "KRaft bootstrap snapshot")
+_RECORD = re.compile(r"\| offset: (\d+) .*? headerKeys: \[\] (?:payload: )?(\w+:? )?(\{.*\})$")
 
 
 def _parse_record(line: str) -> DumpedRecord:
@@ -73,5 +74,5 @@ def _parse_record(line: str) -> DumpedRecord:
     offset, control, content = match.groups()
     data = json.loads(content)
     if control:
-        return DumpedRecord(int(offset), control.strip(), data["version"], data)
+        return DumpedRecord(int(offset), control.rstrip(": "), data["version"], data)
     return DumpedRecord(int(offset), data["type"], data["version"], data["data"])

@@ -6,7 +6,7 @@ upstream has given that number to something else.
 
 from typing import Final, NamedTuple
 
-from records.rpc import chunks, cluster, coordinator, fetch, produce, quorum
+from records.rpc import chunks, cluster, coordinator, fetch, list_offsets, produce, quorum
 from records.rpc.base import Request, Response
 
 
@@ -39,6 +39,7 @@ __all__ = [
     "cluster",
     "coordinator",
     "fetch",
+    "list_offsets",
     "produce",
     "quorum",
 ]

@@ -1,0 +1,331 @@
+"""Fetch and FetchSnapshot on the wire: the messages that carry the log.
+
+A Fetch names its group by topic (up to version 12) or topic id (from 13), its sender by a field
+(up to 14) or a tagged structure (from 15). Record bytes are never copied here: those received stay
+views into the receive buffer, those sent are handed on as they are.
+
+Received batches are checked (length, magic, CRC) and then travel as *runs*: neighbours of one
+epoch with no gap between them become one `Batch` of the core, which asks only where batches end.
+A fetched megabyte of tiny batches then costs the core one append, not thousands. What follows a bad
+batch is dropped; the next Fetch asks for it again.
+
+Source: KIP-595, Fetch; KIP-516 (topic ids); KIP-903 (ReplicaState); KIP-1166 (high watermark).
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from raft.core import messages as core
+from raft.core.errors import ErrorCode
+from raft.core.voters import ReplicaKey
+from raft.wire import (
+    Answering,
+    BadRequestError,
+    Group,
+    GroupRef,
+    UnexpectedAnswerError,
+    WireError,
+    checked_epoch,
+    checked_node,
+    checked_offset,
+    known_error,
+    only,
+    optional_node,
+    wire_node,
+)
+from records.batch import BatchHeader, iter_batches
+from records.errors import RecordError
+from records.rpc import fetch as rpc
+from records.types import ZERO_UUID, Epoch, NodeId, Offset, OffsetAndEpoch
+
+UNKNOWN_HIGH_WATERMARK: Final = -1
+_TOPIC_IDS_FROM: Final = 13
+_REPLICA_STATE_FROM: Final = 15
+_HIGH_WATERMARK_FROM: Final = 18
+
+Partition = rpc.FetchResponse.FetchableTopicResponse.PartitionData
+Topic = rpc.FetchResponse.FetchableTopicResponse
+
+
+class Run(NamedTuple):
+    """Batches back to back, one epoch, no gap: the `data` of a core `Batch` received or read."""
+
+    view: memoryview
+    headers: tuple[BatchHeader, ...]
+
+
+# --- sent by a replica ---------------------------------------------------------------------------
+
+
+def write_fetch(group: Group, request: core.FetchRequest, version: int) -> rpc.FetchRequest:
+    """The RPC for a replica's Fetch at a version."""
+    topic = rpc.FetchRequest.FetchTopic
+    high_watermark = request.high_watermark
+    partition = topic.FetchPartition(
+        partition=group.partition,
+        current_leader_epoch=request.epoch,
+        fetch_offset=request.fetch_offset,
+        last_fetched_epoch=request.last_fetched_epoch,
+        partition_max_bytes=request.max_bytes,
+        replica_directory_id=request.replica.directory_id,
+        high_watermark=UNKNOWN_HIGH_WATERMARK if high_watermark is None else high_watermark,
+    )
+    with_ids = version >= _TOPIC_IDS_FROM
+    with_state = version >= _REPLICA_STATE_FROM
+    state = rpc.FetchRequest.ReplicaState
+    return rpc.FetchRequest(
+        cluster_id=request.cluster_id,
+        replica_id=-1 if with_state else request.replica.id,
+        replica_state=state(replica_id=request.replica.id) if with_state else state(),
+        max_wait_ms=request.max_wait_ms,
+        min_bytes=0,
+        max_bytes=request.max_bytes,
+        topics=(
+            topic(
+                topic="" if with_ids else group.topic,
+                topic_id=group.topic_id if with_ids else ZERO_UUID,
+                partitions=(partition,),
+            ),
+        ),
+    )
+
+
+def read_fetch_response(message: rpc.FetchResponse) -> core.FetchResponse:
+    """What a leader answered. Raises UnexpectedAnswerError."""
+    top = known_error(message.error_code, "Fetch")
+    if top is not ErrorCode.NONE:
+        return core.FetchResponse(error=top, leader_id=None, epoch=Epoch(0))
+    if len(message.responses) != 1 or len(message.responses[0].partitions) != 1:
+        raise UnexpectedAnswerError(0, "Fetch answer not about one group")
+    partition = message.responses[0].partitions[0]
+    error = known_error(partition.error_code, "Fetch")
+    leader = partition.current_leader
+    if leader.leader_epoch < 0:
+        raise UnexpectedAnswerError(error, f"Fetch answer of epoch {leader.leader_epoch}")
+    diverging, snapshot = partition.diverging_epoch, partition.snapshot_id
+    high_watermark, log_start = partition.high_watermark, partition.log_start_offset
+    return core.FetchResponse(
+        error=error,
+        leader_id=optional_node(leader.leader_id),
+        epoch=Epoch(leader.leader_epoch),
+        high_watermark=Offset(high_watermark) if high_watermark >= 0 else None,
+        log_start_offset=Offset(log_start) if log_start >= 0 else None,
+        diverging=(
+            core.EpochEnd(Epoch(diverging.epoch), Offset(diverging.end_offset))
+            if diverging.epoch >= 0 and diverging.end_offset >= 0
+            else None
+        ),
+        snapshot_id=(
+            OffsetAndEpoch(Offset(snapshot.end_offset), Epoch(snapshot.epoch))
+            if snapshot.epoch >= 0 and snapshot.end_offset >= 0
+            else None
+        ),
+        batches=read_batches(partition.records) if partition.records else (),
+    )
+
+
+def read_batches(records: bytes | memoryview) -> tuple[core.Batch, ...]:
+    """The sound batches at the beginning of `records`, as runs; what comes after is dropped."""
+    view = memoryview(records)
+    runs: list[core.Batch] = []
+    headers: list[BatchHeader] = []
+    start = position = 0
+
+    def close_run() -> None:
+        nonlocal start
+        if headers:
+            first, last = headers[0], headers[-1]
+            run = Run(view[start:position], tuple(headers))
+            runs.append(
+                core.Batch(
+                    first.base_offset, last.end_offset, first.leader_epoch, position - start, run
+                )
+            )
+            headers.clear()
+        start = position
+
+    try:
+        for batch in iter_batches(view, allow_partial_tail=True):
+            header = batch.header
+            if headers and (
+                header.base_offset != headers[-1].end_offset
+                or header.leader_epoch != headers[0].leader_epoch
+            ):
+                close_run()
+            headers.append(header)
+            position = batch.position + header.size_bytes
+    except RecordError:
+        pass  # dropped with all after it, as upstream does since KAFKA-18723
+    close_run()
+    return tuple(runs)
+
+
+# --- received by a leader ------------------------------------------------------------------------
+
+
+class FetchForm(NamedTuple):
+    """How a Fetch named its group, so that the answer names it the same way."""
+
+    topic: str
+    topic_id: UUID
+
+
+def replica_of(message: rpc.FetchRequest) -> NodeId | None:
+    """Which replica fetches; None if it is a consumer."""
+    state_id = message.replica_state.replica_id
+    return optional_node(state_id if state_id >= 0 else message.replica_id)
+
+
+def fetch_ref(message: rpc.FetchRequest, version: int) -> tuple[GroupRef, FetchForm]:
+    """The one group that a Fetch names. Raises BadRequestError."""
+    topic = only(message.topics, "topics")
+    partition = only(topic.partitions, "partitions")
+    name = topic.topic_id if version >= _TOPIC_IDS_FROM else topic.topic
+    return GroupRef(name, partition.partition), FetchForm(topic.topic, topic.topic_id)
+
+
+def read_fetch(message: rpc.FetchRequest, version: int) -> core.FetchRequest:
+    """A replica's Fetch. Raises BadRequestError."""
+    partition = message.topics[0].partitions[0]
+    replica = replica_of(message)
+    if replica is None:
+        raise BadRequestError("a consumer's Fetch")
+    if version < _HIGH_WATERMARK_FROM:
+        high_watermark: Offset | None = core.MAX_OFFSET
+    elif partition.high_watermark < 0:
+        high_watermark = None
+    else:
+        high_watermark = Offset(partition.high_watermark)
+    return core.FetchRequest(
+        cluster_id=message.cluster_id,
+        replica=ReplicaKey(replica, partition.replica_directory_id),
+        epoch=checked_epoch(partition.current_leader_epoch),
+        fetch_offset=checked_offset(partition.fetch_offset),
+        last_fetched_epoch=checked_epoch(partition.last_fetched_epoch),
+        high_watermark=high_watermark,
+        max_wait_ms=max(0, message.max_wait_ms),
+        max_bytes=max(0, min(message.max_bytes, partition.partition_max_bytes)),
+    )
+
+
+def write_fetch_response(
+    response: core.FetchResponse,
+    to: Answering,
+    form: FetchForm,
+    records: bytes | memoryview = b"",
+) -> rpc.FetchResponse:
+    """The RPC for an answer; `records` are whole batches, handed on as they are."""
+    if response.error is ErrorCode.INCONSISTENT_CLUSTER_ID:
+        return rpc.FetchResponse(error_code=response.error, responses=())
+    diverging, snapshot = response.diverging, response.snapshot_id
+    high_watermark, log_start = response.high_watermark, response.log_start_offset
+    partition = Partition(
+        partition_index=to.group.partition,
+        error_code=response.error,
+        high_watermark=-1 if high_watermark is None else high_watermark,
+        last_stable_offset=-1 if high_watermark is None else high_watermark,
+        log_start_offset=-1 if log_start is None else log_start,
+        diverging_epoch=(
+            Partition.EpochEndOffset(epoch=diverging.epoch, end_offset=diverging.end_offset)
+            if diverging
+            else Partition.EpochEndOffset()
+        ),
+        current_leader=Partition.LeaderIdAndEpoch(
+            leader_id=wire_node(response.leader_id), leader_epoch=response.epoch
+        ),
+        snapshot_id=(
+            Partition.SnapshotId(end_offset=snapshot.offset, epoch=snapshot.epoch)
+            if snapshot
+            else Partition.SnapshotId()
+        ),
+        aborted_transactions=None,
+        records=records,
+    )
+    endpoint = to.leader_endpoint
+    nodes: tuple[rpc.FetchResponse.NodeEndpoint, ...] = ()
+    if response.leader_id is not None and endpoint is not None:
+        node = rpc.FetchResponse.NodeEndpoint
+        nodes = (node(node_id=response.leader_id, host=endpoint.host, port=endpoint.port),)
+    return rpc.FetchResponse(
+        responses=(Topic(topic=form.topic, topic_id=form.topic_id, partitions=(partition,)),),
+        node_endpoints=nodes,
+    )
+
+
+def refuse_fetch(ref: GroupRef, form: FetchForm, error: int | None = None) -> rpc.FetchResponse:
+    """A partition error and nothing else; None: the error for a group this node does not have."""
+    if error is None:
+        by_id = isinstance(ref.topic, UUID)
+        error = WireError.UNKNOWN_TOPIC_ID if by_id else WireError.UNKNOWN_TOPIC_OR_PARTITION
+    partition = Partition(
+        partition_index=ref.partition,
+        error_code=error,
+        high_watermark=-1,
+        aborted_transactions=None,
+        records=b"",
+    )
+    return rpc.FetchResponse(
+        responses=(Topic(topic=form.topic, topic_id=form.topic_id, partitions=(partition,)),)
+    )
+
+
+# --- snapshots -----------------------------------------------------------------------------------
+
+SnapshotTopic = rpc.FetchSnapshotResponse.TopicSnapshot
+
+
+def read_fetch_snapshot(
+    message: rpc.FetchSnapshotRequest,
+) -> tuple[GroupRef, core.FetchSnapshotRequest]:
+    """Whose snapshot is asked for, and from where on. Raises BadRequestError."""
+    topic = only(message.topics, "topics")
+    partition = only(topic.partitions, "partitions")
+    snapshot = partition.snapshot_id
+    return GroupRef(topic.name, partition.partition), core.FetchSnapshotRequest(
+        cluster_id=message.cluster_id,
+        replica=ReplicaKey(checked_node(message.replica_id), partition.replica_directory_id),
+        epoch=checked_epoch(partition.current_leader_epoch),
+        snapshot_id=OffsetAndEpoch(
+            checked_offset(snapshot.end_offset), checked_epoch(snapshot.epoch)
+        ),
+        position=max(-1, partition.position),
+        max_bytes=max(0, message.max_bytes),
+    )
+
+
+def refuse_fetch_snapshot(
+    message: rpc.FetchSnapshotRequest,
+    ref: GroupRef,
+    error: int,
+    *,
+    leader_id: NodeId | None = None,
+    epoch: int = -1,
+    to: Answering | None = None,
+) -> rpc.FetchSnapshotResponse:
+    """An answer without bytes; the cluster's mismatch is an error of the whole answer."""
+    if error == ErrorCode.INCONSISTENT_CLUSTER_ID:
+        return rpc.FetchSnapshotResponse(error_code=error, topics=())
+    asked = message.topics[0].partitions[0].snapshot_id
+    data = SnapshotTopic.PartitionSnapshot
+    partition = data(
+        index=ref.partition,
+        error_code=error,
+        snapshot_id=data.SnapshotId(end_offset=asked.end_offset, epoch=asked.epoch),
+        current_leader=data.LeaderIdAndEpoch(leader_id=wire_node(leader_id), leader_epoch=epoch),
+        size=0,
+        position=0,
+        unaligned_records=b"",
+    )
+    endpoint = to.leader_endpoint if to else None
+    node = rpc.FetchSnapshotResponse.NodeEndpoint
+    nodes = (
+        (node(node_id=leader_id, host=endpoint.host, port=endpoint.port),)
+        if endpoint is not None and leader_id is not None
+        else ()
+    )
+    return rpc.FetchSnapshotResponse(
+        topics=(SnapshotTopic(name=str(ref.topic), partitions=(partition,)),),
+        node_endpoints=nodes,
+    )

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.segments.model import LogAndModel
+from raft.segments.segment import segment_name
+from tests.segments.model import DIRECTORY, LogAndModel
 from tests.simulation.disk import PowerLoss, SimulatedDisk
+
+APPEND = st.tuples(st.just("append"), st.integers(1, 2), st.sampled_from([50, 120, 300]))
+"""Few sizes, so that a segment that should be gone often fits where it was."""
 
 OPERATIONS = st.lists(
     st.one_of(
-        st.tuples(st.just("append"), st.integers(1, 3), st.integers(2, 150)),
-        st.tuples(st.just("append"), st.integers(1, 3), st.integers(2, 150)),
-        st.tuples(st.just("append"), st.integers(1, 3), st.integers(2, 150)),
+        APPEND,
+        APPEND,
+        APPEND,
         st.tuples(st.just("flush")),
         st.tuples(st.just("flush")),
         st.tuples(st.just("next_epoch")),
@@ -58,11 +63,42 @@ def test_flushed_data_survives_and_truncated_data_stays_away_whenever_the_power_
     model = LogAndModel(disk)
     for operations, steps, crashes_while_opening in rounds:
         disk.power_loss_at = disk.steps + steps
-        try:
+        with contextlib.suppress(PowerLoss):
             run(model, operations)
-        except PowerLoss:
-            pass
         model.crash_and_recover(rng, crashes_while_opening=crashes_while_opening)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_truncated_segment_stays_away_where_it_would_fit_again(seed):
+    """The one before it ends, flushed, exactly where the deleted one began. DESIGN §5."""
+    model = LogAndModel(SimulatedDisk())
+    run(model, [("append", 1, 300)] * 3)  # one segment each
+    run(model, [("flush",), ("truncate", 0.0), ("append", 1, 300), ("flush",)])
+    model.crash_and_recover(random.Random(seed))
+    assert model.log.log_end_offset == 1
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_segment_cut_by_recovery_stays_away_where_it_would_fit_again(seed):
+    rng = random.Random(seed)
+    model = LogAndModel(SimulatedDisk())
+    run(model, [("append", 1, 300)] * 3)
+    model.log.flush()
+    model.disk.replace(DIRECTORY / "recovery-point", _recovery_point_of_an_empty_log())
+    model.disk.flip_bit(DIRECTORY / segment_name(0), 100)
+    model.contents = model.contents.__class__(0, model.contents.batches, 0)
+    model.allowed = [model.contents]
+    model.crash_and_recover(rng)
+    assert model.log.log_end_offset == 0
+    run(model, [("append", 1, 300), ("flush",)])
+    model.crash_and_recover(rng)
+    assert model.log.log_end_offset == 1
+
+
+def _recovery_point_of_an_empty_log() -> bytes:
+    disk = SimulatedDisk()
+    LogAndModel(disk)
+    return disk.content(DIRECTORY / "recovery-point")
 
 
 STORY = [

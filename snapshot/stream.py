@@ -57,7 +57,7 @@ def iter_file_batches(
             raise DamagedFileError(
                 path=path, position=position, offset=error.offset, reason=error.reason
             ) from None
-        yield batch._replace(position=position)
+        yield Batch(position, batch.header, batch.view)
         position += batch.header.size_bytes
 
 

@@ -1,0 +1,85 @@
+"""The front door: `esker COMMAND`.
+
+Each command lives in a module of its own under `esker.commands`, imported only when it is asked
+for, so that `esker dump-log` does not wait for what a broker needs. A module offers `app`, a Typer
+with one command or a group of them.
+
+Python without assertions is refused: they are part of the design, since stopping beats spreading a
+wrong log.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from importlib.metadata import version as installed_version
+from typing import Annotated, Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+COMMANDS: Final = {
+    "dump-log": "esker.commands.dump_log",
+    "quorum": "esker.commands.quorum",
+}
+"""Name on the command line, and the module with its `app`."""
+
+EXAMPLE = "Example: esker dump-log data/__cluster_metadata-0/*.log | less"
+
+USAGE: Final = 2
+
+
+class LazyCommands(TyperGroup):
+    """Imports a command's module when the command is used or listed."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = dict.fromkeys(COMMANDS)  # type: ignore[arg-type] (names to list, suggest)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 (Typer's signature)
+        module = COMMANDS.get(cmd_name)
+        if module is None:
+            return None
+        command = typer.main.get_command(importlib.import_module(module).app)
+        command.name = cmd_name
+        return command
+
+
+app = typer.Typer(
+    cls=LazyCommands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    epilog=EXAMPLE,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"esker {installed_version('esker')}")
+        raise typer.Exit
+
+
+@app.callback()
+def esker(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print and exit."),
+    ] = False,
+) -> None:
+    """Esker: a Kafka-compatible diskless streaming store with a KRaft quorum, in Python."""
+
+
+def main() -> None:
+    """The entry point of the `esker` command."""
+    if not __debug__:
+        print(
+            "esker: refuses to run with assertions off; start it without -O and PYTHONOPTIMIZE",
+            file=sys.stderr,
+        )
+        raise SystemExit(USAGE)
+    app()
+
+
+if __name__ == "__main__":
+    main()

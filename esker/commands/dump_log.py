@@ -1,0 +1,220 @@
+"""`esker dump-log`: what is in a log's files, as a table, as JSON lines, or whether it is sound.
+
+Nothing is changed, whatever the files hold. One file's damage does not keep the next from being
+shown: all are read, and the exit code is that of the worst.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Final, Protocol
+
+import typer
+
+from esker.dump.batches import read_batches_file
+from esker.dump.checks import Progress, verify
+from esker.dump.human import (
+    HumanPrinter,
+    Paint,
+    no_paint,
+    on_one_line,
+    printable,
+    tally_text,
+)
+from esker.dump.items import BatchItem, Item
+from esker.dump.kinds import Kind, UnknownKindError, kind_of
+from esker.dump.lines import LinePrinter, error_line, verified_line
+from esker.dump.small import ReadOnly, read_small
+from records.errors import RecordError
+from snapshot.errors import TruncatedFileError
+
+app = typer.Typer(add_completion=False)
+
+EXAMPLE = "Example: esker dump-log --verify data/__cluster_metadata-0/*.log"
+
+PIPED_WIDTH: Final = 100
+PROGRESS_FROM_BYTES: Final = 32 * 1024 * 1024
+"""Smaller files are done before a bar could be read."""
+
+OK: Final = 0
+DAMAGED: Final = 1
+UNREADABLE: Final = 2  # also what a wrong command line gives
+BROKEN_PIPE: Final = 141  # as a shell counts a process that died of SIGPIPE
+
+
+class Printer(Protocol):
+    def render(self, item: Item) -> str: ...
+
+
+@app.command(name="dump-log", epilog=EXAMPLE, no_args_is_help=True)
+def dump_log(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE", help="Segments, checkpoints, indexes, small files."),
+    ],
+    check: Annotated[
+        bool, typer.Option("--verify", help="Print no contents, only whether each file is sound.")
+    ] = False,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="With --verify: decode every record, too. Slower.")
+    ] = False,
+    allow_gaps: Annotated[
+        bool,
+        typer.Option("--allow-gaps", help="With --verify: offsets may skip (compacted topics)."),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object a line, for programs.")
+    ] = False,
+) -> None:
+    """Show what the files of a log hold: batches, typed records, index entries, election state.
+
+    Exit code 0: every file is sound. 1: one is damaged; its position is printed.
+    2: one could not be read at all.
+    """
+    if (deep or allow_gaps) and not check:
+        raise typer.BadParameter("goes with --verify", param_hint="--deep, --allow-gaps")
+    try:
+        code = _run(paths, check=check, deep=deep, allow_gaps=allow_gaps, as_json=as_json)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes once more at exit; there must be something to flush into.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = BROKEN_PIPE
+    raise typer.Exit(code)
+
+
+def _run(paths: list[Path], *, check: bool, deep: bool, allow_gaps: bool, as_json: bool) -> int:
+    printer: Printer = LinePrinter() if as_json else _human_printer()
+    code = OK
+    for path in paths:
+        kind = None
+        try:
+            kind = kind_of(path)
+            if check:
+                _print(_verified(path, kind, deep=deep, allow_gaps=allow_gaps, as_json=as_json))
+            else:
+                _show(path, kind, printer)
+        except RecordError as error:
+            _report_damage(path, kind, error, as_json=as_json, check=check)
+            code = max(code, DAMAGED)
+        except BrokenPipeError:
+            raise
+        except (UnknownKindError, OSError) as error:
+            _report_unreadable(path, error, as_json=as_json)
+            code = UNREADABLE
+    return code
+
+
+def _verified(path: Path, kind: Kind, *, deep: bool, allow_gaps: bool, as_json: bool) -> str:
+    """Check a file and return the line that says it is sound. Errors: `verify`."""
+    with _progress(path) as progress:
+        tally = verify(ReadOnly(), path, kind, deep=deep, allow_gaps=allow_gaps, progress=progress)
+    if as_json:
+        return verified_line(path, kind, path.stat().st_size, tally)
+    return f"sound    {printable(path)}: {kind.value}, {tally_text(kind, tally)}"
+
+
+def _show(path: Path, kind: Kind, printer: Printer) -> None:
+    """Print a file's contents. Errors: `read_batches_file`, `read_small`."""
+    files = ReadOnly()
+    is_batches = kind in (Kind.SEGMENT, Kind.CHECKPOINT)
+    items = read_batches_file(files, path, kind) if is_batches else read_small(files, path, kind)
+    with _progress(path) as progress:
+        for item in items:
+            _print(printer.render(item))
+            if progress is not None and isinstance(item, BatchItem):
+                progress(item.position)
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text + "\n")
+
+
+def _report_damage(
+    path: Path, kind: Kind | None, error: RecordError, *, as_json: bool, check: bool
+) -> None:
+    """What is wrong, where the contents would be (for `--verify` and JSON), else on stderr."""
+    if as_json:
+        position, offset = getattr(error, "position", None), getattr(error, "offset", None)
+        reason = str(getattr(error, "reason", error))
+        _print(error_line(path, reason, position=position, offset=offset))
+        return
+    text = f"{on_one_line(str(error))}; {_advice(kind, error)}"
+    if check:
+        _print(f"DAMAGED  {text}")
+    else:
+        _complain(text)
+
+
+def _advice(kind: Kind | None, error: RecordError) -> str:
+    match kind:
+        case Kind.SEGMENT if isinstance(error, TruncatedFileError):
+            return "all before it is sound, and a node cuts off a torn end when it starts"
+        case Kind.SEGMENT:
+            return "all before it is sound; what follows is safe on the other replicas only"
+        case Kind.CHECKPOINT:
+            return "delete it and let its node take or fetch another"
+        case Kind.OFFSET_INDEX | Kind.TIME_INDEX:
+            return "delete it: a node makes it anew when it starts"
+        case _:
+            return "its node must not start with it"
+
+
+def _report_unreadable(path: Path, error: OSError | UnknownKindError, *, as_json: bool) -> None:
+    if path.is_dir():
+        reason = f"{path}: a directory; name the files in it, for example {path}/*.log"
+    elif isinstance(error, OSError):
+        reason = f"{path}: {error.strerror or error}"
+    else:
+        reason = str(error)
+    if as_json:
+        _print(error_line(path, reason, position=None, offset=None))
+    else:
+        _complain(on_one_line(reason))
+
+
+def _complain(text: str) -> None:
+    sys.stdout.flush()  # so that it stands after what it is about
+    print(f"esker: {text}", file=sys.stderr)
+
+
+def _human_printer() -> HumanPrinter:
+    """Colours and the terminal's width where there is a terminal; plain 100 columns elsewhere."""
+    if not sys.stdout.isatty():
+        return HumanPrinter(width=PIPED_WIDTH)
+    from rich.console import Console
+
+    console = Console()
+    return HumanPrinter(width=console.width, paint=_paint_of(console.color_system))
+
+
+def _paint_of(color_system: str | None) -> Paint:
+    if color_system is None:
+        return no_paint
+    codes = {"bold": "1", "dim": "2", "green": "32", "cyan": "36"}
+
+    def paint(text: str, style: str) -> str:
+        return f"\x1b[{codes[style]}m{text}\x1b[0m"
+
+    return paint
+
+
+@contextmanager
+def _progress(path: Path) -> Iterator[Progress | None]:
+    """A bar on stderr while a long file is read, unless the output itself is on the screen."""
+    quiet = not sys.stderr.isatty() or sys.stdout.isatty()
+    if quiet or path.stat().st_size < PROGRESS_FROM_BYTES:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
+        task = bar.add_task(printable(Path(path.name)), total=path.stat().st_size)
+        yield lambda position: bar.update(task, completed=position)

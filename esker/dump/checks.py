@@ -1,0 +1,84 @@
+"""`--verify`: is every byte of a file what it should be, or which is the first that is not?
+
+Checksums vouch for the records of a batch, so checking a file costs little more than reading it.
+`deep` also takes the records apart: bytes that were written wrong have a right checksum, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from esker.dump.batches import MALFORMED, check_segment_order, decode_records, origin_remark
+from esker.dump.items import Tally
+from esker.dump.kinds import Kind
+from esker.dump.small import ReadOnly, count_entries
+from raft.segments.files import Mode
+from records.batch import Batch
+from snapshot.errors import DamagedFileError
+from snapshot.reader import CheckpointReader
+from snapshot.stream import iter_file_batches
+
+Progress = Callable[[int], None]
+"""Told the position in the file, now and then."""
+
+
+def verify(
+    files: ReadOnly,
+    path: Path,
+    kind: Kind,
+    *,
+    deep: bool = False,
+    allow_gaps: bool = False,
+    progress: Progress | None = None,
+) -> Tally:
+    """Check a whole file; what was in it.
+
+    Args:    deep: also decode every record of a segment or checkpoint.
+             allow_gaps: a segment's offsets may skip some, as a compacted topic's do.
+    Raises:  DamagedFileError or CorruptFileError for the first thing that is wrong; OSError.
+    """
+    tally = Tally()
+    match kind:
+        case Kind.SEGMENT:
+            file = files.open(path, Mode.READ)
+            try:
+                batches = iter_file_batches(file, path)
+                in_order = check_segment_order(path, batches, allow_gaps=allow_gaps)
+                _count(path, in_order, tally, progress, deep=deep, strict=False)
+            finally:
+                file.close()
+        case Kind.CHECKPOINT:
+            with CheckpointReader(files, path) as reader:
+                _count(path, reader.batches(), tally, progress, deep=deep, strict=True)
+                assert reader.checkpoint is not None, f"{path} was not read to its end"
+                tally.remarks.append(origin_remark(reader.checkpoint))
+        case _:
+            count_entries(files, path, kind, tally)
+    return tally
+
+
+def _count(
+    path: Path,
+    batches: Iterator[Batch],
+    tally: Tally,
+    progress: Progress | None,
+    *,
+    deep: bool,
+    strict: bool,
+) -> None:
+    """Exhaust the batches. `strict`: a record that is not what its type says is damage; else it may
+    be some other topic's value that only looks like one of ours."""
+    for batch in batches:
+        tally.saw_batch(batch.header)
+        if deep:
+            for item in decode_records(path, batch, tally):
+                if strict and item.note is not None and item.note.startswith(MALFORMED):
+                    raise DamagedFileError(
+                        path=path,
+                        position=batch.position,
+                        offset=item.record.offset,
+                        reason=item.note,
+                    )
+        if progress is not None:
+            progress(batch.position)

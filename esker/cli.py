@@ -34,7 +34,7 @@ class LazyCommands(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = dict.fromkeys(COMMANDS)  # type: ignore[arg-type] (names to list, suggest)
+        self.commands.update(dict.fromkeys(COMMANDS))  # type: ignore[arg-type]  # names to list
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 (Typer's signature)
         module = COMMANDS.get(cmd_name)

@@ -3,12 +3,12 @@
 It knows frames, headers, order, bounds and time-outs, and nothing of elections, records or codecs:
 bodies are bytes. Everything runs on one event loop; no method is thread-safe.
 
-**Serving.** A handler gets a connection and a frame (one request, a memoryview) and returns the
-answer, or promises one:
+**Serving.** A handler gets a connection and a frame (one request, without its length) and returns
+the answer, or promises one:
 
     apis = {18: 3, 52: 0}  # api key -> first flexible version, of what is served here
 
-    def handle(connection: ServerConnection, frame: memoryview) -> Answer:
+    def handle(connection: ServerConnection, frame: Frame) -> Answer:
         header = parse_request_header(frame, apis)
         body = frame[header.body_at :]
         if header.api_key == 18:  # answered now: bytes, or a tuple of buffers (not copied)
@@ -30,15 +30,15 @@ goes to the loop's exception handler, so that `run` stops the process.
 
     connection = await connect(host, port, client_id="node-1", on_close=lost)  # or ConnectError
     fetch = RequestKind.of(1, 17, first_flexible=12)
-    connection.send(fetch, body, on_answer, timeout_ms=2_000)  # on_answer(memoryview | error)
+    connection.send(fetch, body, on_answer, timeout_ms=2_000)  # on_answer(Frame | error)
     answer = await connection.request(fetch, body, timeout_ms=2_000)
 
 `on_answer` is called exactly once, with the body after the response header or with a
 `ConnectionLostError`. `on_close(connection, error)` comes first and at once; `error.reason` (a
 `Reason`) tells a dead peer (REFUSED, RESET, PEER_CLOSED) from a silent one (TIMEOUT).
 
-**Views.** Frames and answers are views into receive buffers that are never written again while
-somebody holds them. Holding a small one holds its 64 KiB block: copy what outlives the answer.
+**Frames** are bytes up to 4 KiB and memoryviews above (of memory that is never written again): the
+same code reads both, `bytes(frame)` copies either. Nothing needs to be given back.
 
 **Identity.** `connection.id`, on both sides, grows with every connection of this process and is
 never used again: "on the same connection" is an equality of ids, "later" a comparison.
@@ -57,7 +57,7 @@ from raft.net.errors import (
     Reason,
     RequestTimeoutError,
 )
-from raft.net.frames import Arena, Buffer, Payload
+from raft.net.frames import Arena, Buffer, Frame, Payload
 from raft.net.header import (
     API_VERSIONS_KEY,
     RequestHeader,
@@ -81,6 +81,7 @@ __all__ = [
     "ClientConnection",
     "ConnectError",
     "ConnectionLostError",
+    "Frame",
     "Handler",
     "Limits",
     "Listener",

@@ -29,12 +29,12 @@ from raft.net.errors import (
     Reason,
     RequestTimeoutError,
 )
-from raft.net.frames import Arena, Buffer, FrameReader, Payload, gather
+from raft.net.frames import Arena, Buffer, Frame, FrameReader, Payload, gather
 from raft.net.header import RequestKind, header_tail, skip_tagged_fields
 from raft.net.server import next_connection_id, peer_name
 
-OnAnswer: TypeAlias = Callable[[memoryview | ConnectionLostError], None]
-"""Gets the response's body (a view, see `raft.net.frames`), or why there is none."""
+OnAnswer: TypeAlias = Callable[[Frame | ConnectionLostError], None]
+"""Gets the response's body (see `raft.net.Frame`), or why there is none."""
 
 MAX_CORRELATION_ID: Final = 0x7FFF_FFFF
 MAX_RESPONSE_BYTES: Final = 0x1000_0000  # a broker may send more than the 100 MiB it accepts
@@ -142,11 +142,11 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def request(
         self, kind: RequestKind, body: Payload, *, timeout_ms: float | None = None
-    ) -> asyncio.Future[memoryview]:
+    ) -> asyncio.Future[Frame]:
         """As `send`, for code that awaits: the future gets the body or the error."""
-        future: asyncio.Future[memoryview] = self._loop.create_future()
+        future: asyncio.Future[Frame] = self._loop.create_future()
 
-        def on_answer(answer: memoryview | ConnectionLostError) -> None:
+        def on_answer(answer: Frame | ConnectionLostError) -> None:
             if future.done():  # whoever awaited it was cancelled
                 return
             if isinstance(answer, ConnectionLostError):

@@ -19,6 +19,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from raft.net.errors import BadHeaderError
+from raft.net.frames import Frame
 
 API_VERSIONS_KEY: Final = 18
 
@@ -53,9 +54,7 @@ class RequestKind(NamedTuple):
         return cls(api_key, api_version, flexible, flexible and api_key != API_VERSIONS_KEY)
 
 
-def parse_request_header(
-    frame: memoryview | bytes, first_flexible: Mapping[int, int | None]
-) -> RequestHeader:
+def parse_request_header(frame: Frame, first_flexible: Mapping[int, int | None]) -> RequestHeader:
     """Read the header of a request.
 
     Args:    first_flexible: for each api key that is served, the first version with header v2, or
@@ -93,7 +92,7 @@ def parse_request_header(
     return RequestHeader(api_key, api_version, correlation_id, client_id, flexible, body_at)
 
 
-def skip_tagged_fields(frame: memoryview | bytes, at: int) -> int:
+def skip_tagged_fields(frame: Frame, at: int) -> int:
     """Where the bytes after the tagged fields that begin `at` are. Source: KIP-482.
 
     Raises:  BadHeaderError if they do not end within the frame.
@@ -138,7 +137,7 @@ def _string(text: str) -> bytes:
     return len(encoded).to_bytes(2, "big") + encoded
 
 
-def _read_uvarint(frame: memoryview | bytes, at: int) -> tuple[int, int]:
+def _read_uvarint(frame: Frame, at: int) -> tuple[int, int]:
     """An unsigned varint of at most five bytes, and where it ends."""
     value = 0
     for shift in (0, 7, 14, 21, 28):

@@ -27,7 +27,17 @@ from itertools import count
 from typing import Final, TypeAlias, cast
 
 from raft.net.errors import QUIET, NetError, Reason
-from raft.net.frames import LENGTH, Arena, Buffer, FrameReader, Payload, gather
+from raft.net.frames import (
+    COPY_BYTES,
+    SHORT_LENGTHS,
+    Arena,
+    Buffer,
+    Frame,
+    FrameReader,
+    Payload,
+    gather,
+    length_prefix,
+)
 from raft.net.limits import Limits
 
 log = logging.getLogger("raft.net")
@@ -38,8 +48,6 @@ next_connection_id: Callable[[], int] = count(1).__next__
 FLUSH_BYTES: Final = 65_536  # answers of one read go out together, in pieces of about this size
 LOG_LINES_PER_SWEEP: Final = 10
 SWEEP_MS: Final = 1_000
-
-_pack_length = LENGTH.pack
 
 
 class Reply:
@@ -69,7 +77,7 @@ class Reply:
 
 
 Answer: TypeAlias = Payload | Reply | Awaitable[Payload | None] | None
-Handler: TypeAlias = Callable[["ServerConnection", memoryview], Answer]
+Handler: TypeAlias = Callable[["ServerConnection", Frame], Answer]
 
 
 class ServerConnection(asyncio.BufferedProtocol):
@@ -112,7 +120,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._waiting: deque[Reply] = deque()  # requests without an answer, in order
         self._in_flight_bytes = 0
-        self._backlog: deque[memoryview] = deque()  # complete frames not handled yet
+        self._backlog: deque[Frame] = deque()  # complete frames not handled yet
         self._out: list[Buffer] = []
         self._out_bytes = 0
         self._reserved = 0  # of the listener's memory, for the frame being received
@@ -207,22 +215,26 @@ class ServerConnection(asyncio.BufferedProtocol):
             and self.listener.memory_used < limits.memory_bytes
         )
 
-    def _serve(self, frames: list[memoryview]) -> None:
+    def _serve(self, frames: list[Frame]) -> None:
         """Handle frames until a bound is reached; the rest waits in the backlog."""
-        handle, waiting, out = self._handle, self._waiting, self._out
+        handle, waiting, append = self._handle, self._waiting, self._out.append
         out_bytes = 0
         self._serving = True
-        for index, frame in enumerate(frames):
+        left = iter(frames)
+        for frame in left:
             try:
                 answer = handle(self, frame)
             except Exception as error:
                 self._on_handler_error(error)
                 break
             if type(answer) is bytes and not waiting and self.close_reason is None:
-                out_bytes += len(answer)
-                out += (_pack_length(len(answer)), answer)
+                size = len(answer)
+                append(SHORT_LENGTHS[size] if size <= COPY_BYTES else length_prefix(size))
+                append(answer)
+                out_bytes += size
                 if out_bytes < FLUSH_BYTES:
                     continue
+                self._out_bytes += out_bytes
                 self._flush()
                 out_bytes = 0
             elif answer is not None:
@@ -230,10 +242,11 @@ class ServerConnection(asyncio.BufferedProtocol):
             if self.close_reason is not None:
                 break
             if not self._may_serve():
-                self._backlog.extend(frames[index + 1 :])
+                self._backlog.extend(left)
                 break
         self._serving = False
         if self._out:
+            self._out_bytes += out_bytes
             self._flush()
 
     def _take_in(self, answer: Answer, request_bytes: int) -> None:
@@ -271,19 +284,19 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.listener._flush_soon(self)
 
     def _put(self, payload: Payload) -> None:
-        if isinstance(payload, tuple | list):
-            size = sum(map(len, payload))
-            self._out += (_pack_length(size), *payload)
-        else:
-            self._out += (_pack_length(len(payload)), payload)
+        parts = payload if isinstance(payload, tuple | list) else (payload,)
+        size = sum(map(len, parts))
+        self._out += (length_prefix(size), *parts)
+        self._out_bytes += size
 
     def _flush(self) -> None:
         """Hand the answers that are ready to the transport."""
         out = self._out
         if not out or self._transport is None or self.close_reason is not None:
             return
-        parts = gather(out)
+        parts = (b"".join(out),) if self._out_bytes <= FLUSH_BYTES else gather(out)
         out.clear()
+        self._out_bytes = 0
         self.bytes_sent += sum(map(len, parts))
         if len(parts) == 1:
             self._transport.write(parts[0])

@@ -1,0 +1,72 @@
+"""The first records of a new cluster: what `storage format` writes and the first leader appends.
+
+The finalised metadata.version comes first, because a reader needs it to read the rest. Then come
+the internal topics, one partition each, which start the groups beside `__cluster_metadata-0`. Every
+node formats for itself and must write the same records, so a topic's id is derived from the cluster
+id, not drawn.
+
+Source: KIP-778 and upstream's BootstrapMetadata (bootstrap.checkpoint); KIP-1164
+(`__diskless-metadata`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+from uuid import UUID, uuid5
+
+from raft.segments.files import FileSystem
+from records.metadata import FeatureLevelRecord, PartitionRecord, TopicRecord
+from records.schema import MetadataRecord
+from records.types import NodeId
+from records.uuids import decode_uuid
+from snapshot.writer import CheckpointWriter
+
+METADATA_VERSION: Final = 27
+"""4.1-IV1: Java 4.1 and all later releases read its records."""
+
+DISKLESS_METADATA: Final = "__diskless-metadata"
+CONSUMER_OFFSETS: Final = "__consumer_offsets"
+BENCH_LOG: Final = "esker-bench-log"
+
+
+def topic_id(cluster_id: str, name: str) -> UUID:
+    """The id of an internal topic: the same on every node of a cluster, another in another."""
+    return uuid5(decode_uuid(cluster_id), name)
+
+
+def bootstrap_records(
+    cluster_id: str, voters: Iterable[NodeId], *, bench_log: bool
+) -> tuple[MetadataRecord, ...]:
+    """The records of an empty cluster, in order; `bench_log` adds the benchmarks' group."""
+    replicas = tuple(sorted(voters))
+    assert replicas, "a quorum without voters"
+    records: list[MetadataRecord] = [
+        FeatureLevelRecord(name="metadata.version", feature_level=METADATA_VERSION)
+    ]
+    for name in (DISKLESS_METADATA, CONSUMER_OFFSETS, *([BENCH_LOG] if bench_log else [])):
+        identity = topic_id(cluster_id, name)
+        records.append(TopicRecord(name=name, topic_id=identity))
+        records.append(
+            PartitionRecord(
+                partition_id=0,
+                topic_id=identity,
+                replicas=replicas,
+                isr=replicas,
+                removing_replicas=(),
+                adding_replicas=(),
+                leader=replicas[0],
+                leader_epoch=0,
+                partition_epoch=0,
+            )
+        )
+    return tuple(records)
+
+
+def write_bootstrap(files: FileSystem, log_dir: Path, records: Iterable[MetadataRecord]) -> Path:
+    """Write `bootstrap.checkpoint` durably, as upstream's format tool does. Raises OSError."""
+    with CheckpointWriter.create_bootstrap(files, log_dir) as writer:
+        for record in records:
+            writer.append(record)
+        return writer.freeze()

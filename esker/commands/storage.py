@@ -1,0 +1,90 @@
+"""`esker storage`: format a node's log directory, once, before its first start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from esker.config import ConfigError, ControllerConfig, PropertiesError, load_config
+from esker.storage import StorageError, format_storage, open_storage
+from records.errors import RecordError
+from records.uuids import encode_uuid, random_uuid
+
+app = typer.Typer(no_args_is_help=True, help="A node's log directory: format it, look at it.")
+
+ConfigFile = Annotated[
+    Path,
+    typer.Option("--config", "-c", metavar="FILE", help="The node's properties file."),
+]
+
+
+@app.callback()
+def storage() -> None:
+    """A node's log directory: format it, look at it."""
+
+
+@app.command(
+    "format",
+    epilog="Example: esker storage format --config node1.properties "
+    "--cluster-id $(esker storage random-uuid)",
+)
+def format_command(
+    config: ConfigFile,
+    cluster_id: Annotated[
+        str, typer.Option("--cluster-id", "-t", metavar="ID", help="The same for every node.")
+    ],
+    rejoin: Annotated[
+        bool,
+        typer.Option(
+            "--rejoin", help="This node's disk was lost: it may not vote before it has caught up."
+        ),
+    ] = False,
+) -> None:
+    """Make the log directory this node's: meta.properties and bootstrap.checkpoint."""
+    loaded = load_or_exit(config)
+    try:
+        made = format_storage(loaded, cluster_id, rejoin=rejoin)
+    except (StorageError, OSError) as error:
+        typer.echo(f"esker: {error}", err=True)
+        raise typer.Exit(1) from None
+    typer.echo(
+        f"Formatted {made.log_dir} for node {loaded.node_id} of cluster {made.cluster_id}, "
+        f"directory id {encode_uuid(made.directory_id)}"
+        + (", to rejoin its quorum." if rejoin else ".")
+    )
+
+
+@app.command(epilog="Example: esker storage info --config node1.properties")
+def info(config: ConfigFile) -> None:
+    """Say whose log directory this is. Exit code 1 if it is not formatted."""
+    loaded = load_or_exit(config)
+    try:
+        meta, records = open_storage(loaded)
+    except (StorageError, RecordError, OSError) as error:
+        typer.echo(f"esker: {error}", err=True)
+        raise typer.Exit(1) from None
+    typer.echo(f"log directory   {loaded.log_dir}")
+    typer.echo(f"node            {meta.node_id}")
+    typer.echo(f"cluster         {meta.cluster_id}")
+    if meta.directory_id is not None:
+        typer.echo(f"directory id    {encode_uuid(meta.directory_id)}")
+    typer.echo(f"bootstrap       {len(records)} records")
+
+
+@app.command("random-uuid", epilog="Example: esker storage random-uuid")
+def random_uuid_command() -> None:
+    """Print a new cluster id."""
+    typer.echo(encode_uuid(random_uuid()))
+
+
+def load_or_exit(path: Path) -> ControllerConfig:
+    """The checked settings of a file, or one line on what is wrong with it and exit code 2."""
+    try:
+        return load_config(path)
+    except (ConfigError, PropertiesError) as error:
+        typer.echo(f"esker: {path}: {error}", err=True)
+    except OSError as error:
+        typer.echo(f"esker: {path}: {error.strerror}: name the node's properties file", err=True)
+    raise typer.Exit(2)

@@ -1,0 +1,116 @@
+"""Formatting a node's log directory: the only thing that makes one.
+
+`start` never formats: a node that found an empty directory and began afresh would forget its votes
+and what it acknowledged. A directory that was lost is formatted with `rejoin`, which leaves a
+durable mark: such a voter neither votes nor campaigns before it has caught up.
+
+Source: KIP-631, KIP-858 (meta.properties); KIP-778 (bootstrap.checkpoint); DESIGN §5, lost disks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+from esker.bootstrap import bootstrap_records, write_bootstrap
+from esker.config import ControllerConfig
+from raft.driver.config import CLUSTER_METADATA
+from raft.driver.storage import Storage
+from raft.segments.errors import CorruptFileError
+from raft.segments.files import FileSystem, RealFileSystem
+from raft.segments.log import LogConfig
+from raft.segments.properties import (
+    META_PROPERTIES_FILE,
+    MetaProperties,
+    read_meta_properties,
+    write_meta_properties,
+)
+from records.schema import MetadataRecord
+from records.uuids import decode_uuid, random_uuid
+from snapshot.names import BOOTSTRAP_NAME
+from snapshot.reader import CheckpointReader
+
+
+class StorageError(Exception):
+    """The directory cannot be formatted or used. One sentence that says what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Formatted:
+    """A formatted directory."""
+
+    log_dir: Path
+    cluster_id: str
+    directory_id: UUID
+
+
+def format_storage(
+    config: ControllerConfig,
+    cluster_id: str,
+    *,
+    rejoin: bool = False,
+    files: FileSystem | None = None,
+) -> Formatted:
+    """Make `config.log_dir` this node's. `meta.properties` is written last: it is what counts.
+
+    Args:    rejoin: this node was in the cluster before and its disk is lost.
+    Raises:  StorageError if the directory is formatted or holds anything else, or the cluster id is
+             none; OSError.
+    """
+    files = files or RealFileSystem()
+    try:
+        decode_uuid(cluster_id)
+    except ValueError as error:
+        raise StorageError(
+            f"cluster id {error}; make one with `esker storage random-uuid`, the same for all nodes"
+        ) from None
+    if files.exists(config.log_dir):
+        _refuse_used(files, config.log_dir)
+    files.make_directory(config.log_dir)
+    if rejoin:
+        Storage.create(files, config.log_dir, CLUSTER_METADATA, LogConfig(), recovering=True)
+    records = bootstrap_records(cluster_id, config.voters, bench_log=config.bench_log)
+    write_bootstrap(files, config.log_dir, records)
+    meta = MetaProperties(cluster_id=cluster_id, node_id=config.node_id, directory_id=random_uuid())
+    write_meta_properties(files, config.log_dir, meta)
+    assert meta.directory_id is not None, "just drawn"
+    return Formatted(log_dir=config.log_dir, cluster_id=cluster_id, directory_id=meta.directory_id)
+
+
+def _refuse_used(files: FileSystem, log_dir: Path) -> None:
+    found = files.listdir(log_dir)
+    if META_PROPERTIES_FILE in found:
+        raise StorageError(f"{log_dir} is formatted already; nothing was changed")
+    leftovers = [name for name in found if name != "lost+found" and name != BOOTSTRAP_NAME]
+    if leftovers:
+        raise StorageError(
+            f"{log_dir} is not empty ({', '.join(sorted(leftovers)[:3])}): name a directory of "
+            "this node's own"
+        )
+
+
+def open_storage(
+    config: ControllerConfig, files: FileSystem | None = None
+) -> tuple[MetaProperties, tuple[MetadataRecord, ...]]:
+    """Whose directory this is, and the records a first leader begins the cluster's log with.
+
+    Raises:  StorageError if it is not formatted, or another node's; CorruptFileError, RecordError.
+    """
+    files = files or RealFileSystem()
+    try:
+        meta = read_meta_properties(files, config.log_dir)
+    except FileNotFoundError:
+        raise StorageError(
+            f"{config.log_dir} is not formatted: run `esker storage format` first, or, if this "
+            "node's disk was lost, `esker storage format --rejoin`"
+        ) from None
+    if meta.node_id != config.node_id:
+        raise StorageError(
+            f"{config.log_dir} belongs to node {meta.node_id}, but node.id is {config.node_id}"
+        )
+    path = config.log_dir / BOOTSTRAP_NAME
+    if not files.exists(path):
+        raise CorruptFileError(path=path, reason="is missing from a formatted directory")
+    with CheckpointReader(files, path) as reader:
+        return meta, tuple(record for _, record in reader.records())

@@ -1,0 +1,117 @@
+"""`esker storage`: the only thing that makes a log directory."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from esker.bootstrap import bootstrap_records
+from esker.cli import app
+from esker.config import ControllerConfig, parse_config
+from esker.storage import StorageError, format_storage, open_storage
+from raft.driver.config import CLUSTER_METADATA
+from raft.driver.storage import RECOVERING_FILE
+from records.metadata import FeatureLevelRecord, PartitionRecord, TopicRecord
+
+CLUSTER_ID = "QFqbzYkRRZ-Rf2EQpZ0lNQ"
+
+
+def config_in(directory: Path, node_id: int = 1, **more: str) -> ControllerConfig:
+    return parse_config(properties(directory, node_id) | more)
+
+
+def properties(directory: Path, node_id: int = 1) -> dict[str, str]:
+    return {
+        "process.roles": "controller",
+        "node.id": str(node_id),
+        "controller.quorum.voters": "1@127.0.0.1:9093,2@127.0.0.1:9094,3@127.0.0.1:9095",
+        "listeners": f"CONTROLLER://127.0.0.1:{9092 + node_id}",
+        "log.dirs": str(directory),
+    }
+
+
+def test_a_formatted_directory_says_whose_it_is(tmp_path):
+    config = config_in(tmp_path / "a")
+    made = format_storage(config, CLUSTER_ID)
+    meta, records = open_storage(config)
+    assert (meta.cluster_id, meta.node_id) == (CLUSTER_ID, 1)
+    assert meta.directory_id == made.directory_id
+    assert records == bootstrap_records(CLUSTER_ID, config.voters, bench_log=False)
+
+
+def test_bootstrap_begins_with_the_metadata_version_then_names_the_internal_topics():
+    records = bootstrap_records(CLUSTER_ID, [3, 1, 2], bench_log=True)
+    assert records[0] == FeatureLevelRecord(name="metadata.version", feature_level=27)
+    topics = [r for r in records if isinstance(r, TopicRecord)]
+    assert [t.name for t in topics] == [
+        "__diskless-metadata",
+        "__consumer_offsets",
+        "esker-bench-log",
+    ]
+    partitions = [r for r in records if isinstance(r, PartitionRecord)]
+    assert [p.topic_id for p in partitions] == [t.topic_id for t in topics]
+    assert all(p.replicas == p.isr == (1, 2, 3) for p in partitions)
+
+
+def test_every_node_of_a_cluster_writes_the_same_bootstrap_file(tmp_path):
+    files = []
+    for node_id in (1, 2, 3):
+        format_storage(config_in(tmp_path / str(node_id), node_id), CLUSTER_ID)
+        files.append((tmp_path / str(node_id) / "bootstrap.checkpoint").read_bytes())
+    assert files[0] == files[1] == files[2]
+    other = bootstrap_records("AAAAAAAAAAAAAAAAAAAABw", [1, 2, 3], bench_log=False)
+    assert other != bootstrap_records(CLUSTER_ID, [1, 2, 3], bench_log=False)
+
+
+def test_formatting_twice_changes_nothing(tmp_path):
+    config = config_in(tmp_path / "a")
+    format_storage(config, CLUSTER_ID)
+    before = (tmp_path / "a" / "meta.properties").read_bytes()
+    with pytest.raises(StorageError, match="formatted already"):
+        format_storage(config, CLUSTER_ID)
+    assert (tmp_path / "a" / "meta.properties").read_bytes() == before
+
+
+def test_a_directory_with_other_files_is_left_alone(tmp_path):
+    (tmp_path / "holiday.jpg").write_bytes(b"x")
+    with pytest.raises(StorageError, match=r"holiday\.jpg"):
+        format_storage(config_in(tmp_path), CLUSTER_ID)
+
+
+def test_rejoin_leaves_the_mark_before_the_directory_counts_as_formatted(tmp_path):
+    config = config_in(tmp_path / "a")
+    format_storage(config, CLUSTER_ID, rejoin=True)
+    assert (tmp_path / "a" / CLUSTER_METADATA.name / RECOVERING_FILE).exists()
+
+
+def test_start_never_formats_and_another_nodes_directory_is_refused(tmp_path):
+    with pytest.raises(StorageError, match="not formatted"):
+        open_storage(config_in(tmp_path / "a"))
+    format_storage(config_in(tmp_path / "a"), CLUSTER_ID)
+    with pytest.raises(StorageError, match="belongs to node 1"):
+        open_storage(config_in(tmp_path / "a", node_id=2))
+
+
+def test_the_commands_say_in_one_line_what_is_wrong(tmp_path):
+    runner = CliRunner()
+    file = tmp_path / "node.properties"
+    text = "".join(f"{k}={v}\n" for k, v in properties(tmp_path / "a").items())
+    file.write_text(text)
+    good = ["storage", "format", "--config", str(file), "--cluster-id", CLUSTER_ID]
+    assert runner.invoke(app, ["storage", "info", "--config", str(file)]).exit_code == 1
+    wrong_id = runner.invoke(app, [*good[:-1], "my-cluster"])
+    assert (wrong_id.exit_code, wrong_id.stderr.count("\n")) == (1, 1)
+    assert "storage random-uuid" in wrong_id.stderr
+    assert runner.invoke(app, good).exit_code == 0
+    assert CLUSTER_ID in runner.invoke(app, ["storage", "info", "--config", str(file)]).stdout
+    file.write_text(text + "nope=1\n")
+    refused = runner.invoke(app, good)
+    assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
+    assert "nope" in refused.stderr
+    missing = runner.invoke(app, ["storage", "info", "--config", str(tmp_path / "none")])
+    assert (missing.exit_code, missing.stderr.count("\n")) == (2, 1)
+
+
+def test_a_random_uuid_is_one_that_format_takes(tmp_path):
+    printed = CliRunner().invoke(app, ["storage", "random-uuid"]).stdout.strip()
+    format_storage(config_in(tmp_path / "a"), printed)

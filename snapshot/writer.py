@@ -89,7 +89,11 @@ class CheckpointWriter:
             controls.append(KRaftVersionRecord(k_raft_version=kraft_version))
         if voters is not None:
             controls.append(voters)
-        self._write_controls(controls)
+        try:
+            self._write_controls(controls)
+        except BaseException:
+            part.discard()  # the caller has no writer yet to do it
+            raise
 
     @classmethod
     def create(

@@ -1,0 +1,100 @@
+"""A checkpoint appears whole or not at all, whatever goes wrong. DESIGN §6."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import random
+
+import pytest
+
+from records.types import OffsetAndEpoch
+from snapshot import (
+    CheckpointWriter,
+    checkpoint_name,
+    list_checkpoints,
+    remove_leftovers,
+    verify_checkpoint,
+)
+from snapshot.names import BOOTSTRAP_NAME
+from tests.simulation.disk import PowerLoss, SimulatedDisk
+from tests.snapshot.checkpoints import DIRECTORY, ID, PATH, TIME, features, new_disk, written
+
+OLDER = OffsetAndEpoch(12, 1)
+STEPS = 11  # create; header, five batches, footer; flush, rename, directory sync
+
+
+def write(disk: SimulatedDisk) -> None:
+    with CheckpointWriter.create(disk, DIRECTORY, ID, last_timestamp=TIME) as writer:
+        writer._target_batch_bytes = 64
+        for record in features(5):
+            writer.append(record)
+        writer.freeze()
+
+
+def test_publication_takes_the_steps_that_the_next_test_counts_on():
+    disk = new_disk()
+    write(disk)
+    assert disk.steps == STEPS
+    assert disk.listdir(DIRECTORY) == [PATH.name]
+
+
+@pytest.mark.parametrize("step", range(STEPS + 1))
+@pytest.mark.parametrize("seed", range(20))
+def test_power_loss_at_any_step_leaves_the_whole_checkpoint_or_none(step, seed):
+    disk = new_disk()
+    disk.replace(DIRECTORY / checkpoint_name(OLDER), written())
+    disk.power_loss_at = step
+    with contextlib.suppress(PowerLoss):
+        write(disk)
+        disk.power_loss_at = 0
+    disk.crash(random.Random(seed))
+    remove_leftovers(disk, DIRECTORY)
+    found = list_checkpoints(disk, DIRECTORY)
+    if step == STEPS:
+        assert found == [OLDER, ID], "it was published, so it must be there"
+    assert found in ([OLDER], [OLDER, ID])
+    assert len(disk.listdir(DIRECTORY)) == len(found), "leftovers stayed"
+    if ID in found:
+        assert verify_checkpoint(disk, PATH, decode=True).record_count == 5
+
+
+@pytest.mark.parametrize("operation", ["create", "write", "fdatasync", "rename"])
+def test_a_disk_error_leaves_no_file_behind(operation):
+    disk = new_disk()
+    disk.fail_next(operation)
+    with pytest.raises(OSError, match=r"Input/output error"):
+        write(disk)
+    assert disk.listdir(DIRECTORY) == []
+
+
+def test_a_full_disk_leaves_room_for_the_next_attempt():
+    disk = new_disk()
+    disk.capacity_bytes = 300
+    with pytest.raises(OSError, match=r"No space") as caught:
+        write(disk)
+    assert caught.value.errno == errno.ENOSPC
+    assert disk.listdir(DIRECTORY) == []
+    disk.capacity_bytes = None
+    write(disk)
+    assert disk.listdir(DIRECTORY) == [PATH.name]
+
+
+def test_an_abandoned_checkpoint_leaves_no_file_behind():
+    disk = new_disk()
+    with CheckpointWriter.create(disk, DIRECTORY, ID, last_timestamp=TIME) as writer:
+        writer.append(features(1)[0])
+    assert disk.listdir(DIRECTORY) == []
+
+
+def test_a_bootstrap_checkpoint_replaces_the_old_one():
+    disk = new_disk()
+    for count in (1, 3):
+        with CheckpointWriter.create_bootstrap(disk, DIRECTORY) as writer:
+            for record in features(count):
+                writer.append(record)
+            path = writer.freeze()
+        assert path == DIRECTORY / BOOTSTRAP_NAME
+        found = verify_checkpoint(disk, path, decode=True)
+        assert (found.record_count, found.epoch, found.preamble.last_timestamp) == (count, 0, 0)
+    assert disk.listdir(DIRECTORY) == [BOOTSTRAP_NAME]

@@ -1,0 +1,97 @@
+"""What a writer writes, a reader reads; in bounded memory. Source: KIP-630, Snapshot Format."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+
+from raft.segments.files import RealFileSystem
+from records.batch import HEADER_SIZE_BYTES, iter_batches
+from records.compression import Compression
+from records.errors import BatchTooLargeError
+from records.types import OffsetAndEpoch
+from snapshot import CheckpointReader, CheckpointWriter, Origin, verify_checkpoint
+from snapshot.writer import MAX_BATCH_BYTES, TARGET_BATCH_BYTES
+from tests.snapshot.checkpoints import (
+    DIRECTORY,
+    ID,
+    KRAFT_VERSION,
+    PATH,
+    TIME,
+    VOTERS,
+    as_kafka_closes,
+    data_batch,
+    features,
+    header_batch,
+    new_disk,
+    verified,
+    written,
+)
+
+
+@pytest.mark.parametrize("compression", Compression)
+@pytest.mark.parametrize("count", [0, 1, 2, 100])
+def test_records_come_back_in_order(count, compression):
+    disk = new_disk()
+    disk.replace(PATH, written(count, compression=compression))
+    with CheckpointReader(disk, PATH) as reader:
+        found = list(reader.records())
+    assert [record for _, record in found] == features(count)
+    assert [offset for offset, _ in found] == list(range(1, count + 1))
+
+
+def test_the_header_tells_time_kraft_version_and_voters():
+    found = verified(written(3, kraft_version=1, voters=VOTERS))
+    assert found.preamble == (TIME, 1, VOTERS)
+    assert (found.epoch, found.record_count, found.origin) == (ID.epoch, 3, Origin.ESKER)
+
+
+def test_the_same_state_gives_the_same_bytes():
+    assert written(9) == written(9)
+
+
+def test_a_checkpoint_of_kafka_is_read_and_called_kafkas():
+    content = header_batch(KRAFT_VERSION, VOTERS) + data_batch(3, base_offset=3)
+    found = verified(as_kafka_closes(content))
+    assert (found.record_count, found.origin) == (3, Origin.KAFKA)
+    assert found.preamble == (TIME, 1, VOTERS)
+
+
+def test_no_batch_exceeds_the_target_unless_one_record_does():
+    disk = new_disk()
+    large = b"\1" + bytes(TARGET_BATCH_BYTES)
+    with CheckpointWriter.create(disk, DIRECTORY, ID, last_timestamp=TIME) as writer:
+        writer.append_values([large, *([bytes(1000)] * 3000)])
+        assert writer.record_count == 3002
+        path = writer.freeze()
+    sizes = [batch.header.size_bytes for batch in iter_batches(disk.content(path))]
+    assert len(large) < sizes[1] < len(large) + HEADER_SIZE_BYTES + 30
+    assert max(sizes[2:]) <= TARGET_BATCH_BYTES
+    assert len(sizes) == 6  # header, large, 3 MB in three, footer
+
+
+def test_a_record_that_no_reader_would_accept_is_refused():
+    disk = new_disk()
+    with CheckpointWriter.create(disk, DIRECTORY, ID, last_timestamp=TIME) as writer:
+        writer.append_value(bytes(MAX_BATCH_BYTES))
+        with pytest.raises(BatchTooLargeError):
+            writer.freeze()
+    assert disk.listdir(DIRECTORY) == []
+
+
+def test_memory_does_not_grow_with_the_checkpoint(tmp_path):
+    files, snapshot_id = RealFileSystem(), OffsetAndEpoch(10**6, 7)
+    value = b"\x01\x0c\x00" + bytes(997)
+    tracemalloc.start()
+    try:
+        with CheckpointWriter.create(files, tmp_path, snapshot_id, last_timestamp=TIME) as writer:
+            for _ in range(24_000):
+                writer.append_value(bytes(value))
+            path = writer.freeze()
+        found = verify_checkpoint(files, path)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found.size_bytes > 24_000_000
+    assert peak < 6 * TARGET_BATCH_BYTES, f"{peak} bytes at once"

@@ -26,7 +26,7 @@ from raft.segments.files import Mode
 _T = TypeVar("_T")
 
 
-class PowerLoss(Exception):  # noqa: N818 (not an error of the code under test)
+class PowerLoss(Exception):
     """The machine stopped here. Call `crash` before the disk is used again."""
 
 
@@ -221,11 +221,20 @@ class SimulatedDisk:
     def room_bytes(self) -> int:
         if self.capacity_bytes is None:
             return 1 << 60
-        return max(0, self.capacity_bytes - sum(len(file.now) for file in self._names.values()))
+        return max(0, self.capacity_bytes - self.used_bytes)
+
+    @property
+    def used_bytes(self) -> int:
+        """What all files take up together."""
+        return sum(len(file.now) for file in self._names.values())
 
     def fail_next(self, operation: str, *, name: str = "", error: int = errno.EIO) -> None:
         """Fail the next `operation` on a file whose name contains `name`, once."""
         self._failures.append((operation, name, error))
+
+    def forget_failures(self) -> None:
+        """What `fail_next` asked for and has not happened yet will not."""
+        self._failures.clear()
 
     def flip_bit(self, path: Path, position: int, bit: int = 0) -> None:
         """Damage a byte, on the disk and in the cache."""

@@ -1,0 +1,288 @@
+"""What must be true after every step, known from outside the nodes.
+
+The checker believes no node. It keeps, for every machine, a *ledger* of what that machine's log
+holds and how much of it the simulated disk has been told to keep, as a chain of checksums: the
+chain at an offset names everything before it, so comparing two logs is comparing two numbers
+(DESIGN §11, invariant 3). After a restart the ledger is compared with the bytes that are really
+there. What is committed is the first chain that any node reports, and for ever after the only one;
+when it grows, the disks of a majority of intact voters must hold it (invariant 2), whatever the
+nodes think they hold.
+
+Every check costs O(1) per step or per batch.
+
+Source: DESIGN §11, invariants 1-3 and 11; Raft paper, figure 3; KIP-595.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from crc32c import crc32c
+
+from raft.core.effects import Transition
+from raft.core.messages import (
+    BeginQuorumEpochRequest,
+    FetchRequest,
+    FetchResponse,
+    Request,
+    Response,
+    VoteRequest,
+    VoteResponse,
+)
+from raft.core.roles import Candidate, ElectionState, Leader, Prospective, Resigned
+from records.batch import CONTROL, Batch, iter_batches
+
+if TYPE_CHECKING:
+    from tests.simulation.node import Process
+
+HEADER_BYTES: Final = 61
+
+
+class Ledger:
+    """What one machine's log holds, as the simulation knows it; offsets are exclusive ends."""
+
+    __slots__ = ("chains", "durable_end", "ends", "epochs")
+
+    def __init__(self) -> None:
+        self.ends: list[int] = [0]
+        self.chains: dict[int, int] = {0: 0}
+        self.epochs: dict[int, int] = {0: 0}
+        self.durable_end = 0
+
+    @property
+    def end(self) -> int:
+        """Where the log ends, flushed or not."""
+        return self.ends[-1]
+
+    def append(self, batch: Batch) -> int:
+        """One batch more; the chain that names all up to its end."""
+        header = batch.header
+        end = int(header.end_offset)
+        assert header.base_offset == self.end, f"gap: {header} after {self.end}"
+        chain = crc32c(batch.view, self.chains[self.end])
+        self.ends.append(end)
+        self.chains[end] = chain
+        self.epochs[end] = int(header.leader_epoch)
+        return chain
+
+    def truncate(self, end: int) -> None:
+        """Forget what lies at or after `end`."""
+        while self.ends[-1] > end:
+            last = self.ends.pop()
+            del self.chains[last], self.epochs[last]
+        self.durable_end = min(self.durable_end, end)
+
+
+class Checker:
+    """All that is known about the whole cluster, and what may never be otherwise."""
+
+    def __init__(self, voters: Iterable[int]) -> None:
+        self.voters = tuple(voters)
+        self.majority = len(self.voters) // 2 + 1
+        self.ledgers: dict[int, Ledger] = {}
+        self.intact: dict[int, bool] = {}  # by voter: its disk was not lost, or it caught up
+        self.leaders: dict[int, int] = {}
+        self.votes: dict[tuple[int, int], int] = {}
+        self.named: dict[tuple[int, int], int] = {}  # (end offset, epoch) -> chain
+        self.told_epoch: Counter[int] = Counter()
+        self.committed = Ledger()
+        self.places: dict[bytes, int] = {}  # records of a committed batch -> its base offset
+        self.rare: Counter[str] = Counter()
+
+    # -- logs ------------------------------------------------------------------------------------
+
+    def appending(self, node_id: int, data: bytes) -> None:
+        """These batches are about to be written."""
+        ledger = self.ledgers[node_id]
+        for batch in iter_batches(data, verify_crc=False):
+            chain = ledger.append(batch)
+            place = (ledger.end, int(batch.header.leader_epoch))
+            known = self.named.setdefault(place, chain)
+            assert known == chain, (
+                f"node {node_id}: two logs that agree on (end offset, epoch) {place} differ before"
+                " it (invariant 3)"
+            )
+
+    def truncating(self, node_id: int, end: int) -> None:
+        """The log is about to be cut: until that is done it may or may not be."""
+        ledger = self.ledgers[node_id]
+        ledger.durable_end = min(ledger.durable_end, end)
+        self.rare["divergent truncations"] += 1
+
+    def truncated(self, node_id: int, end: int) -> None:
+        """The log was cut, durably."""
+        self.ledgers[node_id].truncate(end)
+
+    def flushed(self, node_id: int, end: int) -> None:
+        """The disk said that it keeps the log up to `end`."""
+        ledger = self.ledgers[node_id]
+        ledger.durable_end = max(ledger.durable_end, min(end, ledger.end))
+
+    def wiped(self, node_id: int) -> None:
+        """The disk was lost."""
+        self.ledgers[node_id] = Ledger()
+        self.intact[node_id] = False
+        self.told_epoch[node_id] = 0
+
+    def caught_up(self, node_id: int) -> None:
+        """A voter whose disk was lost is a voter again."""
+        self.rare["voters recovered"] += 1
+        self.intact[node_id] = True
+
+    def recovered(self, node_id: int, batches: Iterable[Batch], *, lost_power: bool) -> None:
+        """After a restart: what is on the disk, read by the production code."""
+        before, now = self.ledgers[node_id], Ledger()
+        for batch in batches:
+            chain = now.append(batch)
+            assert before.chains.get(now.end) == chain, (
+                f"node {node_id}: after a restart its log holds, below {now.end}, what it did not"
+                f" hold before: it ended at {before.end} (invariant 2)"
+            )
+        assert now.end >= before.durable_end, (
+            f"node {node_id}: its disk kept {before.durable_end}, its log ends at {now.end}"
+        )
+        if lost_power and now.end < before.end:
+            self.rare["crashes that lost unflushed bytes"] += 1
+        now.durable_end = now.end
+        self.ledgers[node_id] = now
+
+    # -- committing ------------------------------------------------------------------------------
+
+    def committed_to(self, node_id: int, high_watermark: int, data: Iterable[Batch]) -> None:
+        """A node says that all below `high_watermark` is committed; `data` is what is news."""
+        truth, ledger = self.committed, self.ledgers[node_id]
+        here = ledger.chains.get(min(truth.end, high_watermark))
+        expected = truth.chains.get(min(truth.end, high_watermark))
+        assert here == expected, (
+            f"node {node_id}: committed records differ below {min(truth.end, high_watermark)}:"
+            f" high watermark {high_watermark}, its log ends at {ledger.end} (invariant 2)"
+        )
+        if high_watermark <= truth.end:
+            return
+        for batch in data:
+            self._commit(batch)
+        assert truth.end == high_watermark, f"{truth.end} committed, not {high_watermark}"
+        assert truth.chains[truth.end] == ledger.chains[truth.end], "the log and its reader differ"
+        holders = [voter for voter in self.voters if self._holds(voter, high_watermark)]
+        assert len(holders) >= self.majority, (
+            f"node {node_id} calls {high_watermark} committed, but only the disks of {holders} of"
+            f" {self.voters} hold it (invariants 2 and 11)"
+        )
+
+    def _commit(self, batch: Batch) -> None:
+        self.committed.append(batch)
+        if not batch.header.attributes & CONTROL:
+            records = bytes(batch.view[HEADER_BYTES:])
+            assert records not in self.places, (
+                f"committed twice, at {self.places[records]} and {batch.header.base_offset}"
+            )
+            self.places[records] = int(batch.header.base_offset)
+
+    def _holds(self, voter: int, end: int) -> bool:
+        ledger = self.ledgers[voter]
+        durable = ledger.durable_end >= end
+        return durable and ledger.chains.get(end) == self.committed.chains[end]
+
+    # -- roles -----------------------------------------------------------------------------------
+
+    def after_step(self, process: Process) -> None:
+        """Epochs and high watermarks never go backwards (invariant 1)."""
+        quorum = process.quorum
+        epoch, high_watermark = quorum.role.epoch, quorum.log.high_watermark
+        assert epoch >= process.seen_epoch, f"{process}: epoch {process.seen_epoch} -> {epoch}"
+        process.seen_epoch = epoch
+        if high_watermark is not None:
+            assert high_watermark >= process.seen_high_watermark, (
+                f"{process}: high watermark {process.seen_high_watermark} -> {high_watermark}"
+            )
+            process.seen_high_watermark = high_watermark
+
+    def transition(self, process: Process, effect: Transition) -> None:
+        """At most one leader per epoch, and every leader has all that is committed."""
+        old, new = effect.old, effect.new
+        if isinstance(new, Leader):
+            first = self.leaders.setdefault(new.epoch, process.node_id)
+            assert first == process.node_id, (
+                f"nodes {first} and {process.node_id} both lead epoch {new.epoch} (invariant 1)"
+            )
+            truth = self.committed
+            assert self.ledgers[process.node_id].chains.get(truth.end) == truth.chains[truth.end], (
+                f"node {process.node_id} leads epoch {new.epoch} without all that is committed: its"
+                f" log ends at {self.ledgers[process.node_id].end}, {truth.end} are (invariant 2)"
+            )
+            self.rare["leader changes"] += 1
+        elif isinstance(old, Prospective) and not isinstance(new, Candidate):
+            self.rare["pre-vote losses"] += 1
+        elif isinstance(new, Resigned) and effect.reason == "no majority fetches":
+            self.rare["check-quorum resignations"] += 1
+
+    # -- what is said ----------------------------------------------------------------------------
+
+    def says(self, process: Process, epoch: int) -> None:
+        """A message names our epoch: the disk must know it, or a crash could take it back."""
+        node_id = process.node_id
+        durable = max(
+            process.machine.election.epoch,
+            self.ledgers[node_id].epochs[self.ledgers[node_id].ends[-1]],
+        )
+        assert epoch <= durable, (
+            f"{process} speaks in epoch {epoch}; its disk knows {durable} (invariant 11)"
+        )
+        assert epoch >= self.told_epoch[node_id], (
+            f"{process} speaks in epoch {epoch} after {self.told_epoch[node_id]} (invariant 1)"
+        )
+        self.told_epoch[node_id] = epoch
+
+    def requests(self, process: Process, request: Request) -> None:
+        """Nothing that is sent depends on what can still be lost (invariant 11)."""
+        node_id = process.node_id
+        if isinstance(request, FetchRequest):
+            self.says(process, request.epoch)
+            ledger = self.ledgers[node_id]
+            assert request.fetch_offset <= ledger.durable_end, (
+                f"{process} acknowledges {request.fetch_offset}, its disk keeps"
+                f" {ledger.durable_end} (invariant 11)"
+            )
+        elif isinstance(request, VoteRequest):
+            self.says(process, request.epoch)
+            if not request.pre_vote:
+                self._votes(process, request.epoch, node_id)
+        elif isinstance(request, BeginQuorumEpochRequest):
+            self.says(process, request.epoch)
+            self.leads(process, request.epoch)
+
+    def responds(self, process: Process, request: Request, response: Response) -> None:
+        """The same for answers."""
+        self.says(process, response.epoch)
+        if isinstance(response, VoteResponse) and response.granted:
+            assert isinstance(request, VoteRequest), f"{request} is answered by {response}"
+            if not request.pre_vote:
+                self._votes(process, request.epoch, request.candidate.id)
+        elif isinstance(response, FetchResponse) and response.high_watermark is not None:
+            assert response.high_watermark <= self.committed.end, (
+                f"{process} tells a high watermark of {response.high_watermark},"
+                f" {self.committed.end} are committed"
+            )
+
+    def _votes(self, process: Process, epoch: int, candidate: int) -> None:
+        durable: ElectionState = process.machine.election
+        voted = durable.voted
+        assert durable.epoch == epoch and voted is not None and voted.id == candidate, (  # noqa: PT018
+            f"{process} votes for {candidate} in epoch {epoch}; its disk says {durable}"
+        )
+        assert self.intact.get(process.node_id, True), (
+            f"{process} votes before it has recovered from a lost disk"
+        )
+        first = self.votes.setdefault((epoch, process.node_id), candidate)
+        assert first == candidate, (
+            f"{process} votes for {first} and for {candidate} in epoch {epoch} (invariant 1)"
+        )
+
+    def leads(self, process: Process, epoch: int) -> None:
+        """It acts as a leader: its disk must know that it is one."""
+        durable = process.machine.election
+        assert durable.epoch == epoch and durable.leader_id == process.node_id, (  # noqa: PT018
+            f"{process} leads epoch {epoch}; its disk says {durable} (invariant 11)"
+        )

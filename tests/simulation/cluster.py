@@ -1,0 +1,340 @@
+"""One schedule: a cluster is built from a plan, stormed upon, healed, and must move again.
+
+First safety: while faults strike, the checker looks at every step. Then everything, or a majority
+of the voters whose disks are intact, is healed, and a new append must be acknowledged within ten
+election timeouts. At last every machine loses its power, and what its disk kept is read back by the
+production code and compared with what was promised.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from raft.core.config import QuorumConfig
+from raft.core.events import Resign, Shutdown
+from raft.core.quorum import Quorum
+from raft.core.voters import VoterSet
+from raft.segments.log import Log, LogConfig
+from tests.simulation.checks import Checker
+from tests.simulation.client import Client
+from tests.simulation.courier import DirectCourier, WireCourier
+from tests.simulation.history import check_log
+from tests.simulation.network import Network
+from tests.simulation.node import Machine, Process, Shared
+from tests.simulation.plan import LEADER, Fault, Plan
+from tests.simulation.world import MS, SECOND, Trace, World, stream
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Production:
+    """The classes under test; a mutant replaces one of them."""
+
+    quorum: type[Quorum] = Quorum
+    log: type[Log] = Log
+    process: type[Process] = Process
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a green schedule has to tell."""
+
+    events: int
+    simulated_us: int
+    committed: int
+    acknowledged: int
+    rare: Counter[str]
+
+
+class Cluster:
+    """See the module. `run` is the whole story; tests may call its parts."""
+
+    def __init__(
+        self, plan: Plan, production: Production | None = None, trace: Trace | None = None
+    ) -> None:
+        production = production or Production()
+        self.plan = plan
+        self.world = World(trace)
+        self.network = Network(self.world, stream(plan.seed, "network"), plan.network)
+        self.checker = Checker(range(1, plan.voters + 1))
+        self.random = stream(plan.seed, "faults")
+        self.healed = False
+        self.shared = Shared(
+            self.world,
+            self.network,
+            self.checker,
+            WireCourier(plan.fetch_version) if plan.wire else DirectCourier(),
+            VoterSet.of_ids(*range(1, plan.voters + 1)),
+            QuorumConfig(
+                election_timeout_ms=plan.election_timeout_ms,
+                fetch_timeout_ms=2 * plan.election_timeout_ms,
+                election_backoff_max_ms=plan.election_timeout_ms,
+                request_timeout_ms=2 * plan.election_timeout_ms,
+            ),
+            LogConfig(segment_bytes=plan.segment_bytes),
+            production.quorum,
+            production.log,
+            production.process,
+            self._died,
+        )
+        self.machines = [self._machine(node_id) for node_id in range(1, plan.nodes + 1)]
+        self.client = Client(
+            self.world, stream(plan.seed, "client"), self.checker, self.machines, plan.pause_us
+        )
+
+    def _machine(self, node_id: int) -> Machine:
+        plan, random = self.plan, stream(self.plan.seed, "machine", node_id)
+        ppm = plan.clock_ppm[node_id - 1] if plan.clock_ppm else 1_000_000
+        start_us = random.randrange(1000 * SECOND)
+        machine = Machine(node_id, self.shared, random, clock_ppm=ppm, clock_start_us=start_us)
+        machine.flush_least_us, machine.flush_spread_us = plan.flush_us
+        return machine
+
+    # -- the story ---------------------------------------------------------------------------------
+
+    def run(self) -> Result:
+        """All of it. Raises AssertionError where something is not as it must be."""
+        self.start()
+        self.world.run(self.plan.storm_us)
+        self.heal()
+        self.see_progress()
+        self.audit()
+        client = self.client
+        return Result(
+            self.world.events,
+            self.world.now_us,
+            self.checker.committed.end,
+            client.acknowledged_count,
+            self.checker.rare,
+        )
+
+    def start(self) -> None:
+        """All nodes start within a second; faults wait for their time."""
+        for machine in self.machines:
+            self.world.after(int(self.random.random() * SECOND), machine.start)
+        for fault in self.plan.faults:
+            self.world.at(fault.at_us, self._strike, fault)
+
+    def heal(self) -> None:
+        """The storm is over, for all or for a majority of the intact voters; the rest stays away."""
+        self.healed = True
+        self.network.cut.clear()
+        well = list(self.machines)
+        if not self.plan.heal_all:
+            intact = [m for m in self.machines[: self.plan.voters] if self._intact(m)]
+            well = self.random.sample(intact, self.checker.majority)
+        self.world.note("storm", f"is over for {well}")
+        for machine in self.machines:
+            machine.disk.capacity_bytes = None
+            machine.flush_least_us, machine.flush_spread_us = self.plan.flush_us
+            machine.killed_after = machine.power_after = machine.disk.power_loss_at = None
+            machine.disk.forget_failures()
+            if machine not in well:
+                machine.power_off()
+                self.network.powered[machine.node_id] = False
+            elif machine.process is None:
+                machine.start()
+            elif machine.process.paused:
+                machine.process.resume()
+
+    def see_progress(self) -> None:
+        """A commit within ten election timeouts."""
+        healed_us = self.world.now_us
+        limit_us = 10 * self.plan.election_timeout_ms * MS
+        moved = self.world.run(
+            healed_us + limit_us, lambda: self.client.newest_acknowledged_us > healed_us
+        )
+        assert moved, f"no progress {limit_us // MS} ms after healing: " + ", ".join(
+            f"{m} {m.process.quorum.role}" for m in self.machines if m.process
+        )
+
+    def audit(self) -> None:
+        """Read every disk after a loss of power, and the whole history once more."""
+        for machine in self.machines:
+            machine.power_off()
+        for machine in self.machines:
+            self.network.powered[machine.node_id] = True
+            log = self.shared.log_class.open(
+                machine.disk, machine.directory, self.shared.log_config
+            )
+            self.checker.recovered(machine.node_id, machine.stored(log), lost_power=False)
+        end = self.checker.committed.end
+        chain = self.checker.committed.chains[end]
+        ledgers = self.checker.ledgers
+        holders = [v for v in self.checker.voters if ledgers[v].chains.get(end) == chain]
+        assert len(holders) >= self.checker.majority, f"only {holders} kept all {end} committed"
+        check_log(self.client.history)
+
+    # -- lives -------------------------------------------------------------------------------------
+
+    def _died(self, machine: Machine) -> None:
+        """Whatever stopped it, somebody starts it again."""
+        if not self.healed:
+            delay_us = int(
+                self.random.choice((0.02, 0.2, 1.0, 3.0)) * self.random.random() * SECOND
+            )
+            if machine.must_stay_down_us:
+                delay_us, machine.must_stay_down_us = machine.must_stay_down_us, 0
+            self.world.after(delay_us, machine.start)
+        elif self.network.powered[machine.node_id]:
+            self.world.after(10 * MS, machine.start)
+
+    def _intact(self, machine: Machine) -> bool:
+        return self.checker.intact.get(machine.node_id, True)
+
+    # -- faults ------------------------------------------------------------------------------------
+
+    def _target(self, fault: Fault) -> Machine:
+        if fault.target == LEADER:
+            for machine in self.machines:
+                if machine.process is not None and machine.process.lead_epoch is not None:
+                    return machine
+            return self.machines[fault.other]
+        return self.machines[fault.target]
+
+    def _strike(self, fault: Fault) -> None:
+        machine = self._target(fault)
+        self.world.note("storm", f"{fault.kind} at {machine}: {fault}")
+        FAULTS[fault.kind](self, machine, fault)
+
+    def _kill(self, machine: Machine, fault: Fault) -> None:
+        """Now, or at one of the next effects."""
+        if fault.amount % 3:
+            machine.killed_after = fault.amount % 7
+        else:
+            machine.kill()
+
+    def _power(self, machine: Machine, fault: Fault) -> None:
+        if fault.amount % 3:
+            machine.power_after = fault.amount % 7
+        else:
+            machine.power_off()
+
+    def _power_in_a_write(self, machine: Machine, fault: Fault) -> None:
+        machine.disk.power_loss_at = machine.disk.steps + fault.amount % 12
+
+    def _kill_all(self, _: Machine, __: Fault) -> None:
+        for machine in self.machines:
+            machine.kill()
+
+    def _power_all(self, _: Machine, __: Fault) -> None:
+        for machine in self.machines:
+            machine.power_off()
+
+    def _pause(self, machine: Machine, fault: Fault) -> None:
+        process = machine.process
+        if process is not None and not process.paused:
+            process.pause()
+            self.world.after(fault.for_us, self._resume, process)
+
+    def _resume(self, process: Process) -> None:
+        if process.alive and process.paused:
+            process.resume()
+
+    def _ways(self, machine: Machine, fault: Fault) -> list[tuple[int, int]]:
+        """What a fault of the network cuts: pairs of (from, to)."""
+        here = machine.node_id
+        others = [m.node_id for m in self.machines if m is not machine]
+        if not others:
+            return []
+        there = others[fault.amount % len(others)]
+        match fault.kind:
+            case "one-way":
+                return [(here, there)] if fault.amount % 2 else [(there, here)]
+            case "isolate":
+                return [way for other in others for way in ((here, other), (other, here))]
+            case "split":
+                side = [n for n in others if fault.amount >> n & 1]
+                rest = [here, *(n for n in others if n not in side)]
+                return [way for a in side for b in rest for way in ((a, b), (b, a))]
+            case _:
+                return [(here, there), (there, here)]
+
+    def _cut(self, machine: Machine, fault: Fault) -> None:
+        ways = self._ways(machine, fault)
+        self.network.cut.update(ways)
+        self.world.after(fault.for_us, self._mend, ways)
+
+    def _mend(self, ways: list[tuple[int, int]]) -> None:
+        self.network.cut.difference_update(ways)
+
+    def _flap(self, machine: Machine, fault: Fault) -> None:
+        """Cut and mended over and over."""
+        ways = self._ways(machine, fault)
+        period_us = (20 + fault.amount % 400) * MS
+        for start_us in range(0, fault.for_us, 2 * period_us):
+            self.world.after(start_us, self.network.cut.update, ways)
+            self.world.after(start_us + period_us, self._mend, ways)
+
+    def _reset(self, machine: Machine, _: Fault) -> None:
+        """Something between the nodes drops all its connections."""
+        for connection in list(self.network.connections):
+            if machine.process in (connection.client, connection.server):
+                connection.abort()
+
+    def _fail_flush(self, machine: Machine, fault: Fault) -> None:
+        machine.disk.fail_next("fdatasync", name=("", ".log", "quorum-state")[fault.amount % 3])
+
+    def _fill_disk(self, machine: Machine, fault: Fault) -> None:
+        disk = machine.disk
+        disk.capacity_bytes = disk.used_bytes + fault.amount % 2000
+        self.world.after(fault.for_us, self._empty_disk, machine)
+
+    def _empty_disk(self, machine: Machine) -> None:
+        machine.disk.capacity_bytes = None
+
+    def _slow_disk(self, machine: Machine, fault: Fault) -> None:
+        machine.flush_spread_us = fault.amount * 5 * SECOND >> 16
+        self.world.after(fault.for_us, self._quick_disk, machine)
+
+    def _quick_disk(self, machine: Machine) -> None:
+        machine.flush_spread_us = self.plan.flush_us[1]
+
+    def _jump(self, machine: Machine, fault: Fault) -> None:
+        machine.clock.jump(fault.for_us)
+        if machine.process is not None:
+            machine.process.clock_jumped()
+
+    def _lose_disk(self, machine: Machine, _: Fault) -> None:
+        """If a majority of intact voters remains, as DESIGN §11.2 asks."""
+        voter = machine.node_id <= self.plan.voters
+        intact = sum(map(self._intact, self.machines[: self.plan.voters]))
+        if voter and (not self._intact(machine) or intact <= self.checker.majority):
+            return
+        if machine.process is None:
+            return  # somebody is about to start it
+        machine.must_stay_down_us = 3 * self.plan.election_timeout_ms * MS
+        machine.lose_disk()
+
+    def _resign(self, machine: Machine, _: Fault) -> None:
+        if machine.process is not None:
+            machine.process.handle(Resign())
+
+    def _shut_down(self, machine: Machine, _: Fault) -> None:
+        if machine.process is not None:
+            machine.process.handle(Shutdown())
+
+
+FAULTS: Final[dict[str, Callable[[Cluster, Machine, Fault], None]]] = {
+    "kill": Cluster._kill,
+    "power": Cluster._power,
+    "power in a write": Cluster._power_in_a_write,
+    "kill all": Cluster._kill_all,
+    "power all": Cluster._power_all,
+    "pause": Cluster._pause,
+    "cut": Cluster._cut,
+    "one-way": Cluster._cut,
+    "isolate": Cluster._cut,
+    "split": Cluster._cut,
+    "flap": Cluster._flap,
+    "reset": Cluster._reset,
+    "failed flush": Cluster._fail_flush,
+    "disk full": Cluster._fill_disk,
+    "slow disk": Cluster._slow_disk,
+    "clock jump": Cluster._jump,
+    "lose disk": Cluster._lose_disk,
+    "resign": Cluster._resign,
+    "shutdown": Cluster._shut_down,
+}

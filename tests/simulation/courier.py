@@ -1,0 +1,125 @@
+"""How messages travel: as Kafka's bytes, or as they are.
+
+`WireCourier` is the production path: every message becomes its RPC, the RPC becomes bytes at a
+protocol version, and back. It takes most of a run's time, so only some schedules use it (the plan
+decides from the seed); the others use `DirectCourier`, which hands the core's frozen values over
+and differs in nothing else: log bytes are read from the sender's log, and checked and cut into runs
+by the receiver, either way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final, NamedTuple, Protocol
+from uuid import UUID
+
+from raft.core.messages import FetchRequest, FetchResponse, Request, Response
+from raft.segments.segment import Records
+from raft.wire import Answering, Group, read_request, read_response, write_request, write_response
+from raft.wire_fetch import (
+    FetchForm,
+    read_batches,
+    read_fetch,
+    read_fetch_response,
+    write_fetch,
+    write_fetch_response,
+)
+from records.codec import decode_message, encode_message
+from records.rpc import API
+from records.types import METADATA_TOPIC_ID
+
+GROUP: Final = Group("__cluster_metadata", 0, METADATA_TOPIC_ID)
+_ANSWERING: Final = Answering(GROUP, None)
+_FORM: Final = FetchForm("", METADATA_TOPIC_ID)
+_OLD_FORM: Final = FetchForm(GROUP.topic, UUID(int=0))
+
+
+class Courier(Protocol):
+    """Both ends of the transport."""
+
+    def request(self, request: Request) -> Any: ...
+
+    def read_request(self, payload: Any) -> Request: ...
+
+    def response(self, request: Request, response: Response, records: Records | None) -> Any: ...
+
+    def read_response(self, payload: Any) -> Response: ...
+
+
+class DirectCourier:
+    """Values travel as they are; log bytes as bytes."""
+
+    def request(self, request: Request) -> Request:
+        return request
+
+    def read_request(self, payload: Request) -> Request:
+        return payload
+
+    def response(
+        self,
+        request: Request,  # noqa: ARG002
+        response: Response,
+        records: Records | None,
+    ) -> tuple[Response, bytes]:
+        return response, bytes(records.data) if records else b""
+
+    def read_response(self, payload: tuple[Response, bytes]) -> Response:
+        response, data = payload
+        if data:
+            assert isinstance(response, FetchResponse), f"records in {response}"
+            return replace(response, batches=read_batches(data))
+        return response
+
+
+class Packet(NamedTuple):
+    """A message's body; key and version stand for the header around it."""
+
+    key: int
+    version: int
+    body: bytes
+
+
+class WireCourier:
+    """Kafka's bytes, at one version of Fetch and the newest of the others."""
+
+    def __init__(self, fetch_version: int = 18) -> None:
+        self._versions = {
+            key: api.request.schema().versions[-1] for key, api in API.items() if api.request
+        }
+        self._versions[1] = fetch_version
+
+    def request(self, request: Request) -> Packet:
+        if isinstance(request, FetchRequest):
+            version = self._versions[1]
+            return Packet(1, version, encode_message(write_fetch(GROUP, request, version), version))
+        message = write_request(GROUP, request)  # type: ignore[arg-type]
+        key = type(message).schema().key
+        assert key is not None, f"{message} is no request"
+        version = self._versions[key]
+        return Packet(key, version, encode_message(message, version))
+
+    def read_request(self, payload: Packet) -> Request:
+        message: Any = decode_message(API[payload.key].request, payload.body, payload.version)
+        if payload.key == 1:
+            return read_fetch(message, payload.version)
+        ref, request = read_request(message)
+        assert ref.topic == GROUP.topic, f"{ref} is not the group that was asked for"
+        return request
+
+    def response(self, request: Request, response: Response, records: Records | None) -> Packet:
+        if isinstance(response, FetchResponse):
+            assert isinstance(request, FetchRequest), f"{request} is answered by {response}"
+            version = self._versions[1]
+            form = _FORM if version >= 13 else _OLD_FORM
+            data = records.data if records else b""
+            rpc = write_fetch_response(response, _ANSWERING, form, data)
+            return Packet(1, version, encode_message(rpc, version))
+        message = write_response(response, _ANSWERING)  # type: ignore[arg-type]
+        key = type(message).schema().key
+        assert key is not None, f"{message} is no response"
+        version = self._versions[key]
+        return Packet(key, version, encode_message(message, version))
+
+    def read_response(self, payload: Packet) -> Response:
+        message: Any = decode_message(API[payload.key].response, payload.body, payload.version)
+        return read_fetch_response(message) if payload.key == 1 else read_response(message)

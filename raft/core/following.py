@@ -56,6 +56,8 @@ class Following(Voting):
     def _enter_follower(self) -> None:
         self._following = FollowerBook()
         self._set(Timer.FETCH, self._now_ms + self.config.fetch_timeout_ms)
+        if isinstance(self.role, Follower):  # whatever it said before, now it leads: ask at once
+            self._retry_at.pop((self.role.leader_id, FetchRequest), None)
 
     def _leave_follower(self) -> None:
         snapshot_id = self._following.fetching_snapshot
@@ -64,20 +66,35 @@ class Following(Voting):
         self._following = FollowerBook()
 
     def _lose_leader(self, reason: str) -> None:
-        """Whoever may campaign asks for pre-votes; the others look for another leader."""
-        role = self.role
-        assert isinstance(role, Follower), f"{role} lost a leader"
+        """Whoever may campaign asks for pre-votes; the others ask around who leads now."""
+        assert isinstance(self.role, Follower), f"{self.role} lost a leader"
         if self.may_campaign:
             self._look_for_votes(reason)
         else:
-            self._become(Unattached(epoch=role.epoch, voted=role.voted), reason)
+            self._following.leader_lost = True
+            self._set(Timer.FETCH, self._now_ms + self.config.fetch_timeout_ms)
+            self._pump_due = True
 
     # -- signs of the leader, and their absence ------------------------------------------------
 
     def _leader_is_back(self) -> None:
+        """The leader we follow gave a sign: stop taking it for lost."""
+        self._following.leader_lost = False
         self._clear(Timer.SILENCE, Timer.FAILOVER)
         self._set(Timer.FETCH, self._now_ms + self.config.fetch_timeout_ms)
         self._pump_due = True
+
+    def _leader_misses_us(self) -> None:
+        """It asks after voters that have not fetched for half a fetch timeout.
+
+        A Fetch of ours that has been out for that long never arrived: send another.
+        """
+        self._leader_is_back()
+        for request_id, outstanding in tuple(self._outstanding.items()):
+            sent_ms = outstanding.expires_ms - self.config.request_timeout_ms
+            overdue = sent_ms + self.config.fetch_timeout_ms // 2 <= self._now_ms
+            if overdue and isinstance(outstanding.request, FetchRequest):
+                self._give_up(request_id)
 
     def _on_peer_lost(self, peer: NodeId) -> None:
         """A connection ended. If it led to the leader, that is news: look at once."""
@@ -102,9 +119,13 @@ class Following(Voting):
             self._leader_is_gone()
 
     def _leader_is_gone(self) -> None:
-        """Nobody leads there any more; wait a random moment, since others noticed it too."""
+        """Nobody leads there any more; wait a random moment, since others noticed it too.
+
+        Two followers that asked at the same time would grant each other's pre-votes and split the
+        votes. (Upstream waits for no moment after a fetch timeout.)
+        """
         self._following.hears_leader = False
-        self._clear(Timer.SILENCE)
+        self._clear(Timer.SILENCE, Timer.FETCH)
         if Timer.FAILOVER not in self._deadlines:
             jitter_ms = self._random.randrange(self.config.failover_jitter_ms + 1)
             self._set(Timer.FAILOVER, self._now_ms + jitter_ms)
@@ -122,7 +143,7 @@ class Following(Voting):
         if not self._may_fetch():  # our disk is slow, not the leader
             self._set(Timer.FETCH, self._now_ms + self.config.fetch_timeout_ms)
         elif isinstance(self.role, Follower):
-            self._lose_leader("fetch timeout")
+            self._leader_is_gone()
 
     def _on_silence(self) -> None:
         if not self._may_fetch():  # we have not been able to ask
@@ -169,6 +190,8 @@ class Following(Voting):
             and self._may_send(leader_id, DescribeQuorumRequest)
         ):
             self._send(leader_id, DescribeQuorumRequest())
+        if following.leader_lost:
+            self._pump_discovery(besides=leader_id)
 
     # -- hearing -------------------------------------------------------------------------------
 
@@ -177,9 +200,11 @@ class Following(Voting):
         self._learn(peer, response.epoch, response.leader_id)
         role = self.role
         leader_id = role.leader_id if isinstance(role, Follower | Prospective) else None
-        if leader_id != peer or sent.epoch != role.epoch:
-            self._retry_later(peer, FetchRequest)
+        if leader_id != peer:  # it was a question who leads
+            self._retry_later(peer, FetchRequest, self.config.pre_vote_repeat_ms)
             return
+        if sent.epoch != role.epoch:
+            return  # so was this, and it was the leader we asked
         if response.error is not ErrorCode.NONE:
             self._retry_later(peer, FetchRequest)
             not_leading = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.BROKER_NOT_AVAILABLE)
@@ -255,7 +280,7 @@ class Following(Voting):
     def _on_follower_durable(self) -> None:
         """All is flushed: the next Fetch may acknowledge it."""
         if self._may_fetch():
-            if Timer.FETCH in self._deadlines:
+            if Timer.FETCH in self._deadlines:  # it stood still while we flushed
                 self._set(Timer.FETCH, self._now_ms + self.config.fetch_timeout_ms)
             self._pump_due = True
             self._see_if_recovered()

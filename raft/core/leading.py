@@ -47,13 +47,17 @@ class Leading(Serving):
 
     def _needs_begin(self, replica: ReplicaProgress) -> bool:
         """Neither fetched nor acknowledged a BeginQuorumEpoch within half a fetch timeout."""
-        horizon_ms = self._now_ms - self.config.fetch_timeout_ms // 2
-        heard = (replica.last_fetch_ms, replica.begin_acked_ms)
-        return all(at_ms is None or at_ms <= horizon_ms for at_ms in heard)
+        heard_ms = replica.last_heard_ms
+        return heard_ms is None or heard_ms + self.config.fetch_timeout_ms // 2 <= self._now_ms
 
     def _on_begin_due(self) -> None:
+        """Look again when the first of the voters will have been silent for so long."""
         if self._leading is not None:
-            self._set(Timer.BEGIN, self._now_ms + self.config.fetch_timeout_ms // 2)
+            patience_ms = self.config.fetch_timeout_ms // 2
+            heard = (replica.last_heard_ms for replica in self._leading.voters.values())
+            silent_ms = [at_ms + patience_ms for at_ms in heard if at_ms is not None]
+            later = [at_ms for at_ms in silent_ms if at_ms > self._now_ms]
+            self._set(Timer.BEGIN, min(later, default=self._now_ms + patience_ms))
             self._pump_due = True
 
     def _on_begin_response(self, peer: NodeId, response: BeginQuorumEpochResponse) -> None:

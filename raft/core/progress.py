@@ -14,10 +14,17 @@ from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
 class FollowerBook:
     """What a follower keeps about its leader; begun anew with each leader."""
 
-    __slots__ = ("catch_up_offset", "fetching_snapshot", "hears_leader", "spent_vote_due")
+    __slots__ = (
+        "catch_up_offset",
+        "fetching_snapshot",
+        "hears_leader",
+        "leader_lost",
+        "spent_vote_due",
+    )
 
     def __init__(self) -> None:
         self.hears_leader = False  # it answered a Fetch, and was not lost since
+        self.leader_lost = False  # and we may not campaign: ask around
         self.fetching_snapshot: OffsetAndEpoch | None = None
         self.catch_up_offset: Offset | None = None  # recovering: the log end the leader had
         self.spent_vote_due = False  # recovering: our vote in this epoch is on its way to the disk
@@ -52,6 +59,12 @@ class ReplicaProgress:
         self.answered_round = -1
         self.confirmed_round = -1
         self._leader_end_offset: Offset | None = None  # at its last Fetch
+
+    @property
+    def last_heard_ms(self) -> int | None:
+        """When it last fetched or acknowledged our BeginQuorumEpoch; None if never."""
+        heard = (self.last_fetch_ms, self.begin_acked_ms)
+        return max((at_ms for at_ms in heard if at_ms is not None), default=None)
 
     def acknowledge(self, end_offset: Offset, leader_end_offset: Offset, now_ms: int) -> None:
         """A Fetch arrived. It is caught up as of the last Fetch that it has now overtaken."""

@@ -244,14 +244,18 @@ class Voting(QuorumBase):
     def _learn(self, peer: NodeId, epoch: Epoch, leader_id: NodeId | None) -> None:
         """Somebody's answer names an epoch, and perhaps its leader: follow what is newer."""
         role = self.role
-        if leader_id is not None and (leader_id not in self.voters or leader_id == self.node_id):
-            if leader_id == self.node_id and epoch == role.epoch and isinstance(role, Leader):
-                return
-            self._fault(peer, f"names {leader_id} leader of epoch {epoch}; we are in {role}")
+        if epoch < role.epoch:
+            return
+        if leader_id == self.node_id:
+            if epoch > role.epoch or not isinstance(role, Leader | Resigned):
+                self._fault(peer, f"names us leader of epoch {epoch}; we are in {role}")
+            leader_id = None
+        elif leader_id is not None and leader_id not in self.voters:
+            self._fault(peer, f"names {leader_id} leader of epoch {epoch}, who is no voter")
             leader_id = None
         if epoch > role.epoch:
             self._join(epoch, leader_id, f"epoch {epoch} at {peer}")
-        elif epoch == role.epoch and leader_id is not None:
+        elif leader_id is not None:
             match role:
                 case Unattached() | Candidate() | Prospective(leader_id=None):
                     self._join(epoch, leader_id, f"leader {leader_id} named by {peer}")
@@ -296,7 +300,7 @@ class Voting(QuorumBase):
         )
         if error is ErrorCode.NONE:
             if isinstance(self.role, Follower) and self.epoch == request.epoch:
-                self._leader_is_back()
+                self._leader_misses_us()
             else:
                 self._join(request.epoch, request.leader_id, "BeginQuorumEpoch")
         self._respond(
@@ -306,8 +310,8 @@ class Voting(QuorumBase):
         )
 
     @abstractmethod
-    def _leader_is_back(self) -> None:
-        """The leader we follow gave a sign: stop taking it for lost."""
+    def _leader_misses_us(self) -> None:
+        """The leader we follow lives, and has not heard our Fetches."""
 
     def _on_end_epoch(
         self, connection: int, correlation: int, request: EndQuorumEpochRequest
@@ -347,14 +351,18 @@ class Voting(QuorumBase):
 
     # -- looking for a leader ------------------------------------------------------------------
 
-    def _pump_discovery(self) -> None:
+    def _pump_discovery(self, besides: NodeId | None = None) -> None:
         """Without a leader, ask the voters one at a time who leads: any answer says."""
-        if any(kind is FetchRequest for _, kind in self._slots):
+        others = [peer for peer in self.voters if peer not in (self.node_id, besides)]
+        if not self._may_fetch() or any((peer, FetchRequest) in self._slots for peer in others):
             return
-        others = [peer for peer in self.voters if peer != self.node_id]
         ready = [peer for peer in others if self._may_send(peer, FetchRequest)]
         if ready:
             self._send(self._random.choice(ready), self._fetch_request(max_wait_ms=0))
+
+    @abstractmethod
+    def _may_fetch(self) -> bool:
+        """Is all of our log flushed?"""
 
     @abstractmethod
     def _fetch_request(self, max_wait_ms: int) -> FetchRequest:

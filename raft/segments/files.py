@@ -49,6 +49,14 @@ class File(Protocol):
     def fdatasync(self) -> None:
         """Make bytes and size durable. After an error nothing is known any more."""
 
+    def drop_cache(self) -> None:
+        """Forget what is cached, so that what is read next comes from the disk.
+
+        After a flush that failed, the cache may hold bytes that were never written and never will
+        be, and says of them that there is nothing to flush. Only a request: call fdatasync first,
+        or what is still to be written stays cached.
+        """
+
     def size(self) -> int: ...
 
     def close(self) -> None: ...
@@ -115,6 +123,10 @@ class RealFile:
 
     def fdatasync(self) -> None:
         os.fdatasync(self._fd)
+
+    def drop_cache(self) -> None:
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size

@@ -42,7 +42,7 @@ from raft.segments.files import NO_ROOM, FileSystem, Mode
 from raft.segments.recovery import recover, start_over
 from raft.segments.recovery_point import LogState, RecoveryPointFile
 from raft.segments.segment import LOG_SUFFIX, Records, Segment
-from records.batch import MAX_BATCH_SIZE_BYTES, BatchHeader, iter_batches
+from records.batch import MAX_BATCH_SIZE_BYTES, BatchHeader, read_batch
 from records.compression import Buffer
 from records.types import Epoch, Offset, OffsetAndEpoch
 
@@ -257,8 +257,9 @@ class Log:
         """The headers of `data`, once every batch is known to be sound and in its place."""
         headers = []
         expected, last_epoch = self._log_end_offset, self._epochs.last
-        for batch in iter_batches(data, max_size_bytes=self.config.max_batch_size_bytes):
-            header = batch.header
+        position, limit = 0, self.config.max_batch_size_bytes
+        while position < len(data):
+            header = read_batch(data, position, max_size_bytes=limit).header
             epoch = header.leader_epoch
             if header.base_offset != expected or epoch < (last_epoch or 0):
                 raise UnexpectedBatchError(
@@ -268,6 +269,7 @@ class Log:
                     last_epoch=last_epoch,
                 )
             expected, last_epoch = header.end_offset, epoch
+            position += header.size_bytes
             headers.append(header)
         assert headers, "an append of nothing"
         return headers

@@ -6,10 +6,13 @@ last, are read from end to end. The first bad batch decides: at or above the poi
 tail, cut there with everything after it and one log line; below it the disk lost what it had
 promised, and `CorruptLogError` says where. A file that is missing counts like bytes that are.
 
-What was read here may still sit in the page cache of a process that died, so it is flushed before
-anyone may count on it: an opened log is durable to its end.
+What is found above the point may still sit in the page cache of a process that died, so it is
+flushed before anyone may count on it: an opened log is durable to its end. And the cache is dropped
+before it is read: if that process died of a failed flush, the cache holds bytes that the disk never
+took, and a second flush would succeed without writing them.
 
-Source: DESIGN §5 (Recovery point); org.apache.kafka.storage.internals.log.LogLoader, which trusts a
+Source: DESIGN §5 (Recovery point); Rebello et al., "Can Applications Recover from fsync Failures?"
+(ATC 2020); org.apache.kafka.storage.internals.log.LogLoader, which trusts a
 clean-shutdown marker instead and cuts at any damage.
 """
 
@@ -243,6 +246,8 @@ class _Recovery:
                 reason = f"the next segment starts at {segment.base_offset}"
                 self._cut(i - 1, expected, recovery_point, reason)
                 break
+            segment.file.fdatasync()
+            segment.file.drop_cache()
             result = segment.rebuild(last_epoch=last_epoch)
             self._scanned += result.epochs
             if result.epochs:

@@ -135,11 +135,14 @@ class Segment:
             self._max_timestamp = max_timestamp
             self._max_timestamp_offset = Offset(last_offset)
         if self._bytes_since_entry > self._index_interval_bytes:
-            self.offset_index.append(last_offset, position)
-            self.time_index.maybe_append(self._max_timestamp, self._max_timestamp_offset)
+            self._add_entry(last_offset, position, self._max_timestamp, self._max_timestamp_offset)
             self._bytes_since_entry = 0
         self._bytes_since_entry += size_bytes
         self.size_bytes = position + size_bytes
+
+    def _add_entry(self, last_offset: int, position: int, newest: int, newest_offset: int) -> None:
+        self.offset_index.append(last_offset, position)
+        self.time_index.maybe_append(newest, newest_offset)
 
     def seal(self) -> None:
         """No batch will follow: the time index ends with the newest time, as upstream's does."""
@@ -160,15 +163,20 @@ class Segment:
         file_size = self.file.size()
         self.offset_index.clear()
         self.time_index.clear()
-        self.size_bytes = 0
-        self._forget_times()
-        return scan(
+        result = scan(
             self.file,
             base_offset=self.base_offset,
             size_bytes=file_size,
             last_epoch=last_epoch,
-            note=self.note,
+            index_interval_bytes=self._index_interval_bytes,
+            add_entry=self._add_entry,
         )
+        self.size_bytes = result.size_bytes
+        self.first_timestamp = result.first_timestamp
+        self._max_timestamp = result.max_timestamp
+        self._max_timestamp_offset = result.max_timestamp_offset
+        self._bytes_since_entry = result.bytes_since_entry
+        return result
 
     def load_indexes(self, end_offset: int) -> bool:
         """Take the index files if, from their last entry on, the log agrees with them.

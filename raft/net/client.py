@@ -31,7 +31,7 @@ from raft.net.errors import (
 )
 from raft.net.frames import Arena, Buffer, Frame, FrameReader, Payload, gather
 from raft.net.header import RequestKind, header_tail, skip_tagged_fields
-from raft.net.server import next_connection_id, peer_name
+from raft.net.identity import next_connection_id, peer_name
 
 OnAnswer: TypeAlias = Callable[[Frame | ConnectionLostError], None]
 """Gets the response's body (see `raft.net.Frame`), or why there is none."""
@@ -53,9 +53,26 @@ class _Call(NamedTuple):
 class ClientConnection(asyncio.BufferedProtocol):
     """An open connection to one server; made by `connect`. `id` says which is older."""
 
-    __slots__ = ("_calls", "_client_id", "_flush_due", "_loop", "_next_correlation_id", "_on_close",
-                 "_out", "_reader", "_receiving", "_tails", "_timer", "_transport", "_write_paused",
-                 "close_reason", "context", "id", "peer")  # fmt: skip
+    __slots__ = (
+        "_calls",
+        "_client_id",
+        "_flush_due",
+        "_loop",
+        "_next_correlation_id",
+        "_on_close",
+        "_out",
+        "_reader",
+        "_receiving",
+        "_tails",
+        "_timer",
+        "_transport",
+        "_write_paused",
+        "answers",
+        "close_reason",
+        "context",
+        "id",
+        "peer",
+    )
 
     def __init__(
         self,
@@ -85,6 +102,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._flush_due = False
         self._receiving = False
         self._write_paused = False
+        self.answers = 0  # received so far
         self._timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
@@ -158,7 +176,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         return future
 
     def close(self) -> None:
-        """Close; requests in flight get a `ConnectionLostError` now."""
+        """Close once what was sent has left; requests in flight get a `ConnectionLostError` now."""
+        self._flush()
+        if self._transport is not None and self.close_reason is None:
+            self._transport.close()
         self._end(ConnectionLostError(Reason.LOCAL, f"{self} closed by its owner"))
 
     # --- called by the loop
@@ -186,6 +207,7 @@ class ClientConnection(asyncio.BufferedProtocol):
                     )
                 body_at = skip_tagged_fields(frame, 4) if call.answer_flexible else 4
                 calls.popleft()
+                self.answers += 1
                 call.on_answer(frame[body_at:])
             if self._reader.error is not None:
                 raise self._reader.error
@@ -254,7 +276,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._transport is not None:
+        if self._transport is not None and error.reason is not Reason.LOCAL:
             self._transport.abort()
         self._out.clear()
         calls = tuple(self._calls)

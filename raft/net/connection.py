@@ -1,4 +1,4 @@
-"""The server side: a listener, its connections, and answers in the order of their requests.
+"""The server side of a connection: requests as they come, answers in the order of requests.
 
 A handler gets `(connection, frame)` and returns the answer (without length prefix: the header and
 body of a response), None if the request has no answer (Produce with acks=0), a `Reply` to be sent
@@ -19,18 +19,15 @@ Source: Kafka protocol guide, "Network" (ordering, pipelining); KIP-72 (memory b
 from __future__ import annotations
 
 import asyncio
-import logging
 import traceback
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Awaitable, Callable
-from itertools import count
-from typing import Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
-from raft.net.errors import QUIET, NetError, Reason
+from raft.net.errors import NetError, Reason
 from raft.net.frames import (
     COPY_BYTES,
     SHORT_LENGTHS,
-    Arena,
     Buffer,
     Frame,
     FrameReader,
@@ -38,16 +35,12 @@ from raft.net.frames import (
     gather,
     length_prefix,
 )
-from raft.net.limits import Limits
+from raft.net.identity import next_connection_id, peer_name
 
-log = logging.getLogger("raft.net")
-
-next_connection_id: Callable[[], int] = count(1).__next__
-"""Ids of connections, server's and clients' alike: never reused, later is larger."""
+if TYPE_CHECKING:
+    from raft.net.listener import Listener
 
 FLUSH_BYTES: Final = 65_536  # answers of one read go out together, in pieces of about this size
-LOG_LINES_PER_SWEEP: Final = 10
-SWEEP_MS: Final = 1_000
 
 
 class Reply:
@@ -78,6 +71,17 @@ class Reply:
 
 Answer: TypeAlias = Payload | Reply | Awaitable[Payload | None] | None
 Handler: TypeAlias = Callable[["ServerConnection", Frame], Answer]
+
+
+class Watch:
+    """What a connection was doing when the sweep last saw it make progress."""
+
+    __slots__ = ("at", "doing", "moved")
+
+    def __init__(self) -> None:
+        self.at = 0.0  # loop time
+        self.doing: tuple[str, int] = ("new", 0)
+        self.moved = 0  # bytes in the direction that matters for `doing`
 
 
 class ServerConnection(asyncio.BufferedProtocol):
@@ -213,6 +217,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             and self._in_flight_bytes < limits.max_in_flight_bytes
             and not self._write_paused
             and self.listener.memory_used < limits.memory_bytes
+            and not self.listener.draining
         )
 
     def _serve(self, frames: list[Frame]) -> None:
@@ -237,10 +242,10 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self._out_bytes += out_bytes
                 self._flush()
                 out_bytes = 0
+            elif self.close_reason is not None:  # the handler closed it
+                break
             elif answer is not None:
                 self._take_in(answer, len(frame))
-            if self.close_reason is not None:
-                break
             if not self._may_serve():
                 self._backlog.extend(left)
                 break
@@ -344,7 +349,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _resume(self) -> None:
         """A bound may no longer be reached: handle what waits, then read on."""
-        if self.close_reason is not None:
+        if self.close_reason is not None or self._serving:
             return
         if self._backlog and self._may_serve():
             frames = list(self._backlog)
@@ -367,216 +372,6 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._backlog.clear()
         self._out.clear()
         self.listener._ended(self, reason, detail)
-
-
-class Watch:
-    """What a connection was doing when the sweep last saw it make progress."""
-
-    __slots__ = ("at", "doing", "moved")
-
-    def __init__(self) -> None:
-        self.at = 0.0  # loop time
-        self.doing: tuple[str, int] = ("new", 0)
-        self.moved = 0  # bytes in the direction that matters for `doing`
-
-
-class Listener:
-    """Accepts connections and hands their requests to `handle`.
-
-    `on_close`, if given, is called once for each connection that ends, at once, before its
-    transport is gone: to forget parked requests.
-    """
-
-    def __init__(
-        self,
-        handle: Handler,
-        *,
-        name: str = "listener",
-        limits: Limits | None = None,
-        on_close: Callable[[ServerConnection], None] | None = None,
-    ) -> None:
-        self.handle = handle
-        self.name = name
-        self.limits = limits or Limits()
-        self.arena = Arena()
-        self.connections: set[ServerConnection] = set()
-        self.memory_used = 0  # bytes of requests unanswered or being received
-        self.accepted = 0
-        self.ended: Counter[Reason] = Counter()  # closed connections by reason
-        self.port = 0
-        self._on_close = on_close
-        self._server: asyncio.Server | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._sweep_timer: asyncio.TimerHandle | None = None
-        self._dirty: list[ServerConnection] = []
-        self._memory_waiters: dict[ServerConnection, None] = {}  # in the order they came
-        self._wake_due = False
-        self._tasks: set[asyncio.Future[Payload | None]] = set()
-        self._lines_left = LOG_LINES_PER_SWEEP
-        self._suppressed = 0
-        self._all_closed: asyncio.Event = asyncio.Event()
-
-    async def start(self, host: str, port: int, *, backlog: int = 1_024) -> None:
-        """Listen; `self.port` is then the port in use (it matters if `port` is 0)."""
-        self._loop = asyncio.get_running_loop()
-        self._server = await self._loop.create_server(
-            lambda: ServerConnection(self), host, port, backlog=backlog, reuse_address=True
-        )
-        self.port = self._server.sockets[0].getsockname()[1]
-        self._schedule_sweep()
-
-    async def close(self, *, drain_ms: int = 0) -> None:
-        """Stop accepting, give requests in flight `drain_ms` to be answered, close everything."""
-        if self._server is None:
-            return
-        self._server.close()
-        for connection in tuple(self.connections):
-            if not connection.in_flight:
-                connection.close(Reason.SHUTDOWN)
-        if self.connections and drain_ms:
-            self._all_closed.clear()
-            try:
-                await asyncio.wait_for(self._all_closed.wait(), drain_ms / 1_000)
-            except TimeoutError:
-                log.info("listener=%s drained=no left=%d", self.name, len(self.connections))
-        for connection in tuple(self.connections):
-            connection.abort(Reason.SHUTDOWN)
-        if self._sweep_timer is not None:
-            self._sweep_timer.cancel()
-        self._server = None
-        while self.connections:  # their connection_lost is due in the next tick
-            await asyncio.sleep(0)
-
-    def sweep(self, now: float) -> None:
-        """Close what is idle or stalled at loop time `now` (seconds)."""
-        for connection in tuple(self.connections):
-            self._check(connection, now)
-        if self._suppressed:
-            log.warning("listener=%s suppressed_lines=%d", self.name, self._suppressed)
-        self._lines_left, self._suppressed = LOG_LINES_PER_SWEEP, 0
-
-    def _check(self, connection: ServerConnection, now: float) -> None:
-        limits, watch = self.limits, connection._watch
-        stalled: Reason | None
-        if connection._write_paused or connection.closed:
-            transport = connection._transport
-            left = transport.get_write_buffer_size() if transport is not None else 0
-            doing, moved = ("writing", 0), connection.bytes_sent - left
-            least, patience_ms, stalled = limits.stall_bytes, limits.stall_ms, Reason.WRITE_STALLED
-        elif connection._reader.partial and connection._reading:
-            doing, moved = ("frame", connection._reader.frames_read), connection.bytes_received
-            least, patience_ms, stalled = limits.stall_bytes, limits.stall_ms, Reason.FRAME_STALLED
-        elif connection.in_flight or not connection._reading:
-            doing, moved = ("waiting", 0), 0  # for us: not the peer's fault
-            least, patience_ms, stalled = 0, 0, None
-        else:
-            doing, moved = ("idle", 0), connection.bytes_received
-            least, patience_ms, stalled = 1, limits.idle_ms, Reason.IDLE
-        if doing != watch.doing or moved - watch.moved >= least:
-            watch.doing, watch.moved, watch.at = doing, moved, now
-        elif stalled is not None and (now - watch.at) * 1_000 >= patience_ms:
-            connection.abort(stalled, f"{moved - watch.moved} bytes in {now - watch.at:.1f} s")
-
-    def _schedule_sweep(self) -> None:
-        assert self._loop is not None, "the listener has not started"
-        every_ms = min(SWEEP_MS, self.limits.stall_ms / 2, self.limits.idle_ms / 2)
-        self._sweep_timer = self._loop.call_later(every_ms / 1_000, self._on_sweep_timer)
-
-    def _on_sweep_timer(self) -> None:
-        assert self._loop is not None, "the listener has not started"
-        self.sweep(self._loop.time())
-        self._schedule_sweep()
-
-    # --- called by connections
-
-    def _opened(self, connection: ServerConnection) -> None:
-        self.accepted += 1
-        self.connections.add(connection)
-        if len(self.connections) > self.limits.max_connections:
-            connection.abort(Reason.TOO_MANY_CONNECTIONS)
-        elif self._server is None or not self._server.is_serving():
-            connection.abort(Reason.SHUTDOWN)
-
-    def _ended(self, connection: ServerConnection, reason: Reason, detail: str) -> None:
-        """No further answers; the transport may still send what was answered before."""
-        self.ended[reason] += 1
-        self._memory_waiters.pop(connection, None)
-        if reason not in QUIET:
-            if self._lines_left:
-                self._lines_left -= 1
-                log.warning(
-                    "listener=%s peer=%s connection=%d closed=%s detail=%r",
-                    self.name, connection.peer, connection.id, reason, detail,
-                )  # fmt: skip
-            else:
-                self._suppressed += 1
-        if self._on_close is not None:
-            self._on_close(connection)
-
-    def _closed(self, connection: ServerConnection) -> None:
-        self.connections.discard(connection)
-        if not self.connections:
-            self._all_closed.set()
-
-    def _broken(self, error: AssertionError) -> None:
-        assert self._loop is not None, "the listener has not started"
-        self._loop.call_exception_handler(
-            {"message": f"broken invariant at {self.name}", "exception": error}
-        )
-
-    def _flush_soon(self, connection: ServerConnection) -> None:
-        """Send at the end of this loop tick, together with what else becomes ready in it."""
-        if not connection._flush_due:
-            connection._flush_due = True
-            self._dirty.append(connection)
-            if len(self._dirty) == 1:
-                assert self._loop is not None, "the listener has not started"
-                self._loop.call_soon(self._flush_all)
-
-    def _flush_all(self) -> None:
-        dirty, self._dirty = self._dirty, []
-        for connection in dirty:
-            connection._flush_due = False
-            connection._flush()
-            if not connection._reading:
-                connection._resume()
-
-    def _release(self, size: int) -> None:
-        """Memory became free; connections that wait for it go on in the next tick."""
-        self.memory_used -= size
-        assert self.memory_used >= 0, f"{self.name}: {self.memory_used} bytes in use"
-        if self._memory_waiters and not self._wake_due:
-            assert self._loop is not None, "the listener has not started"
-            self._wake_due = True
-            self._loop.call_soon(self._wake)
-
-    def _wake(self) -> None:
-        self._wake_due = False
-        while self._memory_waiters and self.memory_used < self.limits.memory_bytes:
-            connection = next(iter(self._memory_waiters))
-            del self._memory_waiters[connection]
-            connection._resume()
-
-    def _await(self, answer: Awaitable[Payload | None], reply: Reply) -> None:
-        """Send what `answer` results in. A task is kept, and not cancelled when its peer leaves."""
-        future = asyncio.ensure_future(answer)
-        self._tasks.add(future)
-        future.add_done_callback(lambda done: self._on_done(done, reply))
-
-    def _on_done(self, future: asyncio.Future[Payload | None], reply: Reply) -> None:
-        self._tasks.discard(future)
-        if future.cancelled():
-            reply.fail(NetError(Reason.LOCAL, "the request was cancelled"))
-        elif (error := future.exception()) is not None:
-            reply.fail(error)
-        else:
-            reply.send(future.result())
-
-
-def peer_name(transport: asyncio.BaseTransport) -> str:
-    """The other end as `host:port`, for log lines."""
-    address = transport.get_extra_info("peername")
-    return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "?"
 
 
 def origin(error: BaseException) -> str:

@@ -222,19 +222,19 @@ class _Recovery:
 
     def _rebuild_sound(
         self, segment: Segment, end_offset: Offset, last_epoch: Epoch | None
-    ) -> tuple[EpochStart, ...]:
+    ) -> list[EpochStart]:
         """Read a segment below the recovery point from end to end: any damage stops the node."""
         result = segment.rebuild(last_epoch=last_epoch)
-        if result.damage is not None or result.end_offset != end_offset:
+        if result.damage is not None or segment.tail.end_offset != end_offset:
             raise CorruptLogError(
                 path=segment.path,
-                position=result.size_bytes,
-                offset=result.end_offset,
+                position=segment.tail.position,
+                offset=segment.tail.end_offset,
                 reason=result.damage or f"ends there, the next segment starts at {end_offset}",
             )
         segment.seal()
         segment.write_indexes(durably=True)
-        return result.epochs
+        return result.found.epochs
 
     def _scan_rest(self, trusted: int, epochs: Epochs, recovery_point: Offset) -> Offset:
         """Read the segments from number `trusted` on; cut or stop at the first bad batch."""
@@ -249,10 +249,10 @@ class _Recovery:
             segment.file.fdatasync()
             segment.file.drop_cache()
             result = segment.rebuild(last_epoch=last_epoch)
-            self._scanned += result.epochs
-            if result.epochs:
-                last_epoch = result.epochs[-1].epoch
-            expected = result.end_offset
+            self._scanned += result.found.epochs
+            if self._scanned:
+                last_epoch = self._scanned[-1].epoch
+            expected = Offset(segment.tail.end_offset)
             if result.damage is not None:
                 self._cut(i, expected, recovery_point, result.damage)
                 break

@@ -141,6 +141,14 @@ class SimulatedFile:
             operation.apply(content.durable)
         content.pending.clear()
 
+    def drop_cache(self) -> None:
+        """What a failed flush left in the cache alone is gone; what waits to be flushed stays."""
+        self._check()
+        content = self._content
+        content.now = bytearray(content.durable)
+        for operation in content.pending:
+            operation.apply(content.now)
+
     def size(self) -> int:
         self._check()
         return len(self._content.now)

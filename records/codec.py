@@ -14,8 +14,8 @@ from typing import TypeVar
 
 from records.codegen import make_decoder, make_encoder
 from records.errors import UnsupportedVersionError
-from records.interpreter import explain
-from records.schema import Decoder, Message
+from records.interpreter import explain, explain_values
+from records.schema import Decoder, Encoder, Message
 
 M = TypeVar("M", bound=Message)
 Buffer = bytes | bytearray | memoryview
@@ -26,19 +26,15 @@ _NOT_THIS_MESSAGE = (struct.error, IndexError, ValueError)  # UnicodeDecodeError
 def encode_parts(message: Message, version: int) -> list[bytes | memoryview]:
     """The message's bytes as buffers in order: large record batches are handed on, not copied.
 
-    Raises:  ValueError if the version cannot carry a field's value, or a value is out of range;
-             UnsupportedVersionError.
+    Raises:  ValueError naming the field that the version cannot carry; UnsupportedVersionError.
     """
     cls = type(message)
-    encoder = cls._encoders.get(version)
-    if encoder is None:
-        _check_version(cls, version)
-        encoder = cls._encoders[version] = make_encoder(cls, version)
+    encoder = cls._encoders.get(version) or _encoder(cls, version)
     parts: list[bytes | memoryview] = []
     try:
         encoder(message, parts.append)
-    except (struct.error, ValueError, AttributeError, TypeError) as error:
-        raise ValueError(f"{cls.__name__} v{version} cannot carry {message!r}: {error}") from error
+    except (struct.error, ValueError, AttributeError, TypeError):
+        raise explain_values(message, version) from None
     return parts
 
 
@@ -47,22 +43,26 @@ def encode_message(message: Message, version: int) -> bytes:
     return b"".join(encode_parts(message, version))
 
 
-def decode_message(cls: type[M], data: Buffer, version: int) -> M:
-    """The message that `data` holds, all of it.
+def decode_message(cls: type[M], data: Buffer, version: int, start: int = 0) -> M:
+    """The message that `data` holds from `start` to its end.
 
     Raises:  MalformedMessageError naming field, position and reason; UnsupportedVersionError.
     """
-    view = memoryview(data)
+    decoder = cls._decoders.get(version) or _decoder(cls, version)
     try:
-        message, position = (cls._decoders.get(version) or _decoder(cls, version))(
-            view, 0, len(view)
-        )
+        message, position = decoder(data, start, len(data))
     except _NOT_THIS_MESSAGE:
-        raise explain(cls, view, version) from None
-    if position != len(view):
-        raise explain(cls, view, version)
+        raise explain(cls, memoryview(data)[start:], version) from None
+    if position != len(data):
+        raise explain(cls, memoryview(data)[start:], version)
     decoded: M = message
     return decoded
+
+
+def _encoder(cls: type[Message], version: int) -> Encoder:
+    _check_version(cls, version)
+    encoder = cls._encoders[version] = make_encoder(cls, version)
+    return encoder
 
 
 def _decoder(cls: type[Message], version: int) -> Decoder:

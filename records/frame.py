@@ -14,7 +14,7 @@ import struct
 from typing import Final
 
 from records import chunks, control, diskless, metadata
-from records.codec import Buffer, decode_message, encode_message
+from records.codec import Buffer, decode_message, encode_message, encode_parts
 from records.codegen import read_uvarint, uvarint
 from records.errors import MalformedMessageError, UnknownRecordError
 from records.schema import ControlRecord, MetadataRecord
@@ -72,28 +72,32 @@ def encode_record(record: MetadataRecord, version: int | None = None) -> bytes:
         assert key is not None, f"{cls.__name__} has no type number"
         header = uvarint(FRAME_VERSION) + uvarint(key) + uvarint(version)
         _headers[cls, version] = header
-    return header + encode_message(record, version)
+    return b"".join([header, *encode_parts(record, version)])
 
 
-def read_frame(value: Buffer) -> tuple[int, int, memoryview]:
-    """The type, the version and the body of a record's value.
+def read_frame(value: Buffer | None) -> tuple[int, int, int]:
+    """The type and the version of a record's value, and where its body starts.
 
     Raises:  MalformedMessageError if the frame is not one that upstream writes.
     """
-    view = memoryview(value)
+    if value is None:
+        raise _malformed("frame version", 0, "the record's value is null")
+    if len(value) > 2 and value[0] == FRAME_VERSION and value[1] < 0x80 and value[2] < 0x80:
+        return value[1], value[2], 3
     position = 0
     numbers = []
     for what in ("frame version", "type", "version"):
+        start = position
         try:
-            number, position = read_uvarint(view, position)
+            number, position = read_uvarint(memoryview(value), position)
         except (IndexError, ValueError):
-            raise _malformed(what, position, "not an unsigned varint") from None
+            raise _malformed(what, start, "not an unsigned varint") from None
         numbers.append(number)
         if what == "frame version" and number != FRAME_VERSION:
-            raise _malformed(what, 0, f"{number}, expected {FRAME_VERSION}")
+            raise _malformed(what, start, f"{number}, expected {FRAME_VERSION}")
         if number > _LARGEST_NUMBER:
-            raise _malformed(what, position, f"{number} is out of range")
-    return numbers[1], numbers[2], view[position:]
+            raise _malformed(what, start, f"{number} is out of range")
+    return numbers[1], numbers[2], position
 
 
 def _malformed(path: str, position: int, reason: str) -> MalformedMessageError:
@@ -102,17 +106,18 @@ def _malformed(path: str, position: int, reason: str) -> MalformedMessageError:
     )
 
 
-def decode_record(value: Buffer) -> MetadataRecord:
+def decode_record(value: Buffer | None) -> MetadataRecord:
     """The record that a value holds.
 
     Raises:  UnknownRecordError for a type, UnsupportedVersionError for a version, that this code
-             does not know; MalformedMessageError.
+             does not know; MalformedMessageError, which counts bytes from behind the frame.
     """
-    key, version, body = read_frame(value)
+    key, version, start = read_frame(value)
+    assert value is not None, "a null has no frame"
     cls = METADATA_RECORDS.get(key)
     if cls is None:
         raise UnknownRecordError(kind="metadata", key=key)
-    return decode_message(cls, body, version)
+    return decode_message(cls, value, version, start)
 
 
 def encode_control_record(record: ControlRecord, version: int = 0) -> tuple[bytes, bytes]:
@@ -122,24 +127,28 @@ def encode_control_record(record: ControlRecord, version: int = 0) -> tuple[byte
     >>> key.hex(), value.hex()
     ('00000004', '000000')
     """
+    says = getattr(record, "version", version)
+    if says != version:
+        raise ValueError(f"{type(record).__name__} says version {says}, is written at {version}")
     return _CONTROL_KEY.pack(0, record.schema().key), encode_message(record, version)
 
 
-def control_record_type(key: Buffer) -> int:
+def control_record_type(key: Buffer | None) -> int:
     """The type that a control record's key names. A longer key is accepted, as upstream does."""
-    if len(key) < _CONTROL_KEY.size:
-        raise MalformedMessageError(
-            message="control record key",
-            version=0,
-            path="type",
-            position=0,
-            reason=f"{len(key)} bytes, expected {_CONTROL_KEY.size}",
-        )
+    if key is None or len(key) < _CONTROL_KEY.size:
+        length = "null" if key is None else f"{len(key)} bytes"
+        raise _malformed_control("key", f"{length}, expected {_CONTROL_KEY.size} bytes")
     kind: int = _CONTROL_KEY.unpack_from(key)[1]
     return kind
 
 
-def decode_control_record(key: Buffer, value: Buffer) -> ControlRecord:
+def _malformed_control(path: str, reason: str) -> MalformedMessageError:
+    return MalformedMessageError(
+        message="control record", version=0, path=path, position=0, reason=reason
+    )
+
+
+def decode_control_record(key: Buffer | None, value: Buffer | None) -> ControlRecord:
     """The control record that a key and a value hold; the value says its own version.
 
     Raises:  UnknownRecordError, UnsupportedVersionError, MalformedMessageError.
@@ -148,5 +157,7 @@ def decode_control_record(key: Buffer, value: Buffer) -> ControlRecord:
     cls = CONTROL_RECORDS.get(kind)
     if cls is None:
         raise UnknownRecordError(kind="control", key=kind)
-    version = int.from_bytes(value[:2], "big") if len(value) >= 2 else 0
+    if value is None:
+        raise _malformed_control("value", "null")
+    version = int.from_bytes(value[:2], "big", signed=True) if len(value) >= 2 else 0
     return decode_message(cls, value, version)

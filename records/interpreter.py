@@ -238,11 +238,14 @@ class _Writer:
                 assert field.tag is not None
                 bodies[field.tag] = bytes(self.out)
         self.out = outer
-        here = _join(path, UNKNOWN_TAGGED_FIELDS)
-        for number, body in message.unknown_tagged_fields:
-            if number in bodies or not 0 <= number <= MAX_UVARINT:
-                raise self.error(here, number, "a tag that is written twice, or not a 32-bit one")
-            bodies[number] = body
+        here, unknown = _join(path, UNKNOWN_TAGGED_FIELDS), message.unknown_tagged_fields
+        try:
+            for number, body in unknown:
+                if number in bodies or not 0 <= number <= MAX_UVARINT:
+                    raise self.error(here, unknown, f"tag {number} twice, or not of 32 bits")
+                bodies[number] = bytes(memoryview(body))
+        except TypeError:
+            raise self.error(here, unknown, "not pairs of a tag and bytes") from None
         self.out += uvarint(len(bodies))
         for number, body in sorted(bodies.items()):
             self.out += uvarint(number) + uvarint(len(body)) + body
@@ -261,8 +264,8 @@ class _Writer:
                 if not nullable or value is not None:
                     self.message(wire_type.message, value, path)
             case RowOf(_, columns):
-                if len(value) != len(columns):
-                    raise self.error(path, value, f"a row of {len(columns)} columns")
+                if not isinstance(value, tuple) or len(value) != len(columns):
+                    raise self.error(path, value, f"not a row of {len(columns)} columns")
                 for (name, kind), cell in zip(columns, value, strict=True):
                     self.fixed(kind, cell, _join(path, name))
                 self.out += b"\0" * self.flexible
@@ -298,7 +301,7 @@ class _Writer:
         if value is None and nullable:
             self.length(-1, short=False)
             return
-        if value is None or isinstance(value, str):
+        if not isinstance(value, (tuple, list)):
             raise self.error(path, value, "not an array")
         self.length(len(value), short=False)
         for index, item in enumerate(value):

@@ -70,7 +70,7 @@ class RowOf:
 Encoder = Callable[[Any, Callable[[Any], None]], None]
 """Generated: (message, append) hands the message's bytes to `append`, part by part."""
 
-Decoder = Callable[[memoryview, int, int], tuple[Any, int]]
+Decoder = Callable[[Any, int, int], tuple[Any, int]]
 """Generated: (buffer, position, end) -> (message, position after it)."""
 
 WireType = Fixed | Sized | ArrayOf | StructOf | RowOf

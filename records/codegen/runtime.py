@@ -1,0 +1,200 @@
+"""What generated code calls: varints, ids, arrays of numbers, tagged fields.
+
+Small cases go through tables (a compiled `struct` for each short array, the bytes of each short
+length), because looking up is several times cheaper than computing. The functions whose names begin
+with `read_` take (buffer, position, ...) and return (value, position after it).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from typing import Any, Final
+from uuid import UUID, SafeUUID
+
+MAX_STRING_BYTES: Final = 32767  # a Kafka string's length is an int16 wherever it is not compact
+MAX_UVARINT: Final = 0xFFFFFFFF  # a length or a tag; a longer varint is refused
+SMALL_ARRAY: Final = 64  # elements; shorter arrays have a compiled `struct` of their own
+_MEMOIZED_UUIDS: Final = 4096  # topic ids come again and again; building a UUID costs 1.2 µs
+
+Buffer = bytes | memoryview
+
+
+# --- varints and lengths -------------------------------------------------------------------------
+
+
+def read_uvarint(buf: Buffer, pos: int) -> tuple[int, int]:
+    """An unsigned varint of at most 32 bits at `pos`, and the position after it.
+
+    >>> read_uvarint(bytes.fromhex("ac02"), 0)
+    (300, 2)
+    """
+    value = buf[pos]
+    pos += 1
+    if value < 0x80:
+        return value, pos
+    value &= 0x7F
+    for shift in (7, 14, 21, 28):
+        byte = buf[pos]
+        pos += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value > MAX_UVARINT:
+                break
+            return value, pos
+    raise ValueError("a varint of more than 32 bits")
+
+
+def uvarint(value: int) -> bytes:
+    """The bytes of an unsigned varint.
+
+    >>> uvarint(300).hex()
+    'ac02'
+    """
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+LENGTHS: Final = tuple(bytes([size + 1]) for size in range(127))
+"""The bytes of a short compact length, by size."""
+
+
+def long_length(size: int) -> bytes:
+    """The bytes of any compact length."""
+    return uvarint(size + 1)
+
+
+def long_text_length(size: int) -> bytes:
+    """The bytes of any compact string's length."""
+    if size > MAX_STRING_BYTES:
+        raise ValueError("string too long")
+    return uvarint(size + 1)
+
+
+def as_buffer(data: Any) -> Any:
+    """`data` such that `len` counts its bytes. TypeError for what is not a buffer."""
+    view = memoryview(data)
+    return data if len(data) == view.nbytes else view.cast("B")
+
+
+# --- ids -----------------------------------------------------------------------------------------
+
+
+class _Uuids(dict[bytes, UUID]):
+    """16 bytes to their UUID, remembering the last few thousand."""
+
+    _set_int = UUID.int.__set__  # type: ignore[attr-defined,misc]
+    _set_safe = UUID.is_safe.__set__  # type: ignore[attr-defined,misc]
+
+    def __missing__(self, raw: bytes) -> UUID:
+        new = UUID.__new__(UUID)  # what the constructor does, less its checks
+        _Uuids._set_int(new, int.from_bytes(raw, "big"))
+        _Uuids._set_safe(new, SafeUUID.unknown)
+        if len(self) >= _MEMOIZED_UUIDS:
+            self.clear()
+        self[raw] = new
+        return new
+
+
+UUIDS: Final = _Uuids()
+
+
+# --- arrays --------------------------------------------------------------------------------------
+
+Unpack = Callable[[Buffer, int], tuple[Any, ...]]
+
+
+def _refuse_null(buf: Buffer, pos: int) -> tuple[Any, ...]:  # noqa: ARG001
+    raise ValueError("null array")
+
+
+@cache
+def small_unpackers(code: str) -> tuple[Unpack, ...]:
+    """By compact count (elements + 1): what unpacks so many elements after the count byte."""
+    sizes = range(SMALL_ARRAY)
+    return _refuse_null, *(struct.Struct(">" + code * size).unpack_from for size in sizes)
+
+
+@cache
+def small_packers(code: str) -> tuple[Callable[..., bytes], ...]:
+    """By number of elements: what packs the count byte and so many elements."""
+    return tuple(struct.Struct(">B" + code * size).pack for size in range(SMALL_ARRAY))
+
+
+def read_numbers(buf: Buffer, pos: int, end: int, code: str) -> tuple[tuple[Any, ...], int]:
+    """An array of numbers, or of 16-byte strings, behind a compact count."""
+    size, pos = read_uvarint(buf, pos)
+    return _numbers(buf, pos, end, code, size - 1)
+
+
+def read_old_numbers(
+    buf: Buffer, pos: int, end: int, code: str
+) -> tuple[tuple[Any, ...] | None, int]:
+    """An array of numbers, or of 16-byte strings, behind an int32 count; None if that is -1."""
+    (size,) = struct.unpack_from(">i", buf, pos)
+    if size == -1:
+        return None, pos + 4
+    return _numbers(buf, pos + 4, end, code, size)
+
+
+def _numbers(buf: Buffer, pos: int, end: int, code: str, size: int) -> tuple[tuple[Any, ...], int]:
+    stop = pos + size * struct.calcsize(code)
+    if size < 0 or stop > end:
+        raise ValueError("null array, or count past the end")
+    return struct.unpack_from(_repeat(code, size), buf, pos), stop
+
+
+def _repeat(code: str, size: int) -> str:
+    # "3i" is three numbers, but "3s" is one string of three bytes: that code is written out.
+    return ">" + code * size if code.endswith("s") else f">{size}{code}"
+
+
+def pack_numbers(code: str, numbers: Sequence[Any]) -> bytes:
+    """Numbers behind their compact count."""
+    return uvarint(len(numbers) + 1) + struct.pack(_repeat(code, len(numbers)), *numbers)
+
+
+def pack_old_numbers(code: str, numbers: Sequence[Any]) -> bytes:
+    """Numbers behind their int32 count."""
+    size = len(numbers)
+    return size.to_bytes(4, "big") + struct.pack(_repeat(code, size), *numbers)
+
+
+# --- tagged fields -------------------------------------------------------------------------------
+
+
+def merge_tags(known: list[tuple[int, bytes]], unknown: Iterable[tuple[int, bytes]]) -> bytes:
+    """The tagged section: a count, then tag, size and bytes of each, by rising tag."""
+    tags = sorted([*known, *unknown])
+    parts = [uvarint(len(tags))]
+    previous = -1
+    for tag, body in tags:
+        if not previous < tag <= MAX_UVARINT:
+            raise ValueError(f"tag {tag} after {previous}")
+        previous = tag
+        parts += (uvarint(tag), uvarint(len(body)), body)
+    return b"".join(parts)
+
+
+def read_tags(
+    buf: Buffer, pos: int, end: int, count: int
+) -> tuple[tuple[tuple[int, bytes], ...], int]:
+    """Tagged fields of a structure that declares none; `count` is the count's first byte."""
+    if count & 0x80:
+        count, pos = read_uvarint(buf, pos - 1)
+    tags = []
+    previous = -1
+    for _ in range(count):
+        tag, pos = read_uvarint(buf, pos)
+        size, pos = read_uvarint(buf, pos)
+        if tag <= previous or pos + size > end:
+            raise ValueError("tags out of order or past the end")
+        previous = tag
+        tags.append((tag, bytes(buf[pos : pos + size])))
+        pos += size
+    return tuple(tags), pos

@@ -1,0 +1,464 @@
+"""The rules of a declaration, one by one: defaults, nulls, versions, tags, and what is refused."""
+
+from __future__ import annotations
+
+import array
+from typing import Annotated, NamedTuple
+from uuid import UUID
+
+import pytest
+
+from records import control, metadata
+from records.codec import decode_message, encode_message, encode_parts
+from records.errors import MalformedMessageError, UnsupportedVersionError
+from records.frame import (
+    decode_control_record,
+    decode_record,
+    encode_control_record,
+    encode_record,
+    lowest_version,
+    read_frame,
+)
+from records.interpreter import spell
+from records.metadata import FeatureLevelRecord, PartitionRecord, TopicRecord
+from records.rpc.fetch import FetchRequest, FetchSnapshotResponse
+from records.rpc.produce import ProduceRequest
+from records.schema import Message
+from records.types import ZERO_UUID
+from records.wire import (
+    IGNORABLE,
+    Array,
+    Bool,
+    Bytes,
+    Float64,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    Records,
+    String,
+    UInt16,
+    UInt32,
+    Uuid,
+    Versions,
+    between,
+    nullable,
+    since,
+    tag,
+    until,
+)
+
+
+class Inner(Message):
+    """A structure inside `Sample`."""
+
+    number: Int16 = 7
+    later: Annotated[String, since(2), IGNORABLE] = "later"
+
+
+class Cell(NamedTuple):
+    """A row of `Sample`."""
+
+    left: Int8
+    right: UInt32
+
+
+class Sample(Message, key=1, versions="0-3", flexible="2+"):
+    """A field of each kind; versions 0 and 1 are written in the old encoding."""
+
+    flag: Bool = False
+    text: String = ""
+    maybe_text: String | None = None
+    raw: Bytes = b""
+    batches: Records | None = None
+    ratio: Float64 = 0.0
+    numbers: Array[Int32] = ()
+    maybe_ids: Annotated[Array[Uuid] | None, nullable("1+")] = ()
+    cells: Array[Cell] = ()
+    inner: Inner = Inner()
+    maybe_inner: Inner | None = None
+    inners: Array[Inner] = ()
+    old: Annotated[Int32, until(1), IGNORABLE] = -1
+    strict: Annotated[Int32, since(1)] = 5
+    middle: Annotated[Int64, between(1, 2)] = -1
+    tagged: Annotated[String | None, since(2), tag(3)] = None
+    tagged_inner: Annotated[Inner, since(3), tag(0)] = Inner()
+    port: Annotated[UInt16, since(3), tag(1), IGNORABLE] = 80
+
+
+def test_the_old_encoding_byte_by_byte() -> None:
+    sample = Sample(text="é", numbers=(1, -1), cells=(Cell(left=-1, right=2**32 - 1),), old=9)
+    assert encode_message(sample, 0) == bytes.fromhex(
+        "00"  # flag
+        "0002 c3a9"  # text: int16 bytes, then UTF-8
+        "ffff"  # maybe_text: null
+        "00000000"  # raw: int32 bytes
+        "ffffffff"  # batches: null
+        "0000000000000000"  # ratio
+        "00000002 00000001 ffffffff"  # numbers: int32 count, then the elements
+        "00000000"  # maybe_ids: empty
+        "00000001 ff ffffffff"  # cells
+        "0007"  # inner: its fields, nothing around them
+        "ff"  # maybe_inner: null
+        "00000000"  # inners
+        "00000009"  # old
+    )
+
+
+def test_the_compact_encoding_byte_by_byte() -> None:
+    sample = Sample(
+        flag=True,
+        text="é",
+        maybe_text="",
+        raw=b"\x01\x02",
+        batches=b"\x03",
+        ratio=0.5,
+        numbers=(1,),
+        maybe_ids=None,
+        cells=(Cell(left=1, right=2),),
+        maybe_inner=Inner(number=8),
+        inners=(Inner(later="x"),),
+        tagged="t",
+        tagged_inner=Inner(number=1),
+        unknown_tagged_fields=((2, b"\xaa"), (300, b"\xbb\xcc")),
+    )
+    encoded = bytes.fromhex(
+        "01"  # flag
+        "03 c3a9"  # text: bytes + 1 as a varint, then UTF-8
+        "01"  # maybe_text: empty, not null
+        "03 0102"  # raw
+        "02 03"  # batches
+        "3fe0000000000000"  # ratio
+        "02 00000001"  # numbers: count + 1
+        "00"  # maybe_ids: null
+        "02 01 00000002 00"  # cells: a row, with its own count of tagged fields
+        "0007 06 6c61746572 00"  # inner: 7, "later", no tagged fields
+        "01 0008 06 6c61746572 00"  # maybe_inner: present
+        "02 0007 02 78 00"  # inners: one
+        "00000005"  # strict
+        "04"  # four tagged fields, by rising tag
+        "00 09 0001 06 6c61746572 00"  # tagged_inner, of nine bytes
+        "02 01 aa"  # an unknown one between the known
+        "03 02 02 74"  # tagged
+        "ac02 02 bbcc"  # an unknown one, tag 300
+    )
+    assert encode_message(sample, 3) == encoded == spell(sample, 3)
+    assert decode_message(Sample, encoded, 3) == sample
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_defaults_come_back_at_every_version(version: int) -> None:
+    encoded = encode_message(Sample(), version)
+    assert decode_message(Sample, encoded, version) == Sample()
+    assert spell(Sample(), version) == encoded
+
+
+def test_what_a_version_lacks_decodes_to_its_default() -> None:
+    assert decode_message(Sample, encode_message(Sample(strict=6), 3), 3).middle == -1
+    assert decode_message(Sample, encode_message(Sample(old=4), 1), 1).old == 4
+
+
+def test_an_ignorable_field_is_left_out_and_another_refused() -> None:
+    assert encode_message(Sample(old=4), 3) == encode_message(Sample(), 3)
+    assert encode_message(Sample(inner=Inner(later="x")), 1) == encode_message(Sample(), 1)
+    with pytest.raises(ValueError, match="Sample v0 cannot carry strict = 6: only in 1"):
+        encode_message(Sample(strict=6), 0)
+    with pytest.raises(ValueError, match="Sample v3 cannot carry middle = 0: only in 1-2"):
+        encode_message(Sample(middle=0), 3)
+    with pytest.raises(ValueError, match="tagged_inner"):
+        encode_message(Sample(tagged_inner=Inner(number=1)), 2)
+
+
+def test_null_is_accepted_only_where_declared() -> None:
+    assert decode_message(Sample, encode_message(Sample(maybe_ids=None), 1), 1).maybe_ids is None
+    with pytest.raises(ValueError, match="maybe_ids = None"):
+        encode_message(Sample(maybe_ids=None), 0)
+    at_version_1 = bytearray(encode_message(Sample(), 1))
+    at_version_1[3:5] = b"\0\0"  # maybe_text: was null, is empty
+    assert decode_message(Sample, bytes(at_version_1), 1).maybe_text == ""
+    at_version_1[1:3] = b"\xff\xff"  # text: null
+    with pytest.raises(MalformedMessageError, match=r"text at byte .*: null"):
+        decode_message(Sample, bytes(at_version_1), 1)
+
+
+REFUSED = [
+    ({"port": 2**16, "strict": 5}, "port"),
+    ({"port": -1}, "port"),
+    ({"strict": 2**31}, "strict"),
+    ({"strict": 1.5}, "strict"),
+    ({"strict": None}, "strict"),
+    ({"text": None}, "text"),
+    ({"text": b"bytes"}, "text"),
+    ({"text": "x" * 32768}, "text"),
+    ({"text": "\ud800"}, "text"),
+    ({"raw": "text"}, "raw"),
+    ({"raw": 5}, "raw"),
+    ({"raw": [1, 2]}, "raw"),
+    ({"batches": "text"}, "batches"),
+    ({"numbers": (2**31,)}, r"numbers\[0\]"),
+    ({"numbers": (1, "x")}, r"numbers\[1\]"),
+    ({"numbers": None}, "numbers"),
+    ({"numbers": 5}, "numbers"),
+    ({"maybe_ids": ("not an id",)}, r"maybe_ids\[0\]"),
+    ({"cells": ((1, 2, 3),)}, r"cells\[0\]"),
+    ({"cells": ((1, -1),)}, r"cells\[0\].right"),
+    ({"cells": (7,)}, r"cells\[0\]"),
+    ({"inner": None}, "inner"),
+    ({"inner": Sample()}, "inner"),
+    ({"inner": Inner(number=2**15)}, "inner.number"),
+    ({"maybe_inner": 5}, "maybe_inner"),
+    ({"inners": (Inner(), Inner(number=-(2**15) - 1))}, r"inners\[1\].number"),
+    ({"inners": (None,)}, r"inners\[0\]"),
+    ({"tagged": 5}, "tagged"),
+    ({"unknown_tagged_fields": ((3, b""),), "tagged": "x"}, "unknown_tagged_fields"),
+    ({"unknown_tagged_fields": ((7, b""), (7, b""))}, "unknown_tagged_fields"),
+    ({"unknown_tagged_fields": ((-1, b""),)}, "unknown_tagged_fields"),
+    ({"unknown_tagged_fields": ((2**32, b""),)}, "unknown_tagged_fields"),
+    ({"unknown_tagged_fields": ((9, "text"),)}, "unknown_tagged_fields"),
+]
+
+
+@pytest.mark.parametrize(("values", "path"), REFUSED, ids=lambda x: repr(x)[:40])
+def test_a_value_that_does_not_fit_is_refused_by_message_and_field(
+    values: dict[str, object], path: str
+) -> None:
+    message = Sample(**values)  # type: ignore[arg-type]
+    for encode in (encode_message, encode_parts):
+        with pytest.raises(ValueError, match=f"^Sample v3 cannot carry {path} = "):
+            encode(message, 3)
+
+
+def test_tagged_fields_are_refused_where_a_version_has_none() -> None:
+    message = Sample(unknown_tagged_fields=((9, b"x"),))
+    with pytest.raises(ValueError, match="unknown_tagged_fields"):
+        encode_message(message, 1)
+
+
+def test_a_refusal_does_not_repeat_a_mebibyte() -> None:
+    huge = ProduceRequest.TopicProduceData.PartitionProduceData(
+        index=-(2**40), records=bytes(2**20)
+    )
+    topic = ProduceRequest.TopicProduceData(name="x", partition_data=(huge,))
+    with pytest.raises(ValueError, match="ProduceRequest v9") as caught:
+        encode_message(ProduceRequest(acks=1, timeout_ms=1, topic_data=(topic,)), 9)
+    assert len(str(caught.value)) < 500
+
+
+def test_bytes_are_counted_as_bytes_whatever_the_view() -> None:
+    view = memoryview(array.array("i", [1, 2, 3]))
+    encoded = encode_message(Sample(raw=view, batches=view), 3)  # type: ignore[arg-type]
+    decoded = decode_message(Sample, encoded, 3)
+    assert decoded.raw == view.tobytes()
+    assert decoded.batches == view.tobytes()
+
+
+def test_record_batches_are_views_of_the_message() -> None:
+    batches = bytes(range(64))
+    buffer = encode_message(Sample(batches=batches), 3)
+    decoded = decode_message(Sample, memoryview(buffer), 3)
+    assert isinstance(decoded.batches, memoryview)
+    assert decoded.batches.obj is buffer
+
+
+def test_large_batches_are_handed_on_without_a_copy() -> None:
+    batches = memoryview(bytes(2**20))
+    assert any(part is batches for part in encode_parts(Sample(batches=batches), 3))
+
+
+@pytest.mark.parametrize("version", [1, 3])
+@pytest.mark.parametrize("size", [0, 62, 63, 64, 65, 126, 127, 128, 300, 20_000])
+def test_sizes_where_a_length_or_a_count_grows_a_byte(size: int, version: int) -> None:
+    sample = Sample(
+        text="x" * size,
+        maybe_text="y" * size,
+        raw=b"r" * size,
+        batches=b"b" * size,
+        numbers=tuple(range(size)),
+        maybe_ids=tuple(UUID(int=number) for number in range(size)),
+        cells=tuple(Cell(left=1, right=number) for number in range(size)),
+        inners=tuple(Inner(number=number) for number in range(size)),
+    )
+    encoded = encode_message(sample, version)
+    assert encoded == spell(sample, version)
+    assert decode_message(Sample, encoded, version) == sample
+    tagged = Sample(unknown_tagged_fields=tuple((10 + n, bytes(size)) for n in range(size % 200)))
+    if version == 3:
+        assert encode_message(tagged, 3) == spell(tagged, 3)
+        assert decode_message(Sample, encode_message(tagged, 3), 3) == tagged
+
+
+def test_a_row_takes_no_tagged_fields() -> None:
+    encoded = encode_message(Sample(cells=(Cell(left=1, right=2),)), 3)
+    damaged = encoded.replace(bytes.fromhex("02 01 00000002 00"), bytes.fromhex("0201000000020100"))
+    with pytest.raises(MalformedMessageError, match=r"cells\[0\] at byte .*: a row with tagged"):
+        decode_message(Sample, damaged, 3)
+
+
+def test_tags_out_of_order_or_twice_are_refused() -> None:
+    topic = encode_message(TopicRecord(name="x", topic_id=ZERO_UUID), 0)
+    for tags in ("02 05 00 04 00", "02 05 00 05 00"):
+        with pytest.raises(MalformedMessageError, match="after tag 5"):
+            decode_message(TopicRecord, topic[:-1] + bytes.fromhex(tags), 0)
+
+
+def test_a_known_tagged_field_of_the_wrong_size_is_refused() -> None:
+    base = encode_message(Sample(), 3)[:-1]
+    for tags in ("01 01 03 0050 00", "01 01 01 00", "01 03 03 02 74 00"):
+        with pytest.raises(MalformedMessageError):
+            decode_message(Sample, base + bytes.fromhex(tags), 3)
+
+
+def test_a_default_written_out_reads_as_the_default() -> None:
+    base = encode_message(Sample(), 3)[:-1]
+    assert decode_message(Sample, base + bytes.fromhex("01 01 02 0050"), 3) == Sample()
+
+
+class Nest(Message):
+    """Holds a nullable structure, whose null takes one byte."""
+
+    inner: Inner | None = None
+
+
+class Nests(Message, key=2, versions="0", flexible="0+"):
+    """An array whose elements may be smaller than the structure inside them."""
+
+    items: Array[Nest] = ()
+
+
+def test_an_array_of_null_structures_is_not_too_short() -> None:
+    nests = Nests(items=(Nest(), Nest(), Nest()))
+    assert decode_message(Nests, encode_message(nests, 0), 0) == nests
+
+
+# --- frames ------------------------------------------------------------------------------------
+
+
+def test_a_record_is_written_at_the_lowest_version_that_loses_nothing() -> None:
+    record = PartitionRecord(
+        topic_id=ZERO_UUID, replicas=(), isr=(), removing_replicas=(), adding_replicas=()
+    )
+    assert lowest_version(record) == 0
+    plain = {field.name: getattr(record, field.name) for field in record.schema().fields}
+    for changed, version in [
+        ({"leader_recovery_state": 1}, 0),
+        ({"directories": (UUID(int=5),)}, 1),
+        ({"last_known_elr": ()}, 2),
+        ({"start_offset": 0}, 3),
+    ]:
+        changed_record = PartitionRecord(**{**plain, **changed})
+        assert lowest_version(changed_record) == version
+        assert read_frame(encode_record(changed_record))[:2] == (3, version)
+        assert decode_record(encode_record(changed_record)) == changed_record
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("", "frame version at byte 0: not an unsigned varint"),
+        ("00", "frame version at byte 0: 0, expected 1"),
+        ("02", "frame version at byte 0: 2, expected 1"),
+        ("01", "type at byte 1: not an unsigned varint"),
+        ("01 8080 02", "type at byte .*: 32768 is out of range"),
+        ("01 02", "version at byte 2: not an unsigned varint"),
+        ("01 02 ffffffffff", "version at byte 2: not an unsigned varint"),
+        ("01 02 00", "TopicRecord v0, name at byte 0"),
+    ],
+)
+def test_a_frame_that_upstream_would_not_write_is_refused(value: str, reason: str) -> None:
+    with pytest.raises(MalformedMessageError, match=reason):
+        decode_record(bytes.fromhex(value))
+
+
+def test_a_record_without_a_value_is_malformed() -> None:
+    with pytest.raises(MalformedMessageError, match="null"):
+        decode_record(None)
+    with pytest.raises(MalformedMessageError, match="null"):
+        decode_control_record(None, b"\0\0\0")
+    with pytest.raises(MalformedMessageError, match="null"):
+        decode_control_record(b"\0\0\0\4", None)
+
+
+def test_a_control_record_says_the_version_it_is_written_in() -> None:
+    change = control.LeaderChangeMessage(version=1, leader_id=1, voters=(), granting_voters=())
+    key, value = encode_control_record(change, 1)
+    assert decode_control_record(key, value) == change
+    with pytest.raises(ValueError, match="says version 1, is written at 0"):
+        encode_control_record(change, 0)
+
+
+def test_a_control_record_of_an_unknown_version_is_refused() -> None:
+    with pytest.raises(UnsupportedVersionError):
+        decode_control_record(bytes.fromhex("0000 0004"), bytes.fromhex("0001 00"))
+
+
+def test_every_catalogue_entry_documents_itself() -> None:
+    for module in (metadata, control):
+        for name, value in vars(module).items():
+            if isinstance(value, type) and issubclass(value, Message):
+                assert value.__doc__, name
+
+
+# --- declarations that contradict themselves ---------------------------------------------------
+
+
+class Named(NamedTuple):
+    """What a row may not hold."""
+
+    name: String
+
+
+def test_a_declaration_that_contradicts_itself_is_refused() -> None:
+    class TwoTags(Message):
+        one: Annotated[Int32, tag(0)] = 0
+        two: Annotated[Int32, tag(0)] = 0
+
+    class LateWithoutDefault(Message):
+        late: Annotated[Int32, since(1)]
+
+    class NotAWireType(Message):
+        number: int = 0
+
+    class TwoTypes(Message):
+        either: Int32 | String | None = None
+
+    class TextInARow(Message):
+        rows: Array[Named] = ()
+
+    for cls, reason in [
+        (TwoTags, "a tag is used twice"),
+        (LateWithoutDefault, "needs a default"),
+        (NotAWireType, "not a wire type"),
+        (TwoTypes, "more than one type"),
+        (TextInARow, "numbers and booleans only"),
+    ]:
+        with pytest.raises(TypeError, match=reason):
+            cls.schema()
+
+
+def test_a_message_says_what_it_is() -> None:
+    with pytest.raises(TypeError, match="docstring"):
+        type(Message)("Mute", (Message,), {"__qualname__": "Mute", "__module__": __name__})
+
+
+def test_versions_are_written_as_upstream_writes_them() -> None:
+    assert [repr(Versions.parse(text)) for text in ("3", "1-3", "12+", "none")] == [
+        "3", "1-3", "12+", "none",
+    ]  # fmt: skip
+    assert Versions.parse("1-5") & Versions.parse("3+") == Versions(3, 5)
+    assert repr(Versions.parse("1-2") & Versions.parse("3+")) == "none"
+
+
+def test_messages_are_values() -> None:
+    one, other = (
+        FeatureLevelRecord(name="x", feature_level=1),
+        TopicRecord(name="x", topic_id=ZERO_UUID),
+    )
+    assert one == FeatureLevelRecord(name="x", feature_level=1)
+    assert one != other
+    assert hash(one) == hash(FeatureLevelRecord(name="x", feature_level=1))
+    with pytest.raises(AttributeError):
+        one.name = "y"  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        FeatureLevelRecord("x", 1)  # type: ignore[call-arg,misc]
+    assert FetchRequest.schema().name == "FetchRequest"
+    assert FetchSnapshotResponse.schema().key == 59

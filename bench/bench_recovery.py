@@ -64,7 +64,7 @@ def ours(directory: Path, size: int) -> float:
     result = segment.rebuild()
     elapsed = time.perf_counter() - started
     segment.close()
-    assert (result.size_bytes, result.damage) == (size, None), f"not what was written: {result}"
+    assert (segment.size_bytes, result.damage) == (size, None), f"not what was written: {result}"
     return elapsed
 
 

@@ -41,8 +41,9 @@ from raft.segments.errors import (
 from raft.segments.files import NO_ROOM, FileSystem, Mode
 from raft.segments.recovery import recover, start_over
 from raft.segments.recovery_point import LogState, RecoveryPointFile
+from raft.segments.scan import NO_EPOCH, Advance
 from raft.segments.segment import LOG_SUFFIX, Records, Segment
-from records.batch import MAX_BATCH_SIZE_BYTES, BatchHeader, read_batch
+from records.batch import MAX_BATCH_SIZE_BYTES, iter_batches, parse_header, read_batch
 from records.compression import Buffer
 from records.types import Epoch, Offset, OffsetAndEpoch
 
@@ -55,11 +56,14 @@ _MAX_RELATIVE: Final = (1 << 31) - 1  # of offsets and positions: index entries 
 class LogConfig:
     """How segments are cut. Defaults are upstream's for the metadata log."""
 
-    segment_bytes: int = 1 << 30  # metadata.log.segment.bytes
+    segment_bytes: int = 1 << 30  # metadata.log.segment.bytes; a larger batch gets its own
     segment_ms: int = 7 * 24 * 3600 * 1000  # metadata.log.segment.ms; by the batches' own times
     index_interval_bytes: int = 4096  # index.interval.bytes
     max_batch_size_bytes: int = MAX_BATCH_SIZE_BYTES
     recovery_point_interval_ms: int = 1000  # the most that may be flushed and not known to be
+
+    def __post_init__(self) -> None:
+        assert 0 < self.segment_bytes <= _MAX_RELATIVE, f"positions are int32: {self}"
 
 
 class Appended(NamedTuple):
@@ -238,82 +242,77 @@ class Log:
                  it was; LogFailedError after an earlier failure.
         """
         self._check_usable()
-        headers = self._check(data)
-        if len(data) > self.config.segment_bytes and len(headers) > 1:
-            return self._append_each(data, headers)
-        if self._must_roll(len(data), headers):
-            self._roll()
+        assert len(data), "an append of nothing"
+        if len(data) > self.config.segment_bytes and parse_header(data).size_bytes < len(data):
+            return self._append_each(data)
         segment = self._segments[-1]
+        found = self._check(segment, data)
+        if self._must_roll(segment, found):
+            segment = self._roll()
+            found = self._check(segment, data)
         try:
-            segment.append(data, headers)
+            segment.append(data, found)
         except OSError as error:
             self._undo_append(segment, error)
-        for header in headers:
-            self._epochs.assign(header.leader_epoch, header.base_offset)
-        end = self._log_end_offset = headers[-1].end_offset
-        return Appended(headers[0].base_offset, end, headers[-1].leader_epoch)
+        for epoch, start_offset in found.epochs:
+            self._epochs.assign(epoch, start_offset)
+        base, end = self._log_end_offset, Offset(found.tail.end_offset)
+        self._log_end_offset = end
+        return Appended(base, end, Epoch(found.tail.epoch))
 
-    def _check(self, data: Buffer) -> list[BatchHeader]:
-        """The headers of `data`, once every batch is known to be sound and in its place."""
-        headers = []
-        expected, last_epoch = self._log_end_offset, self._epochs.last
-        position, limit = 0, self.config.max_batch_size_bytes
-        while position < len(data):
-            header = read_batch(data, position, max_size_bytes=limit).header
-            epoch = header.leader_epoch
-            if header.base_offset != expected or epoch < (last_epoch or 0):
-                raise UnexpectedBatchError(
-                    base_offset=header.base_offset,
-                    epoch=epoch,
-                    log_end_offset=expected,
-                    last_epoch=last_epoch,
-                )
-            expected, last_epoch = header.end_offset, epoch
-            position += header.size_bytes
-            headers.append(header)
-        assert headers, "an append of nothing"
-        return headers
+    def _check(self, segment: Segment, data: Buffer) -> Advance:
+        """What `data` adds to `segment`, once every batch is known to be sound and in its place."""
+        limit = self.config.max_batch_size_bytes
+        found = segment.check(data, max_batch_size_bytes=limit)
+        approved = found.tail.position - segment.tail.position
+        if approved != len(data):
+            header = read_batch(data, approved, max_size_bytes=limit).header
+            raise UnexpectedBatchError(
+                base_offset=header.base_offset,
+                epoch=header.leader_epoch,
+                log_end_offset=Offset(found.tail.end_offset),
+                last_epoch=None if found.tail.epoch == NO_EPOCH else Epoch(found.tail.epoch),
+            )
+        return found
 
-    def _append_each(self, data: Buffer, headers: list[BatchHeader]) -> Appended:
+    def _append_each(self, data: Buffer) -> Appended:
         """More than a segment's worth at once: a batch at a time, so that each may roll.
 
         If the disk fills up in between, the batches before stay appended, and the error says so by
         what `log_end_offset` then is.
         """
-        view, position = memoryview(data), 0
-        for header in headers:
-            self.append(view[position : position + header.size_bytes])
-            position += header.size_bytes
-        return Appended(headers[0].base_offset, headers[-1].end_offset, headers[-1].leader_epoch)
+        base = self._log_end_offset
+        for batch in iter_batches(data, max_size_bytes=self.config.max_batch_size_bytes):
+            last = self.append(batch.view)
+        return last._replace(base_offset=base)
 
-    def _must_roll(self, size_bytes: int, headers: list[BatchHeader]) -> bool:
-        segment = self._segments[-1]
-        if segment.size_bytes == 0:
+    def _must_roll(self, segment: Segment, found: Advance) -> bool:
+        """Whether `found` would make `segment` too large, too old, or too long for its indexes."""
+        tail = found.tail
+        first = segment.tail.first_timestamp
+        if first is None:  # it is empty
             return False
-        limit = min(self.config.segment_bytes, _MAX_RELATIVE)
-        first = segment.first_timestamp
         return (
-            segment.size_bytes + size_bytes > limit
-            or headers[-1].last_offset - segment.base_offset > _MAX_RELATIVE
-            or (
-                first is not None
-                and first >= 0
-                and headers[0].max_timestamp - first > self.config.segment_ms
-            )
+            tail.position > self.config.segment_bytes
+            or tail.end_offset - segment.base_offset > _MAX_RELATIVE
+            or (first >= 0 and tail.newest - first > self.config.segment_ms)
         )
 
-    def _roll(self) -> None:
+    def _roll(self) -> Segment:
         """Start a new segment at the log end. Its name becomes durable with the next flush."""
         try:
             segment = self._create_segment(self._log_end_offset)
         except OSError as error:
             raise self._storage_error(self.directory, error) from error
-        self._segments[-1].seal()
+        sealed = self._segments[-1]
+        sealed.seal()
+        segment.tail = segment.tail._replace(epoch=sealed.tail.epoch)
         self._names_unflushed = True
         self._unflushed.append(segment)  # before any of its bytes can be counted by a flush
         self._segments.append(segment)
         self._bases.append(segment.base_offset)
         logger.info("log=%s action=roll base_offset=%d", self.directory, segment.base_offset)
+        return segment
 
     def _create_segment(self, base_offset: Offset) -> Segment:
         return Segment.open(
@@ -487,6 +486,8 @@ class Log:
         segment.truncate_to(position, end)
         self._unflushed = [s for s in self._unflushed if s in self._segments] or [segment]
         self._epochs.truncate_to(end)
+        last_epoch = self._epochs.last
+        segment.tail = segment.tail._replace(epoch=NO_EPOCH if last_epoch is None else last_epoch)
 
     def reset_to(self, offset: Offset) -> None:
         """Drop everything and start at `offset`, durably: a snapshot that ends there replaced it.

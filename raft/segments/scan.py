@@ -1,15 +1,17 @@
-"""Reading a segment from end to end, believing nothing: the inner loop of recovery.
+"""The rule by which batches follow each other, and reading a segment by it, believing nothing.
 
-Every batch must continue the one before it (offset, epoch not older) and match its checksum. The
-first that does not ends the scan; what that means is not decided here. The loop checks with as few
-Python steps as it can, and when something is wrong asks the careful reader of `records.batch` for
-the reason: that is how it keeps up with the disk.
+`advance` is the one place that says when a batch continues a log: right offset, an epoch not older,
+a sound header, a matching checksum. What is appended and what is found after a crash pass through
+the same loop, with as few Python steps for a batch as it can have; when it refuses one, the careful
+reader of `records.batch` is asked for the reason. That is how recovery keeps up with the disk.
+
+It also decides what the indexes get: a batch is indexed once more than `index.interval.bytes` of
+log lie behind the last one that was, as upstream does it (LogSegment.append).
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -25,27 +27,105 @@ from records.batch import (
     parse_header,
     read_batch,
 )
-from records.errors import RecordError
+from records.compression import Buffer
+from records.errors import CorruptBatchError, IncompleteBatchError, RecordError
 from records.types import Epoch, Offset
+
+NO_EPOCH: Final = -2
+"""Before the first batch: below every epoch, and below the -1 that is none."""
 
 _WINDOW_BYTES: Final = 1024 * 1024
 _MIN_LENGTH: Final = HEADER_SIZE_BYTES - LOG_OVERHEAD_BYTES
 
-_SCANNED: Final = struct.Struct(">qiiBI2xi8xq14xi")
-"""The header without what a scan does not look at: attributes, base time, producer."""
+_FIELDS: Final = struct.Struct(">qiiBI2xi8xq14xi")
+"""The header without what the rule does not look at: attributes, base time, producer."""
+
+
+class Tail(NamedTuple):
+    """Where a segment ends, and what its indexes need to know to go on."""
+
+    position: int  # bytes; where the next batch goes
+    end_offset: int  # exclusive
+    epoch: int = NO_EPOCH  # of the last batch in the log
+    first_timestamp: int | None = None  # ms; of the segment's first batch
+    newest: int = -1  # ms; the greatest time in the segment
+    newest_offset: int = 0  # last offset of the batch that has it
+    since_entry: int = 0  # bytes since the batch that was indexed last
+
+
+class IndexEntry(NamedTuple):
+    """What both indexes get for one batch."""
+
+    last_offset: int
+    position: int
+    newest: int
+    newest_offset: int
+
+
+class Advance:
+    """What one or more calls of `advance` have found: the new tail, entries, epochs."""
+
+    __slots__ = ("entries", "epochs", "tail")
+
+    def __init__(self, tail: Tail) -> None:
+        self.tail = tail
+        self.entries: list[IndexEntry] = []
+        self.epochs: list[EpochStart] = []  # where the epoch changed
+
+
+def advance(
+    found: Advance,
+    data: Buffer,
+    *,
+    index_interval_bytes: int,
+    max_batch_size_bytes: int = MAX_BATCH_SIZE_BYTES,
+) -> None:
+    """Move `found.tail` over the batches of `data` that continue it; stop before the first that
+    does not, or is not whole."""
+    view = memoryview(data)
+    start, expected, epoch, first_timestamp, newest, newest_offset, since_entry = found.tail
+    at, available = 0, len(view)
+    max_length = max_batch_size_bytes - LOG_OVERHEAD_BYTES
+    unpack = _FIELDS.unpack_from
+    while available - at >= HEADER_SIZE_BYTES:
+        base, length, batch_epoch, magic, crc, delta, timestamp, count = unpack(view, at)
+        end = at + LOG_OVERHEAD_BYTES + length
+        if (
+            end > available
+            or base != expected
+            or magic != MAGIC
+            or not _MIN_LENGTH <= length <= max_length
+            or not 0 <= count <= delta + 1
+            or delta < 0
+            or crc32c(view[at + CRC_START : end]) != crc
+        ):
+            break
+        if batch_epoch != epoch:
+            if batch_epoch < epoch or batch_epoch < 0:
+                break
+            epoch = batch_epoch
+            found.epochs.append(EpochStart(Epoch(epoch), Offset(expected)))
+        last = base + delta
+        if timestamp > newest:
+            newest, newest_offset = timestamp, last
+        if first_timestamp is None:
+            first_timestamp = timestamp
+        if since_entry > index_interval_bytes:
+            found.entries.append(IndexEntry(last, start + at, newest, newest_offset))
+            since_entry = 0
+        since_entry += end - at
+        expected = last + 1
+        at = end
+    found.tail = Tail(
+        start + at, expected, epoch, first_timestamp, newest, newest_offset, since_entry
+    )
 
 
 class ScanResult(NamedTuple):
-    """What is sound: everything before `size_bytes`, that is, before `end_offset`."""
+    """What is sound: everything before `found.tail`."""
 
-    size_bytes: int
-    end_offset: Offset
-    epochs: tuple[EpochStart, ...]  # where the epoch changed, the first batch included
+    found: Advance
     damage: str | None  # why the scan ended before the file did
-    first_timestamp: int | None  # ms; of the first batch, None without one
-    max_timestamp: int  # ms; -1 if no batch has a time
-    max_timestamp_offset: Offset  # last offset of the batch that has it
-    bytes_since_entry: int  # since the batch that was indexed last
 
 
 def scan(
@@ -55,89 +135,43 @@ def scan(
     size_bytes: int,
     last_epoch: Epoch | None,
     index_interval_bytes: int,
-    add_entry: Callable[[int, int, int, int], None],
 ) -> ScanResult:
     """Check `size_bytes` of batches that start at `base_offset`.
 
     Args:    last_epoch: of the batch before this segment; None allows any.
-             add_entry: told last offset and position of a batch to be indexed, the newest time up
-             to there and its offset. The rule is `Segment.note`'s, kept here because a call for
-             every batch was a third of the time.
     """
-    position, expected = 0, base_offset
-    epoch = -1 if last_epoch is None else last_epoch
-    epochs: list[EpochStart] = []
-    first_timestamp: int | None = None
-    newest, newest_offset, since_entry = -1, base_offset, 0
+    epoch = NO_EPOCH if last_epoch is None else last_epoch
+    found = Advance(Tail(0, base_offset, epoch, newest_offset=base_offset))
     buffer = memoryview(bytearray(min(_WINDOW_BYTES, size_bytes)))
-    start = filled = 0  # buffer[:filled] is the file from `start` on
-    unpack = _SCANNED.unpack_from
-    while position < size_bytes:
-        at = position - start
-        if filled - at >= HEADER_SIZE_BYTES:
-            base, length, batch_epoch, magic, crc, delta, timestamp, count = unpack(buffer, at)
-            if (
-                base != expected
-                or magic != MAGIC
-                or batch_epoch < epoch
-                or not _MIN_LENGTH <= length <= MAX_BATCH_SIZE_BYTES - LOG_OVERHEAD_BYTES
-                or not 0 <= count <= delta + 1
-                or delta < 0
-            ):
-                break
-            size = LOG_OVERHEAD_BYTES + length
-            if at + size <= filled:
-                if crc32c(buffer[at + CRC_START : at + size]) != crc:
-                    break
-                last = base + delta
-                if batch_epoch != epoch or not epochs:
-                    epochs.append(EpochStart(Epoch(batch_epoch), expected))
-                    epoch = batch_epoch
-                    if first_timestamp is None:
-                        first_timestamp = timestamp
-                if timestamp > newest:
-                    newest, newest_offset = timestamp, last
-                if since_entry > index_interval_bytes:
-                    add_entry(last, position, newest, newest_offset)
-                    since_entry = 0
-                since_entry += size
-                expected = last + 1
-                position += size
-                continue
-            if position + size > size_bytes:
-                break
-            if size > len(buffer):
-                buffer = memoryview(bytearray(size))
-        elif position + HEADER_SIZE_BYTES > size_bytes:
-            break
-        start = position
-        filled = file.read_into(start, buffer[: size_bytes - start])
-        if filled < min(len(buffer), size_bytes - start):
-            size_bytes = start + filled  # the file is shorter than its size said
-    damage = None
-    if position < size_bytes:
-        damage = _explain(file, position, size_bytes, expected, epoch)
-    return ScanResult(
-        position,
-        Offset(expected),
-        tuple(epochs),
-        damage,
-        first_timestamp,
-        newest,
-        Offset(newest_offset),
-        since_entry,
-    )
+    while (position := found.tail.position) < size_bytes:
+        window = buffer[: size_bytes - position]
+        filled = file.read_into(position, window)
+        advance(found, window[:filled], index_interval_bytes=index_interval_bytes)
+        if found.tail.position > position:
+            continue
+        needed = _size_of(window[:filled])
+        if filled < len(window) or not len(buffer) < needed <= size_bytes - position:
+            return ScanResult(found, _explain(window[:filled], found.tail))
+        buffer = memoryview(bytearray(needed))
+    return ScanResult(found, None)
 
 
-def _explain(file: File, position: int, size_bytes: int, expected: int, epoch: int) -> str:
-    """Why the bytes at `position` are not the batch that should be there."""
-    left = size_bytes - position
+def _size_of(window: memoryview) -> int:
+    """How large the batch at the start of `window` says it is; 0 if it cannot be believed."""
     try:
-        header = parse_header(file.read(position, min(HEADER_SIZE_BYTES, left)))
-        read_batch(file.read(position, min(header.size_bytes, left)))
-    except RecordError as error:
-        return str(error)
-    if header.base_offset != expected:
-        return f"base offset {header.base_offset}, expected {expected}"
-    assert header.leader_epoch < epoch, f"the scan refused a sound batch: {header}"
-    return f"epoch {header.leader_epoch} after epoch {epoch}"
+        return parse_header(window).size_bytes
+    except RecordError:
+        return 0
+
+
+def _explain(window: memoryview, tail: Tail) -> str:
+    """Why `window` does not begin with the batch that should be there."""
+    try:
+        header = read_batch(window).header
+    except IncompleteBatchError as error:
+        return f"needs {error.needed_bytes} bytes, {error.available_bytes} are left"
+    except CorruptBatchError as error:
+        return error.reason
+    if header.base_offset != tail.end_offset:
+        return f"base offset {header.base_offset}, expected {tail.end_offset}"
+    return f"epoch {header.leader_epoch} after epoch {tail.epoch}"

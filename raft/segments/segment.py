@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from raft.segments.errors import CorruptLogError
 from raft.segments.files import File, FileSystem, Mode
 from raft.segments.index import OffsetIndex, TimeIndex
-from raft.segments.scan import ScanResult, scan
+from raft.segments.scan import Advance, ScanResult, Tail, advance, scan
 from records.batch import (
     HEADER_SIZE_BYTES,
     Batch,
@@ -26,6 +26,7 @@ from records.batch import (
     parse_header,
     read_batch,
 )
+from records.compression import Buffer
 from records.errors import CorruptBatchError, IncompleteBatchError, RecordError
 from records.types import Epoch, Offset
 
@@ -68,7 +69,7 @@ class Records(NamedTuple):
 
 
 class Segment:
-    """An open segment. `size_bytes` is the end of its last whole batch."""
+    """An open segment. `tail` is the end of its last whole batch."""
 
     def __init__(
         self,
@@ -83,8 +84,7 @@ class Segment:
         self.base_offset = base_offset
         self.path = directory / segment_name(base_offset)
         self.file = file
-        self.size_bytes = 0
-        self.first_timestamp: int | None = None  # ms; of the first batch, for rolling by time
+        self.tail = Tail(0, base_offset, newest_offset=base_offset)
         self.offset_index = OffsetIndex(
             directory / segment_name(base_offset, INDEX_SUFFIX), base_offset
         )
@@ -92,9 +92,6 @@ class Segment:
             directory / segment_name(base_offset, TIME_INDEX_SUFFIX), base_offset
         )
         self._index_interval_bytes = index_interval_bytes
-        self._bytes_since_entry = 0
-        self._max_timestamp = -1
-        self._max_timestamp_offset = base_offset
 
     @classmethod
     def open(
@@ -111,8 +108,12 @@ class Segment:
         segment = cls(
             files, directory, base_offset, file, index_interval_bytes=index_interval_bytes
         )
-        segment.size_bytes = file.size()
+        segment.tail = segment.tail._replace(position=file.size())
         return segment
+
+    @property
+    def size_bytes(self) -> int:
+        return self.tail.position
 
     def paths(self) -> Iterable[Path]:
         """Every file of this segment, the log first."""
@@ -120,33 +121,34 @@ class Segment:
 
     # --- growing -----------------------------------------------------------------------------
 
-    def append(self, data: bytes | bytearray | memoryview, headers: Iterable[BatchHeader]) -> None:
-        """Write whole batches, already checked, at the end. Raises OSError; `size_bytes` stands."""
-        self.file.write(self.size_bytes, data)
-        for header in headers:
-            self.note(header.last_offset, header.max_timestamp, header.size_bytes)
+    def check(self, data: Buffer, *, max_batch_size_bytes: int) -> Advance:
+        """How far `data` continues this segment; changes nothing."""
+        found = Advance(self.tail)
+        advance(
+            found,
+            data,
+            index_interval_bytes=self._index_interval_bytes,
+            max_batch_size_bytes=max_batch_size_bytes,
+        )
+        return found
 
-    def note(self, last_offset: int, max_timestamp: int, size_bytes: int) -> None:
-        """A batch of that size now ends the log: move the end, and index it if it is time."""
-        position = self.size_bytes
-        if position == 0:
-            self.first_timestamp = max_timestamp
-        if max_timestamp > self._max_timestamp:
-            self._max_timestamp = max_timestamp
-            self._max_timestamp_offset = Offset(last_offset)
-        if self._bytes_since_entry > self._index_interval_bytes:
-            self._add_entry(last_offset, position, self._max_timestamp, self._max_timestamp_offset)
-            self._bytes_since_entry = 0
-        self._bytes_since_entry += size_bytes
-        self.size_bytes = position + size_bytes
+    def append(self, data: Buffer, found: Advance) -> None:
+        """Write what `check` approved of, all of it, at the end.
 
-    def _add_entry(self, last_offset: int, position: int, newest: int, newest_offset: int) -> None:
-        self.offset_index.append(last_offset, position)
-        self.time_index.maybe_append(newest, newest_offset)
+        Raises:  OSError; the tail stands, but the file may hold more.
+        """
+        self.file.write(self.tail.position, data)
+        self._add_entries(found)
+        self.tail = found.tail
+
+    def _add_entries(self, found: Advance) -> None:
+        for last_offset, position, newest, newest_offset in found.entries:
+            self.offset_index.append(last_offset, position)
+            self.time_index.maybe_append(newest, newest_offset)
 
     def seal(self) -> None:
         """No batch will follow: the time index ends with the newest time, as upstream's does."""
-        self.time_index.maybe_append(self._max_timestamp, self._max_timestamp_offset)
+        self.time_index.maybe_append(self.tail.newest, self.tail.newest_offset)
 
     def write_indexes(self, *, durably: bool) -> None:
         """Bring the index files up to date. Raises OSError."""
@@ -158,24 +160,19 @@ class Segment:
     def rebuild(self, *, last_epoch: Epoch | None = None) -> ScanResult:
         """Read the whole file, check every batch, and make the indexes from what is sound.
 
-        Afterwards `size_bytes` is the end of the last sound batch; the file itself is left alone.
+        Afterwards `tail` is the end of the last sound batch; the file itself is left alone.
         """
-        file_size = self.file.size()
         self.offset_index.clear()
         self.time_index.clear()
         result = scan(
             self.file,
             base_offset=self.base_offset,
-            size_bytes=file_size,
+            size_bytes=self.file.size(),
             last_epoch=last_epoch,
             index_interval_bytes=self._index_interval_bytes,
-            add_entry=self._add_entry,
         )
-        self.size_bytes = result.size_bytes
-        self.first_timestamp = result.first_timestamp
-        self._max_timestamp = result.max_timestamp
-        self._max_timestamp_offset = result.max_timestamp_offset
-        self._bytes_since_entry = result.bytes_since_entry
+        self._add_entries(result.found)
+        self.tail = result.found.tail
         return result
 
     def load_indexes(self, end_offset: int) -> bool:
@@ -199,51 +196,44 @@ class Segment:
             self.time_index.clear()
         return loaded
 
-    def first_epoch(self) -> Epoch:
-        """The epoch of the first batch. Raises RecordError."""
-        return self.header_at(0).leader_epoch
-
     def header_at(self, position: int) -> BatchHeader:
         """The header of the batch at `position`. Raises RecordError."""
         return parse_header(self.file.read(position, HEADER_SIZE_BYTES))
 
     def _walk_tail(self) -> Offset:
-        """From the last index entry to the end: where the log ends, and what time it has seen."""
-        self._forget_times()
-        count = len(self.offset_index)
-        position, expected = 0, self.base_offset
-        if count:
-            entry = self.offset_index.entry(count - 1)
-            position = entry.position
-            self._bytes_since_entry = 0
-        if times := len(self.time_index):
-            self._max_timestamp, last = self.time_index.entry(times - 1)
-            self._max_timestamp_offset = Offset(last)
-        if self.size_bytes:
-            self.first_timestamp = self.header_at(0).max_timestamp
-        first = True
-        while position < self.size_bytes:
-            header = self.header_at(position)
-            if first and count and header.last_offset != entry.offset:
-                raise CorruptBatchError(position=position, reason="index names another batch")
-            if not first and header.base_offset != expected:
-                raise CorruptBatchError(position=position, reason=f"expected offset {expected}")
-            first = False
-            if header.max_timestamp > self._max_timestamp:
-                self._max_timestamp = header.max_timestamp
-                self._max_timestamp_offset = header.last_offset
-            self._bytes_since_entry += header.size_bytes
-            position += header.size_bytes
-            expected = header.end_offset
-        if position != self.size_bytes:
-            raise CorruptBatchError(position=position, reason="the file ends inside a batch")
-        return expected
+        """From the last index entry to the end of the file: work out `tail` again.
 
-    def _forget_times(self) -> None:
-        self.first_timestamp = None
-        self._max_timestamp = -1
-        self._max_timestamp_offset = self.base_offset
-        self._bytes_since_entry = 0
+        Returns where the segment ends. Raises RecordError where headers contradict the index or
+        each other; checksums are not looked at.
+        """
+        size_bytes = self.tail.position
+        position, expected, since_entry = 0, None, 0
+        newest, newest_offset = -1, int(self.base_offset)
+        if len(self.offset_index):
+            last_offset, position = self.offset_index.entry(len(self.offset_index) - 1)
+            expected = self.header_at(position).base_offset
+            if self.header_at(position).last_offset != last_offset:
+                raise CorruptBatchError(position=position, reason="the index names another batch")
+        if len(self.time_index):
+            newest, newest_offset = self.time_index.entry(len(self.time_index) - 1)
+        end, epoch = int(self.base_offset), self.tail.epoch
+        while position < size_bytes:
+            header = self.header_at(position)
+            if expected is not None and header.base_offset != expected:
+                raise CorruptBatchError(position=position, reason=f"expected offset {expected}")
+            if header.max_timestamp > newest:
+                newest, newest_offset = header.max_timestamp, header.last_offset
+            since_entry += header.size_bytes
+            position += header.size_bytes
+            end = expected = header.end_offset
+            epoch = header.leader_epoch
+        if position != size_bytes:
+            raise CorruptBatchError(position=position, reason="the file ends inside a batch")
+        first_timestamp = self.header_at(0).max_timestamp if size_bytes else None
+        self.tail = Tail(
+            size_bytes, end, epoch, first_timestamp, newest, newest_offset, since_entry
+        )
+        return Offset(end)
 
     # --- reading -----------------------------------------------------------------------------
 
@@ -260,8 +250,8 @@ class Segment:
             if result.damage is not None:
                 raise CorruptLogError(
                     path=self.path,
-                    position=result.size_bytes,
-                    offset=result.end_offset,
+                    position=self.tail.position,
+                    offset=self.tail.end_offset,
                     reason=result.damage,
                 ) from None
             return self._search(offset, self.offset_index.lookup(offset))
@@ -324,7 +314,7 @@ class Segment:
         """
         self.file.truncate(position)
         self.file.fdatasync()
-        self.size_bytes = position
+        self.tail = self.tail._replace(position=position)
         self.offset_index.truncate_to(end_offset)
         self.time_index.truncate_to(end_offset)
         self._walk_tail()

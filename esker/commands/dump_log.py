@@ -94,6 +94,7 @@ def _run(paths: list[Path], *, check: bool, deep: bool, allow_gaps: bool, as_jso
         kind = None
         try:
             kind = kind_of(path)
+            _refuse_special(path)
             if check:
                 _print(_verified(path, kind, deep=deep, allow_gaps=allow_gaps, as_json=as_json))
             else:
@@ -107,6 +108,12 @@ def _run(paths: list[Path], *, check: bool, deep: bool, allow_gaps: bool, as_jso
             _report_unreadable(path, error, as_json=as_json)
             code = UNREADABLE
     return code
+
+
+def _refuse_special(path: Path) -> None:
+    """A pipe or a device would be waited for, perhaps for ever."""
+    if path.exists() and not path.is_file():
+        raise UnknownKindError(f"{path}: not a regular file")
 
 
 def _verified(path: Path, kind: Kind, *, deep: bool, allow_gaps: bool, as_json: bool) -> str:
@@ -189,12 +196,11 @@ def _human_printer() -> HumanPrinter:
     from rich.console import Console
 
     console = Console()
-    return HumanPrinter(width=console.width, paint=_paint_of(console.color_system))
+    colours = console.color_system is not None and not console.no_color
+    return HumanPrinter(width=console.width, paint=_paint() if colours else no_paint)
 
 
-def _paint_of(color_system: str | None) -> Paint:
-    if color_system is None:
-        return no_paint
+def _paint() -> Paint:
     codes = {"bold": "1", "dim": "2", "green": "32", "cyan": "36"}
 
     def paint(text: str, style: str) -> str:

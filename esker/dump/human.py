@@ -63,7 +63,8 @@ class HumanPrinter:
             case Entry():
                 return self._entry(item)
             case FileEnd(start, tally):
-                return self._paint("  " + tally_text(start.kind, tally), "dim")
+                lines = self._wrapped(tally_text(start.kind, tally), indent=4)
+                return self._paint("  " + "\n    ".join(lines), "dim")
 
     def _title(self, start: FileStart) -> str:
         self._files += 1
@@ -85,8 +86,8 @@ class HumanPrinter:
             f"{time_text(header.max_timestamp):<23}  {' '.join(kind)}"
         ).rstrip()
         if header.producer_id != -1:
-            line += f"  producer {header.producer_id}/{header.producer_epoch}"
-            line += f" from {header.base_sequence}"
+            line += f"\n{'':>12}producer {header.producer_id}, epoch {header.producer_epoch}, "
+            line += f"sequence from {header.base_sequence}"
         if self._headed:
             return self._paint(line, "green")
         self._headed = True
@@ -111,9 +112,9 @@ class HumanPrinter:
 
     def _entry(self, entry: Entry) -> str:
         pairs = [f"{name}={to_text(value, 0)}" for name, value in entry.fields.items()]
-        if stamp := entry.fields.get("timestamp"):
+        if (stamp := entry.fields.get("timestamp")) is not None:
             pairs.append(f"({time_text(stamp)})")
-        return ("\n" + " " * 6).join(self._wrapped("  ".join(pairs), indent=6)).join(["    ", ""])
+        return "    " + "\n      ".join(self._wrapped("  ".join(pairs), indent=6))
 
     def _wrapped(self, text: str, indent: int = _INDENT) -> list[str]:
         """The text in lines that fit beside the indent; the rest of a long one is only counted."""

@@ -1,0 +1,126 @@
+"""The command line itself: help, refusals, pipes and terminals."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from records.batch_writer import build_value_batch
+from tests.cli.files import SEGMENT, TIME, write_segment
+
+ESKER = [sys.executable, "-m", "esker"]
+
+
+def run(*words: str, **settings) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*ESKER, *words], capture_output=True, text=True, timeout=60, **settings)
+
+
+def test_help_ends_with_an_example(esker):
+    for words in (["--help"], ["dump-log", "--help"]):
+        ran = esker(*words)
+        assert ran.code == 0
+        assert ran.out.rstrip().splitlines()[-1].lstrip().startswith("Example: esker dump-log")
+
+
+@pytest.mark.parametrize("optimize", ["1", "2"])
+def test_python_without_assertions_is_refused(tmp_path, optimize):
+    write_segment(tmp_path)
+    ran = run("dump-log", SEGMENT, cwd=tmp_path, env=os.environ | {"PYTHONOPTIMIZE": optimize})
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.startswith("esker: refuses to run with assertions off; start it without -O")
+    assert ran.stderr.count("\n") == 1
+
+
+def test_a_mistyped_command_gets_a_suggestion(esker):
+    ran = esker("dumplog")
+    assert ran.code == 2
+    assert "dump-log" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        (".", "a directory; name the files in it, for example ./*.log"),
+        ("missing.log", "missing.log: No such file or directory"),
+        ("0000.snapshot", "producer state of a Kafka broker"),
+        ("0a/cluster/0/17", "not a file that dump-log can read; it reads segments (.log)"),
+    ],
+)
+@pytest.mark.parametrize("options", [[], ["--verify"], ["--json"]])
+def test_what_cannot_be_read_is_refused_in_one_line(esker, name, says, options):
+    ran = esker("dump-log", *options, name)
+    assert ran.code == 2
+    text = ran.lines[0]["reason"] if options == ["--json"] else ran.err
+    assert says in text
+    assert (ran.out + ran.err).count("\n") == 1
+
+
+def test_a_pipe_is_refused_instead_of_waited_for(esker, tmp_path):
+    os.mkfifo(tmp_path / SEGMENT)
+    ran = esker("dump-log", SEGMENT)
+    assert (ran.code, ran.err) == (2, f"esker: {SEGMENT}: not a regular file\n")
+
+
+def test_options_of_verify_need_verify(esker):
+    assert esker("dump-log", "--deep", SEGMENT).code == 2
+
+
+def test_a_reader_that_goes_away_is_no_error(tmp_path):
+    values = [b"\x01\x14\x00\x00"] * 50_000
+    data = build_value_batch(values, base_offset=100, leader_epoch=1, timestamp=TIME)
+    write_segment(tmp_path, bytes(data))
+    ran = subprocess.run(
+        f"{sys.executable} -m esker dump-log {SEGMENT} | head -n 1",
+        shell=True,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        executable="/bin/bash",
+    )
+    assert (ran.stdout, ran.stderr) == (f"{SEGMENT}\n", "")
+
+
+def test_piped_output_holds_no_escape_codes(tmp_path):
+    write_segment(tmp_path)
+    ran = run("dump-log", SEGMENT, cwd=tmp_path, env=os.environ | {"FORCE_COLOR": "1"})
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "\x1b" not in ran.stdout
+
+
+def on_a_terminal(*words: str, cwd, **environment: str) -> str:
+    """What a command prints when its standard output is a terminal."""
+    leader, follower = pty.openpty()
+    settings = {"TERM": "xterm-256color", "COLUMNS": "70"} | environment
+    inherited = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")}
+    with subprocess.Popen(
+        [*ESKER, *words], stdout=follower, stdin=follower, cwd=cwd, env=inherited | settings
+    ) as process:
+        os.close(follower)
+        shown = b""
+        try:
+            while chunk := os.read(leader, 65536):
+                shown += chunk
+        except OSError:  # Linux: the last follower is closed
+            pass
+        process.wait(timeout=60)
+    os.close(leader)
+    return shown.decode().replace("\r\n", "\n")
+
+
+def test_a_terminal_gets_colours_and_its_own_width(tmp_path):
+    write_segment(tmp_path)
+    shown = on_a_terminal("dump-log", SEGMENT, cwd=tmp_path)
+    assert "\x1b[36mTopicRecord\x1b[0m" in shown
+    fields = [line for line in shown.splitlines() if line.startswith(" " * 15)]
+    assert fields
+    assert all(len(line) <= 70 for line in fields)
+
+
+def test_no_color_is_respected(tmp_path):
+    write_segment(tmp_path)
+    assert "\x1b" not in on_a_terminal("dump-log", SEGMENT, cwd=tmp_path, NO_COLOR="1")

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from raft.net.errors import NetError, Reason
 from raft.net.frames import (
+    ARENA_BYTES,
     COPY_BYTES,
     SHORT_LENGTHS,
     Buffer,
@@ -109,7 +110,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         "id",
         "listener",
         "peer",
-    )  # fmt: skip
+    )
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
@@ -160,19 +161,23 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self.bytes_received += nbytes
-        frames = self._reader.received(nbytes)
         if self.close_reason is not None:
             return
-        if self._reserved and frames:  # the large frame is complete
-            self._release_reserved()
+        reader = self._reader
+        frames = reader.received(nbytes)
         if self._backlog or not self._may_serve():
             self._backlog.extend(frames)
         elif frames:
             self._serve(frames)
-        if self._reader.wanted or self._reader.error is not None or not self._reading:
-            self._after_read()
-        elif self._backlog or not self._may_serve():
-            self._update_reading()
+        if (
+            self._reserved
+            or self._backlog
+            or reader.wanted
+            or reader.error is not None
+            or not self._reading
+            or not self._may_serve()
+        ):
+            self._settle()
 
     def eof_received(self) -> None:
         self.close(Reason.TRUNCATED if self._reader.partial else Reason.PEER_CLOSED)
@@ -211,13 +216,21 @@ class ServerConnection(asyncio.BufferedProtocol):
     # --- requests
 
     def _may_serve(self) -> bool:
-        limits = self.listener.limits
+        """Whether one more request may be handled now.
+
+        A connection without a request in flight always gets one: others' large requests may fill
+        the shared memory, and heartbeats and votes must still pass.
+        """
+        listener = self.listener
+        if self._write_paused or listener.draining or self.close_reason is not None:
+            return False
+        if not self._waiting:
+            return True
+        limits = listener.limits
         return (
             len(self._waiting) < limits.max_in_flight_requests
             and self._in_flight_bytes < limits.max_in_flight_bytes
-            and not self._write_paused
-            and self.listener.memory_used < limits.memory_bytes
-            and not self.listener.draining
+            and listener.memory_used < limits.memory_bytes
         )
 
     def _serve(self, frames: list[Frame]) -> None:
@@ -232,18 +245,21 @@ class ServerConnection(asyncio.BufferedProtocol):
             except Exception as error:
                 self._on_handler_error(error)
                 break
-            if type(answer) is bytes and not waiting and self.close_reason is None:
-                size = len(answer)
-                append(SHORT_LENGTHS[size] if size <= COPY_BYTES else length_prefix(size))
-                append(answer)
+            if self.close_reason is not None:  # the handler closed it
+                break
+            if not waiting and (type(answer) is bytes or type(answer) is tuple):
+                if type(answer) is bytes:
+                    size = len(answer)
+                    append(SHORT_LENGTHS[size] if size <= COPY_BYTES else length_prefix(size))
+                    append(answer)
+                else:
+                    size = self._put(answer)
                 out_bytes += size
                 if out_bytes < FLUSH_BYTES:
                     continue
                 self._out_bytes += out_bytes
                 self._flush()
                 out_bytes = 0
-            elif self.close_reason is not None:  # the handler closed it
-                break
             elif answer is not None:
                 self._take_in(answer, len(frame))
             if not self._may_serve():
@@ -284,15 +300,17 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._in_flight_bytes -= reply._request_bytes
             self.listener._release(reply._request_bytes)
             if reply._payload is not None:
-                self._put(reply._payload)
+                self._out_bytes += self._put(reply._payload)
         if not self._serving:
             self.listener._flush_soon(self)
 
-    def _put(self, payload: Payload) -> None:
+    def _put(self, payload: Payload) -> int:
+        """Append an answer to what leaves next; its size."""
         parts = payload if isinstance(payload, tuple | list) else (payload,)
         size = sum(map(len, parts))
-        self._out += (length_prefix(size), *parts)
-        self._out_bytes += size
+        self._out.append(length_prefix(size))
+        self._out += parts
+        return size
 
     def _flush(self) -> None:
         """Hand the answers that are ready to the transport."""
@@ -319,15 +337,22 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     # --- reading and pausing
 
-    def _after_read(self) -> None:
-        """What the bytes after the last complete frame ask for; only once that was handled."""
-        reader = self._reader
-        if not self._backlog and self.close_reason is None:
+    def _settle(self) -> None:
+        """Look at what came after the last complete frame, once that is handled; read on or not."""
+        if self.close_reason is not None:
+            return
+        reader, listener = self._reader, self.listener
+        if not self._backlog:
+            if self._reserved and not reader.receiving:  # the frame it was for is handled
+                reserved, self._reserved = self._reserved, 0
+                listener._release(reserved)
             if reader.error is not None:
                 self.close(reader.error.reason, str(reader.error))
-            elif reader.wanted and self.listener.memory_used < self.listener.limits.memory_bytes:
+            elif reader.wanted and (
+                reader.wanted <= ARENA_BYTES or listener.memory_used < listener.limits.memory_bytes
+            ):
                 self._reserved = reader.wanted
-                self.listener.memory_used += reader.wanted
+                listener.memory_used += reader.wanted
                 reader.grant()
         self._update_reading()
 
@@ -335,8 +360,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Read the socket if and only if what it brings can be handled."""
         if self._transport is None or self.close_reason is not None:
             return
-        receiving = bool(self._reserved)  # a frame begun is finished, or memory is never freed
-        wish = receiving or (not self._reader.wanted and not self._backlog and self._may_serve())
+        # A frame begun is always received to its end: else its memory would never be free again.
+        wish = self._reader.receiving or (
+            not self._reader.wanted and not self._backlog and self._may_serve()
+        )
         if wish and not self._reading:
             self._reading = True
             self._transport.resume_reading()
@@ -355,12 +382,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             frames = list(self._backlog)
             self._backlog.clear()
             self._serve(frames)
-        if not self._reading:
-            self._after_read()
-
-    def _release_reserved(self) -> None:
-        self.listener._release(self._reserved)
-        self._reserved = 0
+        self._settle()
 
     # --- ending
 
@@ -371,6 +393,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._waiting.clear()
         self._backlog.clear()
         self._out.clear()
+        self._reader.discard()
         self.listener._ended(self, reason, detail)
 
 

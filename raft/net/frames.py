@@ -100,6 +100,15 @@ class FrameReader:
         """Whether a frame has begun and is not complete."""
         return self._own is not None or bool(self._head)
 
+    @property
+    def receiving(self) -> bool:
+        """Whether a frame that was cut in two is being received into its own buffer."""
+        return self._own is not None
+
+    def discard(self) -> None:
+        """Nothing more will be read: drop the frame that is being received."""
+        self._own, self._own_view, self._head, self.wanted = None, _NOTHING, b"", 0
+
     def lend(self) -> memoryview:
         """Where the next bytes of this connection go; good until `received`."""
         if self._own is None:

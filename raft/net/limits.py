@@ -9,8 +9,10 @@ from dataclasses import dataclass, fields
 class Limits:
     """Bounds of one listener. All are inclusive and positive; Kafka's name where there is one.
 
-    A frame begun is always finished if its peer keeps sending, so the memory for received requests
-    stays below `memory_bytes + max_frame_bytes + max_connections * 64 KiB`, whatever peers do.
+    A frame begun is always finished if its peer keeps sending, and a connection with nothing in
+    flight always gets one request of up to 64 KiB, however full the shared memory is. So received
+    requests stay below `memory_bytes + max_frame_bytes + max_connections * 192 KiB` (a request in
+    flight, one cut in two, and what came after it), whatever peers do.
     """
 
     max_frame_bytes: int = 104_857_600

@@ -83,6 +83,7 @@ class Checker:
         self.majority = len(self.voters) // 2 + 1
         self.ledgers: dict[int, Ledger] = {}
         self.intact: dict[int, bool] = {}  # by voter: its disk was not lost, or it caught up
+        self.lost: dict[int, Ledger] = {}  # by voter: what its lost disk held
         self.leaders: dict[int, int] = {}
         self.votes: dict[tuple[int, int], int] = {}
         self.named: dict[tuple[int, int], int] = {}  # (end offset, epoch) -> chain
@@ -122,6 +123,7 @@ class Checker:
 
     def wiped(self, node_id: int) -> None:
         """The disk was lost."""
+        self.lost[node_id] = self.ledgers[node_id]
         self.ledgers[node_id] = Ledger()
         self.intact[node_id] = False
         self.told_epoch[node_id] = 0
@@ -181,7 +183,8 @@ class Checker:
             self.places[records] = int(batch.header.base_offset)
 
     def _holds(self, voter: int, end: int) -> bool:
-        ledger = self.ledgers[voter]
+        """On disk; or on a disk that was lost while its acknowledgement was on its way."""
+        ledger = self.ledgers[voter] if self.intact.get(voter, True) else self.lost[voter]
         durable = ledger.durable_end >= end
         return durable and ledger.chains.get(end) == self.committed.chains[end]
 
@@ -269,8 +272,10 @@ class Checker:
     def _votes(self, process: Process, epoch: int, candidate: int) -> None:
         durable: ElectionState = process.machine.election
         voted = durable.voted
-        assert durable.epoch == epoch and voted is not None and voted.id == candidate, (  # noqa: PT018
+        kept = durable.epoch == epoch and voted is not None and voted.id == candidate
+        assert kept or durable.epoch > epoch, (  # a newer epoch spends the votes of all before it
             f"{process} votes for {candidate} in epoch {epoch}; its disk says {durable}"
+            " (invariant 11)"
         )
         assert self.intact.get(process.node_id, True), (
             f"{process} votes before it has recovered from a lost disk"

@@ -164,7 +164,10 @@ class Cluster:
         chain = self.checker.committed.chains[end]
         ledgers = self.checker.ledgers
         holders = [v for v in self.checker.voters if ledgers[v].chains.get(end) == chain]
-        assert len(holders) >= self.checker.majority, f"only {holders} kept all {end} committed"
+        lost = [v for v in self.checker.voters if not self.checker.intact.get(v, True)]
+        assert len({*holders, *lost}) >= self.checker.majority, (
+            f"only {holders} kept all {end} committed, {lost} had lost their disks (invariant 2)"
+        )
         check_log(self.client.history)
 
     # -- lives -------------------------------------------------------------------------------------

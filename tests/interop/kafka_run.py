@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 LOG4J: Final = Path(__file__).with_name("log4j2.properties")
 DUMP: Final = "org.apache.kafka.tools.DumpLogSegments"
@@ -25,15 +25,25 @@ STORAGE: Final = "kafka.tools.StorageTool"
 QUORUM: Final = "org.apache.kafka.tools.MetadataQuorumCommand"
 NODE: Final = "kafka.Kafka"
 
+_CONTROL_RECORD: Final = "SnapshotFileReader Ignoring control record with type"
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 30.0
 POLL_INTERVAL_S: Final = 0.02
+
+_ENCODINGS: Final = ("file.encoding", "stdout.encoding", "sun.stdout.encoding")
 
 _taken_ports: set[int] = set()
 
 
 class ToolFailedError(Exception):
     """A Java process ended with an exit code other than 0, or too late."""
+
+
+class Said(NamedTuple):
+    """Standard output and standard error. Some tools report what they found wrong in the latter."""
+
+    out: str
+    err: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,24 +55,25 @@ class Kafka:
     def command(self, main_class: str, *arguments: str | Path, heap_mib: int = 256) -> list[str]:
         """The command line that runs one of Kafka's main classes."""
         options = ["-Xshare:auto", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        options += [f"-D{name}=UTF-8" for name in _ENCODINGS]
         options += [f"-Xmx{heap_mib}m", f"-Dlog4j2.configurationFile={LOG4J}"]
         classes = ["-cp", f"{self.jars}/*", main_class]
         return ["java", *options, *classes, *(str(argument) for argument in arguments)]
 
-    def run(self, main_class: str, *arguments: str | Path, timeout_s: float = 60) -> str:
-        """Standard output of a tool that ends by itself.
+    def run(self, main_class: str, *arguments: str | Path, timeout_s: float = 60) -> Said:
+        """What a tool that ends by itself has to say.
 
         Raises:  ToolFailedError, with what the tool said.
         """
         command = self.command(main_class, *arguments)
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
+            done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=timeout_s)
         except subprocess.TimeoutExpired as error:
             raise ToolFailedError(f"{main_class} did not end within {timeout_s} s") from error
         if done.returncode != 0:
             said = done.stdout[-2000:] + done.stderr[-4000:]
             raise ToolFailedError(f"{main_class} ended with {done.returncode}: {said}")
-        return done.stdout
+        return Said(done.stdout, done.stderr)
 
     def shell(self, file: Path, *words: str) -> str:
         """One command of MetadataShell on a checkpoint or a log segment.
@@ -72,11 +83,11 @@ class Kafka:
 
         Raises:  ToolFailedError.
         """
-        command = self.command(SHELL, "--snapshot", file, *words)
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-        if done.returncode != 0 or "ERROR" in done.stderr or "xception" in done.stderr:
-            raise ToolFailedError(f"MetadataShell on {file}: {done.stderr[:4000]}")
-        return done.stdout
+        said = self.run(SHELL, "--snapshot", file, *words)
+        complaints = [line for line in said.err.splitlines() if _CONTROL_RECORD not in line]
+        if complaints:
+            raise ToolFailedError(f"MetadataShell on {file}: {'; '.join(complaints)[:4000]}")
+        return said.out
 
 
 @dataclass(frozen=True, slots=True)

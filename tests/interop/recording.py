@@ -37,6 +37,10 @@ class Recording:
         """Every checkpoint, and the bootstrap checkpoints, which have the same form."""
         return sorted(self.directory.glob("**/*.checkpoint"))
 
+    def checkpoints_of(self, node: str) -> list[Path]:
+        """The checkpoints of one node's metadata log, by end offset."""
+        return sorted((self.directory / node / METADATA).glob("*.checkpoint"))
+
     def dumped(self) -> dict[Path, list[DumpedBatch]]:
         """What DumpLogSegments said of each file."""
         said: dict[str, Any] = json.loads((self.directory / _DUMP).read_text())

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import base64
 import re
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from records.schema import ArrayOf, ControlRecord, Field, Message, MetadataRecord, StructOf
 
-_CONTROL_KINDS = {
+FIRST_PRIVATE_TAG: Final = 1000
+
+_CONTROL_KINDS: Final = {
     "LeaderChangeMessage": "LeaderChange",
     "SnapshotHeaderRecord": "SnapshotHeader",
     "SnapshotFooterRecord": "SnapshotFooter",
@@ -31,7 +33,8 @@ def kind_of(record: MetadataRecord | ControlRecord) -> str:
 def to_json(message: Message, version: int) -> dict[str, Any]:
     """The JSON object that upstream makes of a message at a version."""
     plain, tagged = message.schema().fields_at(version, flexible=True)
-    chosen = plain + [f for f in tagged if getattr(message, f.name) != f.default]
+    told = [f for f in tagged if (f.tag or 0) < FIRST_PRIVATE_TAG]  # Java skips ours
+    chosen = plain + [f for f in told if getattr(message, f.name) != f.default]
     return {_json_name(f): _value(f.type, getattr(message, f.name), version) for f in chosen}
 
 

@@ -1,0 +1,132 @@
+"""Metadata logs and checkpoints written by us, for Kafka's tools to read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+from raft.segments.files import RealFileSystem
+from raft.segments.log import Log, LogConfig
+from records.batch import CONTROL
+from records.batch_writer import build_batch, build_value_batch
+from records.compression import Compression
+from records.control import KRaftVersionRecord, LeaderChangeMessage, Voter, VotersRecord
+from records.frame import encode_control_record, encode_record
+from records.schema import ControlRecord, MetadataRecord
+from records.types import Epoch, Offset, OffsetAndEpoch
+from snapshot.writer import CheckpointWriter
+
+TIMESTAMP: Final = 1_700_000_000_123  # ms since 1970
+RECORDS_PER_BATCH: Final = 17
+SEGMENT_BYTES: Final = 64 * 1024
+
+VOTERS: Final = VotersRecord(
+    voters=tuple(
+        VotersRecord.Voter(
+            voter_id=number,
+            voter_directory_id=UUID(int=number),
+            endpoints=(
+                VotersRecord.Voter.Endpoint(name="CONTROLLER", host="127.0.0.1", port=65535),
+            ),
+            k_raft_version_feature=VotersRecord.Voter.KRaftVersionFeature(
+                min_supported_version=0, max_supported_version=1
+            ),
+        )
+        for number in (1, 2, 3)
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OurFiles:
+    """What we wrote: segments and checkpoints, and the records in them."""
+
+    segments: list[Path]
+    checkpoints: list[Path]
+    records: list[tuple[MetadataRecord, int]]  # of the log, and of every checkpoint
+
+
+def leader_change(epoch: int) -> list[ControlRecord]:
+    """What a new leader appends first (KIP-595), with the voters of KIP-853 behind it."""
+    voters = tuple(Voter(voter_id=number) for number in (1, 2, 3))
+    change = LeaderChangeMessage(leader_id=epoch, voters=voters, granting_voters=voters[:2])
+    return [change, KRaftVersionRecord(k_raft_version=1), VOTERS]
+
+
+def write_segments(
+    directory: Path,
+    values: Sequence[bytes],
+    *,
+    segment_bytes: int = SEGMENT_BYTES,
+    records_per_batch: int = RECORDS_PER_BATCH,
+) -> list[Path]:
+    """A log of two epochs, each begun by a leader change; its segments in order."""
+    config = LogConfig(segment_bytes=segment_bytes)
+    log = Log.create(RealFileSystem(), directory, config)
+    half = len(values) // 2
+    for epoch, part in ((1, values[:half]), (2, values[half:])):
+        _append_controls(log, leader_change(epoch), epoch)
+        for start in range(0, len(part), records_per_batch):
+            chosen = part[start : start + records_per_batch]
+            batch = build_value_batch(
+                chosen,
+                base_offset=log.log_end_offset,
+                leader_epoch=epoch,
+                timestamp=TIMESTAMP + log.log_end_offset,
+            )
+            log.append(batch)
+    log.close()
+    return sorted(directory.glob("*.log"))
+
+
+def _append_controls(log: Log, controls: Sequence[ControlRecord], epoch: int) -> None:
+    batch = build_batch(
+        [(*encode_control_record(control), TIMESTAMP, ()) for control in controls],
+        base_offset=log.log_end_offset,
+        leader_epoch=epoch,
+        attributes=CONTROL,
+    )
+    log.append(batch)
+
+
+def write_checkpoint(
+    directory: Path,
+    values: Sequence[bytes],
+    *,
+    end_offset: int,
+    epoch: int = 2,
+    compression: Compression = Compression.NONE,
+) -> Path:
+    """A checkpoint of kraft.version 1 that holds `values`."""
+    directory.mkdir(parents=True, exist_ok=True)
+    snapshot_id = OffsetAndEpoch(Offset(end_offset), Epoch(epoch))
+    with CheckpointWriter.create(
+        RealFileSystem(),
+        directory,
+        snapshot_id,
+        last_timestamp=TIMESTAMP,
+        kraft_version=1,
+        voters=VOTERS,
+        compression=compression,
+    ) as writer:
+        writer.append_values(values)
+        return writer.freeze()
+
+
+def write_everything(directory: Path, records: list[tuple[MetadataRecord, int]]) -> OurFiles:
+    """The records as a log, and as one checkpoint with every compression there is."""
+    values = [encode_record(record, version) for record, version in records]
+    segments = write_segments(directory / "log", values)
+    checkpoints = [
+        write_checkpoint(
+            directory / "checkpoints",
+            values,
+            end_offset=1000 + compression,
+            compression=compression,
+        )
+        for compression in Compression
+    ]
+    return OurFiles(segments, checkpoints, records)

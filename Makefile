@@ -16,7 +16,7 @@ TEST_WORKERS ?= 2
 	@touch $@
 
 demo: .venv/.ready
-	@$(BIN)/python -m esker.demo
+	@$(BIN)/python -m examples.demo
 
 test: .venv/.ready
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) -m "not soak"

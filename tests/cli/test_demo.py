@@ -1,0 +1,44 @@
+"""The demo claims only what it checked, and fails if something is not so."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from examples import demo
+from tests.interop import recording
+
+
+def test_the_demo_shows_the_recorded_log_and_says_that_it_is_recorded():
+    ran = subprocess.run(
+        [sys.executable, "-m", "examples.demo", "--recorded"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=recording.DIRECTORY.parents[2],
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    lines = ran.stdout.splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 100
+    assert "\x1b" not in ran.stdout
+    assert "not written now" in lines[2]
+
+
+@pytest.mark.parametrize("position", [200, -40])
+def test_the_demo_fails_on_a_log_that_is_not_what_it_claims(
+    tmp_path, monkeypatch, capsys, position
+):
+    shutil.copytree(recording.DIRECTORY, tmp_path / "kafka")
+    log = tmp_path / "kafka" / recording.DYNAMIC / recording.METADATA / f"{0:020}.log"
+    data = bytearray(log.read_bytes())
+    data[position] ^= 1
+    log.write_bytes(data)
+    monkeypatch.setattr(demo, "DIRECTORY", tmp_path / "kafka")
+    monkeypatch.setattr(sys, "argv", ["demo", "--recorded"])
+    assert demo.main() == 1
+    assert "not so" in capsys.readouterr().out

@@ -171,9 +171,9 @@ class FrameReader:
     def _grow(self) -> None:
         assert self._own is not None, "only a frame's own buffer grows"
         assert self._have < self._size, "a complete frame was not handed out"
-        self._own_view.release()
-        self._own += bytes(min(self._size - self._have, self._have))
-        self._own_view = memoryview(self._own)
+        grown = bytearray(min(self._size, 2 * self._have))
+        grown[: self._have] = self._own  # not in place: the loop may still hold a view of it
+        self._own, self._own_view = grown, memoryview(grown)
 
 
 def explain_length(prefix: bytes, max_frame_bytes: int) -> BadFrameError:

@@ -41,3 +41,9 @@ def unused_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loop turn until `condition()` holds; `on_loop` bounds the wait."""
+    while not condition():
+        await asyncio.sleep(0.001)

@@ -1,0 +1,340 @@
+"""What strangers send: a closed connection, one log line, a count, and a listener that goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import socket
+import tracemalloc
+from contextlib import suppress
+
+import pytest
+
+from raft.net import (
+    Answer,
+    Frame,
+    Limits,
+    Listener,
+    Reason,
+    Reply,
+    RequestKind,
+    ServerConnection,
+    connect,
+    parse_request_header,
+    response_header,
+)
+from raft.net.listener import LOG_LINES_PER_SWEEP
+
+from .conftest import until
+
+KIND = RequestKind.of(1100, 0, first_flexible=0)
+
+
+def echo(connection: ServerConnection, frame: Frame) -> Answer:  # noqa: ARG001
+    header = parse_request_header(frame, {1100: 0})
+    return response_header(header.correlation_id, flexible=True) + bytes(frame[header.body_at :])
+
+
+async def still_answers(listener: Listener) -> None:
+    """A well-behaved client is served as if nothing had happened."""
+    connection = await connect("127.0.0.1", listener.port)
+    assert await connection.request(KIND, b"well?") == b"well?"
+    connection.close()
+    await until(lambda: not listener.connections)
+
+
+@pytest.mark.parametrize(
+    ("garbage", "reason"),
+    [
+        (b"\xff" * 64, Reason.NEGATIVE_LENGTH),
+        (b"\x06\x40\x00\x01" + bytes(100), Reason.OVERSIZED),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500), Reason.TLS),
+        (b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", Reason.HTTP),
+        (b"\x00\x00\x00\x00", Reason.MALFORMED),
+        (b"\x00\x00\x00\x03abc", Reason.MALFORMED),
+        (b"\x00\x00\x00\x14" + b"z" * 20, Reason.MALFORMED),
+        (b"\x00\x00\x00\x0b\x04\x4c\x00\x00\x00\x00\x00\x00\x7f\xff\x00", Reason.MALFORMED),
+    ],
+)
+def test_garbage_closes_its_connection_with_one_line(on_loop, caplog, garbage, reason):
+    async def main():
+        listener = Listener(echo, name="front")
+        await listener.start("127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+        host, port = writer.get_extra_info("sockname")
+        writer.write(garbage)
+        with suppress(ConnectionResetError):  # if bytes of ours were left unread
+            assert await reader.read() == b""
+        await until(lambda: not listener.connections)
+        assert listener.ended == {reason: 1}
+        lines = [record.getMessage() for record in caplog.records if record.name == "raft.net"]
+        assert len(lines) == 1
+        assert f"listener=front peer={host}:{port}" in lines[0]
+        assert f"closed={reason} " in lines[0]
+        assert "\n" not in lines[0]
+        writer.close()
+        await still_answers(listener)
+        await listener.close()
+
+    with caplog.at_level(logging.INFO):
+        on_loop(main())
+
+
+def test_a_flood_of_garbage_does_not_flood_the_log(on_loop, caplog):
+    async def main():
+        listener = Listener(echo)
+        await listener.start("127.0.0.1", 0)
+        for _ in range(40):
+            _, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+            writer.write(b"\xff" * 8)
+            await until(lambda: bool(listener.accepted) and not listener.connections)
+            writer.close()
+        assert listener.ended == {Reason.NEGATIVE_LENGTH: 40}
+        listener.sweep(asyncio.get_running_loop().time())
+        await listener.close()
+
+    on_loop(main())
+    lines = [record.getMessage() for record in caplog.records if record.name == "raft.net"]
+    assert len(lines) <= 3 * (LOG_LINES_PER_SWEEP + 1)
+    assert any("suppressed_lines=" in line for line in lines)
+
+
+@pytest.mark.parametrize("sent", [b"\x00", b"\x00\x00\x10\x00", b"\x00\x00\x10\x00half"])
+def test_half_a_frame_that_does_not_move_on_is_closed(on_loop, sent):
+    async def main():
+        listener = Listener(echo, limits=Limits(stall_ms=60_000))
+        await listener.start("127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+        writer.write(sent)
+        await until(lambda: any(c.bytes_received == len(sent) for c in listener.connections))
+        now = asyncio.get_running_loop().time()
+        listener.sweep(now)
+        writer.write(b"\x00")  # one byte in a minute is not progress
+        await until(lambda: any(c.bytes_received > len(sent) for c in listener.connections))
+        listener.sweep(now + 59)
+        assert listener.connections
+        listener.sweep(now + 60)
+        with suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        await until(lambda: not listener.connections)
+        assert listener.ended == {Reason.FRAME_STALLED: 1}
+        writer.close()
+        await still_answers(listener)
+        await listener.close()
+
+    on_loop(main())
+
+
+def test_a_slow_peer_that_keeps_moving_is_not_closed(on_loop):
+    async def main():
+        limits = Limits(stall_ms=60_000, stall_bytes=1_000)
+        listener = Listener(echo, limits=limits)
+        await listener.start("127.0.0.1", 0)
+        _, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+        writer.write((100_000).to_bytes(4, "big"))
+        now = asyncio.get_running_loop().time()
+        for minute in range(5):
+            writer.write(bytes(1_000))
+            sent = 4 + 1_000 * (minute + 1)
+            await until(
+                lambda sent=sent: any(c.bytes_received == sent for c in listener.connections)
+            )
+            listener.sweep(now + 59 * minute)
+        assert listener.connections
+        writer.transport.abort()
+        await listener.close()
+
+    on_loop(main())
+
+
+def test_idle_connections_are_closed_and_waiting_ones_are_not(on_loop):
+    async def main():
+        def park(connection: ServerConnection, frame: Frame) -> Answer:
+            return Reply(connection) if len(frame) > 20 else echo(connection, frame)
+
+        listener = Listener(park, limits=Limits(idle_ms=300_000))
+        await listener.start("127.0.0.1", 0)
+        idle = await connect("127.0.0.1", listener.port)
+        await idle.request(KIND, b"")
+        silent = await connect("127.0.0.1", listener.port)
+        waiting = await connect("127.0.0.1", listener.port)
+        waiting.send(KIND, bytes(20), lambda _: None)
+        await until(lambda: sum(c.in_flight for c in listener.connections) == 1)
+        await until(lambda: len(listener.connections) == 3)
+        now = asyncio.get_running_loop().time()
+        listener.sweep(now)
+        listener.sweep(now + 299)
+        assert len(listener.connections) == 3
+        listener.sweep(now + 301)
+        await until(lambda: idle.closed and silent.closed)
+        assert not waiting.closed
+        assert listener.ended == {Reason.IDLE: 2}
+        waiting.close()
+        await listener.close()
+
+    on_loop(main())
+
+
+def test_one_connection_too_many_is_closed_and_the_others_live(on_loop):
+    async def main():
+        listener = Listener(echo, limits=Limits(max_connections=2))
+        await listener.start("127.0.0.1", 0)
+        first = await connect("127.0.0.1", listener.port)
+        second = await connect("127.0.0.1", listener.port)
+        await until(lambda: len(listener.connections) == 2)
+        third = await connect("127.0.0.1", listener.port)
+        await until(lambda: third.closed)
+        assert await first.request(KIND, b"1") == b"1"
+        assert await second.request(KIND, b"2") == b"2"
+        assert listener.ended == {Reason.TOO_MANY_CONNECTIONS: 1}
+        first.close()
+        second.close()
+        await until(lambda: not listener.connections)
+        await still_answers(listener)
+        await listener.close()
+
+    on_loop(main())
+
+
+def test_claimed_lengths_cost_no_memory_beyond_the_bound(on_loop):
+    """Fifty strangers announce 90 MB each and send a little: 4.5 GB announced."""
+
+    async def main():
+        listener = Listener(echo, limits=Limits(memory_bytes=200_000_000))
+        await listener.start("127.0.0.1", 0)
+        tracemalloc.start()
+        writers = []
+        for _ in range(50):
+            _, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+            writer.write((90_000_000).to_bytes(4, "big") + bytes(60_000))
+            writers.append(writer)
+        await until(lambda: listener.accepted == 50)
+        await until(lambda: all(c.bytes_received for c in listener.connections))
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert listener.memory_used <= 200_000_000 + 90_000_000
+        assert peak < 50 * 200_000 + 3 * 5_000_000, f"{peak} bytes"
+        await still_answers_beside(listener)
+        for writer in writers:
+            writer.transport.abort()
+        await until(lambda: not listener.connections)
+        assert listener.memory_used == 0
+        await listener.close()
+
+    async def still_answers_beside(listener: Listener) -> None:
+        connection = await connect("127.0.0.1", listener.port)
+        assert await connection.request(KIND, b"well?") == b"well?"
+        connection.close()
+
+    on_loop(main())
+
+
+def test_ten_thousand_idle_connections_cost_little_and_hold_nobody_up(on_loop):
+    """Both ends live in this process, so half the allowed descriptors, at most 10,000."""
+
+    async def main():
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        count = min(10_000, (soft - 500) // 2)
+        listener = Listener(echo, limits=Limits(max_connections=count + 1))
+        await listener.start("127.0.0.1", 0, backlog=4_096)
+        tracemalloc.start()
+        before = tracemalloc.get_traced_memory()[0]
+        sockets = []
+        loop = asyncio.get_running_loop()
+        for n in range(count):
+            stranger = socket.socket()
+            stranger.setblocking(False)
+            sockets.append(stranger)
+            await loop.sock_connect(stranger, ("127.0.0.1", listener.port))
+            if n % 100 == 99:
+                await until(lambda n=n: listener.accepted == n + 1)
+        await until(lambda: len(listener.connections) == count)
+        each = (tracemalloc.get_traced_memory()[0] - before) / count
+        tracemalloc.stop()
+        assert each < 6_000, f"{each:.0f} bytes per idle connection"
+        connection = await connect("127.0.0.1", listener.port)
+        assert await connection.request(KIND, b"well?") == b"well?"
+        start = loop.time()
+        listener.sweep(start)
+        print(f"{count} idle connections, {each:.0f} bytes of Python memory each")
+        for stranger in sockets:
+            stranger.close()
+        connection.close()
+        await listener.close()
+        assert not listener.connections
+
+    on_loop(main())
+
+
+def test_a_broken_invariant_in_a_handler_reaches_the_loop():
+    reached: list[BaseException] = []
+
+    def broken(*_: object) -> Answer:
+        raise AssertionError("epoch went backwards")
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: reached.append(context["exception"])
+        )
+        listener = Listener(broken)
+        await listener.start("127.0.0.1", 0)
+        connection = await connect("127.0.0.1", listener.port)
+        connection.send(KIND, b"", lambda _: None)
+        await until(lambda: connection.closed)
+        assert listener.ended == {Reason.INVARIANT: 1}
+        await listener.close()
+
+    asyncio.run(main())
+    assert [str(error) for error in reached] == ["epoch went backwards"]
+
+
+def test_a_handlers_bug_closes_one_connection_and_says_where_it_is(on_loop, caplog):
+    async def main():
+        def buggy(*_: object) -> Answer:
+            return {}["missing"]
+
+        async def later() -> bytes:
+            raise ValueError("from a task")
+
+        listener = Listener(buggy)
+        await listener.start("127.0.0.1", 0)
+        connection = await connect("127.0.0.1", listener.port)
+        connection.send(KIND, b"", lambda _: None)
+        await until(lambda: connection.closed)
+        listener.handle = lambda *_: later()
+        connection = await connect("127.0.0.1", listener.port)
+        connection.send(KIND, b"", lambda _: None)
+        await until(lambda: connection.closed)
+        await until(lambda: not listener.connections)
+        assert listener.ended == {Reason.MALFORMED: 2}
+        await listener.close()
+
+    on_loop(main())
+    first, second = (r.getMessage() for r in caplog.records if r.name == "raft.net")
+    assert "KeyError" in first
+    assert "test_hostile.py:" in first
+    assert "ValueError: from a task" in second
+
+
+def test_frames_that_handlers_keep_never_change(on_loop):
+    async def main():
+        kept: list[Frame] = []
+
+        def keep(connection: ServerConnection, frame: Frame) -> Answer:
+            kept.append(frame)
+            return echo(connection, frame)
+
+        listener = Listener(keep)
+        await listener.start("127.0.0.1", 0)
+        connections = [await connect("127.0.0.1", listener.port) for _ in range(3)]
+        bodies = [bytes([n % 256]) * (n * 613 % 70_000) for n in range(300)]
+        futures = [connections[n % 3].request(KIND, body) for n, body in enumerate(bodies)]
+        answers = await asyncio.gather(*futures)
+        assert [bytes(answer) for answer in answers] == bodies
+        assert sorted(bytes(frame[11:]) for frame in kept) == sorted(bodies)
+        for connection in connections:
+            connection.close()
+        await listener.close()
+
+    on_loop(main())

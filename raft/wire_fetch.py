@@ -215,15 +215,20 @@ def write_fetch_response(
     to: Answering,
     form: FetchForm,
     records: bytes | memoryview = b"",
+    *,
+    error: int | None = None,
 ) -> rpc.FetchResponse:
-    """The RPC for an answer; `records` are whole batches, handed on as they are."""
+    """The RPC for an answer; `records` are whole batches, handed on as they are.
+
+    Args:    error: of the partition, if it is one that the core has no word for.
+    """
     if response.error is ErrorCode.INCONSISTENT_CLUSTER_ID:
         return rpc.FetchResponse(error_code=response.error, responses=())
     diverging, snapshot = response.diverging, response.snapshot_id
     high_watermark, log_start = response.high_watermark, response.log_start_offset
     partition = Partition(
         partition_index=to.group.partition,
-        error_code=response.error,
+        error_code=response.error if error is None else error,
         high_watermark=-1 if high_watermark is None else high_watermark,
         last_stable_offset=-1 if high_watermark is None else high_watermark,
         log_start_offset=-1 if log_start is None else log_start,

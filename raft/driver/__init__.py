@@ -1,0 +1,57 @@
+"""The quorum's driver: real processes, sockets and disks around the sans-I/O core.
+
+The core decides; the driver keeps time, moves bytes, and tells the core what happened, by the rules
+in `raft.core.events`. One page an idea:
+
+    config      `NodeConfig`: all that a node must be told
+    node        `Node`, `run_node`: groups, listener, beginning and end
+    group       `GroupDriver`: one group's events, effects, timers; group commit
+    storage     one group's directory: log, election state, marks
+    disk        a group's thread for what waits for the disk
+    peers       connections to the other nodes, versions, failures
+    service     the listener's requests: who answers which
+    directory   which groups there are, from the cluster log; bootstrap; NoOpRecord
+    registry    the lock, the groups this disk has, a rejoin under way
+    drafts      batches before they have a place in the log
+    bench_log   `esker-bench-log`: Produce, Fetch and ListOffsets for clients outside
+    health      a read barrier every second
+    metrics     `/metrics` and `/health`
+
+For a front door:
+
+    config = NodeConfig(node_id=..., cluster_id=..., log_dir=..., voters=(...), ...)
+    raft.net.run(run_node(config, stop))   # `stop`: an asyncio.Event that a signal handler sets
+
+For a program that has the quorum inside: `Node(config)`, `await node.start()`,
+`node.group(topic)` is a `GroupDriver` (`propose`, `barrier`, `watchers`), `node.health()`.
+"""
+
+from raft.driver.config import BENCH_LOG, CLUSTER_METADATA, INTERNAL_TOPICS, NodeConfig
+from raft.driver.drafts import Draft, draft_values
+from raft.driver.errors import DirectoryInUseError, LostDiskError, NodeError, NotFormattedError
+from raft.driver.group import GroupDriver, NotLeaderError, ReadTicket, Ticket, Watcher
+from raft.driver.health import Health
+from raft.driver.node import Node, run_node
+from raft.driver.registry import mark_rejoin
+
+__all__ = [
+    "BENCH_LOG",
+    "CLUSTER_METADATA",
+    "INTERNAL_TOPICS",
+    "DirectoryInUseError",
+    "Draft",
+    "GroupDriver",
+    "Health",
+    "LostDiskError",
+    "Node",
+    "NodeConfig",
+    "NodeError",
+    "NotFormattedError",
+    "NotLeaderError",
+    "ReadTicket",
+    "Ticket",
+    "Watcher",
+    "draft_values",
+    "mark_rejoin",
+    "run_node",
+]

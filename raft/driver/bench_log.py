@@ -1,0 +1,376 @@
+"""The group that clients outside may write and read: `esker-bench-log`, off by default.
+
+It has no state machine. Produce (acks=all) takes whole record batches as they are: they are
+checked, given their place in the log, replicated, and answered once committed. Nothing in them is
+decoded or encoded again. Fetch by a consumer, and ListOffsets, are linearizable: both wait behind
+the read barrier, and show nothing above the high watermark.
+
+What arrives in one turn of the loop becomes one proposal. An answer is a fixed frame with two
+numbers in it, so it is made once per connection and form of request.
+
+Source: the protocol guide, Produce, Fetch, ListOffsets; DESIGN §5 (linearizable reads).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from raft.core.errors import ErrorCode
+from raft.core.messages import FetchResponse
+from raft.core.voters import Endpoint
+from raft.driver.answers import payload
+from raft.driver.drafts import Draft
+from raft.driver.group import GroupDriver, NotLeaderError
+from raft.net import Frame, NetError, Payload, Reason, Reply, RequestHeader, ServerConnection
+from raft.wire import Answering, WireError
+from raft.wire_fetch import FetchForm, write_fetch_response
+from records.batch import HEADER_SIZE_BYTES, BatchHeader, iter_batches
+from records.codec import decode_message, encode_message
+from records.compression import Buffer
+from records.errors import CorruptBatchError, IncompleteBatchError, RecordError
+from records.rpc import fetch as fetch_rpc
+from records.rpc import produce as rpc
+from records.types import Epoch, NodeId, Offset
+
+ACKS_ALL: Final = -1
+TICKET_BYTES: Final = 4 * 1024 * 1024  # a turn's batches are proposed in pieces of about this size
+MAX_WAIT_MS: Final = 30_000  # the longest a consumer's Fetch is held
+
+_MARK: Final = 0x0102_0304_0506_0708  # stands for the base offset in an answer's frame
+_put: Final = struct.Struct(">q").pack
+_correlation: Final = struct.Struct(">i").pack
+
+
+class _Waiting(NamedTuple):
+    """A Produce whose batches are proposed; its answer is `frame` with two numbers in it."""
+
+    reply: Reply
+    correlation_id: int
+    frame: _Frame
+    first: int  # offset of its first record, relative to the ticket's base offset
+    header: RequestHeader
+    request: rpc.ProduceRequest | None
+
+
+class _Frame(NamedTuple):
+    """A successful answer around its base offset, without the correlation id."""
+
+    before: bytes
+    after: bytes
+
+
+class _Ticket:
+    """Batches of one turn, proposed together."""
+
+    __slots__ = (
+        "base_offset",
+        "counts",
+        "end_offset",
+        "log",
+        "parts",
+        "records",
+        "size",
+        "waiting",
+    )
+
+    def __init__(self, log: BenchLog) -> None:
+        self.log = log
+        self.parts: list[Buffer] = []
+        self.counts: list[int] = []
+        self.waiting: list[_Waiting] = []
+        self.records = 0
+        self.size = 0
+        self.base_offset = Offset(0)
+        self.end_offset = Offset(0)
+
+    def accepted(self, epoch: Epoch, base_offset: Offset, end_offset: Offset) -> None:  # noqa: ARG002
+        self.base_offset, self.end_offset = base_offset, end_offset
+        self.parts = []
+        self.log.uncommitted.append(self)
+
+    def refused(self, error: ErrorCode) -> None:
+        self.parts = []
+        self.log.refuse(self, error)
+
+
+class BenchLog:
+    """Serves one group to clients; watches it."""
+
+    def __init__(self, group: GroupDriver, endpoints: Callable[[NodeId], Endpoint | None]) -> None:
+        self.group = group
+        self.uncommitted: deque[_Ticket] = deque()
+        self._endpoints = endpoints
+        self._ticket: _Ticket | None = None  # of this turn
+        self._full: list[_Ticket] = []  # of this turn, too
+        self._frames: dict[tuple[int, str, object], _Frame] = {}
+        self._news: set[asyncio.Future[None]] = set()  # consumers that wait for a commit
+        group.on_turn.append(self._propose_turn)
+        group.watchers.append(self)
+
+    # --- Produce ------------------------------------------------------------------------------
+
+    def produce(
+        self, connection: ServerConnection, header: RequestHeader, body: Frame
+    ) -> Payload | Reply | None:
+        """Check the batches and propose them with all others of this turn.
+
+        Raises:  RecordError if the request cannot be decoded; NetError for acks=0 that fails.
+        """
+        request = decode_message(rpc.ProduceRequest, body, header.api_version)
+        if request.acks != ACKS_ALL:
+            if request.acks == 0:
+                raise NetError(Reason.MALFORMED, "acks=0 is not served: nothing would be promised")
+            return self._refusal(header, request, WireError.INVALID_REQUIRED_ACKS)
+        topic = request.topic_data[0] if len(request.topic_data) == 1 else None
+        if topic is None or len(topic.partition_data) != 1:
+            return self._refusal(header, request, ErrorCode.INVALID_REQUEST)
+        if not self._is_ours(header, topic.name, topic.topic_id, topic.partition_data[0].index):
+            return self._refusal(header, request, WireError.UNKNOWN_TOPIC_OR_PARTITION)
+        if self.group.leading_epoch is None:
+            return self._refusal(header, request, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        records = topic.partition_data[0].records
+        error, counts = _check(records)
+        if error is not None or records is None:
+            return self._refusal(header, request, error or WireError.INVALID_RECORD)
+        reply = Reply(connection)
+        frame = self._frame(header, topic)
+        ticket = self._ticket_of_turn()
+        ticket.waiting.append(
+            _Waiting(reply, header.correlation_id, frame, ticket.records, header, request)
+        )
+        for part, count in counts:
+            ticket.parts.append(part)
+            ticket.counts.append(count)
+            ticket.records += count
+            ticket.size += len(part)
+        return reply
+
+    def _ticket_of_turn(self) -> _Ticket:
+        ticket = self._ticket
+        if ticket is None:
+            ticket = self._ticket = _Ticket(self)
+            self.group.wake()
+        elif ticket.size >= TICKET_BYTES:
+            self._full.append(ticket)
+            ticket = self._ticket = _Ticket(self)
+        return ticket
+
+    def _is_ours(self, header: RequestHeader, name: str, topic_id: object, index: int) -> bool:
+        group = self.group.group
+        by_id = header.api_version >= 13
+        return index == group.partition and (
+            topic_id == group.topic_id if by_id else name == group.topic
+        )
+
+    def _propose_turn(self) -> None:
+        ticket = self._ticket
+        if ticket is None:
+            return
+        tickets, self._full, self._ticket = [*self._full, ticket], [], None
+        epoch = self.group.leading_epoch
+        for one in tickets:
+            if epoch is None:
+                self.refuse(one, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            else:
+                self.group.propose(one, epoch, Draft(one.parts, one.counts))
+
+    def refuse(self, ticket: _Ticket, error: int) -> None:
+        """Nothing of this ticket was appended, or nobody will ever know."""
+        for waiting in ticket.waiting:
+            if waiting.request is not None:
+                waiting.reply.send(self._refusal(waiting.header, waiting.request, error))
+
+    @staticmethod
+    def unknown(header: RequestHeader, body: Frame) -> Payload:
+        """The answer of a node where the group has not begun. Raises RecordError."""
+        request = decode_message(rpc.ProduceRequest, body, header.api_version)
+        return payload(
+            header, _refusal(header, request, WireError.UNKNOWN_TOPIC_OR_PARTITION, None, None)
+        )
+
+    def _refusal(self, header: RequestHeader, request: rpc.ProduceRequest, error: int) -> Payload:
+        leader, endpoint = None, None
+        if error == ErrorCode.NOT_LEADER_OR_FOLLOWER and self.group.leader_id is not None:
+            leader = (self.group.leader_id, self.group.quorum.epoch)
+            endpoint = self._endpoints(self.group.leader_id)
+        return payload(header, _refusal(header, request, error, leader, endpoint))
+
+    def _frame(self, header: RequestHeader, topic: rpc.ProduceRequest.TopicProduceData) -> _Frame:
+        """The successful answer to such a request, cut where the base offset goes."""
+        key = (header.api_version, topic.name, topic.topic_id)
+        frame = self._frames.get(key)
+        if frame is None:
+            answer = rpc.ProduceResponse.TopicProduceResponse
+            partition = answer.PartitionProduceResponse(
+                index=self.group.group.partition,
+                base_offset=_MARK,
+                log_start_offset=self.group.storage.log.log_start_offset,
+            )
+            message = rpc.ProduceResponse(
+                responses=(
+                    answer(
+                        name=topic.name, topic_id=topic.topic_id, partition_responses=(partition,)
+                    ),
+                )
+            )
+            body = encode_message(message, header.api_version)
+            before, after = body.split(_put(_MARK))
+            frame = _Frame((b"\x00" if header.flexible else b"") + before, after)
+            self._frames[key] = frame
+        return frame
+
+    # --- watching -----------------------------------------------------------------------------
+
+    def committed(self, high_watermark: Offset) -> None:
+        """Answer what is committed now, oldest first."""
+        uncommitted = self.uncommitted
+        while uncommitted and uncommitted[0].end_offset <= high_watermark:
+            ticket = uncommitted.popleft()
+            base_offset = int(ticket.base_offset)
+            for reply, correlation_id, frame, first, _, _ in ticket.waiting:
+                reply.send(
+                    b"".join(
+                        (_correlation(correlation_id), frame.before, _put(base_offset + first),
+                         frame.after)
+                    )
+                )  # fmt: skip
+        if self._news:
+            for future in self._news:
+                if not future.done():
+                    future.set_result(None)
+            self._news.clear()
+
+    def lead(self, epoch: Epoch) -> None:
+        """Requests are taken from now on."""
+
+    def step_down(self, epoch: Epoch) -> None:  # noqa: ARG002 (a Watcher's)
+        """The outcome of what was not committed is unknown."""
+        uncommitted, self.uncommitted = self.uncommitted, deque()
+        for ticket in uncommitted:
+            self.refuse(ticket, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    # --- a consumer's Fetch -------------------------------------------------------------------
+
+    async def fetch(
+        self, header: RequestHeader, request: fetch_rpc.FetchRequest, form: FetchForm
+    ) -> Payload:
+        """Records below the high watermark, once it is known to be current.
+
+        With nothing to give, wait for a commit, at most the request's `max_wait_ms`.
+        """
+        asked = request.topics[0].partitions[0]
+        offset, group = asked.fetch_offset, self.group
+        max_bytes = max(0, min(request.max_bytes, asked.partition_max_bytes))
+        try:
+            high_watermark = await group.barrier()
+            if offset == high_watermark and request.max_wait_ms > 0:
+                await self._commit_or(min(request.max_wait_ms, MAX_WAIT_MS))
+                high_watermark = group.high_watermark or high_watermark
+        except NotLeaderError as error:
+            return self._fetched(header, form, error.error, None, b"")
+        log_start = group.storage.log.log_start_offset
+        if not log_start <= offset <= high_watermark:
+            return self._fetched(header, form, WireError.OFFSET_OUT_OF_RANGE, high_watermark, b"")
+        found = group.storage.read(Offset(offset), high_watermark, max_bytes)
+        data = found.data if found is not None else b""
+        return self._fetched(header, form, ErrorCode.NONE, high_watermark, data)
+
+    async def _commit_or(self, wait_ms: int) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._news.add(future)
+        try:
+            await asyncio.wait((future,), timeout=wait_ms / 1_000)
+        finally:
+            self._news.discard(future)
+
+    def _fetched(
+        self,
+        header: RequestHeader,
+        form: FetchForm,
+        error: int,
+        high_watermark: Offset | None,
+        data: bytes | memoryview,
+    ) -> Payload:
+        group = self.group
+        leader_id = group.leader_id
+        endpoint = None if leader_id is None else self._endpoints(leader_id)
+        message = write_fetch_response(
+            FetchResponse(
+                leader_id=leader_id,
+                epoch=group.quorum.epoch,
+                high_watermark=high_watermark,
+                log_start_offset=group.storage.log.log_start_offset,
+            ),
+            Answering(group.group, endpoint if header.api_version >= 16 else None),
+            form,
+            data,
+            error=error,
+        )
+        return payload(header, message)
+
+
+def _refusal(
+    header: RequestHeader,
+    request: rpc.ProduceRequest,
+    error: int,
+    leader: tuple[NodeId, Epoch] | None,
+    endpoint: Endpoint | None,
+) -> rpc.ProduceResponse:
+    """The same error for every partition of a request; from version 10 on, where the leader is."""
+    topic_type = rpc.ProduceResponse.TopicProduceResponse
+    partition_type = topic_type.PartitionProduceResponse
+    current = partition_type.LeaderIdAndEpoch()
+    nodes: tuple[rpc.ProduceResponse.NodeEndpoint, ...] = ()
+    if leader is not None and header.api_version >= 10:
+        current = partition_type.LeaderIdAndEpoch(leader_id=leader[0], leader_epoch=leader[1])
+        if endpoint is not None:
+            node = rpc.ProduceResponse.NodeEndpoint
+            nodes = (node(node_id=leader[0], host=endpoint.host, port=endpoint.port),)
+    responses = tuple(
+        topic_type(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partition_responses=tuple(
+                partition_type(
+                    index=partition.index, error_code=error, base_offset=-1, current_leader=current
+                )
+                for partition in topic.partition_data
+            ),
+        )
+        for topic in request.topic_data
+    )
+    return rpc.ProduceResponse(responses=responses, node_endpoints=nodes)
+
+
+def _check(
+    records: Buffer | None,
+) -> tuple[int | None, list[tuple[memoryview, int]]]:
+    """Each batch and its number of offsets; or the error code why they are not taken."""
+    if not records:
+        return WireError.INVALID_RECORD, []
+    found: list[tuple[memoryview, int]] = []
+    try:
+        for _, batch, view in iter_batches(records):
+            if not _acceptable(batch):
+                return WireError.INVALID_RECORD, []
+            found.append((view, batch.record_count))
+    except (CorruptBatchError, IncompleteBatchError):
+        return WireError.CORRUPT_MESSAGE, []
+    except RecordError:
+        return WireError.INVALID_RECORD, []
+    return None, found
+
+
+def _acceptable(batch: BatchHeader) -> bool:
+    """Plain records, one for every offset: nobody's control or transaction."""
+    return (
+        batch.record_count > 0
+        and batch.is_dense
+        and not batch.is_control
+        and not batch.is_transactional
+        and batch.size_bytes > HEADER_SIZE_BYTES
+    )

@@ -1,0 +1,71 @@
+"""All that a quorum node must be told; the front door fills it from a properties file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+from raft.core.config import QuorumConfig
+from raft.core.voters import Endpoint, ReplicaKey, Voter, VoterSet
+from raft.net import Limits
+from raft.segments.log import LogConfig
+from raft.wire import Group
+from records.schema import MetadataRecord
+from records.types import METADATA_TOPIC_ID, ZERO_UUID, NodeId
+
+CLUSTER_METADATA: Final = Group("__cluster_metadata", 0, METADATA_TOPIC_ID)
+"""The group that names all others; the only one a node has before it has read anything."""
+
+BENCH_LOG: Final = "esker-bench-log"
+"""The topic whose records clients outside may append and read, where that is enabled."""
+
+INTERNAL_TOPICS: Final = frozenset({"__diskless-metadata", "__consumer_offsets"})
+"""Topics of the cluster log whose partitions are groups of this quorum."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """One node of the quorum. Times in milliseconds.
+
+    Raises:  ValueError naming the field, if one is impossible.
+    """
+
+    node_id: NodeId
+    cluster_id: str
+    directory_id: UUID = ZERO_UUID  # of `log_dir`, from its meta.properties
+    log_dir: Path
+    voters: tuple[Voter, ...]  # ids and endpoints, the same on every node
+    bind_host: str
+    bind_port: int  # 0: any free one, for tests
+    advertised: Endpoint  # what others are told to connect to
+    quorum: QuorumConfig = field(default_factory=QuorumConfig)
+    log: LogConfig = field(default_factory=LogConfig)
+    limits: Limits = field(default_factory=Limits)
+    bootstrap: tuple[MetadataRecord, ...] = ()  # the first records of an empty cluster log
+    bench_log: bool = False  # serve Produce, Fetch and ListOffsets of `esker-bench-log`
+    max_idle_interval_ms: int = 500  # metadata.max.idle.interval.ms; 0: no NoOpRecord
+    metrics_host: str | None = None  # serves /metrics and /health; None: nobody does
+    metrics_port: int = 0
+    health_window_ms: int = 5_000  # healthy: a read barrier succeeded within it
+    shutdown_timeout_ms: int = 5_000  # the longest that handing over leadership may take
+
+    def __post_init__(self) -> None:
+        if self.node_id < 0:
+            raise ValueError(f"node_id={self.node_id} is negative")
+        if self.max_idle_interval_ms < 0:
+            raise ValueError(f"max_idle_interval_ms={self.max_idle_interval_ms} is negative")
+        for voter in self.voters:
+            if voter.key.id != self.node_id and not voter.endpoints:
+                raise ValueError(f"voters: node {voter.key.id} has no endpoint")
+
+    @property
+    def identity(self) -> ReplicaKey:
+        """This node and its disk."""
+        return ReplicaKey(self.node_id, self.directory_id)
+
+    @property
+    def voter_set(self) -> VoterSet:
+        """The configured voters."""
+        return VoterSet(self.voters)

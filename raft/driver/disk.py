@@ -1,0 +1,73 @@
+"""A thread that does what waits for the disk, one thing after the other, off the event loop.
+
+Every group has its own: a slow disk is then never taken for a dead leader, and one group's flush
+never delays another's heartbeats. Work is done in the order submitted; its result comes back as a
+call on the loop. An exception is fatal to the node: after a failed flush nothing is known any more
+of what the disk holds.
+
+What a hop costs is the price of one commit alone: a thread that waits on a `SimpleQueue` and
+answers with `call_soon_threadsafe` takes about a third of an executor's 110 µs here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class DiskThread:
+    """Runs jobs in order; `on_failure(error)` is called on the loop if one raises."""
+
+    def __init__(
+        self,
+        name: str,
+        loop: asyncio.AbstractEventLoop,
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self._loop = loop
+        self._on_failure = on_failure
+        self._jobs: SimpleQueue[tuple[Callable[[], Any], Callable[[Any], None]] | None]
+        self._jobs = SimpleQueue()
+        self._failed = False
+        self._thread = threading.Thread(target=self._work, name=f"disk-{name}", daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Callable[[], T], done: Callable[[T], None]) -> None:
+        """Run `job()` in the thread, then `done(result)` on the loop. From the loop only."""
+        self._jobs.put((job, done))
+
+    async def run(self, job: Callable[[], T]) -> T:
+        """As `submit`, for code that awaits."""
+        future: asyncio.Future[T] = self._loop.create_future()
+
+        def done(result: T) -> None:
+            if not future.done():
+                future.set_result(result)
+
+        self.submit(job, done)
+        return await future
+
+    async def close(self) -> None:
+        """Finish what was submitted, then end the thread."""
+        self._jobs.put(None)
+        while self._thread.is_alive():
+            await asyncio.sleep(0.001)
+
+    def _work(self) -> None:
+        post = self._loop.call_soon_threadsafe
+        while (item := self._jobs.get()) is not None:
+            if self._failed:
+                continue
+            job, done = item
+            try:
+                result = job()
+            except BaseException as error:
+                self._failed = True
+                post(self._on_failure, error)
+            else:
+                post(done, result)

@@ -1,0 +1,639 @@
+"""One group's driver: it feeds the core events and carries out its effects, in order.
+
+What happens in one turn of the event loop (a burst of requests, answers and flushes) is collected
+and stepped together at the turn's end. All proposals of a turn are one event, one write, one flush,
+and one answer to each waiting follower: group commit at every hop, without any linger.
+
+Two effects must be over before the next one is begun and yet must not hold up the loop: cutting the
+log, and emptying it. They run in the group's disk thread while the group stands still; events wait.
+
+Source: `raft.core.events` (what a driver owes the core); DESIGN §5.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Final, Protocol
+
+from raft.core.effects import (
+    AbandonSnapshot,
+    Accepted,
+    Append,
+    AppendLeaderChange,
+    ClearRecovering,
+    Committed,
+    Effect,
+    FetchSnapshot,
+    InstallSnapshot,
+    Lead,
+    PeerFault,
+    PersistElectionState,
+    ReadReady,
+    ReadRefused,
+    Reconnect,
+    Refused,
+    Respond,
+    RespondFetch,
+    Send,
+    ServeSnapshot,
+    SetTimer,
+    ShutdownReady,
+    StepDown,
+    Transition,
+    Truncate,
+)
+from raft.core.errors import ErrorCode
+from raft.core.events import (
+    AppendDurable,
+    ConnectionClosed,
+    ElectionStateDurable,
+    Event,
+    Proposal,
+    Propose,
+    Read,
+    Received,
+    Resign,
+    Shutdown,
+    SnapshotFailed,
+    Start,
+    Tick,
+)
+from raft.core.messages import (
+    FetchResponse,
+    FetchSnapshotResponse,
+    Request,
+)
+from raft.core.quorum import Quorum
+from raft.core.voters import Endpoint
+from raft.driver.answers import Asked
+from raft.driver.disk import DiskThread
+from raft.driver.drafts import Draft
+from raft.driver.storage import Storage
+from raft.wire import Answering, Group, GroupRef, write_response
+from raft.wire_fetch import FetchForm, Run, refuse_fetch_snapshot, write_fetch_response
+from records.batch_writer import build_control_batch
+from records.control import LeaderChangeMessage, Voter
+from records.frame import encode_control_record
+from records.rpc import fetch as fetch_rpc
+from records.types import Epoch, NodeId, Offset
+
+log = logging.getLogger("raft.driver")
+
+FAULT_LINES_PER_SECOND: Final = 5
+_LEADER_CHANGE: Final = 2
+
+
+class Ticket(Protocol):
+    """Who proposed: told once, on the loop, whether its batches are in the log."""
+
+    def __hash__(self) -> int: ...
+
+    def accepted(self, epoch: Epoch, base_offset: Offset, end_offset: Offset) -> None:
+        """They are, at these offsets; committed once the high watermark reaches the end."""
+
+    def refused(self, error: ErrorCode) -> None:
+        """They are not, and never will be."""
+
+
+class ReadTicket(Protocol):
+    """Who asked for a linearizable read."""
+
+    def __hash__(self) -> int: ...
+
+    def ready(self, offset: Offset) -> None:
+        """Answer from state that holds everything below `offset`."""
+
+    def refused(self, error: ErrorCode) -> None:
+        """Ask the leader."""
+
+
+class NotLeaderError(Exception):
+    """Only a leader could have answered, and this node is not, or no longer, one."""
+
+    def __init__(self, error: ErrorCode) -> None:
+        super().__init__(error.name)
+        self.error = error
+
+
+class _BarrierTicket:
+    """A read whose outcome is a future."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, future: asyncio.Future[Offset]) -> None:
+        self.future = future
+
+    def ready(self, offset: Offset) -> None:
+        if not self.future.done():
+            self.future.set_result(offset)
+
+    def refused(self, error: ErrorCode) -> None:
+        if not self.future.done():
+            self.future.set_exception(NotLeaderError(error))
+
+
+class Watcher(Protocol):
+    """Who follows a group's life; called on the loop, in order."""
+
+    def committed(self, high_watermark: Offset) -> None:
+        """Everything below is committed, and in the log (exclusive)."""
+
+    def lead(self, epoch: Epoch) -> None:
+        """We lead; everything before the epoch is committed and was told."""
+
+    def step_down(self, epoch: Epoch) -> None:
+        """We no longer lead; what was proposed and not committed may be lost."""
+
+
+class Links(Protocol):
+    """The group's connections to its peers."""
+
+    def send(self, peer: NodeId, request_id: int, request: Request) -> None: ...
+
+    def reconnect(self, peer: NodeId) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Counters:
+    """What metrics ask for; only ever grows, except for the latencies, which are taken away."""
+
+    appended_records: int = 0
+    fetched_records: int = 0
+    commit_latencies_ms: deque[float] = field(default_factory=lambda: deque(maxlen=10_000))
+    elections: int = 0
+    election_latency_ms: float = 0.0
+    peer_faults: int = 0
+    busy_s: float = 0.0
+
+
+class GroupDriver:
+    """A running group. Everything here belongs to the event loop."""
+
+    def __init__(
+        self,
+        *,
+        node_id: NodeId,
+        group: Group,
+        quorum: Quorum,
+        storage: Storage,
+        disk: DiskThread,
+        endpoints: Callable[[NodeId], Endpoint | None],
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        """A group that stands still until `start`.
+
+        Args:    endpoints: where a voter listens, for answers that name the leader.
+        """
+        self.node_id = node_id
+        self.group = group
+        self.quorum = quorum
+        self.storage = storage
+        self.disk = disk
+        self.links: Links | None = None
+        self.watchers: list[Watcher] = []
+        self.on_turn: list[Callable[[], None]] = []  # last chance to propose in this turn
+        self.counters = Counters()
+        self.leading_epoch: Epoch | None = None  # between `Lead` and `StepDown`
+        self.recovering_cleared: Callable[[], None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._endpoints = endpoints
+        self._on_fatal = on_fatal
+        self._events: list[Event] = []
+        self._proposals: list[Proposal] = []
+        self._effects: deque[Effect] = deque()
+        self._run_due = False
+        self._paused = False
+        self._stopped = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._asked: dict[int, dict[int, Asked]] = {}  # by connection, then correlation
+        self._correlations = count(1)
+        self._flushing = False
+        self._flush_due = False
+        self._generation = quorum.log.generation
+        self._persisting = False
+        self._persist_next: PersistElectionState | None = None
+        self._uncommitted: deque[tuple[Offset, float]] = deque()
+        self._campaign_began: float | None = None
+        self._fault_second = 0
+        self._fault_lines = 0
+        self._shutdown_ready = self._loop.create_future()
+
+    # --- asked by others ------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """`topic-partition`."""
+        return self.group.name
+
+    @property
+    def leader_id(self) -> NodeId | None:
+        """The leader as far as we know."""
+        return self.quorum.leader_id
+
+    @property
+    def high_watermark(self) -> Offset | None:
+        """Everything below it is committed; None until a leader has told."""
+        return self.quorum.log.high_watermark
+
+    def start(self) -> None:
+        """Begin to live. `links` must be set."""
+        assert self.links is not None, f"{self.name} has no links"
+        self.post(Start())
+
+    def post(self, event: Event) -> None:
+        """Let the core know, at the end of this turn of the loop."""
+        self._events.append(event)
+        self.wake()
+
+    def propose(self, ticket: Ticket, epoch: Epoch, draft: Draft, *,
+                expected_end_offset: Offset | None = None) -> None:  # fmt: skip
+        """Ask for a draft to be appended under the leadership of `epoch`."""
+        proposal = Proposal(ticket, epoch, expected_end_offset, (draft.new_batch(),))
+        self._proposals.append(proposal)
+        self.wake()
+
+    def read(self, ticket: ReadTicket) -> None:
+        """Ask for a linearizable read."""
+        self.post(Read(ticket))
+
+    def barrier(self) -> asyncio.Future[Offset]:
+        """As `read`, for code that awaits: the offset below which all must be applied.
+
+        Raises:  NotLeaderError from the future.
+        """
+        ticket = _BarrierTicket(self._loop.create_future())
+        self.read(ticket)
+        return ticket.future
+
+    def resign(self) -> None:
+        """Give up leadership, if we have it."""
+        self.post(Resign())
+
+    def receive(self, connection: int, asked: Asked, request: Request) -> None:
+        """A request for this group came in."""
+        correlation = next(self._correlations)
+        self._asked.setdefault(connection, {})[correlation] = asked
+        self.post(Received(connection, correlation, request))
+
+    def connection_closed(self, connection: int) -> None:
+        """Nothing need be answered on it any more."""
+        if self._asked.pop(connection, None) is not None:
+            self.post(ConnectionClosed(connection))
+
+    async def stop(self, timeout_ms: int) -> None:
+        """Hand leadership over, let the disk finish, close."""
+        self.post(Shutdown())
+        done, _ = await asyncio.wait((self._shutdown_ready,), timeout=timeout_ms / 1_000)
+        if not done:
+            log.warning("node=%d group=%s handed_over=no", self.node_id, self.name)
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.links is not None:
+            self.links.close()
+        await self.disk.run(self.storage.close)
+        await self.disk.close()
+
+    # --- the turn -------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Take a turn, at the end of this turn of the loop; `on_turn` is called in it."""
+        if not self._run_due:
+            self._run_due = True
+            self._loop.call_soon(self._run)
+
+    def _run(self) -> None:
+        """Step everything that happened, carry out what the core asks for."""
+        self._run_due = False
+        if self._stopped or self._paused:
+            return
+        began = time.perf_counter()
+        now_ms = time.monotonic_ns() // 1_000_000
+        step, effects = self.quorum.step, self._effects
+        try:
+            self._carry_out()  # what a pause left over
+            for gather in self.on_turn:
+                gather()
+            events, self._events = self._events, []
+            if self._proposals and not self._paused:
+                events.append(Propose(tuple(self._proposals)))
+                self._proposals.clear()
+            for index, event in enumerate(events):
+                if self._paused:
+                    self._events = events[index:] + self._events
+                    break
+                effects.extend(step(event, now_ms))
+                self._carry_out()
+            if self._flush_due and not self._flushing:
+                self._flush()
+        except BaseException as error:
+            self._stopped = True
+            self._on_fatal(error)
+        self.counters.busy_s += time.perf_counter() - began
+
+    def _carry_out(self) -> None:
+        effects = self._effects
+        while effects and not self._paused:
+            effect = effects.popleft()
+            _CARRY_OUT[type(effect)](self, effect)
+
+    def _resume(self) -> None:
+        self._paused = False
+        self.wake()
+
+    # --- the disk -------------------------------------------------------------------------------
+
+    def _persist(self, effect: PersistElectionState) -> None:
+        self._persist_next = effect
+        if not self._persisting:
+            self._persist_newest()
+
+    def _persist_newest(self) -> None:
+        effect, self._persist_next = self._persist_next, None
+        assert effect is not None, f"{self.name}: no election state to write"
+        self._persisting = True
+        storage, state = self.storage, effect.state
+
+        def done(_: None) -> None:
+            self._persisting = False
+            self.post(ElectionStateDurable(effect.sequence))
+            if self._persist_next is not None:
+                self._persist_newest()
+
+        self.disk.submit(lambda: storage.persist(state), done)
+
+    def _append(self, effect: Append) -> None:
+        batches = effect.batches
+        pieces = [
+            batch.data.place(batch.base_offset, batch.epoch)
+            if type(batch.data) is Draft
+            else _bytes_of(batch.data)
+            for batch in batches
+        ]
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        base_offset, end_offset = batches[0].base_offset, batches[-1].end_offset
+        self.storage.append(data, base_offset, end_offset)
+        if type(batches[0].data) is not Draft:
+            self.counters.fetched_records += end_offset - base_offset
+        self._appended(effect.generation, end_offset - base_offset)
+
+    def _append_leader_change(self, effect: AppendLeaderChange) -> None:
+        message = LeaderChangeMessage(
+            leader_id=effect.leader_id,
+            voters=tuple(Voter(voter_id=node) for node in effect.voters),
+            granting_voters=tuple(Voter(voter_id=node) for node in effect.granting_voters),
+        )
+        _, value = encode_control_record(message)
+        data = build_control_batch(
+            [(_LEADER_CHANGE, value)],
+            base_offset=effect.base_offset,
+            leader_epoch=effect.epoch,
+            timestamp=time.time_ns() // 1_000_000,
+        )
+        self.storage.append(data, effect.base_offset, Offset(effect.base_offset + 1))
+        self._appended(effect.generation, 1)
+
+    def _appended(self, generation: int, record_count: int) -> None:
+        self._generation = generation
+        self.counters.appended_records += record_count
+        if self._flushing:
+            self._flush_due = True
+        else:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Begin a flush; what is appended meanwhile shares the next one."""
+        self._flushing = True
+        self._flush_due = False
+        generation = self._generation
+
+        def done(end_offset: Offset) -> None:
+            self._flushing = False
+            self.post(AppendDurable(end_offset, generation))
+            if self._flush_due and not self._paused:
+                self._flush()
+
+        self.disk.submit(self.storage.flush, done)
+
+    def _truncate(self, effect: Truncate) -> None:
+        self._paused = True
+        self._generation = effect.generation
+        log.info(
+            "node=%d group=%s action=truncate end_offset=%d was=%d",
+            self.node_id, self.name, effect.end_offset, self.storage.log.log_end_offset,
+        )  # fmt: skip
+        end_offset = effect.end_offset
+        self.disk.submit(lambda: self.storage.truncate(end_offset), lambda _: self._resume())
+
+    def _install_snapshot(self, effect: InstallSnapshot) -> None:
+        raise AssertionError(f"{self.name}: no snapshot was ever reported fetched: {effect}")
+
+    def _clear_recovering(self, _: ClearRecovering) -> None:
+        def done(_: None) -> None:
+            if self.recovering_cleared is not None:
+                self.recovering_cleared()
+
+        self.disk.submit(self.storage.clear_recovering, done)
+
+    # --- the network ----------------------------------------------------------------------------
+
+    def _send(self, effect: Send) -> None:
+        assert self.links is not None, f"{self.name} has no links"
+        self.links.send(effect.peer, effect.request_id, effect.request)
+
+    def _reconnect(self, effect: Reconnect) -> None:
+        assert self.links is not None, f"{self.name} has no links"
+        self.links.reconnect(effect.peer)
+
+    def _take_asked(self, connection: int, correlation: int) -> Asked | None:
+        """The request to be answered; None if its connection is gone."""
+        asked = self._asked.get(connection)
+        return asked.pop(correlation, None) if asked is not None else None
+
+    def _answering(self, leader_id: NodeId | None) -> Answering:
+        endpoint = None if leader_id is None else self._endpoints(leader_id)
+        return Answering(self.group, endpoint)
+
+    def _respond(self, effect: Respond) -> None:
+        asked = self._take_asked(effect.connection, effect.correlation)
+        if asked is None:
+            return
+        response = effect.response
+        to = self._answering(response.leader_id)
+        if isinstance(response, FetchResponse):
+            form = asked.form or FetchForm(self.group.topic, self.group.topic_id)
+            asked.answer(write_fetch_response(response, to, form))
+        elif isinstance(response, FetchSnapshotResponse):
+            self._refuse_snapshot(asked, response.error, response.leader_id, response.epoch)
+        else:
+            wall_ms = time.time_ns() // 1_000_000
+            voters = [(v, self.quorum.voters.voter(v).endpoints) for v in self.quorum.voters]
+            to = to._replace(
+                clock_offset_ms=wall_ms - time.monotonic_ns() // 1_000_000, voter_endpoints=voters
+            )
+            asked.answer(write_response(response, to))
+
+    def _respond_fetch(self, effect: RespondFetch) -> None:
+        asked = self._take_asked(effect.connection, effect.correlation)
+        if asked is None:
+            return
+        data = self.storage.read_bytes(effect.from_offset, effect.end_offset, effect.max_bytes)
+        form = asked.form or FetchForm(self.group.topic, self.group.topic_id)
+        to = self._answering(self.node_id)
+        asked.answer(write_fetch_response(effect.response, to, form, memoryview(data)))
+
+    def _serve_snapshot(self, effect: ServeSnapshot) -> None:
+        """There are no snapshots to serve yet."""
+        asked = self._take_asked(effect.connection, effect.correlation)
+        if asked is not None:
+            error = ErrorCode.SNAPSHOT_NOT_FOUND
+            self._refuse_snapshot(asked, error, self.quorum.leader_id, self.quorum.epoch)
+
+    def _refuse_snapshot(
+        self, asked: Asked, error: ErrorCode, leader_id: NodeId | None, epoch: Epoch
+    ) -> None:
+        assert isinstance(asked.message, fetch_rpc.FetchSnapshotRequest), f"no snapshot: {asked}"
+        ref = GroupRef(self.group.topic, self.group.partition)
+        asked.answer(
+            refuse_fetch_snapshot(
+                asked.message, ref, error, leader_id=leader_id, epoch=epoch,
+                to=self._answering(leader_id),
+            )
+        )  # fmt: skip
+
+    # --- time, and the rest ---------------------------------------------------------------------
+
+    def _set_timer(self, effect: SetTimer) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        delay_ms = effect.at_ms - time.monotonic_ns() // 1_000_000
+        self._timer = self._loop.call_later(max(0, delay_ms) / 1_000, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.post(Tick())
+
+    def _fetch_snapshot(self, effect: FetchSnapshot) -> None:
+        """Nobody fetches snapshots yet: say so, and the core tries the log again later."""
+        log.error(
+            "node=%d group=%s action=fetch_snapshot snapshot=%s error=unsupported",
+            self.node_id, self.name, effect.snapshot_id,
+        )  # fmt: skip
+        self.post(SnapshotFailed(effect.snapshot_id))
+
+    def _abandon_snapshot(self, _: AbandonSnapshot) -> None:
+        """Nothing was being fetched."""
+
+    def _committed(self, effect: Committed) -> None:
+        high_watermark = effect.high_watermark
+        latencies, now = self.counters.commit_latencies_ms, time.monotonic()
+        while self._uncommitted and self._uncommitted[0][0] <= high_watermark:
+            _, began = self._uncommitted.popleft()
+            latencies.append((now - began) * 1_000)
+        for watcher in self.watchers:
+            watcher.committed(high_watermark)
+
+    def _lead(self, effect: Lead) -> None:
+        self.leading_epoch = effect.epoch
+        for watcher in self.watchers:
+            watcher.lead(effect.epoch)
+
+    def _step_down(self, effect: StepDown) -> None:
+        self.leading_epoch = None
+        self._uncommitted.clear()
+        for watcher in self.watchers:
+            watcher.step_down(effect.epoch)
+
+    def _accepted(self, effect: Accepted) -> None:
+        self._uncommitted.append((effect.end_offset, time.monotonic()))
+        ticket: Ticket = effect.token  # type: ignore[assignment]
+        ticket.accepted(effect.epoch, effect.base_offset, effect.end_offset)
+
+    def _refused(self, effect: Refused) -> None:
+        ticket: Ticket = effect.token  # type: ignore[assignment]
+        ticket.refused(effect.error)
+
+    def _read_ready(self, effect: ReadReady) -> None:
+        ticket: ReadTicket = effect.token  # type: ignore[assignment]
+        ticket.ready(effect.offset)
+
+    def _read_refused(self, effect: ReadRefused) -> None:
+        ticket: ReadTicket = effect.token  # type: ignore[assignment]
+        ticket.refused(effect.error)
+
+    def _transition(self, effect: Transition) -> None:
+        """One line for every change of state, and the length of elections."""
+        role = type(effect.new).__name__.lower()
+        leader_id = self.quorum.leader_id
+        leader = "" if leader_id is None else f" leader={leader_id}"
+        log.info(
+            "node=%d group=%s role=%s epoch=%d%s reason=%s",
+            self.node_id, self.name, role, effect.new.epoch, leader,
+            effect.reason.replace(" ", "_"),
+        )  # fmt: skip
+        if role in ("prospective", "candidate"):
+            self._campaign_began = self._campaign_began or time.monotonic()
+        elif role in ("leader", "follower") and self._campaign_began is not None:
+            self.counters.elections += 1
+            self.counters.election_latency_ms += (time.monotonic() - self._campaign_began) * 1_000
+            self._campaign_began = None
+
+    def _peer_fault(self, effect: PeerFault) -> None:
+        """Counted always, logged a few times a second at most."""
+        self.counters.peer_faults += 1
+        second = int(time.monotonic())
+        if second != self._fault_second:
+            self._fault_second, self._fault_lines = second, 0
+        self._fault_lines += 1
+        if self._fault_lines <= FAULT_LINES_PER_SECOND:
+            peer = "unknown" if effect.peer is None else effect.peer
+            log.warning(
+                "node=%d group=%s peer=%s fault=%r",
+                self.node_id, self.name, peer, effect.reason[:500],
+            )  # fmt: skip
+
+    def _on_shutdown_ready(self, _: ShutdownReady) -> None:
+        if not self._shutdown_ready.done():
+            self._shutdown_ready.set_result(None)
+
+
+def _bytes_of(data: object) -> memoryview:
+    assert isinstance(data, Run), f"a follower's batch without bytes: {data!r}"
+    return data.view
+
+
+_CARRY_OUT: Final[dict[type[Effect], Callable[[GroupDriver, Any], None]]] = {
+    PersistElectionState: GroupDriver._persist,
+    ClearRecovering: GroupDriver._clear_recovering,
+    Append: GroupDriver._append,
+    AppendLeaderChange: GroupDriver._append_leader_change,
+    Truncate: GroupDriver._truncate,
+    Send: GroupDriver._send,
+    Respond: GroupDriver._respond,
+    RespondFetch: GroupDriver._respond_fetch,
+    ServeSnapshot: GroupDriver._serve_snapshot,
+    Reconnect: GroupDriver._reconnect,
+    SetTimer: GroupDriver._set_timer,
+    FetchSnapshot: GroupDriver._fetch_snapshot,
+    AbandonSnapshot: GroupDriver._abandon_snapshot,
+    InstallSnapshot: GroupDriver._install_snapshot,
+    Committed: GroupDriver._committed,
+    Lead: GroupDriver._lead,
+    StepDown: GroupDriver._step_down,
+    Accepted: GroupDriver._accepted,
+    Refused: GroupDriver._refused,
+    ReadReady: GroupDriver._read_ready,
+    ReadRefused: GroupDriver._read_refused,
+    Transition: GroupDriver._transition,
+    PeerFault: GroupDriver._peer_fault,
+    ShutdownReady: GroupDriver._on_shutdown_ready,
+}
+"""Which method carries out which effect; `tests/driver` checks that none is missing."""

@@ -1,0 +1,134 @@
+"""Is this node of any use? It is, if a read barrier succeeded within the last seconds.
+
+An open port says nothing: a leader without a majority has one, too. So every second the node
+proves that the quorum works *as seen from here*: a leader by a read barrier of its own on the
+cluster log, anyone else by asking the leader for a linearizable end offset, which stands behind the
+same barrier.
+
+Source: DESIGN §5 (linearizable reads), §12.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final, NamedTuple, Protocol
+
+from raft.core.voters import Endpoint
+from raft.driver.config import CLUSTER_METADATA, NodeConfig
+from raft.driver.group import GroupDriver, NotLeaderError
+from raft.driver.peers import kind_of
+from raft.net import ClientConnection, NetError, connect
+from raft.wire import Group
+from records.codec import decode_message, encode_message
+from records.errors import RecordError
+from records.rpc.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from records.types import NodeId
+
+PROBE_INTERVAL_MS: Final = 1_000
+PROBE_TIMEOUT_MS: Final = 1_000
+_LIST_OFFSETS: Final = (2, 6)  # api key, and a version that every node of ours serves
+
+
+class Health(NamedTuple):
+    """What `/health` answers."""
+
+    healthy: bool
+    barrier_age_ms: int | None  # since the last success; None if there was none yet
+    leader_id: NodeId | None
+    epoch: int
+
+
+class _Host(Protocol):
+    config: NodeConfig
+    node_id: NodeId
+    groups: dict[Group, GroupDriver]
+
+    def endpoint(self, node_id: NodeId) -> Endpoint | None: ...
+
+
+class HealthMonitor:
+    """Probes once a second, from `start` to `stop`."""
+
+    def __init__(self, host: _Host) -> None:
+        self._host = host
+        self._succeeded_at: float | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._connection: ClientConnection | None = None
+        self._connected_to: NodeId | None = None
+
+    def start(self) -> None:
+        """Begin to probe."""
+        self._task = asyncio.get_running_loop().create_task(self._probe_for_ever())
+
+    def stop(self) -> None:
+        """Probe no more."""
+        if self._task is not None:
+            self._task.cancel()
+        if self._connection is not None:
+            self._connection.close()
+
+    def __call__(self) -> Health:
+        """The state as of the last probe."""
+        group = self._host.groups.get(CLUSTER_METADATA)
+        age_ms = None
+        if self._succeeded_at is not None:
+            age_ms = int((time.monotonic() - self._succeeded_at) * 1_000)
+        healthy = age_ms is not None and age_ms <= self._host.config.health_window_ms
+        leader_id = group.leader_id if group is not None else None
+        return Health(healthy, age_ms, leader_id, group.quorum.epoch if group is not None else 0)
+
+    async def _probe_for_ever(self) -> None:
+        while True:
+            if await self._probe():
+                self._succeeded_at = time.monotonic()
+            await asyncio.sleep(PROBE_INTERVAL_MS / 1_000)
+
+    async def _probe(self) -> bool:
+        group = self._host.groups.get(CLUSTER_METADATA)
+        if group is None:
+            return False
+        try:
+            async with asyncio.timeout(PROBE_TIMEOUT_MS / 1_000):
+                if group.leading_epoch is not None:
+                    await group.barrier()
+                    return True
+                leader_id = group.leader_id
+                return leader_id is not None and await self._ask(leader_id)
+        except (TimeoutError, NotLeaderError, NetError, RecordError):
+            return False
+
+    async def _ask(self, leader_id: NodeId) -> bool:
+        """A linearizable end offset from the leader. Raises NetError, RecordError."""
+        connection = await self._connect(leader_id)
+        if connection is None:
+            return False
+        topic = ListOffsetsRequest.ListOffsetsTopic
+        partition = topic.ListOffsetsPartition(
+            partition_index=CLUSTER_METADATA.partition, timestamp=-1
+        )
+        request = ListOffsetsRequest(
+            replica_id=-1, topics=(topic(name=CLUSTER_METADATA.topic, partitions=(partition,)),)
+        )
+        key, version = _LIST_OFFSETS
+        answer = await connection.request(
+            kind_of(key, version), encode_message(request, version), timeout_ms=PROBE_TIMEOUT_MS
+        )
+        response = decode_message(ListOffsetsResponse, answer, version)
+        return all(
+            partition.error_code == 0 for topic in response.topics for partition in topic.partitions
+        )
+
+    async def _connect(self, leader_id: NodeId) -> ClientConnection | None:
+        if self._connection is not None:
+            if not self._connection.closed and self._connected_to == leader_id:
+                return self._connection
+            self._connection.close()
+        endpoint = self._host.endpoint(leader_id)
+        if endpoint is None:
+            return None
+        self._connection = await connect(
+            endpoint.host, endpoint.port, client_id="health", timeout_ms=PROBE_TIMEOUT_MS
+        )
+        self._connected_to = leader_id
+        return self._connection

@@ -1,0 +1,227 @@
+"""What Prometheus reads: the quorum's metrics by upstream's names, and the health answer.
+
+Every group has its `raft-metrics` (current leader, epoch, vote, state, high watermark, log end,
+latencies, rates), spelled as the usual JMX exporter spells them. Of the cluster log there are also
+KIP-631's MetadataCommitLatencyMs and MetadataCommitRate. Rates and averages are over the time since
+the last look, so they belong to one scraper.
+
+The HTTP server knows two paths and no more: `/metrics` and `/health` (200 or 503).
+
+Source: KIP-595, Monitoring; KIP-631, Monitoring; upstream's KafkaRaftMetrics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from typing import Final, Protocol
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from raft.driver.config import CLUSTER_METADATA
+from raft.driver.group import GroupDriver
+from raft.driver.health import Health
+from raft.net import Listener
+from raft.wire import Group, wire_node
+from records.types import NodeId
+
+STATES: Final = ("leader", "candidate", "prospective", "resigned", "follower", "unattached")
+PREFIX: Final = "kafka_server_raft_metrics_"
+MAX_REQUEST_BYTES: Final = 8_192
+REQUEST_TIMEOUT_S: Final = 5
+
+
+class _Host(Protocol):
+    node_id: NodeId
+    groups: dict[Group, GroupDriver]
+    listener: Listener
+
+    @property
+    def health(self) -> _Healthy: ...
+
+
+class _Healthy(Protocol):
+    def __call__(self) -> Health: ...
+
+
+class _Window:
+    """A group's counters at the last look."""
+
+    def __init__(self) -> None:
+        self.at = time.monotonic()
+        self.appended = 0
+        self.fetched = 0
+        self.committed = 0
+        self.busy_s = 0.0
+
+
+class QuorumCollector:
+    """Makes the metrics when asked; keeps only what rates need."""
+
+    def __init__(self, host: _Host) -> None:
+        self._host = host
+        self._windows: dict[str, _Window] = {}
+
+    def collect(self) -> Iterator[Metric]:
+        """All families, each with one sample a group."""
+        values: dict[str, dict[str, float]] = {}
+        states = GaugeMetricFamily(
+            PREFIX + "current_state", "1 for the state this group is in", labels=("group", "state")
+        )
+        for group, driver in tuple(self._host.groups.items()):
+            for name, value in self._of_group(driver).items():
+                values.setdefault(name, {})[group.name] = value
+            state = type(driver.quorum.role).__name__.lower()
+            if not driver.quorum.is_voter:
+                state = "observer"
+            for known in (*STATES, "observer"):
+                states.add_metric((group.name, known), float(known == state))
+        yield states
+        for name, by_group in values.items():
+            family = GaugeMetricFamily(PREFIX + name, HELP[name], labels=("group",))
+            for group_name, value in by_group.items():
+                family.add_metric((group_name,), value)
+            yield family
+        yield from self._of_controller(values)
+        yield from self._of_listener()
+
+    def _of_group(self, driver: GroupDriver) -> dict[str, float]:
+        quorum, counters = driver.quorum, driver.counters
+        window = self._windows.setdefault(driver.name, _Window())
+        now = time.monotonic()
+        elapsed = max(now - window.at, 0.001)
+        latencies = counters.commit_latencies_ms
+        voted = quorum.election_state.voted
+        high_watermark = quorum.log.high_watermark
+        committed = high_watermark or 0
+        values: dict[str, float] = {
+            "current_leader": wire_node(quorum.leader_id),
+            "current_epoch": quorum.epoch,
+            "current_vote": wire_node(voted.id if voted else None),
+            "high_watermark": -1 if high_watermark is None else high_watermark,
+            "log_end_offset": quorum.log.end_offset,
+            "log_end_epoch": quorum.log.last_epoch,
+            "commit_latency_avg": sum(latencies) / len(latencies) if latencies else 0.0,
+            "commit_latency_max": max(latencies, default=0.0),
+            "election_latency_avg": (
+                counters.election_latency_ms / counters.elections if counters.elections else 0.0
+            ),
+            "append_records_rate": (counters.appended_records - window.appended) / elapsed,
+            "fetch_records_rate": (counters.fetched_records - window.fetched) / elapsed,
+            "commit_rate": (committed - window.committed) / elapsed,
+            "poll_idle_ratio_avg": max(0.0, 1 - (counters.busy_s - window.busy_s) / elapsed),
+            "number_of_voters": len(quorum.voters),
+            "peer_faults": counters.peer_faults,
+        }
+        window.at, window.appended = now, counters.appended_records
+        window.fetched, window.committed = counters.fetched_records, committed
+        window.busy_s = counters.busy_s
+        latencies.clear()
+        return values
+
+    def _of_controller(self, values: dict[str, dict[str, float]]) -> Iterator[Metric]:
+        """KIP-631's two, of the cluster log."""
+        name = CLUSTER_METADATA.name
+        for family, source, text in (
+            (
+                "kafka_controller_metadata_commit_latency_ms",
+                "commit_latency_avg",
+                "MetadataCommitLatencyMs: from append to commit, ms",
+            ),
+            (
+                "kafka_controller_metadata_commit_rate",
+                "commit_rate",
+                "MetadataCommitRate: records committed a second",
+            ),
+        ):
+            if name in values.get(source, {}):
+                yield GaugeMetricFamily(family, text, value=values[source][name])
+
+    def _of_listener(self) -> Iterator[Metric]:
+        listener, health = self._host.listener, self._host.health()
+        yield GaugeMetricFamily(
+            "esker_healthy", "1 if a read barrier succeeded lately", value=float(health.healthy)
+        )
+        yield GaugeMetricFamily(
+            "esker_connections", "Open connections", value=len(listener.connections)
+        )
+        ended = CounterMetricFamily(
+            "esker_connections_closed", "Connections closed, by reason", labels=("reason",)
+        )
+        for reason, count in listener.ended.items():
+            ended.add_metric((str(reason),), count)
+        yield ended
+
+
+HELP: Final = {
+    "current_leader": "Id of the leader; -1 if unknown",
+    "current_epoch": "The epoch this replica is in",
+    "current_vote": "Whom it voted for in this epoch; -1 if nobody",
+    "high_watermark": "Everything below is committed; -1 if unknown",
+    "log_end_offset": "Where the next record goes",
+    "log_end_epoch": "Epoch of the last record",
+    "commit_latency_avg": "From append to commit on the leader, ms, since the last look",
+    "commit_latency_max": "The longest of these",
+    "election_latency_avg": "From campaigning to a leader being known, ms",
+    "append_records_rate": "Records appended a second",
+    "fetch_records_rate": "Records fetched from the leader a second",
+    "commit_rate": "Records committed a second",
+    "poll_idle_ratio_avg": "Share of time in which this group had nothing to do",
+    "number_of_voters": "Size of the voter set in force",
+    "peer_faults": "Messages that broke the protocol, since the start",
+}
+
+
+class MetricsServer:
+    """HTTP for a scraper: one request a connection."""
+
+    def __init__(self, host: _Host) -> None:
+        self._host = host
+        self._registry = CollectorRegistry()
+        self._registry.register(QuorumCollector(host))
+        self._server: asyncio.Server | None = None
+        self.port = 0
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen; `self.port` is then the port in use. Raises OSError."""
+        self._server = await asyncio.start_server(self._serve, host, port, limit=MAX_REQUEST_BYTES)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def close(self) -> None:
+        """Listen no more."""
+        if self._server is not None:
+            self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(
+            TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError
+        ):
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+                words = head.split(b" ", 2)
+                path = words[1].split(b"?")[0] if len(words) == 3 and words[0] == b"GET" else b""
+                writer.write(self._answer(path))
+                await writer.drain()
+        writer.close()
+
+    def _answer(self, path: bytes) -> bytes:
+        if path == b"/metrics":
+            return _http("200 OK", "text/plain; version=0.0.4", generate_latest(self._registry))
+        if path == b"/health":
+            health = self._host.health()
+            body = json.dumps(health._asdict()).encode() + b"\n"
+            status = "200 OK" if health.healthy else "503 Service Unavailable"
+            return _http(status, "application/json", body)
+        return _http("404 Not Found", "text/plain", b"try /metrics or /health\n")
+
+
+def _http(status: str, content_type: str, body: bytes) -> bytes:
+    head = (
+        f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + body

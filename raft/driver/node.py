@@ -1,0 +1,343 @@
+"""A node of the quorum: its groups, its listener, its beginning and its end.
+
+Start: lock the log directory, see that it is this node's, open every group that it lists (a listed
+group without directory is a lost disk, and the node refuses to start), listen, and let the groups
+live. Groups that the cluster log names later are begun as they are committed.
+
+Stop: every group hands its leadership over, flushes and closes; then the listener and the lock go.
+
+Anything fatal (a failed flush, a full disk, a broken invariant) ends the node at once, without a
+farewell: what it had promised is on disk, and what was not must not be.
+
+Source: DESIGN §5 (groups' lives, lost disks), §12.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Coroutine, Mapping
+from random import Random
+from typing import Any
+from uuid import UUID
+
+from raft.core.quorum import Quorum
+from raft.core.voters import Endpoint, VoterSetHistory
+from raft.driver.bench_log import BenchLog
+from raft.driver.config import BENCH_LOG, CLUSTER_METADATA, NodeConfig
+from raft.driver.directory import Directory
+from raft.driver.disk import DiskThread
+from raft.driver.errors import NotFormattedError
+from raft.driver.group import GroupDriver
+from raft.driver.health import HealthMonitor
+from raft.driver.metrics import MetricsServer
+from raft.driver.peers import Dialling, PeerLinks
+from raft.driver.registry import DirectoryLock, Registry
+from raft.driver.service import Service
+from raft.driver.storage import Storage
+from raft.net import Arena, Listener
+from raft.segments.files import FileSystem, RealFileSystem
+from raft.segments.properties import read_meta_properties
+from raft.wire import Group, GroupRef
+from records.types import NodeId, Offset
+
+log = logging.getLogger("raft.driver")
+
+SWITCH_INTERVAL_S = 0.0005
+"""How long a disk thread that is done may wait for the interpreter (Python's default: 5 ms)."""
+
+
+class Node:
+    """One process of the quorum. Made on a running loop; `start`, then `stop`."""
+
+    def __init__(self, config: NodeConfig, files: FileSystem | None = None) -> None:
+        self.config = config
+        self.cluster_id = config.cluster_id
+        self.node_id = config.node_id
+        self.voters = config.voter_set
+        self.groups: dict[Group, GroupDriver] = {}
+        self.directory: Directory | None = None
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._files = files or RealFileSystem()
+        self._by_ref: dict[GroupRef, GroupDriver] = {}
+        self._lock: DirectoryLock | None = None
+        self._registry: Registry | None = None
+        self._bench: BenchLog | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = False
+        self._rejoin_until: Offset | None = None
+        self._service = Service(self, serves_produce=config.bench_log)
+        self.listener = Listener(
+            self._service.handle,
+            name="controller",
+            limits=config.limits,
+            on_close=self._service.closed,
+        )
+        self._dialling = Dialling(
+            client_id=f"raft-client-{config.node_id}",
+            arena=Arena(),
+            own_endpoints=(config.advertised,),
+            on_bad_answer=self._on_bad_answer,
+        )
+        self.health = HealthMonitor(self)
+        self._metrics: MetricsServer | None = None
+
+    # --- life ---------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Open what is there, listen, live.
+
+        Raises:  NodeError (lost disk, not formatted, directory in use); CorruptLogError and
+                 CorruptFileError of `raft.segments`; OSError (the port, the disk).
+        """
+        config = self.config
+        self._check_formatted()
+        self._lock = DirectoryLock(config.log_dir)
+        try:
+            self._registry = Registry(self._files, config.log_dir)
+            for group in (CLUSTER_METADATA, *self._registry.groups.values()):
+                if group not in self.groups and self._is_served(group):
+                    await self._open(group)
+            await self.listener.start(config.bind_host, config.bind_port)
+            if config.metrics_host is not None:
+                self._metrics = MetricsServer(self)
+                await self._metrics.start(config.metrics_host, config.metrics_port)
+        except BaseException:
+            await self._close_all()
+            raise
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        log.info(
+            "node=%d listening=%s:%d log_dir=%s groups=%d",
+            self.node_id, config.bind_host, self.listener.port, config.log_dir, len(self.groups),
+        )  # fmt: skip
+        for driver in self.groups.values():
+            driver.start()
+        self.health.start()
+
+    async def stop(self) -> None:
+        """Hand over, flush, close."""
+        if self._stopping:
+            return
+        self._stopping = True
+        self.health.stop()
+        for task in tuple(self._tasks):
+            task.cancel()
+        timeout_ms = self.config.shutdown_timeout_ms
+        await asyncio.gather(*(driver.stop(timeout_ms) for driver in self.groups.values()))
+        await self._close_all()
+        log.info("node=%d stopped=clean", self.node_id)
+
+    async def _close_all(self) -> None:
+        if self._metrics is not None:
+            await self._metrics.close()
+        await self.listener.close(drain_ms=200)
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def fail(self, error: BaseException) -> None:
+        """Something fatal happened: `failed` gets it, and `run_node` ends."""
+        log.critical("node=%d fatal=%s error=%s", self.node_id, type(error).__name__, error)
+        if not self.failed.done():
+            self.failed.set_exception(error)
+
+    def _check_formatted(self) -> None:
+        config = self.config
+        try:
+            found = read_meta_properties(self._files, config.log_dir)
+        except FileNotFoundError:
+            raise NotFormattedError(
+                f"{config.log_dir} is not formatted: run `esker storage format` first"
+            ) from None
+        if found.cluster_id != config.cluster_id or found.node_id != config.node_id:
+            raise NotFormattedError(
+                f"{config.log_dir} belongs to node {found.node_id} of cluster {found.cluster_id}, "
+                f"not to node {config.node_id} of cluster {config.cluster_id}"
+            )
+
+    # --- groups -------------------------------------------------------------------------------
+
+    def _is_served(self, group: Group) -> bool:
+        return group.topic != BENCH_LOG or self.config.bench_log
+
+    async def _open(self, group: Group) -> GroupDriver:
+        """Open a group, making its directory first if the node does not list it yet."""
+        config = self.config
+        disk = DiskThread(group.name, asyncio.get_running_loop(), self.fail)
+        voters = config.voter_set
+        try:
+            storage = await asyncio.to_thread(self._open_storage, group, voters.ids)
+        except BaseException:
+            await disk.close()
+            raise
+        identity = config.identity
+        quorum = Quorum(
+            identity=identity,
+            cluster_id=config.cluster_id,
+            voters=VoterSetHistory(voters),
+            log=storage.log_state(),
+            election=storage.election_state(),
+            random=Random(),
+            config=config.quorum,
+            recovering=storage.recovering,
+        )
+        driver = GroupDriver(
+            node_id=self.node_id,
+            group=group,
+            quorum=quorum,
+            storage=storage,
+            disk=disk,
+            endpoints=self.endpoint,
+            on_fatal=self.fail,
+        )
+        peers = {
+            voter.key.id: voter.endpoints[0]
+            for voter in config.voters
+            if voter.key.id != self.node_id
+        }
+        driver.links = PeerLinks(group, peers, self._dialling, driver.post)
+        self.groups[group] = driver
+        self._by_ref[GroupRef(group.topic, group.partition)] = driver
+        self._by_ref[GroupRef(group.topic_id, group.partition)] = driver
+        if group == CLUSTER_METADATA:
+            self._watch_cluster_log(driver)
+        elif group.topic == BENCH_LOG:
+            self._bench = BenchLog(driver, self.endpoint)
+        return driver
+
+    def _open_storage(self, group: Group, voters: tuple[NodeId, ...]) -> Storage:
+        """In a thread: recovery reads the whole tail of the log."""
+        config, files, registry = self.config, self._files, self._registry
+        assert registry is not None, "the node has not started"
+        if group.name not in registry.groups:
+            if not Storage.exists(files, config.log_dir, group):
+                Storage.create(
+                    files, config.log_dir, group, config.log, recovering=registry.rejoining
+                )
+            registry.add(group)
+        return Storage.open(files, config.log_dir, group, config.log, voters)
+
+    def _watch_cluster_log(self, driver: GroupDriver) -> None:
+        self.directory = Directory(
+            driver,
+            bootstrap=self.config.bootstrap,
+            bench_topic=BENCH_LOG if self.config.bench_log else None,
+            max_idle_interval_ms=self.config.max_idle_interval_ms,
+            on_start=self._on_group_named,
+            on_stop=self._on_group_removed,
+            on_applied=self._on_applied,
+        )
+        driver.watchers.append(self.directory)
+        registry = self._registry
+        assert registry is not None, "the node has not started"
+        if registry.rejoining:
+            driver.recovering_cleared = self._on_caught_up
+            if not driver.quorum.recovering:
+                self._rejoin_until = driver.quorum.log.end_offset
+
+    def _on_group_named(self, group: Group) -> None:
+        if group not in self.groups and not self._stopping:
+            self._spawn(self._begin(group))
+
+    async def _begin(self, group: Group) -> None:
+        try:
+            driver = await self._open(group)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self.fail(error)
+            return
+        log.info("node=%d group=%s action=begin", self.node_id, group.name)
+        driver.start()
+
+    def _on_group_removed(self, group: Group) -> None:
+        driver = self.groups.pop(group, None)
+        if driver is None or self._stopping:
+            return
+        self._by_ref.pop(GroupRef(group.topic, group.partition), None)
+        self._by_ref.pop(GroupRef(group.topic_id, group.partition), None)
+        if self._bench is not None and self._bench.group is driver:
+            self._bench = None
+        self._spawn(self._end(driver))
+
+    async def _end(self, driver: GroupDriver) -> None:
+        """A group was removed: stop it, list it no longer. Its directory stays for the operator."""
+        await driver.stop(self.config.shutdown_timeout_ms)
+        assert self._registry is not None, "the node has not started"
+        self._registry.remove(driver.group)
+        log.info("node=%d group=%s action=end", self.node_id, driver.name)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- a lost disk --------------------------------------------------------------------------
+
+    def _on_caught_up(self) -> None:
+        """The cluster log is whole again; the groups it names up to here are those there were."""
+        self._rejoin_until = self.groups[CLUSTER_METADATA].quorum.log.end_offset
+        if self.directory is not None:
+            self._on_applied(self.directory.applied_offset)
+
+    def _on_applied(self, applied_offset: Offset) -> None:
+        if self._rejoin_until is not None and applied_offset >= self._rejoin_until:
+            self._rejoin_until = None
+            self._spawn(self._end_rejoin())
+
+    async def _end_rejoin(self) -> None:
+        """Every group named so far is begun, with a mark of its own: the disk's mark may go."""
+        others = [task for task in self._tasks if task is not asyncio.current_task()]
+        if others:
+            await asyncio.wait(others)
+        if not self.failed.done() and self._registry is not None:
+            self._registry.rejoined()
+            log.info("node=%d action=rejoined", self.node_id)
+
+    # --- what others ask ----------------------------------------------------------------------
+
+    def find(self, ref: GroupRef) -> GroupDriver | None:
+        """The group that a request names, if it has begun here."""
+        return self._by_ref.get(ref)
+
+    def group(self, topic: str | UUID, partition: int = 0) -> GroupDriver | None:
+        """A group by topic name or id."""
+        return self._by_ref.get(GroupRef(topic, partition))
+
+    def bench_log(self) -> BenchLog | None:
+        """The group for clients outside, where it is enabled and has begun."""
+        return self._bench
+
+    def endpoint(self, node_id: NodeId) -> Endpoint | None:
+        """Where a voter listens."""
+        if node_id == self.node_id:
+            return self.config.advertised
+        if node_id not in self.voters:
+            return None
+        endpoints = self.voters.voter(node_id).endpoints
+        return endpoints[0] if endpoints else None
+
+    def features(self) -> tuple[Mapping[str, int], Offset]:
+        """Finalised features, and the offset they are as of (-1: nothing applied yet)."""
+        if self.directory is None or not self.directory.applied_offset:
+            return {}, Offset(-1)
+        return self.directory.features, Offset(self.directory.applied_offset - 1)
+
+    def _on_bad_answer(self, peer: NodeId, reason: str) -> None:
+        log.warning("node=%d peer=%d bad_answer=%r", self.node_id, peer, reason[:500])
+
+
+async def run_node(config: NodeConfig, stop: asyncio.Event) -> None:
+    """Run a node until `stop` is set; then hand over and close.
+
+    Raises:  what `Node.start` raises; whatever was fatal while it ran.
+    """
+    node = Node(config)
+    await node.start()
+    waiting = asyncio.ensure_future(stop.wait())
+    await asyncio.wait((waiting, node.failed), return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    if node.failed.done():
+        node.failed.result()
+    await node.stop()

@@ -1,0 +1,109 @@
+"""What a node durably knows of its own disk: the lock, the groups it has, a rejoin under way.
+
+    .lock            held by the process that uses the directory
+    esker.groups     the groups that have begun here; each then has a directory
+    esker.rejoin     the whole disk was lost; every group begun from now on has to catch up first
+
+A group's directory is made first and listed afterwards: so a listed group without directory is
+always a lost disk, never a crash while it was made. The rejoin mark goes once the cluster log has
+caught up and every group it names has been begun, with a mark of its own.
+
+Source: DESIGN §5 (lost disks).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import Final
+
+from raft.driver.errors import DirectoryInUseError
+from raft.segments.errors import CorruptFileError
+from raft.segments.files import FileSystem, read_small_file, replace_file
+from raft.segments.properties import parse_uuid, uuid_text
+from raft.wire import Group
+
+LOCK_FILE: Final = ".lock"
+GROUPS_FILE: Final = "esker.groups"
+REJOIN_FILE: Final = "esker.rejoin"
+_LIMIT_BYTES: Final = 1024 * 1024
+
+
+class DirectoryLock:
+    """The lock of a log directory, from creation to `release`; it ends with the process."""
+
+    def __init__(self, log_dir: Path) -> None:
+        """Raises DirectoryInUseError if another process has it; OSError."""
+        self._fd = os.open(log_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._fd)
+            raise DirectoryInUseError(log_dir) from None
+
+    def release(self) -> None:
+        """Let others have the directory."""
+        os.close(self._fd)
+
+
+class Registry:
+    """The files `esker.groups` and `esker.rejoin` of one log directory."""
+
+    def __init__(self, files: FileSystem, log_dir: Path) -> None:
+        """Read them. Raises CorruptFileError, OSError."""
+        self._files = files
+        self._path = log_dir / GROUPS_FILE
+        self._rejoin = log_dir / REJOIN_FILE
+        self.groups: dict[str, Group] = {g.name: g for g in _read(files, self._path)}
+
+    @property
+    def rejoining(self) -> bool:
+        """Was the disk lost, and not every group begun again yet?"""
+        return self._files.exists(self._rejoin)
+
+    def rejoined(self) -> None:
+        """Every group that there was has been begun again."""
+        self._files.unlink(self._rejoin)
+        self._files.fsync_directory(self._rejoin.parent)
+
+    def add(self, group: Group) -> None:
+        """List a group, durably; its directory is there."""
+        if self.groups.get(group.name) != group:
+            self.groups[group.name] = group
+            self._write()
+
+    def remove(self, group: Group) -> None:
+        """Forget a group, durably, before its directory may be deleted."""
+        if self.groups.pop(group.name, None) is not None:
+            self._write()
+
+    def _write(self) -> None:
+        lines = [f"{g.topic} {g.partition} {uuid_text(g.topic_id)}" for g in self.groups.values()]
+        replace_file(self._files, self._path, "\n".join(["0", *lines, ""]).encode())
+
+
+def mark_rejoin(files: FileSystem, log_dir: Path) -> None:
+    """Say, durably, that this disk replaces a lost one: for `storage format --rejoin`."""
+    replace_file(files, log_dir / REJOIN_FILE, b"")
+
+
+def _read(files: FileSystem, path: Path) -> list[Group]:
+    try:
+        data = read_small_file(files, path, limit_bytes=_LIMIT_BYTES)
+    except FileNotFoundError:
+        return []
+    lines = data.decode("utf-8", "replace").splitlines()
+    if not lines or lines[0] != "0" or len(data) > _LIMIT_BYTES:
+        raise CorruptFileError(path=path, reason="line 1 is not version 0")
+    groups = []
+    for number, line in enumerate(lines[1:], start=2):
+        words = line.split(" ")
+        try:
+            topic, partition, topic_id = words
+            groups.append(Group(topic, int(partition), parse_uuid(topic_id)))
+        except ValueError:
+            raise CorruptFileError(
+                path=path, reason=f"line {number} is not 'topic partition id'"
+            ) from None
+    return groups

@@ -1,0 +1,251 @@
+"""One group's directory: its log, its election state, its marks.
+
+    <log dir>/<topic>-<partition>/
+        *.log, *.index, ...    the log (`raft.segments`)
+        partition.metadata     the topic's id
+        quorum-state           the election state
+        recovering             the mark of a lost disk, until the replica has caught up
+
+The event loop appends and reads; flushing, election states and truncations are jobs of the group's
+`DiskThread`. What was appended lately is also kept in memory: a leader answers nearly every Fetch
+from there, without asking the page cache and parsing the log again.
+
+Source: KIP-595, Quorum State; DESIGN §5 (lost disks, recovery point).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from raft.core.log import EpochStart, LogState
+from raft.core.roles import ElectionState
+from raft.core.voters import ReplicaKey
+from raft.driver.errors import LostDiskError
+from raft.segments.errors import CorruptLogError
+from raft.segments.files import FileSystem, replace_file
+from raft.segments.log import Log, LogConfig
+from raft.segments.properties import (
+    QuorumState,
+    read_partition_metadata,
+    read_quorum_state,
+    write_partition_metadata,
+    write_quorum_state,
+)
+from raft.segments.segment import Records
+from raft.wire import Group
+from records.types import ZERO_UUID, Epoch, NodeId, Offset
+
+RECOVERING_FILE: Final = "recovering"
+TAIL_BYTES: Final = 4 * 1024 * 1024  # of the log's end kept in memory, per group
+
+
+class _Piece(NamedTuple):
+    base_offset: Offset
+    end_offset: Offset  # exclusive
+    data: bytes | bytearray | memoryview
+
+
+class Storage:
+    """An open group directory; see the module for who may call what from where."""
+
+    def __init__(
+        self, files: FileSystem, directory: Path, log: Log, voters: tuple[NodeId, ...]
+    ) -> None:
+        self.directory = directory
+        self.log = log
+        self._files = files
+        self._voters = voters
+        self._tail: deque[_Piece] = deque()
+        self._tail_bytes = 0
+
+    @classmethod
+    def exists(cls, files: FileSystem, log_dir: Path, group: Group) -> bool:
+        """Is there a directory of this group?"""
+        return files.exists(log_dir / group.name)
+
+    @classmethod
+    def create(
+        cls, files: FileSystem, log_dir: Path, group: Group, config: LogConfig, *, recovering: bool
+    ) -> None:
+        """Make an empty group, durably; a half-made one is begun again.
+
+        Args:    recovering: the disk of this replica was lost; it must not vote before it has
+                 caught up. The mark is there before the log is.
+        """
+        directory = log_dir / group.name
+        files.make_directory(directory)
+        if recovering:
+            replace_file(files, directory / RECOVERING_FILE, b"")
+        write_partition_metadata(files, directory, group.topic_id)
+        Log.create(files, directory, config).close()
+
+    @classmethod
+    def open(
+        cls,
+        files: FileSystem,
+        log_dir: Path,
+        group: Group,
+        config: LogConfig,
+        voters: tuple[NodeId, ...],
+    ) -> Storage:
+        """Open a group; its log is recovered, and durable to its end.
+
+        Raises:  LostDiskError if its directory is gone or another topic's; CorruptLogError,
+                 CorruptFileError, MissingLogError, OSError.
+        """
+        directory = log_dir / group.name
+        if not files.exists(directory):
+            raise LostDiskError(directory)
+        topic_id = read_partition_metadata(files, directory)
+        if topic_id != group.topic_id:
+            raise LostDiskError(directory, f"holds topic id {topic_id}, not {group.topic_id}")
+        return cls(files, directory, Log.open(files, directory, config), voters)
+
+    # --- what the core must know --------------------------------------------------------------
+
+    def log_state(self) -> LogState:
+        """The geometry of the log as found. Raises CorruptLogError if it contradicts itself."""
+        log = self.log
+        try:
+            return LogState(
+                start_offset=log.log_start_offset,
+                end_offset=log.log_end_offset,
+                epochs=tuple(EpochStart(e.epoch, e.start_offset) for e in log.epochs),
+            )
+        except ValueError as error:
+            raise CorruptLogError(
+                path=self.directory, position=0, offset=log.log_start_offset, reason=str(error)
+            ) from error
+
+    def election_state(self) -> ElectionState:
+        """What was promised before. Raises CorruptFileError: then the node must not start."""
+        stored = read_quorum_state(self._files, self.directory)
+        if stored is None:
+            return ElectionState(epoch=Epoch(0))
+        voted = None
+        if stored.voted_id is not None:
+            voted = ReplicaKey(stored.voted_id, stored.voted_directory_id or ZERO_UUID)
+        return ElectionState(epoch=stored.epoch, leader_id=stored.leader_id, voted=voted)
+
+    @property
+    def recovering(self) -> bool:
+        """Is the mark of a lost disk there?"""
+        return self._files.exists(self.directory / RECOVERING_FILE)
+
+    # --- jobs of the disk thread --------------------------------------------------------------
+
+    def persist(self, state: ElectionState) -> None:
+        """Replace the election state, durably."""
+        voted = state.voted
+        write_quorum_state(
+            self._files,
+            self.directory,
+            QuorumState(
+                epoch=state.epoch,
+                leader_id=state.leader_id,
+                voted_id=voted.id if voted else None,
+                voted_directory_id=voted.directory_id if voted else None,
+                voters=self._voters,
+            ),
+        )
+
+    def clear_recovering(self) -> None:
+        """Remove the mark of a lost disk, durably."""
+        self._files.unlink(self.directory / RECOVERING_FILE)
+        self._files.fsync_directory(self.directory)
+
+    def flush(self) -> Offset:
+        """Make durable what was appended before this began; its end."""
+        return self.log.flush()
+
+    def truncate(self, end_offset: Offset) -> None:
+        """Cut the log, durably. The loop must not append or read meanwhile."""
+        self._tail.clear()
+        self._tail_bytes = 0
+        end = self.log.truncate_to(end_offset)
+        assert end == end_offset, f"cut at {end}, asked for {end_offset}: inside a batch"
+
+    # --- the loop's ---------------------------------------------------------------------------
+
+    def append(
+        self, data: bytes | bytearray | memoryview, base_offset: Offset, end_offset: Offset
+    ) -> None:
+        """Write whole batches at the end of the log. Nothing may change `data` afterwards.
+
+        Raises:  StorageError: the node cannot go on.
+        """
+        appended = self.log.append(data)
+        assert appended.base_offset == base_offset, f"{appended}, expected base {base_offset}"
+        assert appended.end_offset == end_offset, f"{appended}, expected end {end_offset}"
+        self._tail.append(_Piece(base_offset, end_offset, data))
+        self._tail_bytes += len(data)
+        while self._tail_bytes > TAIL_BYTES and len(self._tail) > 1:
+            self._tail_bytes -= len(self._tail.popleft().data)
+
+    def forget_tail(self) -> None:
+        """Keep nothing in memory: nobody fetches from us."""
+        self._tail.clear()
+        self._tail_bytes = 0
+
+    def read_bytes(
+        self, from_offset: Offset, end_offset: Offset, max_bytes: int
+    ) -> bytes | bytearray | memoryview:
+        """Whole batches of [from_offset, end_offset); the first even if it exceeds `max_bytes`."""
+        if from_offset >= end_offset:
+            return b""
+        if self._tail and self._tail[0].base_offset <= from_offset:
+            data = self._from_tail(from_offset, end_offset, max_bytes)
+            if data is not None:
+                return data
+        records = self.read(from_offset, end_offset, max_bytes)
+        return records.data if records is not None else b""
+
+    def _from_tail(
+        self, from_offset: Offset, end_offset: Offset, max_bytes: int
+    ) -> bytes | bytearray | memoryview | None:
+        """The same from memory; None if `from_offset` is inside a piece."""
+        found: list[bytes | bytearray | memoryview] = []
+        size = 0
+        for piece in reversed(self._tail):
+            if piece.base_offset < from_offset:
+                return None if piece.end_offset > from_offset else _joined(found, max_bytes)
+            if piece.end_offset <= end_offset:
+                found.append(piece.data)
+                size += len(piece.data)
+            if piece.base_offset == from_offset:
+                break
+        return _joined(found, max_bytes)
+
+    def read(self, from_offset: Offset, end_offset: Offset, max_bytes: int) -> Records | None:
+        """Whole batches from the one that holds `from_offset`; None if there is none below the end.
+
+        Raises:  OffsetOutOfRangeError; CorruptLogError where the disk lost what it held.
+        """
+        return self.log.read(
+            from_offset, max_bytes=max_bytes, end_offset=end_offset, verify_crc=False
+        )
+
+    def close(self) -> None:
+        """Flush, record the recovery point, close. Raises FlushFailedError."""
+        self.log.close()
+
+
+def _joined(
+    newest_first: list[bytes | bytearray | memoryview], max_bytes: int
+) -> bytes | bytearray | memoryview | None:
+    """The oldest pieces that fit, at least one; None if that one alone is too large to be cut."""
+    if not newest_first:
+        return None
+    newest_first.reverse()
+    if len(newest_first) == 1:
+        return newest_first[0] if len(newest_first[0]) <= max_bytes else None
+    fitting: list[bytes | bytearray | memoryview] = []
+    size = 0
+    for data in newest_first:
+        size += len(data)
+        if size > max_bytes:
+            break
+        fitting.append(data)
+    return b"".join(fitting) if fitting else None

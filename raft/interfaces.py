@@ -1,0 +1,150 @@
+"""What the rooms above see of the quorum: one replicated log per group, and who leads it.
+
+A state machine *decides* on the leader and *applies* everywhere. It drafts batches, proposes them
+under the epoch it leads and the log end it decided against, and hears later, like every replica,
+what was committed. It is told that it leads only when its epoch's first record is committed and
+everything before it was delivered, so it may decide at once (DESIGN §7).
+
+Surprises. Proposing is no function call that returns an offset: proposals of one turn of the event
+loop travel together, and a `Ticket` is told the outcome. *Accepted is not committed*: whatever is
+said to the outside waits until the high watermark reaches the end of what was accepted. And when
+leadership is lost, what was accepted and not committed has an unknown outcome.
+
+All calls and all callbacks are made on one thread: the event loop's.
+
+Source: DESIGN §7; upstream's RaftClient and RaftClient.Listener, whose contract this is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import NamedTuple, Protocol
+
+from records.batch_writer import build_value_batch
+from records.compression import Buffer
+from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
+
+
+class Draft(NamedTuple):
+    """Whole encoded record batches (version 2) to append together or not at all.
+
+    Base offset and leader epoch, which no checksum covers, are written once they are known.
+    """
+
+    parts: Sequence[Buffer]  # the bytes of each batch
+    counts: Sequence[int]  # how many offsets each takes, at least 1
+
+
+def draft_values(values: Sequence[Buffer], *, timestamp_ms: int) -> Draft:
+    """One batch of records without keys: how metadata records are written.
+
+    Raises:  BatchTooLargeError.
+
+    >>> draft_values([b"one", b"two"], timestamp_ms=0).counts
+    (2,)
+    """
+    batch = build_value_batch(values, base_offset=0, leader_epoch=0, timestamp=timestamp_ms)
+    return Draft((batch,), (len(values),))
+
+
+class NotLeaderError(Exception):
+    """Only a leader could have answered, and this node is not, or no longer, one."""
+
+    def __init__(self, error: int) -> None:
+        super().__init__(f"not the leader (error code {int(error)})")
+        self.error = error  # Kafka's code
+
+
+class Ticket(Protocol):
+    """Who proposed: told once, on the loop, whether its batches are in the log."""
+
+    def __hash__(self) -> int: ...
+
+    def accepted(self, epoch: Epoch, base_offset: Offset, end_offset: Offset) -> None:
+        """They are, at [base_offset, end_offset); committed once the high watermark is there."""
+
+    def refused(self, error: int) -> None:
+        """They are not, and never will be. Kafka's error code.
+
+        6 NOT_LEADER_OR_FOLLOWER: not leading, or another epoch. 42 INVALID_REQUEST: the log ends
+        elsewhere than expected. 89 THROTTLING_QUOTA_EXCEEDED: too much waits to be committed.
+        """
+
+
+class Watcher(Protocol):
+    """Who follows a log's life; called on the loop, in order, after registering."""
+
+    def committed(self, high_watermark: Offset) -> None:
+        """Everything below (exclusive) is committed and can be read; never goes backwards."""
+
+    def lead(self, epoch: Epoch) -> None:
+        """We lead `epoch`; all committed before it, and its first record, were told before."""
+
+    def step_down(self, epoch: Epoch) -> None:
+        """We no longer lead `epoch`; what was proposed and not committed may be lost."""
+
+    def snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
+        """The log now begins at this snapshot, past what was delivered: load it, then go on."""
+
+
+class ReplicatedLog(Protocol):
+    """One group's log on this node. All offsets called end or watermark are exclusive."""
+
+    @property
+    def name(self) -> str:
+        """`topic-partition`."""
+
+    @property
+    def leader_id(self) -> NodeId | None:
+        """The leader as far as this node knows."""
+
+    @property
+    def leading_epoch(self) -> Epoch | None:
+        """The epoch this node leads and may propose in; None otherwise."""
+
+    @property
+    def start_offset(self) -> Offset:
+        """The first offset that can be read; what is before it is in a snapshot."""
+
+    @property
+    def end_offset(self) -> Offset:
+        """The end of the log, committed or not: what a leader's next proposal should expect."""
+
+    @property
+    def high_watermark(self) -> Offset | None:
+        """Everything below it is committed; None until a leader has told."""
+
+    def watch(self, watcher: Watcher) -> None:
+        """Tell `watcher` from now on; first what is true already: the snapshot, the watermark."""
+
+    def propose(
+        self,
+        ticket: Ticket,
+        epoch: Epoch,
+        draft: Draft,
+        *,
+        expected_end_offset: Offset | None = None,
+    ) -> None:
+        """Ask for a draft to be appended, whole, under the leadership of `epoch`.
+
+        Args:  expected_end_offset: refuse if the log ends elsewhere when it is this draft's turn;
+               counting the drafts proposed before it. None: wherever.
+        """
+
+    def read(self, from_offset: Offset, max_bytes: int) -> Buffer:
+        """Committed batches, back to back and whole, beginning with the one at `from_offset`.
+
+        At least one batch if there is a committed one, even if it is larger than `max_bytes`;
+        nothing at the high watermark. The first batch may begin before `from_offset`.
+
+        Raises:  ValueError below the start or above the high watermark.
+        """
+
+    def barrier(self) -> Awaitable[Offset]:
+        """Linearizable read: answer from state that holds everything below the offset awaited.
+
+        Raises:  NotLeaderError when awaited.
+        """
+
+    def resign(self) -> None:
+        """Give up leadership, if we have it."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 
 from raft.segments.files import FileSystem, Mode
-from records.batch import Batch, iter_records
+from records.batch import Batch, Record, iter_records
 from records.errors import RecordError
 from records.frame import decode_record
 from records.schema import MetadataRecord
@@ -98,11 +98,34 @@ def decode_batch(path: Path, batch: Batch) -> Iterator[tuple[Offset, MetadataRec
     try:
         for record in iter_records(batch, limit_bytes=MAX_DECOMPRESSED_BYTES):
             offset = record.offset
-            yield offset, decode_record(b"" if record.value is None else record.value)
+            reason = strangeness(batch, record)
+            if reason is not None or record.value is None:
+                raise DamagedFileError(
+                    path=path, position=batch.position, offset=offset, reason=f"{reason}"
+                )
+            yield offset, decode_record(record.value)
+    except DamagedFileError:
+        raise
     except RecordError as error:
         raise DamagedFileError(
             path=path, position=batch.position, offset=offset, reason=str(error)
         ) from error
+
+
+def strangeness(batch: Batch, record: Record) -> str | None:
+    """Why a record cannot stand in a checkpoint whatever its value means; None if it can.
+
+    These are the records that upstream's reader stops at.
+    """
+    if record.key is not None:
+        return "a metadata record with a key"
+    if not record.value:
+        return "a metadata record without a value"
+    if record.headers:
+        return "a metadata record with headers"
+    if record.timestamp != batch.header.base_timestamp:
+        return "a metadata record with a time of its own"
+    return None
 
 
 def verify_checkpoint(

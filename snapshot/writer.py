@@ -11,7 +11,8 @@ file joined from two leaders' downloads, each batch sound, passes.
 
 The surprise: no clock is read. Every batch carries the time of the last record that the snapshot
 covers (upstream: the time of writing), so the same state at the same offset gives the same bytes on
-every node.
+every node. And nothing is compressed: upstream's reader takes a record that is larger than its
+compressed batch for a damaged one.
 
 Source: KIP-630, Snapshot Format; KIP-853 (kraft.version, voters); reference Snapshot.
 """
@@ -28,7 +29,7 @@ from crc32c import crc32c
 from raft.segments.files import FileSystem
 from records.batch import CONTROL
 from records.batch_writer import build_batch, build_value_batch
-from records.compression import Buffer, Compression
+from records.compression import Buffer
 from records.control import (
     KRaftVersionRecord,
     SnapshotFooterRecord,
@@ -68,7 +69,6 @@ class CheckpointWriter:
         last_timestamp: int,
         kraft_version: int = 0,
         voters: VotersRecord | None = None,
-        compression: Compression = Compression.NONE,
         target_batch_bytes: int = TARGET_BATCH_BYTES,
     ) -> None:
         assert target_batch_bytes <= MAX_BATCH_BYTES, f"batches of {target_batch_bytes} bytes"
@@ -76,7 +76,6 @@ class CheckpointWriter:
         self._part = part
         self._epoch = epoch
         self._timestamp = last_timestamp
-        self._compression = compression
         self._target_batch_bytes = target_batch_bytes
         self._pending: list[bytes] = []
         self._pending_bytes = 0
@@ -105,13 +104,11 @@ class CheckpointWriter:
         last_timestamp: int,
         kraft_version: int = 0,
         voters: VotersRecord | None = None,
-        compression: Compression = Compression.NONE,
     ) -> CheckpointWriter:
         """Start the checkpoint of a log up to `snapshot_id`.
 
         Args:    last_timestamp: ms since 1970, of the last record that the snapshot covers.
                  kraft_version, voters: in force at the snapshot's end; from 1 on they are written.
-                 compression: of data batches. Upstream reads all codecs and writes none.
         """
         return cls(
             PartFile.create(files, directory, snapshot_id),
@@ -119,7 +116,6 @@ class CheckpointWriter:
             last_timestamp=last_timestamp,
             kraft_version=kraft_version,
             voters=voters,
-            compression=compression,
         )
 
     @classmethod
@@ -147,6 +143,7 @@ class CheckpointWriter:
 
         Raises:  BatchTooLargeError if it alone exceeds MAX_BATCH_BYTES; OSError.
         """
+        assert len(value) > 0, "a metadata record has a value"
         size = len(value) + _RECORD_OVERHEAD_BYTES
         if self._pending and self._pending_bytes + size > self._target_batch_bytes:
             self._flush()
@@ -184,7 +181,6 @@ class CheckpointWriter:
             base_offset=self._next_offset,
             leader_epoch=self._epoch,
             timestamp=self._timestamp,
-            compression=self._compression,
             max_size_bytes=MAX_BATCH_BYTES,
         )
         self._write(batch, len(self._pending))

@@ -9,14 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from esker.dump.batches import MALFORMED, check_segment_order, decode_records, origin_remark
-from esker.dump.items import Tally
+from esker.dump.batches import (
+    MALFORMED,
+    NOT_METADATA,
+    check_segment_order,
+    decode_records,
+    origin_remark,
+)
+from esker.dump.items import RecordItem, Tally
 from esker.dump.kinds import Kind
 from esker.dump.small import ReadOnly, count_entries
 from raft.segments.files import Mode
 from records.batch import Batch
 from snapshot.errors import DamagedFileError
-from snapshot.reader import CheckpointReader
+from snapshot.reader import CheckpointReader, strangeness
 from snapshot.stream import iter_file_batches
 
 Progress = Callable[[int], None]
@@ -73,12 +79,22 @@ def _count(
         tally.saw_batch(batch.header)
         if deep:
             for item in decode_records(path, batch, tally):
-                if strict and item.note is not None and item.note.startswith(MALFORMED):
+                reason = _fault(batch, item) if strict else None
+                if reason is not None:
+                    offset = item.record.offset
                     raise DamagedFileError(
-                        path=path,
-                        position=batch.position,
-                        offset=item.record.offset,
-                        reason=item.note,
+                        path=path, position=batch.position, offset=offset, reason=reason
                     )
         if progress is not None:
             progress(batch.position)
+
+
+def _fault(batch: Batch, item: RecordItem) -> str | None:
+    """Why a record has no place in a checkpoint. An unknown type or version is a newer writer's."""
+    if item.note is not None and item.note.startswith(MALFORMED):
+        return item.note
+    if not batch.header.is_control:
+        return strangeness(batch, item.record) or (
+            NOT_METADATA if item.note == NOT_METADATA else None
+        )
+    return None

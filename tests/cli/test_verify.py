@@ -6,6 +6,7 @@ import struct
 
 import pytest
 
+from records.batch_writer import build_batch, build_value_batch
 from tests.cli.files import (
     SEGMENT,
     TIME,
@@ -121,13 +122,15 @@ def test_which_checkpoint_proves_more_is_said(esker, tmp_path):
 
 
 def test_deep_decodes_what_a_checksum_only_vouches_for(esker, tmp_path):
-    from records.batch_writer import build_value_batch
-
     wrong = build_value_batch([b"\x01\x02\x00"], base_offset=1, leader_epoch=3, timestamp=TIME)
     (tmp_path / CHECKPOINT).write_bytes(closed(header_batch() + bytes(wrong)))
     assert esker("dump-log", "--verify", CHECKPOINT).code == 0
     line = damaged(esker("dump-log", "--verify", "--deep", "--json", CHECKPOINT))
     assert (line["offset"], line["reason"]) == (1, "malformed TopicRecord v0")
+    keyed = build_batch([(b"key", b"value", TIME, ())], base_offset=1, leader_epoch=3)
+    (tmp_path / CHECKPOINT).write_bytes(closed(header_batch() + bytes(keyed)))
+    line = damaged(esker("dump-log", "--verify", "--deep", "--json", CHECKPOINT))
+    assert line["reason"] == "a metadata record with a key"
     newer = build_value_batch([b"\x01\x8f\x4e\x00"], base_offset=1, leader_epoch=3, timestamp=TIME)
     (tmp_path / CHECKPOINT).write_bytes(closed(header_batch() + bytes(newer)))
     ran = esker("dump-log", "--verify", "--deep", CHECKPOINT)

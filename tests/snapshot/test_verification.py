@@ -28,6 +28,7 @@ from tests.snapshot.checkpoints import (
 GOOD = header_batch(KRAFT_VERSION, VOTERS) + data_batch(3, base_offset=3)
 LEADER = LeaderChangeMessage(leader_id=1, voters=(), granting_voters=())
 HEADER_BYTES = len(header_batch())
+NO_OP = b"\x01\x14\x00\x00"
 
 
 def refused(data: bytes, path=PATH) -> DamagedFileError:
@@ -128,19 +129,34 @@ def test_the_epoch_in_the_name_is_the_epoch_in_the_file():
 
 
 def test_a_transactional_or_sparse_batch_has_no_place_here():
-    values = [(None, b"\x01\x14\x00\x00", TIME, ())]
+    values = [(None, NO_OP, TIME, ())]
     marked = bytes(build_batch(values, base_offset=1, leader_epoch=3, attributes=TRANSACTIONAL))
     assert "no meaning" in refused(closed(header_batch() + marked)).reason
 
 
 def test_a_record_that_is_not_one_is_refused_with_its_offset():
     for value, cause in ((b"\x01\x02\x00", RecordError), (b"\x01\x8f\x4e\x00", UnknownRecordError)):
-        batch = build_value_batch(
-            [b"\x01\x14\x00\x00", value], base_offset=1, leader_epoch=3, timestamp=TIME
-        )
+        batch = build_value_batch([NO_OP, value], base_offset=1, leader_epoch=3, timestamp=TIME)
         error = refused(closed(header_batch() + bytes(batch)))
         assert (error.position, error.offset) == (HEADER_BYTES, 2)
         assert isinstance(error.__cause__, cause)
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        ((b"", NO_OP, TIME, ()), "with a key"),
+        ((None, b"", TIME, ()), "without a value"),
+        ((None, None, TIME, ()), "without a value"),
+        ((None, NO_OP, TIME, (("h", b""),)), "with headers"),
+        ((None, NO_OP, TIME + 1, ()), "a time of its own"),
+    ],
+)
+def test_a_record_that_kafkas_reader_stops_at_is_refused(record, reason):
+    batch = build_batch([(None, NO_OP, TIME, ()), record], base_offset=1, leader_epoch=3)
+    error = refused(closed(header_batch() + bytes(batch)))
+    assert (error.position, error.offset) == (HEADER_BYTES, 2)
+    assert reason in error.reason
 
 
 @pytest.mark.parametrize("close", [closed, as_kafka_closes])

@@ -21,6 +21,7 @@ from typer.core import TyperGroup
 COMMANDS: Final = {
     "dump-log": "esker.commands.dump_log",
     "quorum": "esker.commands.quorum",
+    "start": "esker.commands.start",
     "storage": "esker.commands.storage",
 }
 """Name on the command line, and the module with its `app`."""

@@ -15,11 +15,9 @@ from uuid import UUID
 
 from esker.bootstrap import bootstrap_records, write_bootstrap
 from esker.config import ControllerConfig
-from raft.driver.config import CLUSTER_METADATA
-from raft.driver.storage import Storage
+from raft.driver.registry import mark_rejoin
 from raft.segments.errors import CorruptFileError
 from raft.segments.files import FileSystem, RealFileSystem
-from raft.segments.log import LogConfig
 from raft.segments.properties import (
     META_PROPERTIES_FILE,
     MetaProperties,
@@ -69,7 +67,7 @@ def format_storage(
         _refuse_used(files, config.log_dir)
     files.make_directory(config.log_dir)
     if rejoin:
-        Storage.create(files, config.log_dir, CLUSTER_METADATA, LogConfig(), recovering=True)
+        mark_rejoin(files, config.log_dir)
     records = bootstrap_records(cluster_id, config.voters, bench_log=config.bench_log)
     write_bootstrap(files, config.log_dir, records)
     meta = MetaProperties(cluster_id=cluster_id, node_id=config.node_id, directory_id=random_uuid())

@@ -9,8 +9,7 @@ from esker.bootstrap import bootstrap_records
 from esker.cli import app
 from esker.config import ControllerConfig, parse_config
 from esker.storage import StorageError, format_storage, open_storage
-from raft.driver.config import CLUSTER_METADATA
-from raft.driver.storage import RECOVERING_FILE
+from raft.driver.registry import REJOIN_FILE
 from records.metadata import FeatureLevelRecord, PartitionRecord, TopicRecord
 
 CLUSTER_ID = "QFqbzYkRRZ-Rf2EQpZ0lNQ"
@@ -78,10 +77,10 @@ def test_a_directory_with_other_files_is_left_alone(tmp_path):
         format_storage(config_in(tmp_path), CLUSTER_ID)
 
 
-def test_rejoin_leaves_the_mark_before_the_directory_counts_as_formatted(tmp_path):
+def test_rejoin_leaves_a_mark(tmp_path):
     config = config_in(tmp_path / "a")
     format_storage(config, CLUSTER_ID, rejoin=True)
-    assert (tmp_path / "a" / CLUSTER_METADATA.name / RECOVERING_FILE).exists()
+    assert (tmp_path / "a" / REJOIN_FILE).exists()
 
 
 def test_start_never_formats_and_another_nodes_directory_is_refused(tmp_path):

@@ -1,0 +1,43 @@
+"""`esker start`: run one node in the foreground until it is told to stop."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from esker.commands.storage import load_or_exit
+from esker.node import node_config, run_until_signalled
+from esker.storage import StorageError
+from raft.driver.errors import NodeError
+from raft.net.runner import run
+from raft.segments.errors import StorageError as DiskError
+from records.errors import RecordError
+
+app = typer.Typer(add_completion=False)
+
+EXAMPLE = "Example: esker start node1.properties"
+
+
+@app.command(name="start", epilog=EXAMPLE, no_args_is_help=True)
+def start(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The node's properties file.")],
+) -> None:
+    """Run one node. SIGTERM or Ctrl-C hands leadership over, then stops.
+
+    The log, one `key=value` line for each change of state, goes to standard error.
+    """
+    config = load_or_exit(file)
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    for warning in config.warnings:
+        logging.getLogger("esker").warning("%s", warning)
+    try:
+        run(run_until_signalled(node_config(config)))
+    except (StorageError, NodeError, DiskError, RecordError, OSError, ValueError) as error:
+        typer.echo(f"esker: {error}", err=True)
+        raise typer.Exit(1) from None

@@ -23,13 +23,12 @@ For a front door:
     raft.net.run(run_node(config, stop))   # `stop`: an asyncio.Event that a signal handler sets
 
 For a program that has the quorum inside: `Node(config)`, `await node.start()`,
-`node.group(topic)` is a `GroupDriver` (`propose`, `barrier`, `watchers`), `node.health()`.
+`node.group(topic)` is a `raft.interfaces.ReplicatedLog`, `node.health()` tells the truth.
 """
 
 from raft.driver.config import BENCH_LOG, CLUSTER_METADATA, INTERNAL_TOPICS, NodeConfig
-from raft.driver.drafts import Draft, draft_values
 from raft.driver.errors import DirectoryInUseError, LostDiskError, NodeError, NotFormattedError
-from raft.driver.group import GroupDriver, NotLeaderError, ReadTicket, Ticket, Watcher
+from raft.driver.group import GroupDriver, ReadTicket
 from raft.driver.health import Health
 from raft.driver.node import Node, run_node
 from raft.driver.registry import mark_rejoin
@@ -39,7 +38,6 @@ __all__ = [
     "CLUSTER_METADATA",
     "INTERNAL_TOPICS",
     "DirectoryInUseError",
-    "Draft",
     "GroupDriver",
     "Health",
     "LostDiskError",
@@ -47,11 +45,7 @@ __all__ = [
     "NodeConfig",
     "NodeError",
     "NotFormattedError",
-    "NotLeaderError",
     "ReadTicket",
-    "Ticket",
-    "Watcher",
-    "draft_values",
     "mark_rejoin",
     "run_node",
 ]

@@ -23,8 +23,8 @@ from raft.core.errors import ErrorCode
 from raft.core.messages import FetchResponse
 from raft.core.voters import Endpoint
 from raft.driver.answers import payload
-from raft.driver.drafts import Draft
-from raft.driver.group import GroupDriver, NotLeaderError
+from raft.driver.group import GroupDriver
+from raft.interfaces import Draft, NotLeaderError
 from raft.net import Frame, NetError, Payload, Reason, Reply, RequestHeader, ServerConnection
 from raft.wire import Answering, WireError
 from raft.wire_fetch import FetchForm, write_fetch_response
@@ -34,7 +34,7 @@ from records.compression import Buffer
 from records.errors import CorruptBatchError, IncompleteBatchError, RecordError
 from records.rpc import fetch as fetch_rpc
 from records.rpc import produce as rpc
-from records.types import Epoch, NodeId, Offset
+from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
 
 ACKS_ALL: Final = -1
 TICKET_BYTES: Final = 4 * 1024 * 1024  # a turn's batches are proposed in pieces of about this size
@@ -92,7 +92,7 @@ class _Ticket:
         self.parts = []
         self.log.uncommitted.append(self)
 
-    def refused(self, error: ErrorCode) -> None:
+    def refused(self, error: int) -> None:
         self.parts = []
         self.log.refuse(self, error)
 
@@ -109,7 +109,7 @@ class BenchLog:
         self._frames: dict[tuple[int, str, object], _Frame] = {}
         self._news: set[asyncio.Future[None]] = set()  # consumers that wait for a commit
         group.on_turn.append(self._propose_turn)
-        group.watchers.append(self)
+        group.watch(self)
 
     # --- Produce ------------------------------------------------------------------------------
 
@@ -252,6 +252,9 @@ class BenchLog:
         uncommitted, self.uncommitted = self.uncommitted, deque()
         for ticket in uncommitted:
             self.refuse(ticket, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
+        """There is no state to load."""
 
     # --- a consumer's Fetch -------------------------------------------------------------------
 

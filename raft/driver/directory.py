@@ -20,10 +20,9 @@ from collections.abc import Callable
 from typing import Final
 from uuid import UUID
 
-from raft.core.errors import ErrorCode
 from raft.driver.config import INTERNAL_TOPICS
-from raft.driver.drafts import Draft, draft_values
 from raft.driver.group import GroupDriver
+from raft.interfaces import Draft, draft_values
 from raft.wire import Group
 from records.batch import Batch, iter_records
 from records.errors import RecordError, UnknownRecordError, UnsupportedVersionError
@@ -39,7 +38,7 @@ from records.metadata import (
     TopicRecord,
 )
 from records.schema import MetadataRecord
-from records.types import Epoch, Offset
+from records.types import Epoch, Offset, OffsetAndEpoch
 
 log = logging.getLogger("raft.driver")
 
@@ -105,6 +104,10 @@ class Directory:
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
+
+    def snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
+        """Nothing installs snapshots yet."""
+        raise AssertionError(f"{self._group.name}: snapshot {snapshot_id}")
 
     # --- applying -----------------------------------------------------------------------------
 
@@ -204,6 +207,6 @@ class _Quiet:
     def accepted(self, epoch: Epoch, base_offset: Offset, end_offset: Offset) -> None:
         """Its effect comes with its commit."""
 
-    def refused(self, error: ErrorCode) -> None:
+    def refused(self, error: int) -> None:
         """The next leader does it again if it has to be done."""
-        log.info("action=%s refused=%s", self._what, error.name)
+        log.info("action=%s refused=%d", self._what, error)

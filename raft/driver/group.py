@@ -1,5 +1,7 @@
 """One group's driver: it feeds the core events and carries out its effects, in order.
 
+`GroupDriver` is the quorum's `raft.interfaces.ReplicatedLog`.
+
 What happens in one turn of the event loop (a burst of requests, answers and flushes) is collected
 and stepped together at the turn's end. All proposals of a turn are one event, one write, one flush,
 and one answer to each waiting follower: group commit at every hop, without any linger.
@@ -73,11 +75,13 @@ from raft.core.quorum import Quorum
 from raft.core.voters import Endpoint
 from raft.driver.answers import Asked
 from raft.driver.disk import DiskThread
-from raft.driver.drafts import Draft
+from raft.driver.drafts import new_batch, place
 from raft.driver.storage import Storage
+from raft.interfaces import Draft, NotLeaderError, Ticket, Watcher
 from raft.wire import Answering, Group, GroupRef, write_response
 from raft.wire_fetch import FetchForm, Run, refuse_fetch_snapshot, write_fetch_response
 from records.batch_writer import build_control_batch
+from records.compression import Buffer
 from records.control import LeaderChangeMessage, Voter
 from records.frame import encode_control_record
 from records.rpc import fetch as fetch_rpc
@@ -87,18 +91,6 @@ log = logging.getLogger("raft.driver")
 
 FAULT_LINES_PER_SECOND: Final = 5
 _LEADER_CHANGE: Final = 2
-
-
-class Ticket(Protocol):
-    """Who proposed: told once, on the loop, whether its batches are in the log."""
-
-    def __hash__(self) -> int: ...
-
-    def accepted(self, epoch: Epoch, base_offset: Offset, end_offset: Offset) -> None:
-        """They are, at these offsets; committed once the high watermark reaches the end."""
-
-    def refused(self, error: ErrorCode) -> None:
-        """They are not, and never will be."""
 
 
 class ReadTicket(Protocol):
@@ -111,14 +103,6 @@ class ReadTicket(Protocol):
 
     def refused(self, error: ErrorCode) -> None:
         """Ask the leader."""
-
-
-class NotLeaderError(Exception):
-    """Only a leader could have answered, and this node is not, or no longer, one."""
-
-    def __init__(self, error: ErrorCode) -> None:
-        super().__init__(error.name)
-        self.error = error
 
 
 class _BarrierTicket:
@@ -136,19 +120,6 @@ class _BarrierTicket:
     def refused(self, error: ErrorCode) -> None:
         if not self.future.done():
             self.future.set_exception(NotLeaderError(error))
-
-
-class Watcher(Protocol):
-    """Who follows a group's life; called on the loop, in order."""
-
-    def committed(self, high_watermark: Offset) -> None:
-        """Everything below is committed, and in the log (exclusive)."""
-
-    def lead(self, epoch: Epoch) -> None:
-        """We lead; everything before the epoch is committed and was told."""
-
-    def step_down(self, epoch: Epoch) -> None:
-        """We no longer lead; what was proposed and not committed may be lost."""
 
 
 class Links(Protocol):
@@ -243,6 +214,16 @@ class GroupDriver:
         """Everything below it is committed; None until a leader has told."""
         return self.quorum.log.high_watermark
 
+    @property
+    def start_offset(self) -> Offset:
+        """The first offset that can be read."""
+        return self.storage.log.log_start_offset
+
+    @property
+    def end_offset(self) -> Offset:
+        """The end of the log, committed or not."""
+        return self.quorum.log.end_offset
+
     def start(self) -> None:
         """Begin to live. `links` must be set."""
         assert self.links is not None, f"{self.name} has no links"
@@ -256,21 +237,40 @@ class GroupDriver:
     def propose(self, ticket: Ticket, epoch: Epoch, draft: Draft, *,
                 expected_end_offset: Offset | None = None) -> None:  # fmt: skip
         """Ask for a draft to be appended under the leadership of `epoch`."""
-        proposal = Proposal(ticket, epoch, expected_end_offset, (draft.new_batch(),))
+        proposal = Proposal(ticket, epoch, expected_end_offset, (new_batch(draft),))
         self._proposals.append(proposal)
         self.wake()
 
-    def read(self, ticket: ReadTicket) -> None:
+    def watch(self, watcher: Watcher) -> None:
+        """Tell `watcher` from now on; first what is true already."""
+        self.watchers.append(watcher)
+        if self.high_watermark is not None:
+            watcher.committed(self.high_watermark)
+        if self.leading_epoch is not None:
+            watcher.lead(self.leading_epoch)
+
+    def read(self, from_offset: Offset, max_bytes: int) -> Buffer:
+        """Committed batches from the one that holds `from_offset` on; nothing at the watermark.
+
+        Raises:  ValueError below the start of the log or above the high watermark.
+        """
+        end_offset = self.high_watermark or self.start_offset
+        if not self.start_offset <= from_offset <= end_offset:
+            raise ValueError(f"{from_offset} is outside {self.start_offset}..{end_offset}")
+        found = self.storage.read(from_offset, end_offset, max_bytes)
+        return found.data if found is not None else b""
+
+    def ask_read(self, ticket: ReadTicket) -> None:
         """Ask for a linearizable read."""
         self.post(Read(ticket))
 
     def barrier(self) -> asyncio.Future[Offset]:
-        """As `read`, for code that awaits: the offset below which all must be applied.
+        """As `ask_read`, for code that awaits: the offset below which all must be applied.
 
         Raises:  NotLeaderError from the future.
         """
         ticket = _BarrierTicket(self._loop.create_future())
-        self.read(ticket)
+        self.ask_read(ticket)
         return ticket.future
 
     def resign(self) -> None:
@@ -373,7 +373,7 @@ class GroupDriver:
     def _append(self, effect: Append) -> None:
         batches = effect.batches
         pieces = [
-            batch.data.place(batch.base_offset, batch.epoch)
+            place(batch.data, batch.base_offset, batch.epoch)
             if type(batch.data) is Draft
             else _bytes_of(batch.data)
             for batch in batches

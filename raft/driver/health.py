@@ -16,8 +16,9 @@ from typing import Final, NamedTuple, Protocol
 
 from raft.core.voters import Endpoint
 from raft.driver.config import CLUSTER_METADATA, NodeConfig
-from raft.driver.group import GroupDriver, NotLeaderError
+from raft.driver.group import GroupDriver
 from raft.driver.peers import kind_of
+from raft.interfaces import NotLeaderError
 from raft.net import ClientConnection, NetError, connect
 from raft.wire import Group
 from records.codec import decode_message, encode_message

@@ -228,7 +228,7 @@ class Node:
             on_stop=self._on_group_removed,
             on_applied=self._on_applied,
         )
-        driver.watchers.append(self.directory)
+        driver.watch(self.directory)
         registry = self._registry
         assert registry is not None, "the node has not started"
         if registry.rejoining:

@@ -20,8 +20,9 @@ from raft.core.messages import Request
 from raft.core.voters import Endpoint, VoterSet
 from raft.driver.answers import API_VERSIONS_KEY, Asked, payload
 from raft.driver.bench_log import BenchLog
-from raft.driver.group import GroupDriver, NotLeaderError
+from raft.driver.group import GroupDriver
 from raft.driver.peers import OUR_VERSIONS, first_flexible
+from raft.interfaces import NotLeaderError
 from raft.net import (
     Answer,
     BadHeaderError,

@@ -91,3 +91,11 @@ def written_by_kafka(
 def recorded_from_kafka() -> recording.Recording:
     """What a real Kafka wrote once, kept in tests/data/kafka/: there on every machine."""
     return recording.Recording(recording.DIRECTORY)
+
+
+@pytest.fixture(params=["written now", "recorded"])
+def kafka_files(request: pytest.FixtureRequest) -> recording.Recording:
+    """What a real Kafka wrote: now, or once."""
+    fixture = "written_by_kafka" if request.param == "written now" else "recorded_from_kafka"
+    found: recording.Recording = request.getfixturevalue(fixture)
+    return found

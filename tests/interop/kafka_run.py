@@ -110,7 +110,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a node is configured, and its formatted directory."""
+    """A configured node, to be formatted and started."""
 
     kafka: Kafka
     node_id: int
@@ -121,6 +121,10 @@ class Plan:
     @property
     def directory(self) -> Path:
         return self.home / "log"
+
+    def format(self, cluster_id: str, *arguments: str) -> None:
+        """Format the directory with Kafka's StorageTool."""
+        self.kafka.run(STORAGE, "format", "-t", cluster_id, "-c", self.properties, *arguments)
 
     @contextmanager
     def started(self, listeners: Sequence[str]) -> Iterator[Node]:
@@ -156,7 +160,7 @@ def free_port() -> int:
     raise ToolFailedError("no free port between 15000 and 32000")
 
 
-def plan_node(
+def configure_node(
     kafka: Kafka,
     home: Path,
     *,
@@ -165,10 +169,8 @@ def plan_node(
     dynamic_voters: bool = True,
     listeners: Mapping[str, str] | None = None,
     settings: Mapping[str, str] | None = None,
-    format_arguments: Sequence[str] = (),
-    cluster_id: str = "ZXNrZXIgaW50ZXJvcCAwMQ",
 ) -> Plan:
-    """A node that is its own quorum, configured and formatted with Kafka's StorageTool.
+    """A node that is its own quorum, configured; its directory is not formatted yet.
 
     Args:    dynamic_voters: kraft.version 1 (voters in the log), else 0 (voters in the settings).
              listeners: security protocol by name, besides CONTROLLER (and PLAINTEXT of a broker).
@@ -196,8 +198,6 @@ def plan_node(
     home.mkdir(parents=True)
     properties = home / "server.properties"
     properties.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
-    standalone = ["--standalone"] if dynamic_voters else []
-    kafka.run(STORAGE, "format", "-t", cluster_id, "-c", properties, *standalone, *format_arguments)
     return Plan(kafka, node_id, home, ports, properties)
 
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from tests.interop.kafka_rpc import Connection, RpcError
-from tests.interop.kafka_run import Kafka, Plan, plan_node
+from tests.interop.kafka_run import Kafka, Plan, configure_node
 
 CLUSTER_ID: Final = "ZXNrZXIgaW50ZXJvcCAwMQ"
 WAIT_TIMEOUT_S: Final = 30.0
@@ -56,15 +56,14 @@ def write_log(kafka: Kafka, home: Path) -> Path:
 
     Returns:  `log.dirs`: `meta.properties`, `bootstrap.checkpoint`, `__cluster_metadata-0`.
     """
-    plan = plan_node(
+    plan = configure_node(
         kafka,
         home,
         node_id=1,
         listeners={"SASL": "SASL_PLAINTEXT"},
         settings=_SETTINGS,
-        format_arguments=_FORMAT,
-        cluster_id=CLUSTER_ID,
     )
+    plan.format(CLUSTER_ID, "--standalone", *_FORMAT)
     _first_life(plan)
     _second_life(plan)
     return plan.directory
@@ -72,7 +71,8 @@ def write_log(kafka: Kafka, home: Path) -> Path:
 
 def write_static_voter_log(kafka: Kafka, home: Path) -> Path:
     """The same for a lone controller whose voters are in its settings (kraft.version 0)."""
-    plan = plan_node(kafka, home, node_id=3000, roles="controller", dynamic_voters=False)
+    plan = configure_node(kafka, home, node_id=3000, roles="controller", dynamic_voters=False)
+    plan.format(CLUSTER_ID)
     with plan.started(["CONTROLLER"]) as node:
         log = plan.directory / "__cluster_metadata-0" / f"{0:020}.log"
         _until(lambda: log.exists() and log.stat().st_size > 1000, node.said)

@@ -49,11 +49,24 @@ class OurFiles:
     records: list[tuple[MetadataRecord, int]]  # of the log, and of every checkpoint
 
 
-def leader_change(epoch: int) -> list[ControlRecord]:
-    """What a new leader appends first (KIP-595), with the voters of KIP-853 behind it."""
-    voters = tuple(Voter(voter_id=number) for number in (1, 2, 3))
-    change = LeaderChangeMessage(leader_id=epoch, voters=voters, granting_voters=voters[:2])
-    return [change, KRaftVersionRecord(k_raft_version=1), VOTERS]
+def append_leader_change(
+    log: Log, *, epoch: int, leader: int, voters: Sequence[int], kraft_version: int = 1
+) -> None:
+    """What a new leader appends first (KIP-595); with kraft.version 1 the voters too (KIP-853)."""
+    named = tuple(Voter(voter_id=number) for number in voters)
+    majority = named[: len(named) // 2 + 1]
+    controls: list[ControlRecord] = [
+        LeaderChangeMessage(leader_id=leader, voters=named, granting_voters=majority)
+    ]
+    if kraft_version == 1:
+        controls += [KRaftVersionRecord(k_raft_version=1), VOTERS]
+    batch = build_batch(
+        [(*encode_control_record(control), TIMESTAMP, ()) for control in controls],
+        base_offset=log.log_end_offset,
+        leader_epoch=epoch,
+        attributes=CONTROL,
+    )
+    log.append(batch)
 
 
 def write_segments(
@@ -68,7 +81,7 @@ def write_segments(
     log = Log.create(RealFileSystem(), directory, config)
     half = len(values) // 2
     for epoch, part in ((1, values[:half]), (2, values[half:])):
-        _append_controls(log, leader_change(epoch), epoch)
+        append_leader_change(log, epoch=epoch, leader=epoch, voters=[1, 2, 3])
         for start in range(0, len(part), records_per_batch):
             chosen = part[start : start + records_per_batch]
             batch = build_value_batch(
@@ -80,16 +93,6 @@ def write_segments(
             log.append(batch)
     log.close()
     return sorted(directory.glob("*.log"))
-
-
-def _append_controls(log: Log, controls: Sequence[ControlRecord], epoch: int) -> None:
-    batch = build_batch(
-        [(*encode_control_record(control), TIMESTAMP, ()) for control in controls],
-        base_offset=log.log_end_offset,
-        leader_epoch=epoch,
-        attributes=CONTROL,
-    )
-    log.append(batch)
 
 
 def write_checkpoint(

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-import pytest
-
 from records.batch import iter_records
 from records.batch_writer import build_batch
 from records.compression import Compression
@@ -24,14 +22,6 @@ NEVER_WRITTEN_BY_KAFKA_4 = {
     "ZkMigrationStateRecord",
     "AbortTransactionRecord",
 }
-
-
-@pytest.fixture(params=["written now", "recorded"])
-def kafka_files(request: pytest.FixtureRequest) -> Recording:
-    """What a real Kafka wrote: now, or once."""
-    fixture = "written_by_kafka" if request.param == "written now" else "recorded_from_kafka"
-    found: Recording = request.getfixturevalue(fixture)
-    return found
 
 
 def test_we_read_what_kafkas_own_tool_reads(kafka_files: Recording) -> None:

@@ -1,0 +1,141 @@
+"""The files around a log: indexes, epochs, election state, identity. Ours and Kafka's are the same.
+
+Each claim is made of what a node wrote during this run, and of the recording (see test_kafka_logs).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from pathlib import Path
+
+import pytest
+
+from raft.segments.epochs import EpochStart, read_epochs, write_epochs
+from raft.segments.files import RealFileSystem
+from raft.segments.log import Log
+from raft.segments.properties import (
+    read_meta_properties,
+    read_partition_metadata,
+    read_quorum_state,
+    write_meta_properties,
+    write_partition_metadata,
+    write_quorum_state,
+)
+from records.types import METADATA_TOPIC_ID
+from snapshot.names import BOOTSTRAP_NAME, list_checkpoints
+from snapshot.reader import CheckpointReader, verify_checkpoint
+from tests.interop.kafka_scenario import CLUSTER_ID
+from tests.interop.recording import DYNAMIC, METADATA, STATIC, Recording
+
+FILES = RealFileSystem()
+VERSION_OF_QUORUM_STATE = {DYNAMIC: 1, STATIC: 0}
+
+
+@pytest.fixture(params=[DYNAMIC, STATIC])
+def node(request: pytest.FixtureRequest, kafka_files: Recording) -> Path:
+    """A node's directory: `meta.properties` and its metadata log."""
+    return kafka_files.directory / str(request.param)
+
+
+@pytest.fixture
+def copied_log(node: Path, tmp_path: Path) -> Path:
+    """A copy of the log that we may open: opening writes a recovery point."""
+    shutil.copytree(node / METADATA, tmp_path / METADATA)
+    return tmp_path / METADATA
+
+
+def test_our_log_opens_kafkas_directory_and_reads_its_bytes(node: Path, copied_log: Path) -> None:
+    segments = sorted((node / METADATA).glob("*.log"))
+    written = b"".join(segment.read_bytes() for segment in segments)
+    log = Log.open(FILES, copied_log)
+    try:
+        found = bytearray()
+        offset = log.log_start_offset
+        while offset < log.log_end_offset:
+            records = log.read(offset, max_bytes=1 << 20)
+            found += records.data
+            offset = records.end_offset
+        assert found == written
+        assert list(log.epochs) == read_epochs(FILES, node / METADATA)
+    finally:
+        log.close()
+    for segment in segments:
+        assert (copied_log / segment.name).read_bytes() == segment.read_bytes()
+
+
+def test_offset_indexes_we_rebuild_are_the_ones_kafka_wrote(node: Path, copied_log: Path) -> None:
+    _rebuild(copied_log, ".index")
+    for theirs in (node / METADATA).glob("*.index"):
+        assert (copied_log / theirs.name).read_bytes() == theirs.read_bytes(), theirs.name
+
+
+def test_time_indexes_we_rebuild_say_what_kafkas_say(node: Path, copied_log: Path) -> None:
+    """Kafka adds an entry whenever it closes a segment, so its index may say more, never else."""
+    _rebuild(copied_log, ".timeindex")
+    for theirs in (node / METADATA).glob("*.timeindex"):
+        ours = _entries(copied_log / theirs.name)
+        assert set(ours) <= set(_entries(theirs)), theirs.name
+
+
+def _rebuild(log: Path, suffix: str) -> None:
+    for index in log.glob(f"*{suffix}"):
+        index.unlink()
+    Log.open(FILES, log).close()
+
+
+def _entries(time_index: Path) -> list[tuple[int, int]]:
+    return list(struct.iter_unpack(">qi", time_index.read_bytes()))
+
+
+def test_leader_epochs_are_the_same_bytes(node: Path, tmp_path: Path) -> None:
+    epochs = read_epochs(FILES, node / METADATA)
+    assert epochs[0] == EpochStart(1, 0)
+    write_epochs(FILES, tmp_path, epochs)
+    name = "leader-epoch-checkpoint"
+    assert (tmp_path / name).read_bytes() == (node / METADATA / name).read_bytes()
+
+
+def test_partition_metadata_is_the_same_bytes(node: Path, tmp_path: Path) -> None:
+    assert read_partition_metadata(FILES, node / METADATA) == METADATA_TOPIC_ID
+    write_partition_metadata(FILES, tmp_path, METADATA_TOPIC_ID)
+    name = "partition.metadata"
+    ours, theirs = (tmp_path / name).read_bytes(), (node / METADATA / name).read_bytes()
+    assert ours == theirs
+
+
+def test_quorum_state_is_the_same_bytes(node: Path, tmp_path: Path) -> None:
+    state = read_quorum_state(FILES, node / METADATA)
+    assert state is not None
+    assert state.epoch == read_epochs(FILES, node / METADATA)[-1].epoch
+    version = VERSION_OF_QUORUM_STATE[node.name]
+    write_quorum_state(FILES, tmp_path, state, version=version)
+    written = (tmp_path / "quorum-state").read_bytes()
+    assert written == (node / METADATA / "quorum-state").read_bytes()
+    assert json.loads(written)["data_version"] == version
+
+
+def test_meta_properties_say_the_same(node: Path, tmp_path: Path) -> None:
+    """Their bytes differ in the comment, where Java puts the date, and in the order of lines."""
+    meta = read_meta_properties(FILES, node)
+    assert meta.cluster_id == CLUSTER_ID
+    assert meta.directory_id is not None
+    write_meta_properties(FILES, tmp_path, meta)
+    assert _properties(tmp_path) == _properties(node)
+
+
+def _properties(directory: Path) -> set[str]:
+    lines = (directory / "meta.properties").read_text().splitlines()
+    return {line for line in lines if not line.startswith("#")}
+
+
+def test_kafkas_checkpoints_pass_our_verification(node: Path) -> None:
+    """Their footers lack our count and checksum, which is no reason to refuse them."""
+    found = list_checkpoints(FILES, node / METADATA)
+    assert len(found) == len(list((node / METADATA).glob("*.checkpoint")))
+    for path in [*(node / METADATA).glob("*.checkpoint"), node / BOOTSTRAP_NAME]:
+        checkpoint = verify_checkpoint(FILES, path, decode=True)
+        assert checkpoint is not None
+        with CheckpointReader(FILES, path) as reader:
+            assert reader.size_bytes == path.stat().st_size

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from esker.dump.items import BatchItem, FileEnd, FileStart, Item, RecordItem, Tally
-from esker.dump.kinds import Kind, base_offset_of
+from esker.dump.kinds import Kind
 from raft.segments.files import FileSystem, Mode
 from records.batch import Batch, ControlType, Record, iter_records
 from records.errors import RecordError, UnknownRecordError, UnsupportedVersionError
@@ -79,27 +79,34 @@ def origin_remark(checkpoint: Checkpoint) -> str:
 
 
 def check_segment_order(
-    path: Path, batches: Iterator[Batch], *, allow_gaps: bool
+    path: Path,
+    batches: Iterator[Batch],
+    *,
+    expected_offset: int | None,
+    epoch: int = -1,
+    allow_gaps: bool = False,
 ) -> Iterator[Batch]:
     """Pass on the batches of a segment while each continues the one before it.
 
+    Args:    expected_offset: of the first batch; None allows any.
+             epoch: of the batch before the first.
     Raises:  DamagedFileError for an offset that is not the next one or, with `allow_gaps`, goes
              back, and for an epoch older than the one before.
     """
-    expected, epoch = base_offset_of(path), -1
     for batch in batches:
         header = batch.header
         base = header.base_offset
         reason = None
-        if expected is not None and (base < expected or (base > expected and not allow_gaps)):
-            reason = f"base offset {base}, expected {expected}"
-            if base > expected:
-                reason += " (--allow-gaps accepts a compacted topic's)"
-        elif header.leader_epoch < epoch:
+        if expected_offset is not None and base != expected_offset:
+            if base < expected_offset or not allow_gaps:
+                reason = f"base offset {base}, expected {expected_offset}"
+            if base > expected_offset and not allow_gaps:
+                reason = f"{reason} (--allow-gaps accepts a compacted topic's)"
+        if reason is None and header.leader_epoch < epoch:
             reason = f"epoch {header.leader_epoch} after epoch {epoch}"
         if reason is not None:
             raise DamagedFileError(path=path, position=batch.position, offset=base, reason=reason)
-        expected, epoch = header.end_offset, header.leader_epoch
+        expected_offset, epoch = header.end_offset, header.leader_epoch
         yield batch
 
 

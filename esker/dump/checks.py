@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final
 
 from esker.dump.batches import (
     MALFORMED,
@@ -17,13 +18,18 @@ from esker.dump.batches import (
     origin_remark,
 )
 from esker.dump.items import RecordItem, Tally
-from esker.dump.kinds import Kind
+from esker.dump.kinds import Kind, base_offset_of
 from esker.dump.small import ReadOnly, count_entries
-from raft.segments.files import Mode
+from raft.segments.files import File, Mode
+from raft.segments.scan import NO_EPOCH, Advance, Tail, advance
 from records.batch import Batch
+from records.types import Offset
 from snapshot.errors import DamagedFileError
 from snapshot.reader import CheckpointReader, strangeness
-from snapshot.stream import iter_file_batches
+from snapshot.stream import WINDOW_BYTES, iter_file_batches
+
+NO_INDEX: Final = 1 << 62
+"""As interval between index entries: none are wanted."""
 
 Progress = Callable[[int], None]
 """Told the position in the file, now and then."""
@@ -49,8 +55,18 @@ def verify(
         case Kind.SEGMENT:
             file = files.open(path, Mode.READ)
             try:
-                batches = iter_file_batches(file, path)
-                in_order = check_segment_order(path, batches, allow_gaps=allow_gaps)
+                expected = base_offset_of(path)
+                tail = None
+                if not (deep or allow_gaps) and expected is not None:
+                    tail = _skim(file, Offset(expected), tally, progress)
+                batches = iter_file_batches(file, path, position=tail.position if tail else 0)
+                in_order = check_segment_order(
+                    path,
+                    batches,
+                    expected_offset=tail.end_offset if tail else expected,
+                    epoch=tail.epoch if tail else NO_EPOCH,
+                    allow_gaps=allow_gaps,
+                )
                 _count(path, in_order, tally, progress, deep=deep, strict=False)
             finally:
                 file.close()
@@ -62,6 +78,28 @@ def verify(
         case _:
             count_entries(files, path, kind, tally)
     return tally
+
+
+def _skim(file: File, base_offset: Offset, tally: Tally, progress: Progress | None) -> Tail:
+    """Pass over the batches that continue the segment, by recovery's own rule and at its speed.
+
+    Where that stops, at a batch larger than a window or at one that is not sound, the careful
+    reader goes on and says what is wrong. Batches are not counted on the way.
+    """
+    found = Advance(Tail(0, base_offset))
+    buffer = memoryview(bytearray(WINDOW_BYTES))
+    while True:
+        position = found.tail.position
+        filled = file.read_into(position, buffer)
+        advance(found, buffer[:filled], index_interval_bytes=NO_INDEX)
+        if found.tail.position == position:
+            break
+        if progress is not None:
+            progress(found.tail.position)
+    if found.tail.position > 0:
+        tally.counted = False
+        tally.first_offset, tally.end_offset = base_offset, found.tail.end_offset
+    return found.tail
 
 
 def _count(

@@ -135,7 +135,9 @@ class HumanPrinter:
 def tally_text(kind: Kind, tally: Tally) -> str:
     """What a file held: `2 batches, 7 records, offsets 0..6; 1 unknown type 999`."""
     if kind in (Kind.SEGMENT, Kind.CHECKPOINT):
-        parts = [_count(tally.batches, "batch", "batches"), _count(tally.records, "record")]
+        parts = []
+        if tally.counted:
+            parts = [_count(tally.batches, "batch", "batches"), _count(tally.records, "record")]
         if tally.end_offset is not None:
             parts.append(f"offsets {tally.first_offset}..{tally.end_offset - 1}")
     else:

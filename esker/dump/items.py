@@ -44,8 +44,9 @@ class Entry(NamedTuple):
 
 @dataclass(slots=True)
 class Tally:
-    """What was seen of a file so far."""
+    """What was seen of a file so far. `counted` is false where only the offsets are known."""
 
+    counted: bool = True
     batches: int = 0
     records: int = 0
     entries: int = 0

@@ -120,13 +120,10 @@ def _base64(data: bytes | memoryview | None) -> str | None:
 def _tally(kind: Kind, tally: Tally) -> dict[str, Any]:
     fields: dict[str, Any]
     if kind in (Kind.SEGMENT, Kind.CHECKPOINT):
-        fields = {
-            "batches": tally.batches,
-            "records": tally.records,
-            "firstOffset": tally.first_offset,
-            "endOffset": tally.end_offset,
-            "opaqueRecords": tally.opaque,
-        }
+        fields = {"firstOffset": tally.first_offset, "endOffset": tally.end_offset}
+        if tally.counted:
+            fields |= {"batches": tally.batches, "records": tally.records}
+            fields["opaqueRecords"] = tally.opaque
     else:
         fields = {"entries": tally.entries}
     return {**fields, "remarks": tally.remarks}

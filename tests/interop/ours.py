@@ -21,7 +21,7 @@ from snapshot.writer import CheckpointWriter
 
 TIMESTAMP: Final = 1_700_000_000_123  # ms since 1970
 RECORDS_PER_BATCH: Final = 17
-SEGMENT_BYTES: Final = 64 * 1024
+SEGMENT_BYTES: Final = 16 * 1024
 
 VOTERS: Final = VotersRecord(
     voters=tuple(
@@ -75,8 +75,12 @@ def write_segments(
     *,
     segment_bytes: int = SEGMENT_BYTES,
     records_per_batch: int = RECORDS_PER_BATCH,
+    codecs: Sequence[Compression] = (Compression.NONE,),
 ) -> list[Path]:
-    """A log of two epochs, each begun by a leader change; its segments in order."""
+    """A log of two epochs, each begun by a leader change; its segments in order.
+
+    Args:    codecs: of the batches, taken in turn.
+    """
     config = LogConfig(segment_bytes=segment_bytes)
     log = Log.create(RealFileSystem(), directory, config)
     half = len(values) // 2
@@ -89,6 +93,7 @@ def write_segments(
                 base_offset=log.log_end_offset,
                 leader_epoch=epoch,
                 timestamp=TIMESTAMP + log.log_end_offset,
+                compression=codecs[start // records_per_batch % len(codecs)],
             )
             log.append(batch)
     log.close()
@@ -101,7 +106,6 @@ def write_checkpoint(
     *,
     end_offset: int,
     epoch: int = 2,
-    compression: Compression = Compression.NONE,
 ) -> Path:
     """A checkpoint of kraft.version 1 that holds `values`."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -113,23 +117,14 @@ def write_checkpoint(
         last_timestamp=TIMESTAMP,
         kraft_version=1,
         voters=VOTERS,
-        compression=compression,
     ) as writer:
         writer.append_values(values)
         return writer.freeze()
 
 
 def write_everything(directory: Path, records: list[tuple[MetadataRecord, int]]) -> OurFiles:
-    """The records as a log, and as one checkpoint with every compression there is."""
+    """The records as a log with every compression that there is, and as a checkpoint."""
     values = [encode_record(record, version) for record, version in records]
-    segments = write_segments(directory / "log", values)
-    checkpoints = [
-        write_checkpoint(
-            directory / "checkpoints",
-            values,
-            end_offset=1000 + compression,
-            compression=compression,
-        )
-        for compression in Compression
-    ]
-    return OurFiles(segments, checkpoints, records)
+    segments = write_segments(directory / "log", values, codecs=tuple(Compression))
+    checkpoint = write_checkpoint(directory / "checkpoints", values, end_offset=1000)
+    return OurFiles(segments, [checkpoint], records)

@@ -10,7 +10,7 @@ TEST_WORKERS ?= 2
 .venv/.ready: pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { \
 		echo "Esker needs Python 3.11 or newer; name one with make PYTHON=/path/to/python3"; exit 2; }
-	$(PYTHON) -m venv --clear .venv
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade --constraint constraints.txt pip
 	PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --constraint constraints.txt \
 		--editable . --group dev

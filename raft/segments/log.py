@@ -173,7 +173,9 @@ class Log:
         try:
             if self._failure is None:
                 self.flush()
-                self.record_recovery_point()
+                with self._flushing:
+                    self._segments[-1].seal()  # as upstream's close: the next roll finds it done
+                    self._record(())
         finally:
             self._failure = self._failure or LogFailedError(
                 path=self.directory, reason="the log is closed"

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,6 +36,7 @@ from raft.segments.segment import (
     base_offset_of,
     segment_name,
 )
+from records.batch import BatchHeader
 from records.errors import RecordError
 from records.types import Epoch, Offset
 
@@ -208,17 +210,26 @@ class _Recovery:
         try:
             for segment in segments:
                 start = max(segment.base_offset, log_start_offset)
-                found = segment.header_at(segment.locate(start)).leader_epoch
+                found = self._header_of(start).leader_epoch
                 if epochs.epoch_at(start) != found:
                     return f"the batch at offset {start} has epoch {found}"
-            for epoch, start in epochs.entries[1:]:
-                holder = next(s for s in reversed(segments) if s.base_offset <= start)
-                header = holder.header_at(holder.locate(start))
-                if (header.base_offset, header.leader_epoch) != (start, epoch):
+                last, found = segment.tail.end_offset - 1, Epoch(segment.tail.epoch)
+                if epochs.epoch_at(last) != found:
+                    return f"the batch at offset {last} has epoch {found}"
+            for before, (epoch, start) in pairwise(epochs.entries):
+                at, previous = self._header_of(start), self._header_of(start - 1)
+                if (at.base_offset, at.leader_epoch) != (start, epoch):
                     return f"epoch {epoch} does not start at offset {start}"
+                if previous.leader_epoch != before.epoch:
+                    return f"epoch {before.epoch} does not end at offset {start}"
         except RecordError as error:
             return str(error)
         return None
+
+    def _header_of(self, offset: int) -> BatchHeader:
+        """The header of the batch that holds `offset`. Raises RecordError."""
+        segment = next(s for s in reversed(self._segments) if s.base_offset <= offset)
+        return segment.header_at(segment.locate(offset))
 
     def _rebuild_sound(
         self, segment: Segment, end_offset: Offset, last_epoch: Epoch | None

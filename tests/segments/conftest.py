@@ -14,7 +14,7 @@ def batch(
     offset: int, *, records: int = 1, size: int = 100, epoch: int = 1, time: int = 0
 ) -> bytes:
     """A batch whose values say where it belongs."""
-    values = [b"%d:" % (offset + i) + bytes(size - 4) for i in range(records)]
+    values = [(b"%d:" % (offset + i)).ljust(size) for i in range(records)]
     return bytes(
         build_value_batch(values, base_offset=offset, leader_epoch=epoch, timestamp=time or offset)
     )

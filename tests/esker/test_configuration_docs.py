@@ -1,0 +1,55 @@
+"""docs/configuration.md is made from the settings a node knows: `pytest --rewrite` writes it."""
+
+from pathlib import Path
+
+from esker.config import SETTINGS, Endpoint
+
+PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
+
+HEAD = """# Configuration
+
+A node is configured by one properties file: `esker start FILE`. Names are Kafka's wherever Kafka or
+a KIP has one; our own begin with `esker.`. A key that is not in this table, or a value that cannot
+be, is refused at start by an error that names the key.
+
+| key | default | what it is |
+| --- | --- | --- |
+"""
+
+FOOT = """
+A node of a quorum of three, complete:
+
+```properties
+process.roles=controller
+node.id=1
+controller.quorum.voters=1@10.0.0.1:9093,2@10.0.0.2:9093,3@10.0.0.3:9093
+listeners=CONTROLLER://10.0.0.1:9093
+log.dirs=/var/lib/esker
+```
+"""
+
+
+def shown(default: object) -> str:
+    """A default as a reader would write it in the file."""
+    if isinstance(default, bool):
+        return str(default).lower()
+    if default in (None, "", (), {}):
+        return ""
+    if isinstance(default, tuple):
+        return ",".join(default)
+    assert not isinstance(default, Endpoint), "an endpoint's default needs a text"
+    return str(default)
+
+
+def page() -> str:
+    rows = (
+        f"| `{setting.key}` | {shown(setting.default)} | {setting.help} |"
+        for setting in SETTINGS.values()
+    )
+    return HEAD + "\n".join(rows) + "\n" + FOOT
+
+
+def test_the_page_shows_every_setting_as_it_is(request):
+    if request.config.getoption("--rewrite"):
+        PAGE.write_text(page())
+    assert PAGE.read_text() == page(), "docs/configuration.md is stale: pytest --rewrite"

@@ -11,6 +11,7 @@ wrong log.
 from __future__ import annotations
 
 import importlib
+import io
 import sys
 from importlib.metadata import version as installed_version
 from typing import Annotated, Any, Final
@@ -80,6 +81,9 @@ def main() -> None:
             file=sys.stderr,
         )
         raise SystemExit(USAGE)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a poor locale is no reason to stop
     app()
 
 

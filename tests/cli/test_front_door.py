@@ -10,6 +10,8 @@ import sys
 import pytest
 
 from records.batch_writer import build_value_batch
+from records.frame import encode_record
+from records.metadata import FeatureLevelRecord
 from tests.cli.files import SEGMENT, TIME, write_segment
 
 ESKER = [sys.executable, "-m", "esker"]
@@ -124,3 +126,13 @@ def test_a_terminal_gets_colours_and_its_own_width(tmp_path):
 def test_no_color_is_respected(tmp_path):
     write_segment(tmp_path)
     assert "\x1b" not in on_a_terminal("dump-log", SEGMENT, cwd=tmp_path, NO_COLOR="1")
+
+
+def test_a_locale_without_the_letters_gets_escapes(tmp_path):
+    value = encode_record(FeatureLevelRecord(name="bøb", feature_level=1))
+    data = build_value_batch([value], base_offset=100, leader_epoch=1, timestamp=TIME)
+    write_segment(tmp_path, bytes(data))
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    ran = run("dump-log", SEGMENT, cwd=tmp_path, env=environment)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert r'name="b\xf8b"' in ran.stdout

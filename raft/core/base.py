@@ -107,6 +107,8 @@ class QuorumBase(ABC):
         self.cluster_id = cluster_id
         self.config = config or QuorumConfig()
         self.voter_history = voters
+        self.voters: VoterSet = voters.latest
+        self.is_voter: bool = self.voters.is_voter(identity)
         self.log = log
         self.recovering = recovering
         self.shutting_down = False
@@ -143,15 +145,10 @@ class QuorumBase(ABC):
         """The epoch this node is in."""
         return self.role.epoch
 
-    @property
-    def voters(self) -> VoterSet:
-        """The voter set in force: the newest in the log."""
-        return self.voter_history.latest
-
-    @property
-    def is_voter(self) -> bool:
-        """Is this node, with this disk, in the voter set?"""
-        return self.voters.is_voter(self.identity)
+    def _note_voters(self) -> None:
+        """The newest voter set in the log may be another one now: it is in force at once."""
+        self.voters = self.voter_history.latest
+        self.is_voter = self.voters.is_voter(self.identity)
 
     @property
     def may_campaign(self) -> bool:

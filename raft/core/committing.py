@@ -91,34 +91,45 @@ class Committing(Following):
         One `Append` for all of them; Fetches that wait for data are answered behind it.
         """
         effects, log, book = self._effects, self.log, self._leading
+        base_offset = end_offset = log.end_offset
         appended: list[Batch] = []
+        size_bytes = 0
         for proposal in event.proposals:
-            error = self._judge_proposal(proposal, book)
-            if error is not ErrorCode.NONE or book is None:
+            error = self._judge_proposal(proposal, book, end_offset, size_bytes)
+            if error is not ErrorCode.NONE:
                 effects.append(Refused(proposal.token, error))
                 continue
-            epoch, base_offset = book.epoch, log.end_offset
-            end_offset, size_bytes = base_offset, 0
-            for count, batch_bytes, data in proposal.batches:
-                start, end_offset = end_offset, Offset(end_offset + count)
+            token, epoch, _, batches = proposal
+            first_offset = end_offset
+            for count, batch_bytes, data in batches:
+                start_offset, end_offset = end_offset, Offset(end_offset + count)
+                appended.append(Batch(start_offset, end_offset, epoch, batch_bytes, data))
                 size_bytes += batch_bytes
-                appended.append(Batch(start, end_offset, epoch, batch_bytes, data))
-            log.append(base_offset, end_offset, epoch)
+            effects.append(Accepted(token, epoch, first_offset, end_offset))
+        if appended and book is not None:
+            log.append(base_offset, end_offset, book.epoch)
             book.charge(end_offset, size_bytes)
-            effects.append(Accepted(proposal.token, epoch, base_offset, end_offset))
-        if appended:
             effects.append(Append(tuple(appended), log.generation))
-            self._answer_parked()
+            if book.parked:
+                self._answer_parked()
 
-    def _judge_proposal(self, proposal: Proposal, book: LeaderBook | None) -> ErrorCode:
-        if book is None or not book.announced or proposal.epoch != book.epoch:
+    def _judge_proposal(
+        self,
+        proposal: Proposal,
+        book: LeaderBook | None,
+        end_offset: Offset,
+        size_bytes: int,
+    ) -> ErrorCode:
+        """Args: end_offset, size_bytes: of the log, and of this step's appends, so far."""
+        _, epoch, expected, batches = proposal
+        if book is None or not book.announced or epoch != book.epoch:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        expected = proposal.expected_end_offset
-        if expected is not None and expected != self.log.end_offset:
+        if not batches or (expected is not None and expected != end_offset):
             return ErrorCode.INVALID_REQUEST
-        if not proposal.batches or any(batch.record_count < 1 for batch in proposal.batches):
-            return ErrorCode.INVALID_REQUEST
-        if book.uncommitted_bytes >= self.config.max_uncommitted_bytes:
+        for batch in batches:
+            if batch.record_count < 1:
+                return ErrorCode.INVALID_REQUEST
+        if book.uncommitted_bytes + size_bytes >= self.config.max_uncommitted_bytes:
             return ErrorCode.THROTTLING_QUOTA_EXCEEDED
         return ErrorCode.NONE
 

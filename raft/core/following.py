@@ -243,6 +243,7 @@ class Following(Voting):
             return
         self.log.truncate(point)
         self.voter_history.truncate(point)
+        self._note_voters()
         self._effects.append(Truncate(point, self.log.generation))
 
     def _truncation_point(self, diverging: EpochEnd) -> Offset:

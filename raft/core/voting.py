@@ -176,8 +176,10 @@ class Voting(QuorumBase):
     def _on_vote_request(self, connection: int, correlation: int, request: VoteRequest) -> None:
         """Answer whether `candidate` gets, or would get, our vote.
 
-        1. Refuse what is not meant for us (INCONSISTENT_CLUSTER_ID, INVALID_VOTER_KEY) or
-           contradicts itself (INVALID_REQUEST).
+        1. Refuse what is not meant for us (INCONSISTENT_CLUSTER_ID, INVALID_VOTER_KEY), contradicts
+           itself (INVALID_REQUEST), or comes from no voter (INCONSISTENT_VOTER_SET): with static
+           voters nobody else can win, and strangers must not drive the epoch up. (Upstream, whose
+           voters may not know the newest set, lets anybody ask.)
         2. Refuse an older epoch (FENCED_LEADER_EPOCH); a newer one is ours from now on.
         3. Decide, and make a binding vote ours; the gate holds the answer until it is durable.
         """
@@ -185,6 +187,9 @@ class Voting(QuorumBase):
         if error is ErrorCode.NONE and not self._makes_sense(request):
             self._fault(request.candidate.id, f"vote request contradicts itself: {request}")
             error = ErrorCode.INVALID_REQUEST
+        if error is ErrorCode.NONE and request.candidate.id not in self.voters:
+            self._fault(request.candidate.id, "asks for votes but is no voter")
+            error = ErrorCode.INCONSISTENT_VOTER_SET
         if error is ErrorCode.NONE and request.epoch < self.epoch:
             error = ErrorCode.FENCED_LEADER_EPOCH
         granted = False

@@ -118,5 +118,7 @@ TestUpheaval.settings = settings(
     max_examples=60,
     stateful_step_count=40,
     deadline=None,
+    database=None,
+    derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],
 )

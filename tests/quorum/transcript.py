@@ -173,7 +173,8 @@ class Story:
             self.cluster._later(1, arrive)
 
     def do_hold_disk(self, node: str) -> None:
-        self.cluster.nodes[NodeId(int(node))].held = []
+        held = self.cluster.nodes[NodeId(int(node))]
+        held.held = held.held or []
 
     def do_release_disk(self, node: str) -> None:
         self.cluster.release_disk(NodeId(int(node)))

@@ -85,6 +85,7 @@ class Checker:
         self.intact: dict[int, bool] = {}  # by voter: its disk was not lost, or it caught up
         self.lost: dict[int, Ledger] = {}  # by voter: what its lost disk held
         self.leaders: dict[int, int] = {}
+        self.campaigns: dict[tuple[int, int], int] = {}  # (epoch, node) -> its life
         self.votes: dict[tuple[int, int], int] = {}
         self.named: dict[tuple[int, int], int] = {}  # (end offset, epoch) -> chain
         self.told_epoch: Counter[int] = Counter()
@@ -120,6 +121,11 @@ class Checker:
         """The disk said that it keeps the log up to `end`."""
         ledger = self.ledgers[node_id]
         ledger.durable_end = max(ledger.durable_end, min(end, ledger.end))
+
+    def damaged(self, node_id: int) -> None:
+        """What this disk promised to keep is wrong somewhere: no copy there counts any more."""
+        self.lost[node_id] = self.ledgers[node_id]
+        self.intact[node_id] = False
 
     def wiped(self, node_id: int) -> None:
         """The disk was lost."""
@@ -184,9 +190,11 @@ class Checker:
 
     def _holds(self, voter: int, end: int) -> bool:
         """On disk; or on a disk that was lost while its acknowledgement was on its way."""
-        ledger = self.ledgers[voter] if self.intact.get(voter, True) else self.lost[voter]
-        durable = ledger.durable_end >= end
-        return durable and ledger.chains.get(end) == self.committed.chains[end]
+        chain = self.committed.chains[end]
+        ledgers = [self.ledgers[voter]]
+        if not self.intact.get(voter, True):
+            ledgers.append(self.lost[voter])
+        return any(own.durable_end >= end and own.chains.get(end) == chain for own in ledgers)
 
     # -- roles -----------------------------------------------------------------------------------
 
@@ -252,6 +260,9 @@ class Checker:
             self.says(process, request.epoch)
             if not request.pre_vote:
                 self._votes(process, request.epoch, node_id)
+                life = process.machine.lives
+                first = self.campaigns.setdefault((request.epoch, node_id), life)
+                assert first == life, f"{process} campaigns again in epoch {request.epoch}"
         elif isinstance(request, BeginQuorumEpochRequest):
             self.says(process, request.epoch)
             self.leads(process, request.epoch)

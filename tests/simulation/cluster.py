@@ -301,15 +301,31 @@ class Cluster:
             machine.process.clock_jumped()
 
     def _lose_disk(self, machine: Machine, _: Fault) -> None:
+        if self._may_lose(machine):
+            machine.must_stay_down_us = 3 * self.plan.election_timeout_ms * MS
+            machine.lose_disk()
+
+    def _may_lose(self, machine: Machine) -> bool:
         """If a majority of intact voters remains, as DESIGN §11.2 asks."""
         voter = machine.node_id <= self.plan.voters
         intact = sum(map(self._intact, self.machines[: self.plan.voters]))
         if voter and (not self._intact(machine) or intact <= self.checker.majority):
+            return False
+        return machine.process is not None  # else somebody is about to start it
+
+    def _damage(self, machine: Machine, fault: Fault) -> None:
+        """The process is killed, and a bit of what its disk had promised to keep is wrong."""
+        process = machine.process
+        if process is None or not self._may_lose(machine):
             return
-        if machine.process is None:
-            return  # somebody is about to start it
-        machine.must_stay_down_us = 3 * self.plan.election_timeout_ms * MS
-        machine.lose_disk()
+        place = machine.batches_on_disk(0, process.log.recovery_point)
+        if place:
+            path, start, end = place[fault.amount % len(place)]
+            machine.must_stay_down_us = 0
+            self.checker.damaged(machine.node_id)
+            machine.damaged = True
+            machine.kill()
+            machine.disk.flip_bit(path, start + fault.amount % (end - start), fault.amount % 8)
 
     def _resign(self, machine: Machine, _: Fault) -> None:
         if machine.process is not None:
@@ -338,6 +354,7 @@ FAULTS: Final[dict[str, Callable[[Cluster, Machine, Fault], None]]] = {
     "slow disk": Cluster._slow_disk,
     "clock jump": Cluster._jump,
     "lose disk": Cluster._lose_disk,
+    "damage": Cluster._damage,
     "resign": Cluster._resign,
     "shutdown": Cluster._shut_down,
 }

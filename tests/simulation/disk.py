@@ -247,7 +247,7 @@ class SimulatedDisk:
     def flip_bit(self, path: Path, position: int, bit: int = 0) -> None:
         """Damage a byte, on the disk and in the cache."""
         content = self._names[path]
-        assert not content.pending, f"{path}: flip bits of what was flushed"
+        assert position < len(content.durable), f"{path}: flip bits of what was flushed"
         content.now[position] ^= 1 << bit
         content.durable[position] ^= 1 << bit
 

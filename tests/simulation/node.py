@@ -11,6 +11,7 @@ at any change of its disk, and in between.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -60,15 +61,16 @@ from raft.core.messages import FetchRequest, Request, Response
 from raft.core.quorum import Quorum
 from raft.core.roles import ElectionState
 from raft.core.voters import ReplicaKey, VoterSet, VoterSetHistory
-from raft.segments.errors import DiskFullError, FlushFailedError, StorageError
+from raft.segments.errors import CorruptLogError, DiskFullError, FlushFailedError, StorageError
 from raft.segments.files import replace_file
 from raft.segments.log import Log, LogConfig
 from raft.segments.properties import QuorumState, read_quorum_state, write_quorum_state
 from raft.wire_fetch import Run
-from records.batch import Batch, ControlType
+from records.batch import CRC_START, Batch, ControlType, iter_batches
 from records.batch_writer import build_control_batch, stamp
 from records.codec import encode_message
 from records.control import LeaderChangeMessage, Voter
+from records.errors import RecordError
 from records.types import Epoch, NodeId, Offset
 from tests.simulation.checks import Checker, Ledger
 from tests.simulation.disk import PowerLoss, SimulatedDisk
@@ -151,6 +153,7 @@ class Machine:
         self.disks_lost = 0
         self.lives = 0
         self.lost_power = False
+        self.damaged = False  # the disk holds other bytes than it promised to
         self.must_stay_down_us = 0  # after its disk was lost
         self.killed_after: int | None = None  # effects until the process is killed
         self.power_after: int | None = None  # effects until the power fails
@@ -209,6 +212,7 @@ class Machine:
         if self.process is not None:
             self.kill()
         self.disks_lost += 1
+        self.damaged = False
         self.disk = SimulatedDisk()
         self.shared.checker.wiped(self.node_id)
         self.shared.checker.rare["recovering voters"] += 1
@@ -228,7 +232,36 @@ class Machine:
             self.shared.network.powered[self.node_id] = False
             self.disk.crash(self.random)
             self.lost_power = True
+            if self.random.random() < 0.2:
+                self._flip_a_bit_of_the_tail()
         self.shared.died(self)
+
+    def batches_on_disk(self, start: int, end: int) -> list[tuple[Path, int, int]]:
+        """Where the batches of [start, end) lie: path, first and last byte (exclusive) of each.
+
+        Only of the bytes that its checksum covers: base offset and epoch of a batch are not, and
+        a wrong bit in its epoch is wrong for ever, in our log as in upstream's.
+        """
+        places: list[tuple[Path, int, int]] = []
+        for name in self.disk.listdir(DIRECTORY):
+            path = DIRECTORY / name
+            if path.suffix != ".log":
+                continue
+            with contextlib.suppress(RecordError):  # a torn tail
+                for batch in iter_batches(self.disk.content(path)):
+                    if batch.header.base_offset >= start and batch.header.end_offset <= end:
+                        last = batch.position + batch.header.size_bytes
+                        places.append((path, batch.position + CRC_START, last))
+        return places
+
+    def _flip_a_bit_of_the_tail(self) -> None:
+        """Sectors that were being written when the power went may hold anything."""
+        durable_end = self.shared.checker.ledgers[self.node_id].durable_end
+        tail = self.batches_on_disk(durable_end, 1 << 62)
+        if tail:
+            path, start, end = self.random.choice(tail)
+            self.disk.flip_bit(path, self.random.randrange(start, end), self.random.randrange(8))
+            self.shared.checker.rare["bits flipped in the tail"] += 1
 
     @staticmethod
     def stored(log: Log, offset: Offset = ORIGIN, end: int | None = None) -> Iterator[Batch]:
@@ -332,8 +365,12 @@ class Process:
             self._inbox = []
 
     def resume(self) -> None:
-        """SIGCONT: everything that happened meanwhile happens now."""
+        """SIGCONT: everything that happened meanwhile happens now; the timer anywhere among it."""
         inbox, self._inbox = self._inbox or [], None
+        ticks = [event for event in inbox if isinstance(event, Tick)]
+        inbox = [event for event in inbox if not isinstance(event, Tick)]
+        for tick in ticks:
+            inbox.insert(self.machine.random.randrange(len(inbox) + 1), tick)
         for event in inbox:
             self.handle(event)
 
@@ -349,6 +386,11 @@ class Process:
             self.machine.power_off()
         except Killed:
             self.machine.kill()
+        except CorruptLogError:
+            if not self.machine.damaged:
+                raise
+            self.checker.rare["damaged disks replaced"] += 1
+            self.machine.lose_disk()
         except FlushFailedError:
             self.checker.rare["failed flushes"] += 1
             self.machine.kill()
@@ -495,9 +537,7 @@ class Process:
             self.guard(self._flush, end, generation)
 
     def _flush(self, end: Offset, generation: int) -> None:
-        self.log.flush()
-        if generation == self._generation:
-            self.checker.flushed(self.node_id, end)
+        self.checker.flushed(self.node_id, self.log.flush())
         self._worked(AppendDurable(end, generation))
 
     def _worked(self, event: Event) -> None:

@@ -70,6 +70,7 @@ KINDS: Final[dict[str, int]] = {
     "slow disk": 6,
     "clock jump": 4,
     "lose disk": 5,
+    "damage": 3,
     "resign": 3,
     "shutdown": 3,
 }

@@ -89,6 +89,10 @@ class Epochs:
             del self._entries[count:]
             self.dirty = True
 
+    def clear(self) -> None:
+        """Forget everything: the log is empty."""
+        self.truncate_to(0)
+
     def drop_before(self, start_offset: Offset) -> None:
         """The log now starts at `start_offset`: the epoch in force there starts there, too."""
         i = bisect_right(self._entries, start_offset, key=lambda entry: entry.start_offset)

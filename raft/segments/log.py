@@ -20,7 +20,6 @@ Source: KIP-595, Log; DESIGN §5; org.apache.kafka.storage.internals.log.Unified
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable
@@ -28,17 +27,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from raft.segments.epochs import Epochs, EpochStart, write_epochs
+from raft.segments.durability import Durability, storage_error
+from raft.segments.epochs import Epochs, EpochStart
 from raft.segments.errors import (
-    DiskFullError,
-    FlushFailedError,
     LogFailedError,
     OffsetOutOfRangeError,
-    StorageError,
     UnexpectedBatchError,
     WriteFailedError,
 )
-from raft.segments.files import NO_ROOM, FileSystem, Mode
+from raft.segments.files import FileSystem, Mode
 from raft.segments.recovery import recover, start_over
 from raft.segments.recovery_point import LogState, RecoveryPointFile
 from raft.segments.scan import NO_EPOCH, Advance
@@ -92,18 +89,20 @@ class Log:
         self.directory = directory
         self.config = config
         self._files = files
-        self._clock = clock
         self._segments = segments
         self._bases = [segment.base_offset for segment in segments]
         self._epochs = epochs
-        self._state_file = state_file
         self._log_end_offset = end_offset
-        self._flushed_end_offset = end_offset
-        self._unflushed = [segments[-1]]  # those with bytes a flush must still cover, in order
-        self._names_unflushed = False  # a segment was created since the directory was synced
-        self._recorded_at = clock()
-        self._flushing = threading.RLock()  # also held by whatever deletes bytes
-        self._failure: StorageError | None = None
+        self._durability = Durability(
+            files,
+            directory,
+            state_file=state_file,
+            epochs=epochs,
+            active=segments[-1],
+            end_offset=end_offset,
+            interval_ms=config.recovery_point_interval_ms,
+            clock=clock,
+        )
 
     # --- opening and closing -----------------------------------------------------------------
 
@@ -170,27 +169,24 @@ class Log:
 
         Raises:  FlushFailedError.
         """
-        try:
-            if self._failure is None:
-                self.flush()
-                with self._flushing:
+        durability = self._durability
+        with durability.lock:
+            try:
+                if not durability.failed:
+                    durability.flush(self._log_end_offset)
                     self._segments[-1].seal()  # as upstream's close: the next roll finds it done
-                    self._record(())
-        finally:
-            self._failure = self._failure or LogFailedError(
-                path=self.directory, reason="the log is closed"
-            )
-            with self._flushing:
+                    durability.record()
+            finally:
+                durability.close()
                 for segment in self._segments:
                     segment.close()
-                self._state_file.close()
 
     # --- positions ---------------------------------------------------------------------------
 
     @property
     def log_start_offset(self) -> Offset:
         """The first offset that may be read (inclusive)."""
-        return self._state_file.state.log_start_offset
+        return self._durability.state.log_start_offset
 
     @property
     def log_end_offset(self) -> Offset:
@@ -200,12 +196,12 @@ class Log:
     @property
     def flushed_end_offset(self) -> Offset:
         """Everything below survives a power loss."""
-        return self._flushed_end_offset
+        return self._durability.flushed_end_offset
 
     @property
     def recovery_point(self) -> Offset:
         """Everything below is durably known to be durable."""
-        return self._state_file.state.recovery_point
+        return self._durability.state.recovery_point
 
     @property
     def last_epoch(self) -> Epoch | None:
@@ -243,7 +239,7 @@ class Log:
                  the log; DiskFullError, WriteFailedError: nothing was appended, the log stays as
                  it was; LogFailedError after an earlier failure.
         """
-        self._check_usable()
+        self._durability.check()
         assert len(data), "an append of nothing"
         if len(data) > self.config.segment_bytes and parse_header(data).size_bytes < len(data):
             return self._append_each(data)
@@ -305,12 +301,11 @@ class Log:
         try:
             segment = self._create_segment(self._log_end_offset)
         except OSError as error:
-            raise self._storage_error(self.directory, error) from error
+            raise storage_error(self.directory, error) from error
         sealed = self._segments[-1]
         sealed.seal()
         segment.tail = segment.tail._replace(epoch=sealed.tail.epoch)
-        self._names_unflushed = True
-        self._unflushed.append(segment)  # before any of its bytes can be counted by a flush
+        self._durability.created(segment)
         self._segments.append(segment)
         self._bases.append(segment.base_offset)
         logger.info("log=%s action=roll base_offset=%d", self.directory, segment.base_offset)
@@ -335,9 +330,11 @@ class Log:
             segment.file.truncate(segment.size_bytes)
             segment.file.fdatasync()
         except OSError as second:
-            self._fail(LogFailedError(path=segment.path, reason=f"{error}; then {second}"))
+            self._durability.fail(
+                LogFailedError(path=segment.path, reason=f"{error}; then {second}")
+            )
         logger.error("log=%s action=append_failed reason=%r", segment.path, str(error))
-        raise self._storage_error(segment.path, error) from error
+        raise storage_error(segment.path, error) from error
 
     # --- flushing ----------------------------------------------------------------------------
 
@@ -346,62 +343,18 @@ class Log:
 
         Raises:  FlushFailedError: the process must end. LogFailedError after an earlier failure.
         """
-        with self._flushing:
-            self._check_usable()
-            end = self._log_end_offset  # first: every byte below it is in `unflushed` already
-            unflushed = tuple(self._unflushed)
-            if end == self._flushed_end_offset and not self._names_unflushed:
-                return end
-            try:
-                for segment in unflushed:
-                    segment.file.fdatasync()
-                if self._names_unflushed:
-                    self._names_unflushed = False
-                    self._files.fsync_directory(self.directory)
-            except OSError as error:
-                self._fail(FlushFailedError(path=self.directory, reason=str(error)))
-            del self._unflushed[: len(unflushed) - 1]
-            self._flushed_end_offset = end
-            rolled = unflushed[:-1]
-            elapsed_ms = (self._clock() - self._recorded_at) * 1000
-            if rolled or elapsed_ms >= self.config.recovery_point_interval_ms:
-                self._record(rolled)
-            return end
+        with self._durability.lock:
+            return self._durability.flush(self._log_end_offset)
 
     def record_recovery_point(self) -> None:
         """Record durably what has been flushed, if it is news. Any thread.
 
         Raises:  FlushFailedError, LogFailedError.
         """
-        with self._flushing:
-            self._check_usable()
-            if self._flushed_end_offset != self.recovery_point:
-                self._record(())
-
-    def _record(self, rolled: tuple[Segment, ...]) -> None:
-        """Move the recovery point to the flushed end. Held: `_flushing`.
-
-        Everything that is not scanned below it must be durable first: the indexes of rolled
-        segments and the epochs. If there is no room for those, the point just stays where it is.
-        """
-        self._recorded_at = self._clock()
-        end = self._flushed_end_offset
-        try:
-            for segment in rolled:
-                segment.write_indexes(durably=True)
-            self._segments[-1].write_indexes(durably=False)
-            if self._epochs.dirty:
-                self._epochs.dirty = False  # before the copy: a later change sets it again
-                self._write_epochs()
-            self._state_file.write(self._state_file.state._replace(recovery_point=end))
-        except OSError as error:
-            self._epochs.dirty = True
-            if error.errno not in NO_ROOM:
-                self._fail(FlushFailedError(path=self.directory, reason=str(error)))
-            logger.error("log=%s action=keep_recovery_point reason=%r", self.directory, str(error))
-
-    def _write_epochs(self) -> None:
-        write_epochs(self._files, self.directory, self._epochs.entries)
+        with self._durability.lock:
+            self._durability.check()
+            if self.flushed_end_offset != self.recovery_point:
+                self._durability.record()
 
     # --- reading -----------------------------------------------------------------------------
 
@@ -448,8 +401,8 @@ class Log:
         Raises:  OffsetOutOfRangeError below the log start; WriteFailedError, DiskFullError,
                  LogFailedError (a log cut half way refuses further writes).
         """
-        with self._flushing:
-            self._check_usable()
+        with self._durability.lock:
+            self._durability.check()
             if offset >= self._log_end_offset:
                 return self._log_end_offset
             if offset < self.log_start_offset:
@@ -468,25 +421,22 @@ class Log:
             try:
                 self._truncate(keep, position, end)
             except OSError as error:
-                self._fail(LogFailedError(path=segment.path, reason=f"truncation: {error}"))
+                failure = LogFailedError(path=segment.path, reason=f"truncation: {error}")
+                self._durability.fail(failure)
             logger.info("log=%s action=truncate end_offset=%d", self.directory, end)
             return end
 
     def _truncate(self, keep: int, position: int, end: Offset) -> None:
         """The steps, in the one order that is safe to crash in. Raises OSError."""
-        state = self._state_file.state
-        if state.recovery_point > end:
-            self._state_file.write(state._replace(recovery_point=end))
+        self._durability.lower(end)
         self._log_end_offset = end
-        self._flushed_end_offset = min(self._flushed_end_offset, end)
         while len(self._segments) > keep:
             self._segments.pop().delete()
             self._bases.pop()
-        self._files.fsync_directory(self.directory)
-        self._names_unflushed = False
+        self._durability.sync_names()
         segment = self._segments[-1]
         segment.truncate_to(position, end)
-        self._unflushed = [s for s in self._unflushed if s in self._segments] or [segment]
+        self._durability.keep_only(self._segments)
         self._epochs.truncate_to(end)
         last_epoch = self._epochs.last
         segment.tail = segment.tail._replace(epoch=NO_EPOCH if last_epoch is None else last_epoch)
@@ -496,20 +446,21 @@ class Log:
 
         Raises:  LogFailedError; the next open finishes what was begun.
         """
-        with self._flushing:
-            self._check_usable()
+        with self._durability.lock:
+            self._durability.check()
             try:
-                self._state_file.write(LogState(offset, offset, resetting=True))
+                state_file = self._durability.begin_reset(offset)
                 for segment in self._segments:
                     segment.close()
-                start_over(self._files, self.directory, self._state_file)
-                segment = self._create_segment(offset)
+                start_over(self._files, self.directory, state_file)
+                active = self._create_segment(offset)
             except OSError as error:
-                self._fail(LogFailedError(path=self.directory, reason=f"reset: {error}"))
-            self._segments, self._bases, self._unflushed = [segment], [offset], [segment]
-            self._epochs = Epochs()
-            self._log_end_offset = self._flushed_end_offset = offset
-            self._names_unflushed = False
+                failure = LogFailedError(path=self.directory, reason=f"reset: {error}")
+                self._durability.fail(failure)
+            self._segments, self._bases = [active], [offset]
+            self._epochs.clear()
+            self._log_end_offset = offset
+            self._durability.restart(active, offset)
             logger.info("log=%s action=reset start_offset=%d", self.directory, offset)
 
     def drop_prefix(self, new_start_offset: Offset) -> int:
@@ -519,27 +470,26 @@ class Log:
         present start does nothing.
         Raises:  OffsetOutOfRangeError past the flushed end; WriteFailedError, DiskFullError.
         """
-        with self._flushing:
-            self._check_usable()
+        with self._durability.lock:
+            self._durability.check()
             if new_start_offset <= self.log_start_offset:
                 return 0
-            if new_start_offset > self._flushed_end_offset:
+            if new_start_offset > self.flushed_end_offset:
                 raise OffsetOutOfRangeError(
                     offset=new_start_offset,
                     log_start_offset=self.log_start_offset,
-                    log_end_offset=self._flushed_end_offset,
+                    log_end_offset=self.flushed_end_offset,
                 )
-            recovery_point = max(self.recovery_point, new_start_offset)
             try:
-                self._state_file.write(LogState(new_start_offset, recovery_point))
+                self._durability.raise_start(new_start_offset)
                 dropped = 0
                 while len(self._bases) > 1 and self._bases[1] <= new_start_offset:
                     self._segments[0].delete()
                     del self._segments[0], self._bases[0]
                     dropped += 1
             except OSError as error:
-                raise self._storage_error(self.directory, error) from error
-            self._unflushed = [s for s in self._unflushed if s in self._segments]
+                raise storage_error(self.directory, error) from error
+            self._durability.keep_only(self._segments)
             self._epochs.drop_before(new_start_offset)
             logger.info(
                 "log=%s action=drop_prefix start_offset=%d segments=%d",
@@ -548,19 +498,3 @@ class Log:
                 dropped,
             )
             return dropped
-
-    # --- failing -----------------------------------------------------------------------------
-
-    def _check_usable(self) -> None:
-        if self._failure is not None:
-            raise LogFailedError(path=self.directory, reason=str(self._failure))
-
-    def _fail(self, failure: StorageError) -> None:
-        """Refuse all writes from now on, and raise."""
-        self._failure = failure
-        logger.critical("log=%s action=fail reason=%r", self.directory, str(failure))
-        raise failure
-
-    def _storage_error(self, path: Path, error: OSError) -> StorageError:
-        kind = DiskFullError if error.errno in NO_ROOM else WriteFailedError
-        return kind(path=path, reason=str(error))

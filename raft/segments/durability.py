@@ -1,0 +1,185 @@
+"""What of a log is on the disk, and what is known to be: the half that two threads share.
+
+`Log` appends on its owner's thread; `flush` runs in another at the same time. All they share is
+here: which segments have bytes that no flush has covered, how far a flush has got, the recovery
+point, and whether the log has failed. The lock is held by a flush and by whatever deletes bytes,
+never by an append: an append only adds to the end of `unflushed` and moves the log end *after*
+that, each in one step of the interpreter, so a flush that reads the end first misses nothing below.
+
+Source: DESIGN §5 (Durability barriers, Recovery point).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from raft.segments.epochs import Epochs, write_epochs
+from raft.segments.errors import (
+    DiskFullError,
+    FlushFailedError,
+    LogFailedError,
+    StorageError,
+    WriteFailedError,
+)
+from raft.segments.files import NO_ROOM, FileSystem
+from raft.segments.recovery_point import LogState, RecoveryPointFile
+from raft.segments.segment import Segment
+from records.types import Offset
+
+logger = logging.getLogger(__name__)
+
+
+class Durability:
+    """The flushed end, the recovery point, and the failure after which neither moves again."""
+
+    def __init__(
+        self,
+        files: FileSystem,
+        directory: Path,
+        *,
+        state_file: RecoveryPointFile,
+        epochs: Epochs,
+        active: Segment,
+        end_offset: Offset,
+        interval_ms: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._state_file = state_file
+        self._epochs = epochs
+        self._interval_ms = interval_ms
+        self._clock = clock
+        self._recorded_at = clock()
+        self._failure: StorageError | None = None
+        self._names_unflushed = False  # a segment was created since the directory was synced
+        self.unflushed = [active]  # segments a flush must still cover, in order; the active last
+        self.flushed_end_offset = end_offset
+        self.lock = threading.RLock()
+
+    @property
+    def state(self) -> LogState:
+        """What is recorded: log start, recovery point."""
+        return self._state_file.state
+
+    # --- moving forward --------------------------------------------------------------------------
+
+    def created(self, segment: Segment) -> None:
+        """A new active segment: call before any of its bytes are counted in the log end."""
+        self._names_unflushed = True
+        self.unflushed.append(segment)
+
+    def flush(self, end: Offset) -> Offset:
+        """Make durable everything below `end`, which was read under the lock; held by the caller.
+
+        Raises:  FlushFailedError, LogFailedError.
+        """
+        self.check()
+        unflushed = tuple(self.unflushed)
+        if end == self.flushed_end_offset and not self._names_unflushed:
+            return end
+        try:
+            for segment in unflushed:
+                segment.file.fdatasync()
+            if self._names_unflushed:
+                self._names_unflushed = False  # before the sync: a roll meanwhile sets it again
+                self._files.fsync_directory(self._directory)
+        except OSError as error:
+            self.fail(FlushFailedError(path=self._directory, reason=str(error)))
+        rolled = unflushed[:-1]
+        del self.unflushed[: len(rolled)]
+        self.flushed_end_offset = end
+        if rolled or (self._clock() - self._recorded_at) * 1000 >= self._interval_ms:
+            self.record(rolled)
+        return end
+
+    def record(self, rolled: tuple[Segment, ...] = ()) -> None:
+        """Move the recovery point to the flushed end; the lock is held by the caller.
+
+        Everything that is not scanned below it must be durable first: the indexes of rolled
+        segments and the epochs. If there is no room for those, the point just stays where it is.
+        Raises:  FlushFailedError.
+        """
+        self._recorded_at = self._clock()
+        end = self.flushed_end_offset
+        try:
+            for segment in rolled:
+                segment.write_indexes(durably=True)
+            self.unflushed[-1].write_indexes(durably=False)
+            if self._epochs.dirty:
+                self._epochs.dirty = False  # before the copy: a later change sets it again
+                write_epochs(self._files, self._directory, self._epochs.entries)
+            if end != self.state.recovery_point:
+                self._state_file.write(self.state._replace(recovery_point=end))
+        except OSError as error:
+            self._epochs.dirty = True
+            if error.errno not in NO_ROOM:
+                self.fail(FlushFailedError(path=self._directory, reason=str(error)))
+            logger.error("log=%s action=keep_recovery_point reason=%r", self._directory, str(error))
+
+    # --- moving back and starting over: the lock is held by the caller ---------------------------
+
+    def lower(self, end: Offset) -> None:
+        """Nothing above `end` is promised any more, durably. Raises OSError."""
+        if self.state.recovery_point > end:
+            self._state_file.write(self.state._replace(recovery_point=end))
+        self.flushed_end_offset = min(self.flushed_end_offset, end)
+
+    def raise_start(self, start: Offset) -> None:
+        """The log starts at `start` now, durably. Raises OSError."""
+        recovery_point = max(self.state.recovery_point, start)
+        self._state_file.write(LogState(start, recovery_point))
+
+    def begin_reset(self, start: Offset) -> RecoveryPointFile:
+        """Everything is to be deleted, durably said so. Raises OSError."""
+        self._state_file.write(LogState(start, start, resetting=True))
+        return self._state_file
+
+    def restart(self, active: Segment, start: Offset) -> None:
+        """A reset is done: one empty segment, everything in it durable."""
+        self.unflushed = [active]
+        self.flushed_end_offset = start
+        self._names_unflushed = False
+
+    def keep_only(self, segments: list[Segment]) -> None:
+        """Others were deleted; the last of these is active."""
+        kept = [segment for segment in self.unflushed if segment in segments]
+        self.unflushed = kept or [segments[-1]]
+
+    def sync_names(self) -> None:
+        """Make creations and deletions so far durable. Raises OSError."""
+        self._files.fsync_directory(self._directory)
+        self._names_unflushed = False
+
+    # --- failing ---------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raises LogFailedError after a failure or after `close`."""
+        if self._failure is not None:
+            raise LogFailedError(path=self._directory, reason=str(self._failure))
+
+    @property
+    def failed(self) -> bool:
+        return self._failure is not None
+
+    def fail(self, failure: StorageError) -> NoReturn:
+        """Refuse all writes from now on, and raise."""
+        self._failure = failure
+        logger.critical("log=%s action=fail reason=%r", self._directory, str(failure))
+        raise failure
+
+    def close(self) -> None:
+        """Refuse all writes from now on."""
+        if self._failure is None:
+            self._failure = LogFailedError(path=self._directory, reason="the log is closed")
+        self._state_file.close()
+
+
+def storage_error(path: Path, error: OSError) -> StorageError:
+    """The failure of a write, by whose fault it is: the disk is full, or something else."""
+    kind = DiskFullError if error.errno in NO_ROOM else WriteFailedError
+    return kind(path=path, reason=str(error))

@@ -1,0 +1,35 @@
+"""What the driver promises the core, without sockets."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from raft.core.effects import Effect
+from raft.driver.drafts import new_batch, place
+from raft.driver.group import _CARRY_OUT
+from raft.interfaces import Draft
+from records.batch import iter_batches
+from records.batch_writer import build_value_batch
+from records.types import Epoch, Offset
+
+
+def test_every_effect_is_carried_out_by_somebody() -> None:
+    assert set(get_args(Effect)) == set(_CARRY_OUT)
+
+
+def test_a_draft_of_many_batches_is_placed_in_order() -> None:
+    """Offsets and epoch are outside the checksum: the batches stay sound."""
+    batches = [
+        build_value_batch([b"v"] * count, base_offset=0, leader_epoch=-1, timestamp=0)
+        for count in (1, 3, 2)
+    ]
+    draft = Draft(batches, (1, 3, 2))
+    assert new_batch(draft).record_count == 6
+    data = place(draft, Offset(40), Epoch(7))
+    headers = [batch.header for batch in iter_batches(data)]
+    assert [(h.base_offset, h.end_offset, h.leader_epoch) for h in headers] == [
+        (40, 41, 7),
+        (41, 44, 7),
+        (44, 46, 7),
+    ]
+    assert bytes(batches[0][:8]) == bytes(8)  # the proposer's own bytes are left alone

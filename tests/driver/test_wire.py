@@ -1,0 +1,220 @@
+"""The core's messages survive the wire, at every version; what is impossible does not pass."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raft import wire, wire_fetch
+from raft.core import messages as core
+from raft.core.errors import ErrorCode
+from raft.core.voters import Endpoint, ReplicaKey
+from raft.wire import Answering, BadRequestError, Group, GroupRef, UnexpectedAnswerError
+from raft.wire_fetch import FetchForm
+from records.batch_writer import build_value_batch
+from records.codec import decode_message, encode_message
+from records.rpc import API, fetch, quorum
+from records.types import METADATA_TOPIC_ID, Epoch, NodeId, Offset, OffsetAndEpoch
+
+GROUP = Group("__cluster_metadata", 0, METADATA_TOPIC_ID)
+REF = GroupRef("__cluster_metadata", 0)
+LEADER = Endpoint("CONTROLLER", "localhost", 9093)
+
+nodes = st.integers(0, 2**31 - 1).map(NodeId)
+epochs = st.integers(0, 2**31 - 1).map(Epoch)
+offsets = st.integers(0, 2**63 - 1).map(Offset)
+keys = st.builds(ReplicaKey, nodes, st.uuids())
+clusters = st.none() | st.text(max_size=30)
+errors = st.sampled_from(ErrorCode)
+
+requests = st.one_of(
+    st.builds(
+        core.VoteRequest, cluster_id=clusters, voter=st.none() | keys, candidate=keys,
+        epoch=epochs, last_epoch=epochs, end_offset=offsets, pre_vote=st.booleans(),
+    ),
+    st.builds(
+        core.BeginQuorumEpochRequest, cluster_id=clusters, voter=st.none() | keys,
+        leader_id=nodes, epoch=epochs,
+    ),
+    st.builds(
+        core.EndQuorumEpochRequest, cluster_id=clusters, leader_id=nodes, epoch=epochs,
+        preferred_candidates=st.lists(keys, max_size=3).map(tuple),
+    ),
+    st.just(core.DescribeQuorumRequest()),
+)  # fmt: skip
+responses = st.one_of(
+    st.builds(
+        core.VoteResponse, error=errors, leader_id=st.none() | nodes, epoch=epochs,
+        granted=st.booleans(),
+    ),
+    st.builds(
+        core.BeginQuorumEpochResponse, error=errors, leader_id=st.none() | nodes, epoch=epochs
+    ),
+    st.builds(
+        core.EndQuorumEpochResponse, error=errors, leader_id=st.none() | nodes, epoch=epochs
+    ),
+)  # fmt: skip
+
+
+def over_the_wire(message, version: int):
+    """Encoded and decoded again."""
+    return decode_message(type(message), encode_message(message, version), version)
+
+
+def latest(message) -> int:
+    return type(message).schema().versions.last
+
+
+@given(requests)
+def test_a_request_arrives_as_it_was_sent(request: core.Request) -> None:
+    message = wire.write_request(GROUP, request, (LEADER,))
+    assert wire.read_request(over_the_wire(message, latest(message))) == (REF, request)
+
+
+@given(responses)
+def test_an_answer_arrives_as_it_was_given(response: core.Response) -> None:
+    message = wire.write_response(response, Answering(GROUP, LEADER))
+    arrived = wire.read_response(over_the_wire(message, latest(message)))
+    if response.error is ErrorCode.INCONSISTENT_CLUSTER_ID:  # of the whole answer: no more is said
+        assert arrived.error is response.error
+    else:
+        assert arrived == response
+
+
+@pytest.mark.parametrize("version", range(2))
+def test_old_versions_carry_what_they_can(version: int) -> None:
+    """Before version 1 nobody has a directory; before version 2 there is no pre-vote."""
+    request = core.VoteRequest(
+        cluster_id="c", voter=ReplicaKey(NodeId(2), UUID(int=2)),
+        candidate=ReplicaKey(NodeId(1), UUID(int=1)),
+        epoch=Epoch(3), last_epoch=Epoch(2), end_offset=Offset(10),
+    )  # fmt: skip
+    _, arrived = wire.read_request(over_the_wire(wire.write_request(GROUP, request), version))
+    assert isinstance(arrived, core.VoteRequest)
+    assert (arrived.candidate.id, arrived.epoch, arrived.end_offset) == (1, 3, 10)
+    assert arrived.voter == (None if version == 0 else request.voter)
+
+
+@given(
+    st.builds(
+        core.FetchRequest, cluster_id=clusters, replica=keys, epoch=epochs, fetch_offset=offsets,
+        last_fetched_epoch=epochs, high_watermark=st.none() | offsets,
+        max_wait_ms=st.integers(0, 2**31 - 1), max_bytes=st.integers(0, 2**31 - 1),
+    ),
+    st.integers(12, 18),
+)  # fmt: skip
+def test_a_replicas_fetch_arrives_at_every_version(
+    request: core.FetchRequest, version: int
+) -> None:
+    message = over_the_wire(wire_fetch.write_fetch(GROUP, request, version), version)
+    ref, _ = wire_fetch.fetch_ref(message, version)
+    assert ref == GroupRef(GROUP.topic_id if version >= 13 else GROUP.topic, 0)
+    arrived = wire_fetch.read_fetch(message, version)
+    assert (arrived.replica.id, arrived.fetch_offset) == (request.replica.id, request.fetch_offset)
+    assert arrived.last_fetched_epoch == request.last_fetched_epoch
+    if version >= 17:
+        assert arrived.replica == request.replica
+    if version >= 18:
+        assert arrived == request
+    else:
+        assert arrived.high_watermark == core.MAX_OFFSET  # KIP-1166: never taken to be behind
+
+
+def test_fetched_neighbours_of_one_epoch_are_one_batch_for_the_core() -> None:
+    records = b"".join(
+        build_value_batch([b"x"], base_offset=offset, leader_epoch=epoch, timestamp=0)
+        for offset, epoch in ((5, 1), (6, 1), (7, 2), (8, 2))
+    )
+    runs = wire_fetch.read_batches(records)
+    assert [(run.base_offset, run.end_offset, run.epoch) for run in runs] == [(5, 7, 1), (7, 9, 2)]
+    assert b"".join(bytes(run.data.view) for run in runs) == records
+    gap = build_value_batch([b"x"], base_offset=20, leader_epoch=2, timestamp=0)
+    assert [run.end_offset for run in wire_fetch.read_batches(records + gap)] == [7, 9, 21]
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut"])
+def test_a_bad_batch_and_all_after_it_are_dropped(damage: str) -> None:
+    """KAFKA-18723: what is corrupt is fetched again, not appended."""
+    batches = [
+        build_value_batch([b"x" * 50], base_offset=offset, leader_epoch=1, timestamp=0)
+        for offset in range(3)
+    ]
+    if damage == "flip":
+        batches[1][80] ^= 1
+    records = b"".join(batches)
+    if damage == "cut":
+        records = records[: len(batches[0]) + 70]
+    (run,) = wire_fetch.read_batches(records)
+    assert (run.base_offset, run.end_offset) == (0, 1)
+
+
+def test_a_fetch_answer_says_at_most_one_thing() -> None:
+    to = Answering(GROUP, LEADER)
+    form = FetchForm("", GROUP.topic_id)
+    diverging = core.FetchResponse(
+        leader_id=NodeId(1), epoch=Epoch(4), high_watermark=Offset(7), log_start_offset=Offset(0),
+        diverging=core.EpochEnd(Epoch(2), Offset(5)),
+    )  # fmt: skip
+    message = over_the_wire(wire_fetch.write_fetch_response(diverging, to, form), 17)
+    assert wire_fetch.read_fetch_response(message) == diverging
+    snapshot = core.FetchResponse(
+        leader_id=NodeId(1), epoch=Epoch(4), high_watermark=Offset(7), log_start_offset=Offset(7),
+        snapshot_id=OffsetAndEpoch(Offset(7), Epoch(3)),
+    )  # fmt: skip
+    message = over_the_wire(wire_fetch.write_fetch_response(snapshot, to, form), 17)
+    assert wire_fetch.read_fetch_response(message) == snapshot
+    assert message.node_endpoints[0].host == "localhost"
+
+
+def test_a_request_about_two_groups_or_none_is_refused() -> None:
+    topic = quorum.DescribeQuorumRequest.TopicData
+    partition = topic.PartitionData(partition_index=0)
+    one = topic(topic_name="a", partitions=(partition,))
+    for topics in ((), (one, one), (topic(topic_name="a", partitions=(partition, partition)),)):
+        with pytest.raises(BadRequestError):
+            wire.read_request(quorum.DescribeQuorumRequest(topics=topics))
+
+
+@pytest.mark.parametrize("field", ["replica_epoch", "replica_id", "last_offset"])
+def test_negative_numbers_are_refused(field: str) -> None:
+    topic = quorum.VoteRequest.TopicData
+    numbers = {"replica_epoch": 1, "replica_id": 1, "last_offset_epoch": 1, "last_offset": 1}
+    numbers[field] = -2
+    vote = topic.PartitionData(partition_index=0, **numbers)
+    with pytest.raises(BadRequestError):
+        wire.read_request(quorum.VoteRequest(topics=(topic(topic_name="t", partitions=(vote,)),)))
+
+
+@pytest.mark.parametrize("key", [52, 53, 54, 55])
+def test_a_group_that_is_not_there_is_an_unknown_partition(key: int) -> None:
+    """And for whoever asked, a failed request: it will ask again."""
+    request = {
+        52: core.VoteRequest(
+            cluster_id=None, voter=None, candidate=ReplicaKey(NodeId(1)), epoch=Epoch(1),
+            last_epoch=Epoch(0), end_offset=Offset(0),
+        ),
+        53: core.BeginQuorumEpochRequest(
+            cluster_id=None, voter=None, leader_id=NodeId(1), epoch=Epoch(1)
+        ),
+        54: core.EndQuorumEpochRequest(
+            cluster_id=None, leader_id=NodeId(1), epoch=Epoch(1), preferred_candidates=()
+        ),
+        55: core.DescribeQuorumRequest(),
+    }[key]  # fmt: skip
+    message = wire.write_request(GROUP, request)
+    answer = wire.unknown_group(message, REF)
+    assert type(answer) is API[key].response
+    with pytest.raises(UnexpectedAnswerError):
+        wire.read_response(over_the_wire(answer, latest(answer)))
+
+
+def test_fetch_by_an_unknown_id_says_so() -> None:
+    ref = GroupRef(UUID(int=9), 0)
+    answer = wire_fetch.refuse_fetch(ref, FetchForm("", UUID(int=9)))
+    assert answer.responses[0].partitions[0].error_code == 100  # UNKNOWN_TOPIC_ID
+    with pytest.raises(UnexpectedAnswerError):
+        wire_fetch.read_fetch_response(over_the_wire(answer, 17))
+    assert isinstance(answer, fetch.FetchResponse)

@@ -12,7 +12,7 @@ import random
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,12 +22,12 @@ LOG4J: Final = Path(__file__).with_name("log4j2.properties")
 DUMP: Final = "org.apache.kafka.tools.DumpLogSegments"
 SHELL: Final = "org.apache.kafka.shell.MetadataShell"
 STORAGE: Final = "kafka.tools.StorageTool"
-QUORUM: Final = "org.apache.kafka.tools.MetadataQuorumCommand"
 NODE: Final = "kafka.Kafka"
 
 _CONTROL_RECORD: Final = "SnapshotFileReader Ignoring control record with type"
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 30.0
+WAIT_TIMEOUT_S: Final = 60.0
 POLL_INTERVAL_S: Final = 0.02
 
 _ENCODINGS: Final = ("file.encoding", "stdout.encoding", "sun.stdout.encoding")
@@ -199,6 +199,17 @@ def configure_node(
     properties = home / "server.properties"
     properties.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
     return Plan(kafka, node_id, home, ports, properties)
+
+
+def until(condition: Callable[[], bool], said: Callable[[], str]) -> None:
+    """Ask again and again, until it is so.
+
+    Raises:  AssertionError with what `said` says, if it is not so in time.
+    """
+    deadline = time.monotonic() + WAIT_TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {WAIT_TIMEOUT_S} s: {said()}"
+        time.sleep(POLL_INTERVAL_S)
 
 
 def _wait_until_listening(node: Node, port: int) -> None:

@@ -11,18 +11,15 @@ What no request to a 4.x controller brings about: FenceBroker, UnfenceBroker and
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
 from tests.interop.kafka_rpc import Connection, RpcError
-from tests.interop.kafka_run import Kafka, Plan, configure_node
+from tests.interop.kafka_run import Kafka, Plan, configure_node, until
 
 CLUSTER_ID: Final = "ZXNrZXIgaW50ZXJvcCAwMQ"
-WAIT_TIMEOUT_S: Final = 30.0
 SNAPSHOT_BYTES: Final = 6000
 
 _JAAS: Final = (
@@ -75,7 +72,7 @@ def write_static_voter_log(kafka: Kafka, home: Path) -> Path:
     plan.format(CLUSTER_ID)
     with plan.started(["CONTROLLER"]) as node:
         log = plan.directory / "__cluster_metadata-0" / f"{0:020}.log"
-        _until(lambda: log.exists() and log.stat().st_size > 1000, node.said)
+        until(lambda: log.exists() and log.stat().st_size > 1000, node.said)
     return plan.directory
 
 
@@ -100,7 +97,7 @@ def _second_life(plan: Plan) -> None:
     with plan.started(["PLAINTEXT"]) as node, Connection(node.ports["PLAINTEXT"]) as broker:
         for number in range(4):
             _create_topic(broker, f"more-{number}", partitions=12)
-        _until(lambda: len(list(node.metadata_log.glob("*[1-9].checkpoint"))) > 0, node.said)
+        until(lambda: len(list(node.metadata_log.glob("*[1-9].checkpoint"))) > 0, node.said)
 
 
 def _create_topic(broker: Connection, name: str, *, partitions: int, **more: Any) -> Any:
@@ -242,11 +239,4 @@ def _once_it_can(broker: Connection, name: str, version: int, **values: Any) -> 
             return False
         return True
 
-    _until(accepted, lambda: f"{refusal}")
-
-
-def _until(condition: Callable[[], bool], said: Callable[[], str]) -> None:
-    deadline = time.monotonic() + WAIT_TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {WAIT_TIMEOUT_S} s; Kafka said: {said()}"
-        time.sleep(0.02)
+    until(accepted, lambda: f"{refusal}")

@@ -12,6 +12,8 @@ from uuid import UUID
 
 import pytest
 
+from esker.config import load_config
+from esker.storage import format_storage
 from raft.segments.files import RealFileSystem
 from raft.segments.log import Log
 from raft.segments.properties import (
@@ -26,6 +28,8 @@ from records.batch import iter_batches, iter_records
 from records.batch_writer import build_value_batch
 from records.frame import decode_record, encode_record
 from records.metadata import (
+    BeginTransactionRecord,
+    EndTransactionRecord,
     FeatureLevelRecord,
     PartitionChangeRecord,
     PartitionRecord,
@@ -34,8 +38,10 @@ from records.metadata import (
 )
 from records.schema import MetadataRecord
 from records.types import METADATA_TOPIC_ID, Epoch, NodeId
+from snapshot.names import BOOTSTRAP_NAME
+from snapshot.reader import CheckpointReader
 from tests.interop.kafka_rpc import Connection
-from tests.interop.kafka_run import Kafka, configure_node
+from tests.interop.kafka_run import Kafka, configure_node, until
 from tests.interop.kafka_scenario import CLUSTER_ID
 from tests.interop.ours import TIMESTAMP, append_leader_change
 
@@ -120,12 +126,7 @@ def test_kafka_keeps_our_bytes_and_appends_to_them(continued: Path) -> None:
     appended = list(iter_batches(written, len(ours)))
     assert appended[0].header.is_control
     assert appended[0].header.leader_epoch > OUR_EPOCH
-    found = [
-        decode_record(record.value or b"")
-        for batch in appended
-        if not batch.header.is_control
-        for record in iter_records(batch)
-    ]
+    found = _metadata_records(written[len(ours) :])
     assert any(isinstance(r, RegisterBrokerRecord) and r.broker_id == NODE_ID for r in found)
     changes = [r for r in found if isinstance(r, PartitionChangeRecord) and r.topic_id == TOPIC_ID]
     assert changes[0].leader == NODE_ID, "Kafka elects a leader for our partition"
@@ -144,3 +145,34 @@ def test_our_log_opens_what_kafka_continued(continued: Path) -> None:
         assert state.leader_id == NODE_ID
     finally:
         log.close()
+
+
+def test_kafka_starts_in_a_directory_that_esker_formatted(kafka: Kafka, tmp_path: Path) -> None:
+    """From the same properties file, with the records of our bootstrap checkpoint."""
+    plan = configure_node(
+        kafka, tmp_path / "node", node_id=NODE_ID, roles="controller", dynamic_voters=False
+    )
+    config = load_config(plan.properties)
+    formatted = format_storage(config, CLUSTER_ID)
+    assert formatted.log_dir == plan.directory
+    log = plan.directory / "__cluster_metadata-0" / f"{0:020}.log"
+    with plan.started(["CONTROLLER"]) as node:
+        until(
+            lambda: log.exists() and EndTransactionRecord() in _metadata_records(log.read_bytes()),
+            node.said,
+        )
+    with CheckpointReader(FILES, plan.directory / BOOTSTRAP_NAME) as reader:
+        expected = [record for _, record in reader.records()]
+    written = _metadata_records(log.read_bytes())
+    start = written.index(BeginTransactionRecord(name="Bootstrap records")) + 1
+    assert written[start : start + len(expected)] == expected
+
+
+def _metadata_records(data: bytes) -> list[MetadataRecord]:
+    """The metadata records in a log's bytes; Kafka may be writing the last batch."""
+    return [
+        decode_record(record.value or b"")
+        for batch in iter_batches(data, allow_partial_tail=True)
+        if not batch.header.is_control
+        for record in iter_records(batch)
+    ]

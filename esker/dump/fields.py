@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
 from uuid import UUID
@@ -76,10 +76,12 @@ def to_json(value: Any, version: int) -> Any:
 def to_text(value: Any, version: int) -> str:
     """A field's value for people, on one line."""
     match value:
-        case None:
-            return "null"
         case bool():
             return "true" if value else "false"
+        case int() | float():
+            return str(value)
+        case None:
+            return "null"
         case str():
             return quoted(value)
         case UUID() | bytes() | bytearray() | memoryview():
@@ -87,14 +89,12 @@ def to_text(value: Any, version: int) -> str:
         case Message():
             return "{" + _pairs(fields_of(value, version), version) + "}"
         case dict():
-            return "{" + _pairs(iter(value.items()), version) + "}"
+            return "{" + _pairs(value.items(), version) + "}"
         case tuple() if hasattr(value, "_asdict"):
-            named = ((_camel(name), item) for name, item in value._asdict().items())
+            named = [(_camel(name), item) for name, item in value._asdict().items()]
             return "{" + _pairs(named, version) + "}"
-        case tuple() | list():
-            return "[" + ", ".join(to_text(item, version) for item in value) + "]"
         case _:
-            return str(value)
+            return "[" + ", ".join([to_text(item, version) for item in value]) + "]"
 
 
 def message_text(message: Message, version: int) -> str:
@@ -116,8 +116,8 @@ def quoted(text: str) -> str:
     return f'"{plain}"'
 
 
-def _pairs(fields: Iterator[tuple[str, Any]], version: int) -> str:
-    return " ".join(f"{name}={to_text(value, version)}" for name, value in fields)
+def _pairs(fields: Iterable[tuple[str, Any]], version: int) -> str:
+    return " ".join([f"{name}={to_text(value, version)}" for name, value in fields])
 
 
 def _camel(name: str) -> str:

@@ -7,7 +7,6 @@ has all). Times are UTC. Colours only where the terminal has them.
 
 from __future__ import annotations
 
-import textwrap
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, Protocol
@@ -119,17 +118,19 @@ class HumanPrinter:
     def _wrapped(self, text: str, indent: int = _INDENT) -> list[str]:
         """The text in lines that fit beside the indent; the rest of a long one is only counted."""
         width = self._width - indent
-        if len(text) <= width:
-            return [text]
-        room = width * MAX_LINES
-        lines = textwrap.wrap(
-            text[: room + 1], width, break_long_words=True, break_on_hyphens=False
-        )
-        if len(text) > room or len(lines) > MAX_LINES:
-            shown = sum(map(len, lines[: MAX_LINES - 1])) + MAX_LINES - 1
-            more = f"... {len(text) - shown} more characters, --json shows all"
-            lines = [*lines[: MAX_LINES - 1], self._paint(more, "dim")]
-        return lines
+        lines: list[str] = []
+        start = 0
+        while len(text) - start > width:
+            if len(lines) == MAX_LINES - 1:
+                more = f"... {len(text) - start} more characters, --json shows all"
+                return [*lines, self._paint(more, "dim")]
+            end = text.rfind(" ", start, start + width + 1)
+            at_space = end > start
+            if not at_space:
+                end = start + width
+            lines.append(text[start:end])
+            start = end + at_space
+        return [*lines, text[start:]]
 
 
 def tally_text(kind: Kind, tally: Tally) -> str:

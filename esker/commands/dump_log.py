@@ -39,6 +39,7 @@ EXAMPLE = "Example: esker dump-log --verify data/__cluster_metadata-0/*.log"
 PIPED_WIDTH: Final = 100
 PROGRESS_FROM_BYTES: Final = 32 * 1024 * 1024
 """Smaller files are done before a bar could be read."""
+PROGRESS_STEP_BYTES: Final = 1024 * 1024
 
 OK: Final = 0
 DAMAGED: Final = 1
@@ -118,7 +119,7 @@ def _refuse_special(path: Path) -> None:
 
 def _verified(path: Path, kind: Kind, *, deep: bool, allow_gaps: bool, as_json: bool) -> str:
     """Check a file and return the line that says it is sound. Errors: `verify`."""
-    with _progress(path) as progress:
+    with _progress(path, beside_output=True) as progress:
         tally = verify(ReadOnly(), path, kind, deep=deep, allow_gaps=allow_gaps, progress=progress)
     if as_json:
         return verified_line(path, kind, path.stat().st_size, tally)
@@ -130,7 +131,7 @@ def _show(path: Path, kind: Kind, printer: Printer) -> None:
     files = ReadOnly()
     is_batches = kind in (Kind.SEGMENT, Kind.CHECKPOINT)
     items = read_batches_file(files, path, kind) if is_batches else read_small(files, path, kind)
-    with _progress(path) as progress:
+    with _progress(path, beside_output=False) as progress:
         for item in items:
             _print(printer.render(item))
             if progress is not None and isinstance(item, BatchItem):
@@ -210,17 +211,29 @@ def _paint() -> Paint:
 
 
 @contextmanager
-def _progress(path: Path) -> Iterator[Progress | None]:
-    """A bar on stderr while a long file is read, unless the output itself is on the screen."""
-    quiet = not sys.stderr.isatty() or sys.stdout.isatty()
-    if quiet or path.stat().st_size < PROGRESS_FROM_BYTES:
+def _progress(path: Path, *, beside_output: bool) -> Iterator[Progress | None]:
+    """A bar on stderr while a long file is read.
+
+    Args:    beside_output: nothing else is printed meanwhile, so the bar may share a screen.
+    """
+    visible = sys.stderr.isatty() and (beside_output or not sys.stdout.isatty())
+    if not visible or path.stat().st_size < PROGRESS_FROM_BYTES:
         yield None
         return
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     console = Console(stderr=True)
     with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
-        task = bar.add_task(printable(Path(path.name)), total=path.stat().st_size)
-        yield lambda position: bar.update(task, completed=position)
+        task = bar.add_task(escape(printable(Path(path.name))), total=path.stat().st_size)
+        shown = 0
+
+        def update(position: int) -> None:
+            nonlocal shown
+            if position - shown >= PROGRESS_STEP_BYTES:
+                bar.update(task, completed=position)
+                shown = position
+
+        yield update

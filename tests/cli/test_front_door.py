@@ -94,13 +94,14 @@ def test_piped_output_holds_no_escape_codes(tmp_path):
     assert "\x1b" not in ran.stdout
 
 
-def on_a_terminal(*words: str, cwd, **environment: str) -> str:
-    """What a command prints when its standard output is a terminal."""
+def on_a_terminal(*words: str, cwd, stream: str = "stdout", **environment: str) -> str:
+    """What a command prints to standard output or error when that is a terminal."""
     leader, follower = pty.openpty()
     settings = {"TERM": "xterm-256color", "COLUMNS": "70"} | environment
     inherited = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")}
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL} | {stream: follower}
     with subprocess.Popen(
-        [*ESKER, *words], stdout=follower, stdin=follower, cwd=cwd, env=inherited | settings
+        [*ESKER, *words], **streams, cwd=cwd, env=inherited | settings
     ) as process:
         os.close(follower)
         shown = b""
@@ -112,6 +113,18 @@ def on_a_terminal(*words: str, cwd, **environment: str) -> str:
         process.wait(timeout=60)
     os.close(leader)
     return shown.decode().replace("\r\n", "\n")
+
+
+def test_a_long_file_shows_progress_on_a_terminal_and_only_there(tmp_path):
+    batch = build_value_batch(
+        [bytes(8_000_000)] * 5, base_offset=100, leader_epoch=1, timestamp=TIME
+    )
+    write_segment(tmp_path, bytes(batch))
+    words = ["dump-log", "--verify", SEGMENT]
+    assert "40.0 MB" in on_a_terminal(*words, cwd=tmp_path, stream="stderr")
+    assert run(*words, cwd=tmp_path).stderr == ""
+    write_segment(tmp_path)
+    assert on_a_terminal(*words, cwd=tmp_path, stream="stderr") == ""
 
 
 def test_a_terminal_gets_colours_and_its_own_width(tmp_path):

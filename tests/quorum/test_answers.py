@@ -1,0 +1,536 @@
+"""What a member answers, request by request, with Kafka's error codes; and what it shrugs off."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from uuid import UUID
+
+import pytest
+
+from raft.core import effects as fx
+from raft.core import events as ev
+from raft.core.config import QuorumConfig
+from raft.core.errors import ErrorCode
+from raft.core.log import EpochStart, LogState
+from raft.core.messages import (
+    MAX_OFFSET,
+    Batch,
+    BeginQuorumEpochRequest,
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    EndQuorumEpochRequest,
+    EndQuorumEpochResponse,
+    EpochEnd,
+    FetchRequest,
+    FetchResponse,
+    FetchSnapshotRequest,
+    Request,
+    VoteRequest,
+    VoteResponse,
+)
+from raft.core.quorum import Quorum
+from raft.core.roles import Candidate, ElectionState, Follower, Leader, Prospective, Unattached
+from raft.core.voters import ReplicaKey, Voter, VoterSet, VoterSetHistory
+from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
+
+DISK = UUID(int=11)
+ME = ReplicaKey(NodeId(1), DISK)
+TWO, THREE = ReplicaKey(NodeId(2)), ReplicaKey(NodeId(3))
+CONFIG = QuorumConfig(max_uncommitted_bytes=1000, max_observers=2)
+
+
+class Member:
+    """Node 1 of three, epochs 1 and 2 in its log, driven by hand with an obliging disk."""
+
+    def __init__(self, election: ElectionState | None = None, *, empty: bool = False) -> None:
+        epochs = (EpochStart(Epoch(1), Offset(0)), EpochStart(Epoch(2), Offset(3)))
+        log = LogState() if empty else LogState(end_offset=Offset(5), epochs=epochs)
+        voters = VoterSet([Voter(key=ME), Voter(key=TWO), Voter(key=THREE)])
+        self.now_ms = 0
+        self.effects: list[fx.Effect] = []
+        self.quorum = Quorum(
+            identity=ME,
+            cluster_id="here",
+            voters=VoterSetHistory(voters),
+            log=log,
+            election=election or ElectionState(epoch=Epoch(2)),
+            random=Random(7),
+            config=CONFIG,
+        )
+        self.do(ev.Start())
+
+    def do(self, event: ev.Event) -> list[fx.Effect]:
+        """Step, and report at once that the disk is done."""
+        effects = self.quorum.step(event, self.now_ms)
+        for effect in list(effects):
+            if isinstance(effect, fx.PersistElectionState):
+                effects += self.do(ev.ElectionStateDurable(effect.sequence))
+            elif isinstance(effect, fx.Append | fx.AppendLeaderChange):
+                end_offset = self.quorum.log.end_offset
+                effects += self.do(ev.AppendDurable(end_offset, effect.generation))
+        return effects
+
+    def ask(self, request: Request, connection: int = 7) -> object:
+        """The response to a request that is answered at once."""
+        effects = self.do(ev.Received(connection, 1, request))
+        answers = [e for e in effects if isinstance(e, fx.Respond | fx.RespondFetch)]
+        assert len(answers) == 1, effects
+        return answers[0].response
+
+    def sent(self, effects: list[fx.Effect], kind: type, peer: int) -> fx.Send:
+        return next(
+            e
+            for e in effects
+            if isinstance(e, fx.Send) and e.peer == peer and isinstance(e.request, kind)
+        )
+
+    def tick(self, after_ms: int) -> list[fx.Effect]:
+        self.now_ms += after_ms
+        return self.do(ev.Tick())
+
+
+def vote(**changes: object) -> VoteRequest:
+    request = VoteRequest(
+        cluster_id="here",
+        voter=ME,
+        candidate=TWO,
+        epoch=Epoch(3),
+        last_epoch=Epoch(2),
+        end_offset=Offset(5),
+    )
+    return replace(request, **changes)
+
+
+def fetch(**changes: object) -> FetchRequest:
+    request = FetchRequest(
+        cluster_id="here",
+        replica=TWO,
+        epoch=Epoch(3),
+        fetch_offset=Offset(5),
+        last_fetched_epoch=Epoch(2),
+        max_wait_ms=500,
+    )
+    return replace(request, **changes)
+
+
+def leader() -> Member:
+    """Node 1 leads epoch 3; its LeaderChange is at 5, and not committed."""
+    member = Member()
+    effects = member.tick(3000)
+    granted = VoteResponse(leader_id=None, epoch=Epoch(2), granted=True)
+    request_id = member.sent(effects, VoteRequest, 2).request_id
+    effects = member.do(ev.ResponseReceived(request_id, granted))
+    request_id = member.sent(effects, VoteRequest, 2).request_id
+    member.do(ev.ResponseReceived(request_id, replace(granted, epoch=Epoch(3))))
+    assert member.quorum.role.epoch == 3
+    return member
+
+
+def committed_leader() -> Member:
+    member = leader()
+    member.ask(fetch(fetch_offset=Offset(6), last_fetched_epoch=Epoch(3), max_wait_ms=0))
+    assert member.quorum.log.high_watermark == 6
+    return member
+
+
+def follower() -> tuple[Member, fx.Send]:
+    """Node 1 follows node 2 in epoch 3; its Fetch is out."""
+    member = Member()
+    begin = BeginQuorumEpochRequest(
+        cluster_id="here", voter=ME, leader_id=NodeId(2), epoch=Epoch(3)
+    )
+    effects = member.do(ev.Received(7, 1, begin))
+    return member, member.sent(effects, FetchRequest, 2)
+
+
+# -- votes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("request_", "error"),
+    [
+        (vote(cluster_id="elsewhere"), ErrorCode.INCONSISTENT_CLUSTER_ID),
+        (vote(voter=ReplicaKey(NodeId(2))), ErrorCode.INVALID_VOTER_KEY),
+        (vote(voter=ReplicaKey(NodeId(1), UUID(int=12))), ErrorCode.INVALID_VOTER_KEY),
+        (vote(candidate=ME), ErrorCode.INVALID_REQUEST),
+        (vote(candidate=ReplicaKey(NodeId(9))), ErrorCode.INCONSISTENT_VOTER_SET),
+        (vote(last_epoch=Epoch(3)), ErrorCode.INVALID_REQUEST),
+        (vote(end_offset=Offset(-1)), ErrorCode.INVALID_REQUEST),
+        (vote(epoch=Epoch(1), last_epoch=Epoch(0)), ErrorCode.FENCED_LEADER_EPOCH),
+    ],
+)
+def test_a_vote_request_that_is_wrong_gets_its_error(
+    request_: VoteRequest, error: ErrorCode
+) -> None:
+    member = Member()
+    answer = member.ask(request_)
+    assert answer == VoteResponse(error=error, leader_id=None, epoch=Epoch(2), granted=False)
+
+
+@pytest.mark.parametrize(
+    ("request_", "granted"),
+    [
+        (vote(), True),
+        (vote(voter=None, cluster_id=None), True),  # version 0 knew neither
+        (vote(voter=ReplicaKey(NodeId(1))), True),  # a disk that is not known matches any
+        (vote(end_offset=Offset(4)), False),  # same last epoch, shorter
+        (vote(last_epoch=Epoch(1), end_offset=Offset(99)), False),  # longer, older
+        (vote(epoch=Epoch(4), last_epoch=Epoch(3), end_offset=Offset(1)), True),  # shorter, newer
+        (vote(epoch=Epoch(2), last_epoch=Epoch(2), pre_vote=True), True),  # its epoch is not raised
+    ],
+)
+def test_a_vote_goes_to_a_log_at_least_as_complete(request_: VoteRequest, granted: bool) -> None:
+    answer = Member().ask(request_)
+    assert answer == VoteResponse(leader_id=None, epoch=request_.epoch, granted=granted)
+
+
+def test_a_voter_grants_one_vote_per_epoch_and_remembers_it() -> None:
+    member = Member()
+    assert member.ask(vote()).granted
+    assert member.ask(vote()).granted  # the answer may have been lost
+    assert not member.ask(vote(candidate=THREE)).granted
+    again = Member(ElectionState(epoch=Epoch(3), voted=TWO))
+    assert not again.ask(vote(candidate=THREE)).granted
+    assert again.ask(vote()).granted
+    assert again.ask(vote(candidate=THREE, epoch=Epoch(4))).granted
+
+
+def test_a_pre_vote_binds_nobody() -> None:
+    member = Member()
+    before = member.quorum.election_state
+    for candidate in (TWO, THREE):
+        assert member.ask(vote(epoch=Epoch(2), candidate=candidate, pre_vote=True)).granted
+    assert member.quorum.election_state == before
+
+
+def test_a_follower_that_hears_its_leader_grants_no_pre_vote() -> None:
+    member, sent = follower()
+    request = vote(candidate=THREE, pre_vote=True)
+    assert member.ask(request).granted  # it has not heard it yet
+    told = FetchResponse(leader_id=NodeId(2), epoch=Epoch(3))
+    member.do(ev.ResponseReceived(sent.request_id, told))
+    answer = member.ask(request)
+    assert (answer.granted, answer.leader_id) == (False, 2)
+    member.do(ev.PeerLost(NodeId(2)))
+    assert member.ask(request).granted
+    assert not member.ask(replace(request, pre_vote=False)).granted  # but nothing that binds
+
+
+def test_leaders_and_candidates_give_no_binding_vote_in_their_epoch() -> None:
+    assert not leader().ask(vote()).granted
+    assert not leader().ask(vote(pre_vote=True)).granted
+    member = Member()
+    effects = member.tick(3000)
+    granted = VoteResponse(leader_id=None, epoch=Epoch(2), granted=True)
+    member.do(ev.ResponseReceived(member.sent(effects, VoteRequest, 2).request_id, granted))
+    assert isinstance(member.quorum.role, Candidate)
+    assert not member.ask(vote()).granted
+    assert member.ask(vote(pre_vote=True)).granted
+
+
+def test_a_voter_without_pre_vote_cannot_object() -> None:
+    member = Member()
+    effects = member.tick(3000)
+    member.do(ev.UnsupportedVersion(member.sent(effects, VoteRequest, 3).request_id))
+    assert isinstance(member.quorum.role, Candidate)
+
+
+def test_a_vote_counts_once_however_often_it_is_told() -> None:
+    voters = VoterSetHistory(VoterSet.of_ids(1, 2, 3, 4, 5))
+    member = Member()
+    member.quorum.voter_history = voters
+    member.quorum._note_voters()
+    effects = member.tick(3000)
+    granted = VoteResponse(leader_id=None, epoch=Epoch(2), granted=True)
+    for _ in range(3):
+        request_id = member.sent(effects, VoteRequest, 2).request_id
+        member.do(ev.ResponseReceived(request_id, granted))
+        member.do(ev.ResponseReceived(request_id, granted))  # duplicated on the way
+    assert isinstance(member.quorum.role, Prospective)
+    assert member.quorum.role.granted == {1, 2}
+
+
+# -- leadership claims -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [BeginQuorumEpochRequest, EndQuorumEpochRequest])
+@pytest.mark.parametrize(
+    ("claim", "error"),
+    [
+        ({"cluster_id": "elsewhere"}, ErrorCode.INCONSISTENT_CLUSTER_ID),
+        ({"epoch": Epoch(1)}, ErrorCode.FENCED_LEADER_EPOCH),
+        ({"leader_id": NodeId(1)}, ErrorCode.INVALID_REQUEST),
+        ({"leader_id": NodeId(9)}, ErrorCode.INCONSISTENT_VOTER_SET),
+        ({"leader_id": NodeId(3), "epoch": Epoch(3)}, ErrorCode.INVALID_REQUEST),  # 2 leads it
+    ],
+)
+def test_a_false_claim_to_lead_is_refused(kind: type, claim: dict, error: ErrorCode) -> None:
+    member, _ = follower()
+    extra = {"voter": ME} if kind is BeginQuorumEpochRequest else {"preferred_candidates": ()}
+    whole = {"cluster_id": "here", "leader_id": NodeId(2), "epoch": Epoch(4)} | claim | extra
+    answer = member.ask(kind(**whole))
+    assert (answer.error, answer.leader_id, answer.epoch) == (error, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("names", "turn_ms"),
+    [((1, 3), 0), ((3, 1), 500), ((3, 4, 1), 500), ((3, 4, 5, 1), 500), ((3,), 1000), ((), 1000)],
+)
+def test_successors_campaign_in_turn(names: tuple[int, ...], turn_ms: int) -> None:
+    member, _ = follower()
+    keys = tuple(ReplicaKey(NodeId(name)) for name in names)
+    assert member.quorum._turn_ms(keys) == turn_ms
+
+
+# -- what leaders are asked --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("request_", "error"),
+    [
+        (fetch(cluster_id="elsewhere"), ErrorCode.INCONSISTENT_CLUSTER_ID),
+        (fetch(epoch=Epoch(2)), ErrorCode.FENCED_LEADER_EPOCH),
+        (fetch(epoch=Epoch(4)), ErrorCode.UNKNOWN_LEADER_EPOCH),
+        (fetch(replica=ME), ErrorCode.INVALID_REQUEST),
+        (fetch(replica=ReplicaKey(NodeId(-1))), ErrorCode.INVALID_REQUEST),
+        (fetch(fetch_offset=Offset(-1)), ErrorCode.INVALID_REQUEST),
+        (fetch(max_bytes=-5), ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_a_fetch_that_is_wrong_gets_its_error(request_: FetchRequest, error: ErrorCode) -> None:
+    member = leader()
+    answer = member.ask(request_)
+    assert (answer.error, answer.leader_id, answer.epoch) == (error, 1, 3)
+    assert member.quorum.role.epoch == 3  # a newer epoch in a Fetch changes nothing
+
+
+def test_followers_name_the_leader() -> None:
+    member, _ = follower()
+    snapshot = FetchSnapshotRequest(
+        cluster_id="here",
+        replica=THREE,
+        epoch=Epoch(3),
+        snapshot_id=OffsetAndEpoch(Offset(4), Epoch(2)),
+        position=0,
+        max_bytes=100,
+    )
+    for request in (fetch(replica=THREE), snapshot, DescribeQuorumRequest()):
+        answer = member.ask(request)
+        assert (answer.error, answer.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 2)
+
+
+def test_a_node_that_is_leaving_says_so() -> None:
+    member = leader()
+    member.do(ev.Shutdown())
+    assert member.ask(fetch()).error is ErrorCode.BROKER_NOT_AVAILABLE
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"fetch_offset": 5, "last_fetched_epoch": 1}, EpochEnd(1, 3)),
+        ({"fetch_offset": 9, "last_fetched_epoch": 2}, EpochEnd(2, 5)),
+        ({"fetch_offset": 2, "last_fetched_epoch": 0}, EpochEnd(0, 0)),
+        ({"fetch_offset": 3, "last_fetched_epoch": 3}, None),  # nobody's, but nothing is wrong yet
+        ({"fetch_offset": 2**62, "last_fetched_epoch": 3}, EpochEnd(3, 6)),
+    ],
+)
+def test_a_log_that_parted_is_told_where(changes: dict, expected: EpochEnd | None) -> None:
+    assert leader().ask(fetch(**changes)).diverging == expected
+
+
+def test_a_fetch_waits_until_its_time_is_up_or_there_is_news() -> None:
+    member = committed_leader()
+    at_the_end = fetch(
+        fetch_offset=Offset(6), last_fetched_epoch=Epoch(3), high_watermark=Offset(6)
+    )
+    assert not [
+        e for e in member.do(ev.Received(8, 2, at_the_end)) if isinstance(e, fx.RespondFetch)
+    ]
+    effects = member.tick(500)
+    assert [e.connection for e in effects if isinstance(e, fx.RespondFetch)] == [8]
+    for known in (None, Offset(5)):  # a high watermark it does not know is news
+        assert member.ask(replace(at_the_end, high_watermark=known)).high_watermark == 6
+    old = replace(at_the_end, high_watermark=MAX_OFFSET)  # version 17 has no such field
+    assert not [e for e in member.do(ev.Received(9, 2, old)) if isinstance(e, fx.RespondFetch)]
+    effects = member.do(ev.ConnectionClosed(9)) + member.tick(500)
+    assert not [e for e in effects if isinstance(e, fx.RespondFetch)]
+
+
+def test_a_second_fetch_of_a_connection_overtakes_the_first() -> None:
+    member = committed_leader()
+    waiting = fetch(fetch_offset=Offset(6), last_fetched_epoch=Epoch(3), high_watermark=Offset(6))
+    member.do(ev.Received(8, 1, waiting))
+    effects = member.do(ev.Received(8, 2, waiting))
+    assert [e.correlation for e in effects if isinstance(e, fx.RespondFetch)] == [1]
+    member.do(ev.Read("r"))  # answers the second
+    effects = member.do(ev.Received(8, 3, waiting))
+    assert [e.token for e in effects if isinstance(e, fx.ReadReady)] == ["r"]
+
+
+def test_observers_are_few_and_forgotten() -> None:
+    member = committed_leader()
+    for node in (10, 11, 12):
+        member.now_ms += 1
+        member.ask(fetch(replica=ReplicaKey(NodeId(node)), max_wait_ms=0))
+    answer = member.ask(DescribeQuorumRequest())
+    assert isinstance(answer, DescribeQuorumResponse)
+    assert [int(state.key.id) for state in answer.observers] == [11, 12]
+    assert [int(state.key.id) for state in answer.voters] == [1, 2, 3]
+    assert answer.voters[2].log_end_offset is None
+
+
+def test_a_voters_id_with_another_disk_is_an_observer() -> None:
+    member = leader()
+    two = replace(VoterSet([Voter(key=ME)]).voter(NodeId(1)), key=ReplicaKey(NodeId(2), DISK))
+    member.quorum.voter_history = VoterSetHistory(VoterSet([Voter(key=ME), two]))
+    member.quorum._note_voters()
+    other_disk = ReplicaKey(NodeId(2), UUID(int=99))
+    member.ask(fetch(replica=other_disk, fetch_offset=6, last_fetched_epoch=3, max_wait_ms=0))
+    assert member.quorum.log.high_watermark is None
+
+
+def test_proposals_are_bounded_by_what_is_not_committed() -> None:
+    member = committed_leader()
+    big = ev.Proposal("big", Epoch(3), None, (ev.NewBatch(1, 1000, b""),))
+    effects = member.do(ev.Propose((big, big._replace(token="more"))))
+    told = [e for e in effects if isinstance(e, fx.Accepted | fx.Refused)]
+    assert [(type(e), e.token) for e in told] == [(fx.Accepted, "big"), (fx.Refused, "more")]
+    assert told[1].error is ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    member.ask(fetch(fetch_offset=Offset(7), last_fetched_epoch=Epoch(3), max_wait_ms=0))
+    effects = member.do(ev.Propose((big._replace(token="again"),)))
+    assert any(isinstance(e, fx.Accepted) for e in effects)
+
+
+@pytest.mark.parametrize("batches", [(), (ev.NewBatch(0, 10, b""),)])
+def test_a_proposal_of_nothing_is_refused(batches: tuple[ev.NewBatch, ...]) -> None:
+    effects = committed_leader().do(ev.Propose((ev.Proposal("x", Epoch(3), None, batches),)))
+    assert [e for e in effects if isinstance(e, fx.Refused)] == [
+        fx.Refused("x", ErrorCode.INVALID_REQUEST)
+    ]
+
+
+# -- peers that talk nonsense ------------------------------------------------------------------
+
+RECORD = Batch(Offset(5), Offset(6), Epoch(3), 100, b"")
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        FetchResponse(
+            leader_id=NodeId(2), epoch=Epoch(3), batches=(RECORD._replace(base_offset=6),)
+        ),
+        FetchResponse(leader_id=NodeId(2), epoch=Epoch(3), batches=(RECORD._replace(epoch=4),)),
+        FetchResponse(leader_id=NodeId(2), epoch=Epoch(3), batches=(RECORD._replace(epoch=1),)),
+        FetchResponse(
+            leader_id=NodeId(2), epoch=Epoch(3), batches=(RECORD._replace(end_offset=5),)
+        ),
+        FetchResponse(leader_id=NodeId(2), epoch=Epoch(3), diverging=EpochEnd(1, 2)),  # committed
+        FetchResponse(leader_id=NodeId(2), epoch=Epoch(3), diverging=EpochEnd(2, 9)),  # nothing
+        FetchResponse(leader_id=NodeId(2), epoch=Epoch(3), diverging=EpochEnd(-7, -7)),
+        FetchResponse(leader_id=NodeId(2), epoch=Epoch(3), snapshot_id=OffsetAndEpoch(2, 1)),
+        FetchResponse(leader_id=NodeId(3), epoch=Epoch(3)),  # another leader of the same epoch
+        FetchResponse(leader_id=NodeId(1), epoch=Epoch(3)),  # we ourselves
+        FetchResponse(leader_id=NodeId(9), epoch=Epoch(3)),  # a stranger
+        VoteResponse(leader_id=NodeId(2), epoch=Epoch(3), granted=True),  # to a Fetch
+    ],
+)
+def test_a_leader_that_talks_nonsense_is_logged_and_changes_nothing(response: object) -> None:
+    member, sent = follower()
+    member.quorum.log.high_watermark = Offset(4)
+    effects = member.do(ev.ResponseReceived(sent.request_id, response))
+    assert any(isinstance(effect, fx.PeerFault) for effect in effects)
+    kinds = (fx.Append, fx.Truncate, fx.FetchSnapshot)
+    assert not [effect for effect in effects if isinstance(effect, kinds)]
+    assert member.quorum.role.epoch == 3
+    assert member.quorum.log.end_offset == 5
+
+
+def test_the_good_batches_before_a_bad_one_are_kept() -> None:
+    member, sent = follower()
+    batches = (RECORD, RECORD._replace(base_offset=Offset(9), end_offset=Offset(10)))
+    response = FetchResponse(leader_id=NodeId(2), epoch=Epoch(3), batches=batches)
+    effects = member.do(ev.ResponseReceived(sent.request_id, response))
+    assert [effect.batches for effect in effects if isinstance(effect, fx.Append)] == [(RECORD,)]
+
+
+def test_answers_nobody_waits_for_are_ignored() -> None:
+    member, sent = follower()
+    response = FetchResponse(leader_id=NodeId(3), epoch=Epoch(9))
+    assert member.do(ev.ResponseReceived(12345, response)) == []
+    member.do(ev.RequestFailed(sent.request_id))
+    assert member.do(ev.ResponseReceived(sent.request_id, response)) == []
+
+
+def test_a_high_watermark_beyond_our_log_is_taken_as_far_as_it_goes() -> None:
+    member, sent = follower()
+    told = FetchResponse(leader_id=NodeId(2), epoch=Epoch(3), high_watermark=Offset(2**40))
+    effects = member.do(ev.ResponseReceived(sent.request_id, told))
+    assert fx.Committed(Offset(5)) in effects
+    lower = replace(told, high_watermark=Offset(2))
+    again = member.sent(effects, FetchRequest, 2)
+    effects = member.do(ev.ResponseReceived(again.request_id, lower))
+    assert member.quorum.log.high_watermark == 5
+
+
+# -- requests that get lost --------------------------------------------------------------------
+
+
+def test_a_fetch_without_answer_is_sent_again_on_a_new_connection() -> None:
+    member, _ = follower()
+    member.quorum._deadlines.clear()
+    member.quorum._arm_requests(2000)  # the request's own time, not the follower's
+    effects = member.tick(2000)
+    effects += member.tick(20)
+    kinds = [type(e) for e in effects if isinstance(e, fx.Reconnect | fx.Send)]
+    assert kinds == [fx.Reconnect, fx.Send]
+
+
+def test_a_peer_that_fails_is_spared_longer_each_time() -> None:
+    member = leader()
+    waits = []
+    for _ in range(7):
+        request_id = member.quorum._slots[NodeId(3), BeginQuorumEpochRequest]
+        member.do(ev.RequestFailed(request_id))
+        waits.append(member.quorum._retry_at[NodeId(3), BeginQuorumEpochRequest] - member.now_ms)
+        member.tick(waits[-1])
+    assert waits == [20, 40, 80, 160, 320, 500, 500]
+
+
+def test_time_does_not_go_backwards_and_early_ticks_do_no_harm() -> None:
+    member = Member()
+    member.now_ms = 100
+    effects = member.do(ev.Tick())
+    assert [type(effect) for effect in effects] == [fx.SetTimer]
+    member.now_ms = 99
+    with pytest.raises(AssertionError, match="time went backwards"):
+        member.do(ev.Tick())
+
+
+def test_a_shutdown_waits_for_the_voters_to_know() -> None:
+    member = leader()
+    effects = member.do(ev.Shutdown())
+    assert not any(isinstance(effect, fx.ShutdownReady) for effect in effects)
+    for peer in (2, 3):
+        request_id = member.quorum._slots[NodeId(peer), EndQuorumEpochRequest]
+        told = EndQuorumEpochResponse(leader_id=None, epoch=Epoch(3))
+        effects = member.do(ev.ResponseReceived(request_id, told))
+    assert any(isinstance(effect, fx.ShutdownReady) for effect in effects)
+    followers_exit, _ = follower()
+    assert fx.ShutdownReady() in followers_exit.do(ev.Shutdown())
+
+
+def test_roles_are_what_the_helpers_say() -> None:
+    assert isinstance(leader().quorum.role, Leader)
+    assert isinstance(follower()[0].quorum.role, Follower)
+    assert isinstance(Member().quorum.role, Unattached)
+
+
+@pytest.mark.parametrize(
+    "setting", [{"election_timeout_ms": 0}, {"fetch_max_wait_ms": 2000}, {"fetch_max_bytes": -1}]
+)
+def test_an_impossible_setting_is_refused_by_name(setting: dict) -> None:
+    with pytest.raises(ValueError, match=next(iter(setting))):
+        QuorumConfig(**setting)

@@ -1,9 +1,9 @@
 """The sans-I/O core of the quorum: events in, effects out.
 
 A `Quorum` is one member of one replicated partition. It has no clock, socket, file, thread or
-chance of its own: `step(event, now_ms)` returns what the world is to do. Begin with `events` (what a
-driver owes the core), then `effects`, `roles` (the six states and their moves) and `quorum`, whose
-docstring lists the pages on which the protocol is told. `docs/quorum.md` tells it in one go.
+chance of its own: `step(event, now_ms)` returns what the world is to do. Begin with `events` (what
+a driver owes the core), then `effects`, `roles` (the six states and their moves) and `quorum`,
+whose docstring lists the pages on which the protocol is told; `docs/quorum.md` has all in one go.
 
     >>> from random import Random
     >>> from raft.core.events import Start, Tick, ElectionStateDurable, AppendDurable

@@ -7,6 +7,7 @@ shown: all are read, and the exit code is that of the worst.
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -94,8 +95,8 @@ def _run(paths: list[Path], *, check: bool, deep: bool, allow_gaps: bool, as_jso
     for path in paths:
         kind = None
         try:
-            kind = kind_of(path)
             _refuse_special(path)
+            kind = kind_of(path)
             if check:
                 _print(_verified(path, kind, deep=deep, allow_gaps=allow_gaps, as_json=as_json))
             else:
@@ -112,8 +113,12 @@ def _run(paths: list[Path], *, check: bool, deep: bool, allow_gaps: bool, as_jso
 
 
 def _refuse_special(path: Path) -> None:
-    """A pipe or a device would be waited for, perhaps for ever."""
-    if path.exists() and not path.is_file():
+    """Raises UnknownKindError: a pipe or device would be waited for, perhaps for ever; OSError."""
+    mode = path.stat().st_mode
+    if stat.S_ISDIR(mode):
+        advice = f"name the files in it, for example {path}/*.log"
+        raise UnknownKindError(f"{path}: a directory; {advice}")
+    if not stat.S_ISREG(mode):
         raise UnknownKindError(f"{path}: not a regular file")
 
 
@@ -173,12 +178,7 @@ def _advice(kind: Kind | None, error: RecordError) -> str:
 
 
 def _report_unreadable(path: Path, error: OSError | UnknownKindError, *, as_json: bool) -> None:
-    if path.is_dir():
-        reason = f"{path}: a directory; name the files in it, for example {path}/*.log"
-    elif isinstance(error, OSError):
-        reason = f"{path}: {error.strerror or error}"
-    else:
-        reason = str(error)
+    reason = f"{path}: {error.strerror}" if isinstance(error, OSError) else str(error)
     if as_json:
         _print(error_line(path, reason, position=None, offset=None))
     else:

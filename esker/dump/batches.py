@@ -27,7 +27,7 @@ from records.frame import (
 )
 from records.schema import Message
 from snapshot.errors import DamagedFileError
-from snapshot.framing import MAX_DECOMPRESSED_BYTES, Checkpoint, Origin
+from snapshot.framing import Checkpoint, Origin
 from snapshot.reader import CheckpointReader
 from snapshot.stream import iter_file_batches
 
@@ -117,7 +117,7 @@ def decode_records(path: Path, batch: Batch, tally: Tally) -> Iterator[RecordIte
     """
     control = batch.header.is_control
     try:
-        for record in iter_records(batch, limit_bytes=MAX_DECOMPRESSED_BYTES):
+        for record in iter_records(batch):
             message, version, note = (_control if control else _metadata)(record)
             if note is not None:
                 tally.saw_opaque(note)

@@ -48,14 +48,14 @@ def dump(name: str, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", SOUND)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(data=st.binary(max_size=300))
 def test_any_bytes_are_dumped(name, data):
     dump(name, data)
 
 
 @pytest.mark.parametrize("name", SOUND)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     at=st.floats(0, 1),
     replacement=st.binary(min_size=1, max_size=9),
@@ -68,7 +68,7 @@ def test_a_spoiled_file_is_dumped(name, at, replacement, cut):
     dump(name, bytes(data if cut is None else data[: int(cut * len(data))]))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(values=st.lists(st.binary(max_size=40), min_size=1, max_size=5))
 def test_any_values_under_a_right_checksum_are_dumped(values):
     framed = [b"\x01" + value for value in values] + values

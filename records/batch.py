@@ -24,7 +24,7 @@ Source: KIP-98, Message Format; KIP-595 and reference Batches (control batches).
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -304,53 +304,58 @@ def iter_records(batch: Batch, *, limit_bytes: int = MAX_DECOMPRESSED_BYTES) -> 
 
 
 def _iter_body(batch: Batch, body: memoryview) -> Iterator[Record]:
-    """The loop of `iter_records`. One-byte varints are read inline: nearly all of them are."""
+    """The loop of `iter_records`. Bytes that are nearly always the same are looked at inline."""
     header = batch.header
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
-    log_append_time = header.is_log_append_time
+    fixed_timestamp = header.max_timestamp if header.is_log_append_time else None
     previous_delta, last_delta = -1, header.last_offset_delta
     position, size = 0, len(body)
+    key: memoryview | None
+    headers: tuple[RecordHeader, ...]
     for _ in range(header.record_count):
         length, position = decode_varint(body, position)
         end = position + length
         if length < _MIN_RECORD_BYTES - 1 or end > size:
             raise ValueError(f"record of {length} bytes, {size - position} are left")
         position += 1  # the record's attributes: unused in v2
-        if (byte := body[position]) < 0x80:
-            time_delta, position = (byte >> 1) ^ -(byte & 1), position + 1
+        if body[position] == 0:
+            timestamp, position = base_timestamp, position + 1
         else:
-            time_delta, position = decode_varlong(body, position)
-        if (byte := body[position]) < 0x80:
-            offset_delta, position = (byte >> 1) ^ -(byte & 1), position + 1
-        else:
-            offset_delta, position = decode_varint(body, position)
+            delta, position = decode_varlong(body, position)
+            timestamp = base_timestamp + delta
+            if not -_MAX_INT64 <= timestamp <= _MAX_INT64:
+                raise ValueError(f"timestamp {timestamp} exceeds 64 bits")
+        offset_delta, position = decode_varint(body, position)
         if not previous_delta < offset_delta <= last_delta:
             raise ValueError(
                 f"offset delta {offset_delta} after {previous_delta}, the last is {last_delta}"
             )
         previous_delta = offset_delta
-        key, position = _read_bytes(body, position, end)
-        value, position = _read_bytes(body, position, end)
-        if body[position]:
-            headers, position = _read_headers(body, position, end)
+        if body[position] == _NULL_LENGTH:
+            key, position = None, position + 1
         else:
+            key, position = _read_bytes(body, position, end)
+        value, position = _read_bytes(body, position, end)
+        if body[position] == 0:
             headers, position = (), position + 1
+        else:
+            headers, position = _read_headers(body, position, end)
         if position != end:
             raise ValueError(f"record ends at {position}, its length says {end}")
-        timestamp = header.max_timestamp if log_append_time else base_timestamp + time_delta
-        if not -_MAX_INT64 <= timestamp <= _MAX_INT64:
-            raise ValueError(f"timestamp {timestamp} exceeds 64 bits")
-        yield Record(Offset(base_offset + offset_delta), timestamp, key, value, headers)
+        if fixed_timestamp is not None:
+            timestamp = fixed_timestamp
+        yield _new_record(Record, (base_offset + offset_delta, timestamp, key, value, headers))
     if position != size:
         raise ValueError(f"{size - position} bytes after the last record")
 
 
+_NULL_LENGTH: Final = 1  # -1 in zigzag
+_new_record: Final[Callable[..., Record]] = tuple.__new__  # half the time of Record(...)
+
+
 def _read_bytes(body: memoryview, position: int, end: int) -> tuple[memoryview | None, int]:
     """A nullable byte string with a zigzag length. `end` (of the record) bounds it."""
-    if (byte := body[position]) < 0x80:
-        length, position = (byte >> 1) ^ -(byte & 1), position + 1
-    else:
-        length, position = decode_varint(body, position)
+    length, position = decode_varint(body, position)
     if length < 0:
         if length == -1:
             return None, position

@@ -44,6 +44,12 @@ def decode_varint(buffer: Sequence[int], position: int) -> tuple[int, int]:
     Raises:  IndexError where the buffer ends first; ValueError where the varint is longer than any
              int32 needs. (Callers sit in loops and turn both into an error that says where.)
     """
+    low = buffer[position]
+    if low < 0x80:
+        return (low >> 1) ^ -(low & 1), position + 1
+    high = buffer[position + 1]
+    if high < 0x80:  # two bytes reach to 8191: lengths of nearly every metadata record
+        return ((low & 0x7F | high << 7) >> 1) ^ -(low & 1), position + 2
     value, position = _decode(buffer, position, MAX_VARINT_BYTES)
     if value > 0xFFFF_FFFF:
         raise ValueError("varint exceeds 32 bits")

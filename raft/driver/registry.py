@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 from pathlib import Path
 from typing import Final
 
@@ -48,13 +49,17 @@ class DirectoryLock:
 
 
 class Registry:
-    """The files `esker.groups` and `esker.rejoin` of one log directory."""
+    """The files `esker.groups` and `esker.rejoin` of one log directory.
+
+    Groups are begun in threads, several at a time; here they queue, for there is one file.
+    """
 
     def __init__(self, files: FileSystem, log_dir: Path) -> None:
         """Read them. Raises CorruptFileError, OSError."""
         self._files = files
         self._path = log_dir / GROUPS_FILE
         self._rejoin = log_dir / REJOIN_FILE
+        self._writing = threading.Lock()
         self.groups: dict[str, Group] = {g.name: g for g in _read(files, self._path)}
 
     @property
@@ -69,14 +74,16 @@ class Registry:
 
     def add(self, group: Group) -> None:
         """List a group, durably; its directory is there."""
-        if self.groups.get(group.name) != group:
-            self.groups[group.name] = group
-            self._write()
+        with self._writing:
+            if self.groups.get(group.name) != group:
+                self.groups[group.name] = group
+                self._write()
 
     def remove(self, group: Group) -> None:
         """Forget a group, durably, before its directory may be deleted."""
-        if self.groups.pop(group.name, None) is not None:
-            self._write()
+        with self._writing:
+            if self.groups.pop(group.name, None) is not None:
+                self._write()
 
     def _write(self) -> None:
         lines = [f"{g.topic} {g.partition} {uuid_text(g.topic_id)}" for g in self.groups.values()]

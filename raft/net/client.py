@@ -19,7 +19,7 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from struct import Struct
-from typing import Final, NamedTuple, TypeAlias, cast
+from typing import Final, TypeAlias, cast
 
 from raft.net.errors import (
     BadHeaderError,
@@ -29,7 +29,7 @@ from raft.net.errors import (
     Reason,
     RequestTimeoutError,
 )
-from raft.net.frames import Arena, Buffer, Frame, FrameReader, Payload, gather
+from raft.net.frames import FLUSH_BYTES, Arena, Buffer, Frame, FrameReader, Payload, gather
 from raft.net.header import RequestKind, header_tail, skip_tagged_fields
 from raft.net.identity import next_connection_id, peer_name
 
@@ -43,11 +43,10 @@ _pack_request = Struct(">ihhi").pack  # length, api key, api version, correlatio
 _read_correlation = Struct(">i").unpack_from
 
 
-class _Call(NamedTuple):
-    correlation_id: int
-    on_answer: OnAnswer
-    deadline: float  # loop time; infinite if there is none
-    answer_flexible: bool
+_Call: TypeAlias = tuple[int, OnAnswer, float, bool]
+"""Correlation id, callback, deadline in loop time, whether the response header is flexible."""
+
+_NEVER: Final = float("inf")
 
 
 class ClientConnection(asyncio.BufferedProtocol):
@@ -61,6 +60,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         "_next_correlation_id",
         "_on_close",
         "_out",
+        "_out_bytes",
         "_reader",
         "_receiving",
         "_tails",
@@ -99,6 +99,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._calls: deque[_Call] = deque()
         self._next_correlation_id = 0
         self._out: list[Buffer] = []
+        self._out_bytes = 0
         self._flush_due = False
         self._receiving = False
         self._write_paused = False
@@ -142,17 +143,25 @@ class ClientConnection(asyncio.BufferedProtocol):
             raise ConnectionLostError(self.close_reason, f"{self} is closed")
         correlation_id = self._next_correlation_id
         self._next_correlation_id = (correlation_id + 1) & MAX_CORRELATION_ID
-        tail = self._tails[kind.flexible]
-        parts = body if isinstance(body, tuple | list) else (body,)
-        size = 8 + len(tail) + sum(map(len, parts))
-        head = _pack_request(size, kind.api_key, kind.api_version, correlation_id)
-        self._out += (head, tail, *parts)
+        api_key, api_version, flexible, answer_flexible = kind
+        tail = self._tails[flexible]
+        out = self._out
+        if type(body) is bytes:
+            size = 8 + len(tail) + len(body)
+            out.append(_pack_request(size, api_key, api_version, correlation_id) + tail)
+            out.append(body)
+        else:
+            parts = body if isinstance(body, tuple | list) else (body,)
+            size = 8 + len(tail) + sum(map(len, parts))
+            out.append(_pack_request(size, api_key, api_version, correlation_id) + tail)
+            out += parts
+        self._out_bytes += size
         if on_answer is not None:
-            deadline = float("inf")
+            deadline = _NEVER
             if timeout_ms is not None:
                 deadline = self._loop.time() + timeout_ms / 1_000
                 self._watch_deadline(deadline)
-            self._calls.append(_Call(correlation_id, on_answer, deadline, kind.answer_flexible))
+            self._calls.append((correlation_id, on_answer, deadline, answer_flexible))
         if not self._flush_due and not self._receiving:
             self._flush_due = True
             self._loop.call_soon(self._flush)
@@ -197,18 +206,18 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._receiving = True
         try:
             for frame in frames:
-                if not calls:
-                    raise BadHeaderError(f"{len(frame)} bytes nobody asked for")
-                (correlation_id,) = _read_correlation(frame) if len(frame) >= 4 else (None,)
-                call = calls[0]
-                if correlation_id != call.correlation_id:
-                    raise NetError(
-                        Reason.MISMATCH, f"{correlation_id}, expected {call.correlation_id}"
-                    )
-                body_at = skip_tagged_fields(frame, 4) if call.answer_flexible else 4
+                if not calls or len(frame) < 4:
+                    raise BadHeaderError(f"{len(frame)} bytes, {len(calls)} answers are due")
+                (correlation_id,) = _read_correlation(frame)
+                expected, on_answer, _, flexible = calls[0]
+                if correlation_id != expected:
+                    raise NetError(Reason.MISMATCH, f"{correlation_id}, expected {expected}")
+                body_at = 4
+                if flexible:
+                    body_at = 5 if frame[4:5] == b"\x00" else skip_tagged_fields(frame, 4)
                 calls.popleft()
                 self.answers += 1
-                call.on_answer(frame[body_at:])
+                on_answer(frame[body_at:])
             if self._reader.error is not None:
                 raise self._reader.error
         except NetError as error:
@@ -240,8 +249,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._flush_due = False
         if self._transport is None or not self._out or self.close_reason is not None:
             return
-        parts = gather(self._out)
+        small = self._out_bytes <= FLUSH_BYTES
+        parts = (b"".join(self._out),) if small else gather(self._out)
         self._out.clear()
+        self._out_bytes = 0
         if len(parts) == 1:
             self._transport.write(parts[0])
         else:
@@ -258,15 +269,13 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._timer = None
         if self.close_reason is not None or not self._calls:
             return
-        earliest = min(call.deadline for call in self._calls)
+        earliest = min(deadline for _, _, deadline, _ in self._calls)
         if earliest <= self._loop.time():
-            late = next(call for call in self._calls if call.deadline == earliest)
+            late = next(call[0] for call in self._calls if call[2] == earliest)
             self._end(
-                RequestTimeoutError(
-                    Reason.TIMEOUT, f"{self}: request {late.correlation_id} got no answer in time"
-                )
+                RequestTimeoutError(Reason.TIMEOUT, f"{self}: request {late} got no answer in time")
             )
-        elif earliest != float("inf"):
+        elif earliest != _NEVER:
             self._watch_deadline(earliest)
 
     def _end(self, error: ConnectionLostError) -> None:
@@ -283,8 +292,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._calls.clear()
         if self._on_close is not None:
             self._on_close(self, error)
-        for call in calls:
-            call.on_answer(error)
+        for _, on_answer, _, _ in calls:
+            on_answer(error)
 
 
 async def connect(

@@ -22,12 +22,13 @@ import asyncio
 import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from raft.net.errors import NetError, Reason
 from raft.net.frames import (
     ARENA_BYTES,
     COPY_BYTES,
+    FLUSH_BYTES,
     SHORT_LENGTHS,
     Buffer,
     Frame,
@@ -40,8 +41,6 @@ from raft.net.identity import next_connection_id, peer_name
 
 if TYPE_CHECKING:
     from raft.net.listener import Listener
-
-FLUSH_BYTES: Final = 65_536  # answers of one read go out together, in pieces of about this size
 
 
 class Reply:
@@ -131,7 +130,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._reserved = 0  # of the listener's memory, for the frame being received
         self._reading = True
         self._write_paused = False
-        self._serving = False
+        self._serving: list[Frame] | None = None
         self._flush_due = False
         self._watch = Watch()
 
@@ -237,7 +236,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Handle frames until a bound is reached; the rest waits in the backlog."""
         handle, waiting, append = self._handle, self._waiting, self._out.append
         out_bytes = 0
-        self._serving = True
+        self._serving = frames  # emptied, which ends the loop, when the connection ends
         left = iter(frames)
         for frame in left:
             try:
@@ -245,33 +244,36 @@ class ServerConnection(asyncio.BufferedProtocol):
             except Exception as error:
                 self._on_handler_error(error)
                 break
-            if self.close_reason is not None:  # the handler closed it
-                break
-            if not waiting and (type(answer) is bytes or type(answer) is tuple):
-                if type(answer) is bytes:
-                    size = len(answer)
-                    append(SHORT_LENGTHS[size] if size <= COPY_BYTES else length_prefix(size))
-                    append(answer)
-                else:
-                    size = self._put(answer)
+            if type(answer) is bytes and not waiting:
+                size = len(answer)
+                append(SHORT_LENGTHS[size] if size <= COPY_BYTES else length_prefix(size))
+                append(answer)
                 out_bytes += size
                 if out_bytes < FLUSH_BYTES:
                     continue
-                self._out_bytes += out_bytes
-                self._flush()
-                out_bytes = 0
+            elif type(answer) is tuple and not waiting:
+                out_bytes += self._put(answer)
+                if out_bytes < FLUSH_BYTES:
+                    continue
             elif answer is not None:
                 self._take_in(answer, len(frame))
+            if out_bytes:
+                self._out_bytes += out_bytes
+                out_bytes = 0
+                if self._out_bytes >= FLUSH_BYTES:
+                    self._flush()
             if not self._may_serve():
                 self._backlog.extend(left)
                 break
-        self._serving = False
+        self._serving = None
         if self._out:
             self._out_bytes += out_bytes
             self._flush()
 
     def _take_in(self, answer: Answer, request_bytes: int) -> None:
         """Put an answer that is not plain bytes, or not the next to leave, into the order."""
+        if self.close_reason is not None:  # by the handler itself
+            return
         if isinstance(answer, Reply):
             assert answer.connection is self, f"{self} got a reply of {answer.connection}"
             assert not answer._request_bytes, f"one reply returned for two requests: {self}"
@@ -301,7 +303,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.listener._release(reply._request_bytes)
             if reply._payload is not None:
                 self._out_bytes += self._put(reply._payload)
-        if not self._serving:
+        if self._serving is None:
             self.listener._flush_soon(self)
 
     def _put(self, payload: Payload) -> int:
@@ -376,7 +378,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _resume(self) -> None:
         """A bound may no longer be reached: handle what waits, then read on."""
-        if self.close_reason is not None or self._serving:
+        if self.close_reason is not None or self._serving is not None:
             return
         if self._backlog and self._may_serve():
             frames = list(self._backlog)
@@ -393,6 +395,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._waiting.clear()
         self._backlog.clear()
         self._out.clear()
+        if self._serving is not None:
+            self._serving.clear()
         self._reader.discard()
         self.listener._ended(self, reason, detail)
 

@@ -41,9 +41,11 @@ Payload: TypeAlias = bytes | bytearray | memoryview | tuple[Buffer, ...] | list[
 ARENA_BYTES: Final = 65_536  # stays in the L2 cache
 COPY_BYTES: Final = 4_096  # a copy of this much takes about as long as making a view
 FIRST_BYTES: Final = 4_194_304  # right-sized at once up to here
+FLUSH_BYTES: Final = 65_536  # up to here what leaves together is joined: one write, one memcpy
 JOIN_BYTES: Final = 16_384  # a memcpy of this much is cheaper than another iovec
 
 LENGTH: Final = Struct(">i")
+_UNSIGNED: Final = Struct(">I")  # reads a negative length as one above every bound
 SHORT_LENGTHS: Final = tuple(LENGTH.pack(size) for size in range(COPY_BYTES + 1))
 """The length prefixes that are looked up instead of made: 15 ns each instead of 50."""
 
@@ -78,6 +80,7 @@ class FrameReader:
         "_own",
         "_own_view",
         "_size",
+        "_small",
         "error",
         "frames_read",
         "wanted",
@@ -86,6 +89,7 @@ class FrameReader:
     def __init__(self, arena: Arena, *, max_frame_bytes: int) -> None:
         self._arena = arena.view
         self._max = max_frame_bytes
+        self._small = min(COPY_BYTES, max_frame_bytes)
         self._head = b""  # the beginning of a frame that has no buffer of its own yet
         self._own: bytearray | None = None  # the buffer of a frame that was cut in two
         self._own_view = _NOTHING
@@ -140,19 +144,22 @@ class FrameReader:
 
     def _split(self, data: bytes) -> list[Frame]:
         frames: list[Frame] = []
-        append, unpack = frames.append, LENGTH.unpack_from
-        start, end, limit = 0, len(data), self._max
+        append, unpack = frames.append, _UNSIGNED.unpack_from
+        start, end, small = 0, len(data), self._small
         while end - start >= 4:
             (size,) = unpack(data, start)
             first = start + 4
             stop = first + size
-            if size < 0 or size > limit:
-                self.error = explain_length(data[start : start + 8], limit)
-                break
-            if stop > end:
-                self.wanted = size
-                break
-            append(data[first:stop] if size <= COPY_BYTES else memoryview(data)[first:stop])
+            if stop > end or size > small:
+                if size > self._max:
+                    self.error = explain_length(data[start : start + 8], self._max)
+                    break
+                if stop > end:
+                    self.wanted = size
+                    break
+                append(memoryview(data)[first:stop])
+            else:
+                append(data[first:stop])
             start = stop
         if start < end and self.error is None:
             self._head = data[start:]

@@ -114,7 +114,7 @@ def test_half_a_frame_that_does_not_move_on_is_closed(on_loop, sent):
         await until(lambda: any(c.bytes_received > len(sent) for c in listener.connections))
         listener.sweep(now + 59)
         assert listener.connections
-        listener.sweep(now + 60)
+        listener.sweep(now + 61)
         with suppress(ConnectionResetError):
             assert await reader.read() == b""
         await until(lambda: not listener.connections)

@@ -251,6 +251,13 @@ def test_a_small_request_passes_while_large_ones_fill_the_memory(on_loop):
         await until(lambda: len(parked) == 1)
         voter = await connect("127.0.0.1", listener.port)
         assert await voter.request(KIND, b"vote") == b"vote"
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+        request = flood(b"in two pieces", 1)
+        writer.write(request[:20])
+        await until(lambda: any(c.bytes_received == 20 for c in listener.connections))
+        writer.write(request[20:])
+        assert (await reader.readexactly(4 + 5 + 13))[9:] == b"in two pieces"
+        writer.close()
         assert len(parked) == 1, "the second large request was let in beyond the bound"
         greedy[0].close()
         greedy[1].close()
@@ -258,6 +265,55 @@ def test_a_small_request_passes_while_large_ones_fill_the_memory(on_loop):
         voter.close()
         await listener.close()
         assert listener.memory_used == 0
+
+    on_loop(main())
+
+
+def test_what_was_sent_before_close_arrives(on_loop):
+    async def main():
+        arrived: list[bytes] = []
+        listener = Listener(lambda _, frame: arrived.append(bytes(frame[11:])))
+        await listener.start("127.0.0.1", 0)
+        connection = await connect("127.0.0.1", listener.port)
+        connection.send(KIND, b"good", None)
+        connection.send(KIND, b"bye", None)
+        connection.close()
+        await until(lambda: arrived == [b"good", b"bye"])
+        await listener.close()
+
+    on_loop(main())
+
+
+def test_nothing_is_handled_after_the_handler_closed_the_connection(on_loop):
+    async def main():
+        handled: list[bytes] = []
+        parked: list[Reply] = []
+
+        def handle(connection: ServerConnection, frame: Frame) -> Answer:
+            body = bytes(frame[11:])
+            handled.append(body)
+            if body == b"close":
+                connection.close()
+            if body == b"park":
+                parked.append(Reply(connection))
+                return parked[-1]
+            return answer_to(frame)
+
+        closed: list[ServerConnection] = []
+        listener = Listener(handle, on_close=closed.append)
+        await listener.start("127.0.0.1", 0)
+        connection = await connect("127.0.0.1", listener.port)
+        first = connection.request(KIND, b"1")
+        for body in (b"park", b"2", b"close", b"3"):
+            connection.send(KIND, body, lambda _: None)
+        assert await first == b"1"
+        await until(lambda: connection.closed)
+        assert handled == [b"1", b"park", b"2", b"close"]
+        assert len(closed) == 1
+        parked[0].send(b"too late")  # whoever waits need not know
+        assert closed[0].in_flight == 0
+        assert listener.memory_used == 0
+        await listener.close()
 
     on_loop(main())
 

@@ -141,6 +141,8 @@ def _checked_by_log(files: ReadOnly, path: Path, tally: Tally) -> Iterator[_Inde
 
 
 def _contradiction(file: File, log: Path, entry: _IndexEntry) -> str | None:
+    if entry.target < 0:
+        return f"points to byte {entry.target} of {log.name}"
     try:
         header = parse_header(file.read(entry.target, HEADER_SIZE_BYTES))
     except RecordError:

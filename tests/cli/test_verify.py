@@ -144,6 +144,7 @@ def test_deep_decodes_what_a_checksum_only_vouches_for(esker, tmp_path):
         (INDEX, struct.pack(">iiii", 2, 96, 2, 313), 8, "does not rise"),
         (INDEX, struct.pack(">iiii", 2, 96, 6, 96), 8, "does not rise"),
         (INDEX, struct.pack(">ii", -1, 96), 0, "does not rise"),
+        (INDEX, struct.pack(">ii", 2, -97), 0, "points to byte -97"),
         (INDEX, struct.pack(">ii", 2, 97), 0, "where no batch begins"),
         (INDEX, struct.pack(">ii", 2, 5000), 0, "where no batch begins"),
         (INDEX, struct.pack(">ii", 2, 313), 0, "points to a batch at offset 103"),

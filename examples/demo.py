@@ -1,9 +1,10 @@
 """What works so far, shown on real input: `make demo`.
 
 A log that Apache Kafka wrote is decoded, and encoded again to the same bytes; a checkpoint is
-written, verified, damaged, and the damage found. Where Java, mvn and Maven Central are at hand, a
-real Kafka writes the log now and reads our checkpoint back; else the recorded log serves
-(tests/data/kafka), and the first lines say so.
+written, verified, damaged, and the damage found; a quorum of three processes commits real text
+while its leader is killed. Where Java, mvn and Maven Central are at hand, a real Kafka writes the
+log now and reads our checkpoint back; else the recorded log serves (tests/data/kafka), and the
+first lines say so.
 
 Every ticked line was checked just before it was printed. If one did not hold, the demo would end
 there, with exit code 1.
@@ -12,6 +13,7 @@ there, with exit code 1.
 from __future__ import annotations
 
 import argparse
+import io
 import subprocess
 import sys
 import tempfile
@@ -28,6 +30,16 @@ from esker.dump.batches import read_batches_file
 from esker.dump.human import HumanPrinter
 from esker.dump.items import RecordItem
 from esker.dump.kinds import Kind
+from examples.demo_quorum import (
+    NODES,
+    Quorum,
+    QuorumFailedError,
+    commit,
+    in_order,
+    read_back,
+    real_lines,
+    wait_until_equal,
+)
 from raft.segments.files import RealFileSystem
 from records.batch import Batch, iter_records
 from records.batch_writer import build_batch
@@ -247,10 +259,36 @@ def spoil(path: Path, theirs: Path) -> None:
     quiet(f"    {reason}")
 
 
+def run_quorum(home: Path) -> None:
+    """Commit real lines while the leader is killed; read them back from the survivors."""
+    lines = real_lines(20_000)
+    with Quorum(home) as quorum:
+        quorum.start(*NODES)
+        first = quorum.leader()
+        claim(f"node {first} leads; three nodes were formatted and started", holds=first in NODES)
+        killed, silence_s = commit(quorum, lines, kill_at=len(lines) // 2)
+        claim(
+            f"{len(lines):,} lines of Python's own sources committed; half-way, kill -9 of the "
+            f"leader: {silence_s:.2f} s to the next commit",
+            holds=killed == first and silence_s > 0,
+        )
+        claim(
+            "every acknowledged line is there, in order, on the new leader",
+            holds=in_order(lines, list(read_back(quorum))),
+        )
+        quorum.start(killed)
+        wait_until_equal(quorum, killed)
+        quiet("  $ esker quorum describe --group esker-bench-log-0 --replication ...")
+        quiet(textwrap.indent(quorum.table().rstrip(), "  "))
+        claim(f"node {killed} came back and caught up", holds=True)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--recorded", action="store_true", help="do not try to run a real Kafka")
     arguments = parser.parse_args()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # not every locale has a tick
     try:
         with tempfile.TemporaryDirectory(prefix="esker-demo-") as name:
             home = Path(name)
@@ -264,7 +302,10 @@ def main() -> int:
             path = write_checkpoint(source, home / "ours")
             heading("Damage")
             spoil(path, source.checkpoints()[-1])
-    except (DemoFailedError, RecordError) as error:
+            heading("A quorum of three processes (KRaft)")
+            (home / "quorum").mkdir()
+            run_quorum(home / "quorum")
+    except (DemoFailedError, QuorumFailedError, RecordError) as error:
         OUT.print(f"  [red]✗ not so:[/] {escape(str(error))}")
         return 1
     return 0

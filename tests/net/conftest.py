@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from raft.net import loop_factory
+from raft.net import Listener, loop_factory
 
 LOOPS = {"asyncio": asyncio.SelectorEventLoop, "uvloop": loop_factory()}
 
@@ -47,3 +47,8 @@ async def until(condition: Callable[[], bool]) -> None:
     """Let the loop turn until `condition()` holds; `on_loop` bounds the wait."""
     while not condition():
         await asyncio.sleep(0.001)
+
+
+def sweep_by_hand(listener: Listener) -> None:
+    """From now on only the test decides what time it is."""
+    listener._sweep_timer.cancel()

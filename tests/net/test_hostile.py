@@ -26,7 +26,7 @@ from raft.net import (
 )
 from raft.net.listener import LOG_LINES_PER_SWEEP
 
-from .conftest import until
+from .conftest import sweep_by_hand, until
 
 KIND = RequestKind.of(1100, 0, first_flexible=0)
 
@@ -85,6 +85,7 @@ def test_a_flood_of_garbage_does_not_flood_the_log(on_loop, caplog):
     async def main():
         listener = Listener(echo)
         await listener.start("127.0.0.1", 0)
+        sweep_by_hand(listener)
         for _ in range(40):
             _, writer = await asyncio.open_connection("127.0.0.1", listener.port)
             writer.write(b"\xff" * 8)
@@ -105,6 +106,7 @@ def test_half_a_frame_that_does_not_move_on_is_closed(on_loop, sent):
     async def main():
         listener = Listener(echo, limits=Limits(stall_ms=60_000))
         await listener.start("127.0.0.1", 0)
+        sweep_by_hand(listener)
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
         writer.write(sent)
         await until(lambda: any(c.bytes_received == len(sent) for c in listener.connections))
@@ -131,6 +133,7 @@ def test_a_slow_peer_that_keeps_moving_is_not_closed(on_loop):
         limits = Limits(stall_ms=60_000, stall_bytes=1_000)
         listener = Listener(echo, limits=limits)
         await listener.start("127.0.0.1", 0)
+        sweep_by_hand(listener)
         _, writer = await asyncio.open_connection("127.0.0.1", listener.port)
         writer.write((100_000).to_bytes(4, "big"))
         now = asyncio.get_running_loop().time()
@@ -155,6 +158,7 @@ def test_idle_connections_are_closed_and_waiting_ones_are_not(on_loop):
 
         listener = Listener(park, limits=Limits(idle_ms=300_000))
         await listener.start("127.0.0.1", 0)
+        sweep_by_hand(listener)
         idle = await connect("127.0.0.1", listener.port)
         await idle.request(KIND, b"")
         silent = await connect("127.0.0.1", listener.port)
@@ -171,6 +175,18 @@ def test_idle_connections_are_closed_and_waiting_ones_are_not(on_loop):
         assert not waiting.closed
         assert listener.ended == {Reason.IDLE: 2}
         waiting.close()
+        await listener.close()
+
+    on_loop(main())
+
+
+def test_a_listener_sweeps_by_itself(on_loop):
+    async def main():
+        listener = Listener(echo, limits=Limits(idle_ms=20))
+        await listener.start("127.0.0.1", 0)
+        silent = await connect("127.0.0.1", listener.port)
+        await until(lambda: silent.closed)
+        assert listener.ended == {Reason.IDLE: 1}
         await listener.close()
 
     on_loop(main())
@@ -238,6 +254,7 @@ def test_ten_thousand_idle_connections_cost_little_and_hold_nobody_up(on_loop):
         count = min(10_000, (soft - 500) // 2)
         listener = Listener(echo, limits=Limits(max_connections=count + 1))
         await listener.start("127.0.0.1", 0, backlog=4_096)
+        sweep_by_hand(listener)
         tracemalloc.start()
         before = tracemalloc.get_traced_memory()[0]
         sockets = []

@@ -26,7 +26,7 @@ from raft.net import (
 )
 from raft.net.frames import LENGTH
 
-from .conftest import until
+from .conftest import sweep_by_hand, until
 
 KIND = RequestKind.of(1100, 0, first_flexible=0)
 APIS = {1100: 0}
@@ -167,6 +167,7 @@ def test_a_client_that_never_reads_is_paused_then_closed(on_loop):
         limits = Limits(write_high_water_bytes=500_000, stall_ms=60_000)
         listener = Listener(handle, limits=limits)
         await listener.start("127.0.0.1", 0)
+        sweep_by_hand(listener)
         _, writer = await asyncio.open_connection("127.0.0.1", listener.port, limit=1)
         writer.write(flood(b"", 5_000))
         await until(lambda: any(c._write_paused for c in listener.connections))

@@ -14,8 +14,11 @@ Source: KIP-595, Fetch; KIP-516 (topic ids); KIP-903 (ReplicaState); KIP-1166 (h
 
 from __future__ import annotations
 
+import struct
 from typing import Final, NamedTuple
 from uuid import UUID
+
+from crc32c import crc32c
 
 from raft.core import messages as core
 from raft.core.errors import ErrorCode
@@ -35,8 +38,7 @@ from raft.wire import (
     optional_node,
     wire_node,
 )
-from records.batch import BatchHeader, iter_batches
-from records.errors import RecordError
+from records.batch import CRC_START, HEADER_SIZE_BYTES, LOG_OVERHEAD_BYTES, MAGIC
 from records.rpc import fetch as rpc
 from records.types import ZERO_UUID, Epoch, NodeId, Offset, OffsetAndEpoch
 
@@ -45,15 +47,12 @@ _TOPIC_IDS_FROM: Final = 13
 _REPLICA_STATE_FROM: Final = 15
 _HIGH_WATERMARK_FROM: Final = 18
 
+_LEAST_LENGTH: Final = HEADER_SIZE_BYTES - LOG_OVERHEAD_BYTES
+_unpack_fields: Final = struct.Struct(">qiiBI2xi30xi").unpack_from
+"""A batch's base offset, length, epoch, magic, checksum, last offset delta, record count."""
+
 Partition = rpc.FetchResponse.FetchableTopicResponse.PartitionData
 Topic = rpc.FetchResponse.FetchableTopicResponse
-
-
-class Run(NamedTuple):
-    """Batches back to back, one epoch, no gap: the `data` of a core `Batch` received or read."""
-
-    view: memoryview
-    headers: tuple[BatchHeader, ...]
 
 
 # --- sent by a replica ---------------------------------------------------------------------------
@@ -127,39 +126,40 @@ def read_fetch_response(message: rpc.FetchResponse) -> core.FetchResponse:
 
 
 def read_batches(records: bytes | memoryview) -> tuple[core.Batch, ...]:
-    """The sound batches at the beginning of `records`, as runs; what comes after is dropped."""
+    """The sound batches at the beginning of `records`, as runs; what comes after is dropped.
+
+    A run's `data` is the view of its bytes.
+    """
     view = memoryview(records)
     runs: list[core.Batch] = []
-    headers: list[BatchHeader] = []
-    start = position = 0
-
-    def close_run() -> None:
-        nonlocal start
-        if headers:
-            first, last = headers[0], headers[-1]
-            run = Run(view[start:position], tuple(headers))
-            runs.append(
-                core.Batch(
-                    first.base_offset, last.end_offset, first.leader_epoch, position - start, run
-                )
-            )
-            headers.clear()
-        start = position
-
-    try:
-        for batch in iter_batches(view, allow_partial_tail=True):
-            header = batch.header
-            if headers and (
-                header.base_offset != headers[-1].end_offset
-                or header.leader_epoch != headers[0].leader_epoch
-            ):
-                close_run()
-            headers.append(header)
-            position = batch.position + header.size_bytes
-    except RecordError:
-        pass  # dropped with all after it, as upstream does since KAFKA-18723
-    close_run()
+    available = len(view)
+    start = at = 0  # of the run, of the batch
+    base, expected, run_epoch = -1, -1, -1  # of the run: first offset, end offset, epoch
+    while available - at >= HEADER_SIZE_BYTES:
+        offset, length, epoch, magic, crc, delta, count = _unpack_fields(view, at)
+        end = at + LOG_OVERHEAD_BYTES + length
+        if (
+            magic != MAGIC
+            or length < _LEAST_LENGTH
+            or end > available
+            or offset < 0
+            or not 0 <= count <= delta + 1
+            or crc32c(view[at + CRC_START : end]) != crc
+        ):
+            break  # dropped with all after it, as upstream does since KAFKA-18723
+        if offset != expected or epoch != run_epoch:
+            if at > start:
+                runs.append(_run(base, expected, run_epoch, view[start:at]))
+            start, base, run_epoch = at, offset, epoch
+        expected = offset + delta + 1
+        at = end
+    if at > start:
+        runs.append(_run(base, expected, run_epoch, view[start:at]))
     return tuple(runs)
+
+
+def _run(base: int, end: int, epoch: int, view: memoryview) -> core.Batch:
+    return core.Batch(Offset(base), Offset(end), Epoch(epoch), len(view), view)
 
 
 # --- received by a leader ------------------------------------------------------------------------

@@ -79,7 +79,7 @@ from raft.driver.drafts import new_batch, place
 from raft.driver.storage import Storage
 from raft.interfaces import Draft, NotLeaderError, Ticket, Watcher
 from raft.wire import Answering, Group, GroupRef, write_response
-from raft.wire_fetch import FetchForm, Run, refuse_fetch_snapshot, write_fetch_response
+from raft.wire_fetch import FetchForm, refuse_fetch_snapshot, write_fetch_response
 from records.batch_writer import build_control_batch
 from records.compression import Buffer
 from records.control import LeaderChangeMessage, Voter
@@ -606,8 +606,8 @@ class GroupDriver:
 
 
 def _bytes_of(data: object) -> memoryview:
-    assert isinstance(data, Run), f"a follower's batch without bytes: {data!r}"
-    return data.view
+    assert isinstance(data, memoryview), f"a follower's batch without bytes: {data!r}"
+    return data
 
 
 _CARRY_OUT: Final[dict[type[Effect], Callable[[GroupDriver, Any], None]]] = {

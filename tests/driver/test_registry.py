@@ -10,7 +10,7 @@ from raft.driver.registry import Registry
 from raft.segments.files import RealFileSystem
 from raft.wire import Group
 
-GROUPS = [Group(topic="t", partition=number, topic_id=UUID(int=1)) for number in range(100)]
+GROUPS = [Group(topic="t", partition=number, topic_id=UUID(int=1)) for number in range(24)]
 
 
 def test_groups_added_by_several_threads_are_all_listed(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def test_fetched_neighbours_of_one_epoch_are_one_batch_for_the_core() -> None:
     )
     runs = wire_fetch.read_batches(records)
     assert [(run.base_offset, run.end_offset, run.epoch) for run in runs] == [(5, 7, 1), (7, 9, 2)]
-    assert b"".join(bytes(run.data.view) for run in runs) == records
+    assert b"".join(bytes(run.data) for run in runs) == records
     gap = build_value_batch([b"x"], base_offset=20, leader_epoch=2, timestamp=0)
     assert [run.end_offset for run in wire_fetch.read_batches(records + gap)] == [7, 9, 21]
 

@@ -137,7 +137,7 @@ class Plan:
             log = stack.enter_context(output.open("ab"))
             command = self.kafka.command(NODE, self.properties)
             process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-            stack.callback(_stop, process)
+            stack.callback(stop_process, process)
             node = Node(self.node_id, self.directory, self.ports, process, output)
             for listener in listeners:
                 _wait_until_listening(node, self.ports[listener])
@@ -170,16 +170,17 @@ def configure_node(
     listeners: Mapping[str, str] | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> Plan:
-    """A node that is its own quorum, configured; its directory is not formatted yet.
+    """A node that is its own quorum, or a broker of another; its directory is not formatted yet.
 
     Args:    dynamic_voters: kraft.version 1 (voters in the log), else 0 (voters in the settings).
              listeners: security protocol by name, besides CONTROLLER (and PLAINTEXT of a broker).
+             settings: what is added or replaced; a broker alone needs `controller.quorum.voters`.
     """
     protocols = {"CONTROLLER": "PLAINTEXT", **(listeners or {})}
     if "broker" in roles:
         protocols["PLAINTEXT"] = "PLAINTEXT"
-    ports = {name: free_port() for name in protocols}
-    controller = f"127.0.0.1:{ports['CONTROLLER']}"
+    ports = {name: free_port() for name in protocols if name != "CONTROLLER" or roles != "broker"}
+    controller = f"127.0.0.1:{ports.get('CONTROLLER')}"
     quorum = (
         {"controller.quorum.bootstrap.servers": controller}
         if dynamic_voters
@@ -227,12 +228,15 @@ def _wait_until_listening(node: Node, port: int) -> None:
             return
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """SIGTERM, which Kafka takes for an orderly shutdown; SIGKILL if it does not obey."""
+def stop_process(process: subprocess.Popen[bytes]) -> None:
+    """SIGTERM, which a node takes for an orderly shutdown; SIGKILL if it does not obey.
+
+    Raises:  ToolFailedError if it did not.
+    """
     process.terminate()
     try:
         process.wait(timeout=STOP_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-        raise ToolFailedError(f"Kafka did not stop within {STOP_TIMEOUT_S} s") from None
+        raise ToolFailedError(f"{process.args} did not stop within {STOP_TIMEOUT_S} s") from None

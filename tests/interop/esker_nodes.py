@@ -1,0 +1,118 @@
+"""A quorum of Esker's own nodes, each a process started as a user starts it.
+
+with EskerQuorum(directory) as quorum:
+    leader = quorum.wait_for_leader()
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+from esker.config import load_config
+from esker.storage import format_storage
+from tests.interop.kafka_rpc import Connection, RpcError
+from tests.interop.kafka_run import free_port, stop_process, until
+from tests.interop.kafka_scenario import CLUSTER_ID
+
+PROJECT: Final = Path(__file__).parents[2]
+METADATA_TOPIC: Final = "__cluster_metadata"
+
+
+class EskerQuorum:
+    """Controllers with static voters, formatted and started; stopped at the end of the block."""
+
+    def __init__(self, directory: Path, node_ids: Sequence[int] = (1, 2, 3)) -> None:
+        self.directory = directory
+        self.ports = {node: free_port() for node in node_ids}
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        for node in node_ids:
+            self._configure(node)
+
+    @property
+    def bootstrap(self) -> str:
+        """The controllers' addresses, as Kafka's tools take them."""
+        return ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
+
+    @property
+    def voters(self) -> str:
+        """The value of `controller.quorum.voters`."""
+        return ",".join(f"{node}@127.0.0.1:{port}" for node, port in self.ports.items())
+
+    def metadata_log(self, node: int) -> Path:
+        return self.directory / str(node) / f"{METADATA_TOPIC}-0"
+
+    def describe(self, node: int) -> Any:
+        """A node's answer to DescribeQuorum on the metadata log, or None if it has none yet."""
+        topics = [{"topic_name": METADATA_TOPIC, "partitions": [{"partition_index": 0}]}]
+        try:
+            with Connection(self.ports[node]) as connection:
+                return connection.call("describe_quorum", 2, topics=topics).topics[0].partitions[0]
+        except (OSError, RpcError):
+            return None
+
+    def wait_for_leader(self) -> int:
+        """The node that leads the metadata log and has committed in its epoch."""
+        leaders: list[int] = []
+
+        def one_leads() -> bool:
+            for node in self._processes:
+                answer = self.describe(node)
+                if answer is not None and answer.leader_id == node and answer.high_watermark > 0:
+                    leaders.append(node)
+            return bool(leaders)
+
+        until(one_leads, self.said)
+        return leaders[0]
+
+    def said(self) -> str:
+        """What the nodes have logged last."""
+        logs = [self.directory / f"{node}.log" for node in self.ports]
+        return "\n".join(f"--- {log.name}\n{log.read_text()[-3000:]}" for log in logs)
+
+    def stop(self, node: int) -> None:
+        """SIGTERM, and wait until the node is gone."""
+        process = self._processes.pop(node)
+        stop_process(process)
+        assert process.returncode == 0, f"node {node}: {self.said()}"
+
+    def __enter__(self) -> EskerQuorum:
+        for node in self.ports:
+            command = [sys.executable, "-m", "esker", "start", str(self._properties(node))]
+            with (self.directory / f"{node}.log").open("wb") as log:
+                self._processes[node] = subprocess.Popen(
+                    command, stdout=log, stderr=subprocess.STDOUT, cwd=PROJECT
+                )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for process in self._processes.values():
+            process.terminate()  # together, for each waits a while for the others
+        for process in self._processes.values():
+            stop_process(process)
+        if error is not None:
+            error.add_note(self.said())
+
+    def _properties(self, node: int) -> Path:
+        return self.directory / f"{node}.properties"
+
+    def _configure(self, node: int) -> None:
+        lines = {
+            "process.roles": "controller",
+            "node.id": node,
+            "controller.listener.names": "CONTROLLER",
+            "listeners": f"CONTROLLER://127.0.0.1:{self.ports[node]}",
+            "controller.quorum.voters": self.voters,
+            "log.dirs": self.directory / str(node),
+        }
+        self._properties(node).write_text("".join(f"{k}={v}\n" for k, v in lines.items()))
+        format_storage(load_config(self._properties(node)), CLUSTER_ID)

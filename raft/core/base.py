@@ -157,10 +157,13 @@ class QuorumBase(ABC):
 
     @property
     def leader_id(self) -> NodeId | None:
-        """The leader of this epoch as far as we know; a resigned one is none."""
+        """The leader of this epoch as far as we may tell.
+
+        Not one that resigned, nor ourselves before our epoch is open: we would serve no Fetch yet.
+        """
         role = self.role
         if isinstance(role, Leader):
-            return self.node_id
+            return self.node_id if self._leading is not None and self._leading.opened else None
         if isinstance(role, Follower | Prospective):
             return role.leader_id
         return None

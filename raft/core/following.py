@@ -112,7 +112,8 @@ class Following(Voting):
             return
         self._retry_at.pop((peer, FetchRequest), None)
         self._out(Reconnect(peer))
-        self._set(Timer.SILENCE, self._now_ms + self.config.failover_silence_ms)
+        if self._following.fetching_snapshot is None:  # else no Fetch is out that could be answered
+            self._set(Timer.SILENCE, self._now_ms + self.config.failover_silence_ms)
 
     def _on_peer_refused(self, peer: NodeId) -> None:
         if isinstance(self.role, Follower) and self.role.leader_id == peer:
@@ -127,8 +128,7 @@ class Following(Voting):
         self._following.hears_leader = False
         self._clear(Timer.SILENCE, Timer.FETCH)
         if Timer.FAILOVER not in self._deadlines:
-            jitter_ms = self._random.randrange(self.config.failover_jitter_ms + 1)
-            self._set(Timer.FAILOVER, self._now_ms + jitter_ms)
+            self._set(Timer.FAILOVER, self._now_ms + self._failover_jitter())
 
     def _leader_resigned(self, turn_ms: int) -> None:
         role = self.role

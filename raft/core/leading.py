@@ -125,9 +125,6 @@ class Leading(Serving):
         self._say_ready()
 
     def _pump_end_epoch(self, role: Resigned) -> None:
-        candidates = role.preferred_candidates or tuple(
-            self.voters.voter(peer).key for peer in self.voters if peer != self.node_id
-        )
         for peer in self.voters:
             untold = peer != self.node_id and peer not in self._ended_at
             if untold and self._may_send(peer, EndQuorumEpochRequest):
@@ -137,7 +134,7 @@ class Leading(Serving):
                         cluster_id=self.cluster_id,
                         leader_id=self.node_id,
                         epoch=role.epoch,
-                        preferred_candidates=candidates,
+                        preferred_candidates=role.preferred_candidates,
                     ),
                 )
 

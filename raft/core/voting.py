@@ -143,7 +143,8 @@ class Voting(QuorumBase):
                 )
 
     def _on_vote_response(self, peer: NodeId, sent: VoteRequest, response: VoteResponse) -> None:
-        self._learn(peer, response.epoch, response.leader_id)
+        # Who grants names a leader only because it lost the same one: no reason to follow it.
+        self._learn(peer, response.epoch, None if response.granted else response.leader_id)
         role = self.role
         wanted = Prospective if sent.pre_vote else Candidate
         if not isinstance(role, Prospective | Candidate) or type(role) is not wanted:
@@ -290,7 +291,8 @@ class Voting(QuorumBase):
         if leader_id not in self.voters:
             self._fault(leader_id, f"leads epoch {epoch} but is no voter")
             return ErrorCode.INCONSISTENT_VOTER_SET
-        known = self.node_id if isinstance(self.role, Resigned) else self.leader_id
+        ours = isinstance(self.role, Leader | Resigned)
+        known = self.node_id if ours else self.leader_id
         if leader_id == self.node_id or (epoch == self.epoch and known not in (None, leader_id)):
             self._fault(leader_id, f"claims to lead epoch {epoch}; its leader is {known}")
             return ErrorCode.INVALID_REQUEST
@@ -342,9 +344,12 @@ class Voting(QuorumBase):
     def _turn_ms(self, candidates: tuple[ReplicaKey, ...]) -> int:
         """How long to let better candidates go first: nothing for the first, then doubling.
 
-        With three candidates behind the first and 1000 ms: 0, 250, 500, 1000. Who is not named
-        waits longest. Source: KIP-595, EndQuorumEpoch (strict exponential back-off by position).
+        With three candidates behind the first and 1000 ms: 0, 125, 250, 500. Who is not named
+        waits longest. A leader that restarted knows no order and names nobody: then whoever draws
+        the shortest lot. Source: KIP-595, EndQuorumEpoch (strict exponential back-off by position).
         """
+        if not candidates:
+            return self._failover_jitter()
         longest_ms = self.config.election_backoff_max_ms
         ids = [key.id for key in candidates]
         if self.node_id not in ids:
@@ -353,6 +358,9 @@ class Voting(QuorumBase):
         if position == 0:
             return 0
         return min((longest_ms >> (len(ids) - 1)) << (position - 1), longest_ms)
+
+    def _failover_jitter(self) -> int:
+        return self._random.randrange(self.config.failover_jitter_ms + 1)
 
     # -- looking for a leader ------------------------------------------------------------------
 

@@ -275,7 +275,15 @@ def test_a_false_claim_to_lead_is_refused(kind: type, claim: dict, error: ErrorC
 
 @pytest.mark.parametrize(
     ("names", "turn_ms"),
-    [((1, 3), 0), ((3, 1), 500), ((3, 4, 1), 500), ((3, 4, 5, 1), 500), ((3,), 1000), ((), 1000)],
+    [
+        ((1, 3), 0),
+        ((3, 1), 500),
+        ((3, 4, 1), 500),
+        ((3, 4, 5, 1), 500),
+        ((3, 2, 4, 1), 500),
+        ((3, 1, 2, 4), 125),
+        ((3,), 1000),
+    ],
 )
 def test_successors_campaign_in_turn(names: tuple[int, ...], turn_ms: int) -> None:
     member, _ = follower()

@@ -22,7 +22,11 @@ from records.metadata import FeatureLevelRecord, PartitionRecord, TopicRecord
 from records.schema import MetadataRecord
 from records.types import NodeId
 
-TOPIC_IDS = {"esker-bench-log": UUID(int=77), "__diskless-metadata": UUID(int=78)}
+TOPIC_IDS = {
+    "esker-bench-log": UUID(int=77),
+    "__diskless-metadata": UUID(int=78),
+    "__consumer_offsets": UUID(int=79),
+}
 
 
 def bootstrap(topics: list[str], voters: list[int]) -> tuple[MetadataRecord, ...]:

@@ -11,8 +11,11 @@ import pytest
 from records.types import OffsetAndEpoch
 from snapshot import (
     CheckpointWriter,
+    DamagedFileError,
+    PartFile,
     checkpoint_name,
     list_checkpoints,
+    list_parts,
     remove_leftovers,
     verify_checkpoint,
 )
@@ -98,3 +101,40 @@ def test_a_bootstrap_checkpoint_replaces_the_old_one():
         found = verify_checkpoint(disk, path, decode=True)
         assert (found.record_count, found.epoch, found.preamble.last_timestamp) == (count, 0, 0)
     assert disk.listdir(DIRECTORY) == [BOOTSTRAP_NAME]
+
+
+def test_a_failed_append_leaves_the_part_as_it_was():
+    disk = new_disk()
+    data = written(5)
+    with PartFile.create(disk, DIRECTORY, ID, unique=1) as part:
+        part.append(data[:100])
+        disk.fail_next("write", error=errno.ENOSPC)
+        with pytest.raises(OSError, match=r"No space"):
+            part.append(data[100:])
+        assert part.size_bytes == 100
+        part.append(data[100:])
+        part.publish()
+    assert disk.content(PATH) == data
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_a_resumed_fetch_whose_last_bytes_were_lost_is_found_out(seed):
+    """The part was not flushed before the power went, so any of its bytes may be wrong."""
+    disk = new_disk()
+    data = written(20)
+    part = PartFile.create(disk, DIRECTORY, ID, unique=1)
+    disk.fsync_directory(DIRECTORY)
+    for start in range(0, 900, 90):
+        part.append(data[start : start + 90])
+    disk.crash(random.Random(seed))
+    (left,) = list_parts(disk, DIRECTORY, ID)
+    with PartFile.resume(disk, left) as part:
+        part.append(data[part.size_bytes :])
+        whole = disk.content(left) == data
+        try:
+            found = verify_checkpoint(disk, left)
+        except DamagedFileError:
+            assert not whole
+        else:
+            assert whole
+            assert found.record_count == 20

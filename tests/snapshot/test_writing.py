@@ -15,6 +15,8 @@ from records.frame import encode_record
 from records.types import OffsetAndEpoch
 from snapshot import CheckpointReader, CheckpointWriter, Origin, verify_checkpoint
 from snapshot.writer import MAX_BATCH_BYTES, TARGET_BATCH_BYTES
+from tests.interop.recording import DIRECTORY as RECORDED
+from tests.interop.recording import Recording
 from tests.snapshot.checkpoints import (
     DIRECTORY,
     ID,
@@ -106,3 +108,14 @@ def test_memory_does_not_grow_with_the_checkpoint(tmp_path):
         tracemalloc.stop()
     assert found.size_bytes > 24_000_000
     assert peak < 6 * TARGET_BATCH_BYTES, f"{peak} bytes at once"
+
+
+def test_every_recorded_checkpoint_of_kafka_is_sound_and_kafkas():
+    found = {
+        path: verify_checkpoint(RealFileSystem(), path, decode=True)
+        for path in Recording(RECORDED).checkpoints()
+    }
+    assert len(found) >= 4
+    assert {checkpoint.origin for checkpoint in found.values()} == {Origin.KAFKA}
+    with_voters = [c.preamble for c in found.values() if c.preamble.voters is not None]
+    assert {preamble.kraft_version for preamble in with_voters} == {1}

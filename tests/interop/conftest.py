@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -75,9 +76,10 @@ def written_by_kafka(
             partial = base / "kafka.partial"
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir()
+            lives = Path(tempfile.mkdtemp(dir=base))
             with ThreadPoolExecutor(2) as pool:  # a node's start is mostly waiting
-                dynamic = pool.submit(write_log, kafka, base / "node")
-                static = pool.submit(write_static_voter_log, kafka, base / "controller")
+                dynamic = pool.submit(write_log, kafka, lives / "node")
+                static = pool.submit(write_static_voter_log, kafka, lives / "controller")
             recording.keep(dynamic.result(), partial / recording.DYNAMIC)
             recording.keep(static.result(), partial / recording.STATIC)
             recording.describe(kafka, partial)
@@ -93,7 +95,7 @@ def recorded_from_kafka() -> recording.Recording:
     return recording.Recording(recording.DIRECTORY)
 
 
-@pytest.fixture(params=["written now", "recorded"])
+@pytest.fixture(params=[pytest.param("written now", marks=pytest.mark.java), "recorded"])
 def kafka_files(request: pytest.FixtureRequest) -> recording.Recording:
     """What a real Kafka wrote: now, or once."""
     fixture = "written_by_kafka" if request.param == "written now" else "recorded_from_kafka"

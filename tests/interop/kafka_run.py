@@ -239,4 +239,4 @@ def stop_process(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-        raise ToolFailedError(f"{process.args} did not stop within {STOP_TIMEOUT_S} s") from None
+        raise ToolFailedError(f"{process.args!r} did not stop within {STOP_TIMEOUT_S} s") from None

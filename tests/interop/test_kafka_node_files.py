@@ -23,7 +23,7 @@ from raft.segments.properties import (
     write_partition_metadata,
     write_quorum_state,
 )
-from records.types import METADATA_TOPIC_ID
+from records.types import METADATA_TOPIC_ID, Epoch, Offset
 from snapshot.names import BOOTSTRAP_NAME, list_checkpoints
 from snapshot.reader import CheckpointReader, verify_checkpoint
 from tests.interop.kafka_scenario import CLUSTER_ID
@@ -55,6 +55,7 @@ def test_our_log_opens_kafkas_directory_and_reads_its_bytes(node: Path, copied_l
         offset = log.log_start_offset
         while offset < log.log_end_offset:
             records = log.read(offset, max_bytes=1 << 20)
+            assert records is not None
             found += records.data
             offset = records.end_offset
         assert found == written
@@ -91,7 +92,7 @@ def _entries(time_index: Path) -> list[tuple[int, int]]:
 
 def test_leader_epochs_are_the_same_bytes(node: Path, tmp_path: Path) -> None:
     epochs = read_epochs(FILES, node / METADATA)
-    assert epochs[0] == EpochStart(1, 0)
+    assert epochs[0] == EpochStart(Epoch(1), Offset(0))
     write_epochs(FILES, tmp_path, epochs)
     name = "leader-epoch-checkpoint"
     assert (tmp_path / name).read_bytes() == (node / METADATA / name).read_bytes()

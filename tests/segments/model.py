@@ -169,7 +169,28 @@ class LogAndModel:
         else:  # the epoch of the last record may be remembered, though the record is gone
             assert all(entry.start_offset == found.start for entry in log.epochs)
         self.epoch = max(self.epoch, log.last_epoch or 0)
+        self.check_indexes()
         self._becomes(Contents(found.start, batches, log.log_end_offset))
+
+    def check_indexes(self) -> None:
+        """Every entry of every index names a batch that is there, and says the truth about it."""
+        for segment in self.log._segments:
+            positions: dict[int, int] = {}
+            newest = -1
+            position = 0
+            truths = set()
+            while position < segment.size_bytes:
+                header = segment.header_at(position)
+                positions[header.last_offset] = position
+                if header.max_timestamp > newest:
+                    newest = header.max_timestamp
+                    truths.add((newest, header.last_offset))
+                position += header.size_bytes
+            offsets = [segment.offset_index.entry(i) for i in range(len(segment.offset_index))]
+            times = [segment.time_index.entry(i) for i in range(len(segment.time_index))]
+            assert all(positions.get(offset) == at for offset, at in offsets), offsets
+            assert set(times) <= truths, f"{times} of {truths}"
+            assert times == sorted(times)
 
     def read_all(self) -> list[Stored]:
         """Every readable batch, through `read`."""

@@ -48,6 +48,7 @@ def test_the_log_is_a_list_of_batches_while_the_power_stays_on(operations):
     run(model, operations)
     readable = [b for b in model.contents.batches if b.end_offset > model.contents.start]
     assert model.read_all() == readable
+    model.check_indexes()
 
 
 @settings(max_examples=600, deadline=None)

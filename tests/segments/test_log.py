@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import random
 import shutil
+import struct
 import threading
 
 import pytest
@@ -145,6 +146,16 @@ def test_the_epoch_of_a_diverging_follower_is_answered(log):
     assert log.end_offset_for_epoch(3) == (4, 2)
     assert log.end_offset_for_epoch(5) == (6, 5)
     assert [log.epoch_at(offset) for offset in (1, 2, 3, 4, 5)] == [None, 2, 2, 5, 5]
+
+
+def test_an_index_entry_is_due_when_more_than_the_interval_lies_behind_the_last(disk):
+    """As upstream: exactly the interval is not enough, and the first batch needs none."""
+    size = len(batch(0))
+    log = Log.create(disk, DIRECTORY, LogConfig(index_interval_bytes=2 * size))
+    fill(log, 9)
+    log.close()
+    entries = [struct.pack(">ii", offset, offset * size) for offset in (3, 6)]
+    assert disk.content(DIRECTORY / "00000000000000000000.index") == b"".join(entries)
 
 
 # --- opening --------------------------------------------------------------------------------------

@@ -25,7 +25,6 @@ from raft.net.errors import (
     BadHeaderError,
     ConnectError,
     ConnectionLostError,
-    NetError,
     Reason,
     RequestTimeoutError,
 )
@@ -201,30 +200,17 @@ class ClientConnection(asyncio.BufferedProtocol):
         return self._reader.lend()
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self.close_reason is not None:
+            return
         frames = self._reader.received(nbytes)
-        calls = self._calls
         self._receiving = True
         try:
-            for frame in frames:
-                if not calls or len(frame) < 4:
-                    raise BadHeaderError(f"{len(frame)} bytes, {len(calls)} answers are due")
-                (correlation_id,) = _read_correlation(frame)
-                expected, on_answer, _, flexible = calls[0]
-                if correlation_id != expected:
-                    raise NetError(Reason.MISMATCH, f"{correlation_id}, expected {expected}")
-                body_at = 4
-                if flexible:
-                    body_at = 5 if frame[4:5] == b"\x00" else skip_tagged_fields(frame, 4)
-                calls.popleft()
-                self.answers += 1
-                on_answer(frame[body_at:])
-            if self._reader.error is not None:
-                raise self._reader.error
-        except NetError as error:
-            self._end(ConnectionLostError(error.reason, f"{self}: {error}"))
+            self._hand_out(frames)
         finally:
             self._receiving = False
-        if self._reader.wanted:
+        if self._reader.error is not None:
+            self._refuse(self._reader.error.reason, str(self._reader.error))
+        elif self._reader.wanted:
             self._reader.grant()
         if self._out:
             self._flush()
@@ -244,6 +230,32 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._write_paused = False
 
     # --- inside
+
+    def _hand_out(self, frames: list[Frame]) -> None:
+        """Give answers to those who wait for them, in order; what does not fit ends it all."""
+        calls = self._calls
+        for frame in frames:
+            if not calls or len(frame) < 4:
+                self._refuse(Reason.BAD_ANSWER, f"{len(frame)} bytes, {len(calls)} answers due")
+                return
+            (correlation_id,) = _read_correlation(frame)
+            expected, on_answer, _, flexible = calls[0]
+            if correlation_id != expected:
+                self._refuse(Reason.MISMATCH, f"answer {correlation_id}, expected {expected}")
+                return
+            body_at = 4
+            if flexible:
+                try:
+                    body_at = 5 if frame[4:5] == b"\x00" else skip_tagged_fields(frame, 4)
+                except BadHeaderError as error:
+                    self._refuse(Reason.BAD_ANSWER, str(error))
+                    return
+            calls.popleft()
+            self.answers += 1
+            on_answer(frame[body_at:])
+
+    def _refuse(self, reason: Reason, message: str) -> None:
+        self._end(ConnectionLostError(reason, f"{self}: {message}"))
 
     def _flush(self) -> None:
         self._flush_due = False
@@ -288,6 +300,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self._transport is not None and error.reason is not Reason.LOCAL:
             self._transport.abort()
         self._out.clear()
+        self._reader.discard()
         calls = tuple(self._calls)
         self._calls.clear()
         if self._on_close is not None:

@@ -9,9 +9,9 @@ Back-pressure is one rule: a connection is not read while it has too many or too
 without an answer, while its peer does not read, or while all connections together hold too much.
 Bytes that were already received then wait in place.
 
-Bad bytes never reach further than their connection: a bad length, or any exception of the handler,
-closes it with one log line. An AssertionError is different: it goes to the loop's exception
-handler, and `raft.net.run` stops the process.
+Bad bytes never reach further than their connection: a bad length, a bad header, a RecordError of
+the handler, and also a bug in it, closes it with one log line. An AssertionError is different: it
+goes to the loop's exception handler, and `raft.net.run` stops the process.
 
 Source: Kafka protocol guide, "Network" (ordering, pipelining); KIP-72 (memory bound).
 """
@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from raft.net.errors import NetError, Reason
+from raft.net.errors import BadHeaderError, Reason
 from raft.net.frames import (
     ARENA_BYTES,
     COPY_BYTES,
@@ -38,6 +38,7 @@ from raft.net.frames import (
     length_prefix,
 )
 from raft.net.identity import next_connection_id, peer_name
+from records.errors import RecordError
 
 if TYPE_CHECKING:
     from raft.net.listener import Listener
@@ -332,10 +333,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         if isinstance(error, AssertionError):
             self.listener._broken(error)
             self.abort(Reason.INVARIANT, repr(error))
-        elif isinstance(error, NetError):
-            self.close(error.reason, str(error))
+        elif isinstance(error, RecordError | BadHeaderError):
+            self.close(Reason.MALFORMED, str(error))
         else:
-            self.close(Reason.MALFORMED, f"{type(error).__name__}: {error} at {origin(error)}")
+            self.close(Reason.FAILED, f"{type(error).__name__}: {error} at {origin(error)}")
 
     # --- reading and pausing
 

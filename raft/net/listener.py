@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from raft.net.connection import Handler, Reply, ServerConnection
-from raft.net.errors import QUIET, NetError, Reason
+from raft.net.errors import QUIET, Reason
 from raft.net.frames import Arena, Payload
 from raft.net.limits import Limits
 
@@ -217,7 +217,7 @@ class Listener:
     def _on_done(self, future: asyncio.Future[Payload | None], reply: Reply) -> None:
         self._tasks.discard(future)
         if future.cancelled():
-            reply.fail(NetError(Reason.LOCAL, "the request was cancelled"))
+            reply.connection.close(Reason.LOCAL, "the request was cancelled")
         elif (error := future.exception()) is not None:
             reply.fail(error)
         else:

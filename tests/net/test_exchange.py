@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from struct import Struct
 
 import pytest
@@ -11,6 +12,7 @@ from raft.net import (
     Answer,
     ConnectError,
     ConnectionLostError,
+    Frame,
     Listener,
     Reason,
     Reply,
@@ -26,7 +28,7 @@ ECHO = RequestKind.of(1100, 0, first_flexible=0)
 APIS = {1100: 0}
 
 
-def echo(connection: ServerConnection, frame: memoryview) -> Answer:  # noqa: ARG001
+def echo(connection: ServerConnection, frame: Frame) -> Answer:  # noqa: ARG001
     header = parse_request_header(frame, APIS)
     return response_header(header.correlation_id, flexible=True) + frame[header.body_at :]
 
@@ -52,7 +54,7 @@ def test_answers_leave_in_request_order_whatever_order_they_become_ready_in(on_l
     async def main():
         parked: list[tuple[int, Reply]] = []
 
-        def park(connection: ServerConnection, frame: memoryview) -> Answer:
+        def park(connection: ServerConnection, frame: Frame) -> Answer:
             header = parse_request_header(frame, APIS)
             parked.append((header.correlation_id, Reply(connection)))
             if len(parked) == 5:
@@ -80,7 +82,7 @@ def test_a_lost_connection_fails_everything_in_flight_and_tells_its_owner_first(
         told: list[object] = []
         server_side: list[ServerConnection] = []
 
-        def park(connection: ServerConnection, frame: memoryview) -> Answer:  # noqa: ARG001
+        def park(connection: ServerConnection, frame: Frame) -> Answer:  # noqa: ARG001
             server_side.append(connection)
             return Reply(connection)
 
@@ -142,5 +144,115 @@ def test_an_answer_with_a_foreign_correlation_id_closes_the_connection(on_loop):
             await connection.request(ECHO, b"")
         assert connection.close_reason is Reason.MISMATCH
         await listener.close()
+
+    on_loop(main())
+
+
+def test_small_answers_are_not_held_back_by_nagle(on_loop):
+    async def main():
+        delays: list[int] = []
+
+        def look(connection: ServerConnection, frame: Frame) -> Answer:
+            delays.append(no_delay(connection._transport))
+            return echo(connection, frame)
+
+        listener = Listener(look)
+        await listener.start("127.0.0.1", 0)
+        connection = await connect("127.0.0.1", listener.port)
+        await connection.request(ECHO, b"")
+        assert [no_delay(connection._transport), *delays] == [1, 1]
+        connection.close()
+        await listener.close()
+
+    def no_delay(transport: asyncio.Transport) -> int:
+        raw = transport.get_extra_info("socket")
+        return raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+    on_loop(main())
+
+
+def test_a_name_is_resolved_at_every_connect_and_all_its_addresses_are_tried(unused_port):
+    async def main():
+        asked: list[str] = []
+        addresses = ["127.0.0.2", "127.0.0.1"]
+
+        async def resolve(host: str, port: int, **_: object) -> list[tuple]:
+            asked.append(host)
+            return [(0, 0, 0, "", (address, port)) for address in addresses]
+
+        loop = asyncio.get_running_loop()
+        real, loop.getaddrinfo = loop.getaddrinfo, resolve
+        with pytest.raises(ConnectError) as refused:
+            await connect("voter-1", unused_port)
+        assert refused.value.reason is Reason.REFUSED
+        listener = Listener(echo)
+        loop.getaddrinfo = real
+        await listener.start("127.0.0.1", unused_port)
+        loop.getaddrinfo = resolve
+        connection = await connect("voter-1", unused_port)  # 127.0.0.2 refuses, 127.0.0.1 answers
+        assert asked == ["voter-1", "voter-1"]
+        assert await connection.request(ECHO, b"there") == b"there"
+        addresses.clear()
+        with pytest.raises(ConnectError) as nowhere:
+            await connect("voter-1", unused_port)
+        assert nowhere.value.reason is Reason.UNRESOLVED
+        connection.close()
+        await listener.close()
+
+    asyncio.run(main())
+
+
+def test_a_host_that_does_not_answer_is_a_timeout(on_loop):
+    """A full accept queue: the kernel drops what else comes, as a black hole does."""
+
+    async def main():
+        with socket.socket() as deaf:
+            deaf.bind(("127.0.0.1", 0))
+            deaf.listen(0)
+            port = deaf.getsockname()[1]
+            fillers = [socket.socket() for _ in range(8)]
+            for filler in fillers:
+                filler.setblocking(False)
+                filler.connect_ex(("127.0.0.1", port))
+            with pytest.raises(ConnectError) as silent:
+                await connect("127.0.0.1", port, timeout_ms=50)
+            assert silent.value.reason is Reason.TIMEOUT
+            for filler in fillers:
+                filler.close()
+
+    on_loop(main())
+
+
+@pytest.mark.parametrize(
+    ("sent", "asked", "reason"),
+    [
+        ("00000005 00000000 00", 0, Reason.BAD_ANSWER),  # nobody asked
+        ("00000003 000000", 1, Reason.BAD_ANSWER),  # no room for a correlation id
+        ("00000005 00000000 01", 1, Reason.BAD_ANSWER),  # a tagged field that is not there
+        ("ffffffff", 1, Reason.NEGATIVE_LENGTH),
+        ("7fffffff", 1, Reason.OVERSIZED),
+        ("00000009 0000", 1, Reason.PEER_CLOSED),  # half an answer, then the end
+    ],
+)
+def test_a_bad_answer_closes_the_connection(on_loop, sent, asked, reason):
+    async def main():
+        loop = asyncio.get_running_loop()
+        told: list[Reason] = []
+        closed = asyncio.Event()
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            server.setblocking(False)
+            connection = await connect(
+                "127.0.0.1",
+                server.getsockname()[1],
+                on_close=lambda _, error: (told.append(error.reason), closed.set()),
+            )
+            for _ in range(asked):
+                connection.send(ECHO, b"", lambda error: told.append(error.reason))
+            other_end, _ = await loop.sock_accept(server)
+            with other_end:
+                await loop.sock_sendall(other_end, bytes.fromhex(sent))
+                other_end.shutdown(socket.SHUT_WR)
+                await closed.wait()
+        assert told == [reason] * (1 + asked)
 
     on_loop(main())

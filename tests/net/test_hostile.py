@@ -25,6 +25,7 @@ from raft.net import (
     response_header,
 )
 from raft.net.listener import LOG_LINES_PER_SWEEP
+from records.errors import RecordError
 
 from .conftest import sweep_by_hand, until
 
@@ -306,6 +307,22 @@ def test_a_broken_invariant_in_a_handler_reaches_the_loop():
     assert [str(error) for error in reached] == ["epoch went backwards"]
 
 
+def test_bytes_that_the_codec_refuses_are_malformed(on_loop):
+    async def main():
+        def refuse(*_: object) -> Answer:
+            raise RecordError("an array of -7 elements")
+
+        listener = Listener(refuse)
+        await listener.start("127.0.0.1", 0)
+        connection = await connect("127.0.0.1", listener.port)
+        connection.send(KIND, b"", lambda _: None)
+        await until(lambda: connection.closed)
+        assert listener.ended == {Reason.MALFORMED: 1}
+        await listener.close()
+
+    on_loop(main())
+
+
 def test_a_handlers_bug_closes_one_connection_and_says_where_it_is(on_loop, caplog):
     async def main():
         def buggy(*_: object) -> Answer:
@@ -324,7 +341,7 @@ def test_a_handlers_bug_closes_one_connection_and_says_where_it_is(on_loop, capl
         connection.send(KIND, b"", lambda _: None)
         await until(lambda: connection.closed)
         await until(lambda: not listener.connections)
-        assert listener.ended == {Reason.MALFORMED: 2}
+        assert listener.ended == {Reason.FAILED: 2}
         await listener.close()
 
     on_loop(main())

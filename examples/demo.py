@@ -268,8 +268,8 @@ def run_quorum(home: Path) -> None:
         claim(f"node {first} leads; three nodes were formatted and started", holds=first in NODES)
         killed, silence_s = commit(quorum, lines, kill_at=len(lines) // 2)
         claim(
-            f"{len(lines):,} lines of Python's own sources committed; half-way, kill -9 of the "
-            f"leader: {silence_s:.2f} s to the next commit",
+            f"{len(lines):,} lines of Python's own sources committed; half-way its leader was "
+            f"killed: {silence_s:.2f} s gap",
             holds=killed == first and silence_s > 0,
         )
         claim(
@@ -279,7 +279,7 @@ def run_quorum(home: Path) -> None:
         quorum.start(killed)
         wait_until_equal(quorum, killed)
         quiet("  $ esker quorum describe --group esker-bench-log-0 --replication ...")
-        quiet(textwrap.indent(quorum.table().rstrip(), "  "))
+        quiet(quorum.table().rstrip())
         claim(f"node {killed} came back and caught up", holds=True)
 
 

@@ -13,7 +13,7 @@ from tests.interop import recording
 
 def run(monkeypatch) -> int:
     """The demo on recorded files, without the quorum's part (tests/driver has that)."""
-    monkeypatch.setattr(demo, "run_quorum", lambda home: None)
+    monkeypatch.setattr(demo, "run_quorum", lambda _home: None)
     monkeypatch.setattr(sys, "argv", ["demo", "--recorded"])
     return demo.main()
 

@@ -72,7 +72,13 @@ def case_name(case: tuple[type[Message], int]) -> str:
     return f"{cls.__name__}-v{version}"
 
 
-def values(wire_type: WireType, version: int, *, flexible: bool) -> st.SearchStrategy[Any]:
+Special = tuple[tuple[str, st.SearchStrategy[Any]], ...]
+"""Fields, by name, whose values a test wants from elsewhere."""
+
+
+def values(
+    wire_type: WireType, version: int, *, flexible: bool, special: Special = ()
+) -> st.SearchStrategy[Any]:
     """Values of one wire type that are not null."""
     match wire_type:
         case Fixed(name="bool"):
@@ -84,17 +90,20 @@ def values(wire_type: WireType, version: int, *, flexible: bool) -> st.SearchStr
         case Sized():
             return _TEXT if wire_type.name == "string" else _BYTES
         case ArrayOf(element):
-            return st.lists(values(element, version, flexible=flexible), max_size=3).map(tuple)
+            drawn = values(element, version, flexible=flexible, special=special)
+            return st.lists(drawn, max_size=3).map(tuple)
         case StructOf(message):
-            return messages(message, version, flexible=flexible)
+            return messages(message, version, flexible=flexible, special=special)
         case RowOf(row, columns):
-            drawn = (values(column, version, flexible=flexible) for _, column in columns)
-            return st.tuples(*drawn).map(row._make)  # type: ignore[attr-defined]
+            cells = (values(column, version, flexible=flexible) for _, column in columns)
+            return st.tuples(*cells).map(row._make)  # type: ignore[attr-defined]
 
 
-def field_values(field: Field, version: int, *, flexible: bool) -> st.SearchStrategy[Any]:
+def field_values(
+    field: Field, version: int, *, flexible: bool, special: Special = ()
+) -> st.SearchStrategy[Any]:
     """Values of one field: its null and its default among them, where it has them."""
-    drawn = values(field.type, version, flexible=flexible)
+    drawn = values(field.type, version, flexible=flexible, special=special)
     if version in field.nullable:
         drawn = st.none() | drawn
     if not field.required and (field.default is not None or version in field.nullable):
@@ -104,15 +113,23 @@ def field_values(field: Field, version: int, *, flexible: bool) -> st.SearchStra
 
 @cache
 def messages(
-    cls: type[Message], version: int, *, flexible: bool | None = None
+    cls: type[Message],
+    version: int,
+    *,
+    flexible: bool | None = None,
+    special: Special = (),
 ) -> st.SearchStrategy[Any]:
-    """Messages that set what this version has; with unknown tagged fields where it is flexible."""
+    """Messages that set what this version has, unknown tagged fields included where it has tags."""
     if flexible is None:
         flexible = version in cls.schema().flexible
     plain, tagged = cls.schema().fields_at(version, flexible=flexible)
+    chosen = dict(special)
     fields = {
-        field.name: field_values(field, version, flexible=flexible) for field in plain + tagged
+        field.name: chosen[field.name]
+        if field.name in chosen
+        else field_values(field, version, flexible=flexible, special=special)
+        for field in plain + tagged
     }
-    if flexible:
+    if flexible and UNKNOWN_TAGGED_FIELDS not in chosen:
         fields[UNKNOWN_TAGGED_FIELDS] = st.just(()) | UNKNOWN_TAGS
     return st.fixed_dictionaries(fields).map(lambda drawn: cls(**drawn))

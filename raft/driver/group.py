@@ -2,9 +2,9 @@
 
 `GroupDriver` is the quorum's `raft.interfaces.ReplicatedLog`.
 
-What happens in one turn of the event loop (a burst of requests, answers and flushes) is collected
-and stepped together at the turn's end. All proposals of a turn are one event, one write, one flush,
-and one answer to each waiting follower: group commit at every hop, without any linger.
+Events are stepped as they happen; only proposals are collected, until the end of the turn of the
+loop. So all proposals of a turn are one event, one write, one flush, and one answer to each waiting
+follower: group commit at every hop, without any linger.
 
 Two effects must be over before the next one is begun and yet must not hold up the loop: cutting the
 log, and emptying it. They run in the group's disk thread while the group stands still; events wait.
@@ -177,7 +177,8 @@ class GroupDriver:
         self._loop = asyncio.get_running_loop()
         self._endpoints = endpoints
         self._on_fatal = on_fatal
-        self._events: list[Event] = []
+        self._events: deque[Event] = deque()
+        self._stepping = False
         self._proposals: list[Proposal] = []
         self._effects: deque[Effect] = deque()
         self._run_due = False
@@ -230,9 +231,9 @@ class GroupDriver:
         self.post(Start())
 
     def post(self, event: Event) -> None:
-        """Let the core know, at the end of this turn of the loop."""
+        """Let the core know: now, or once it has carried out what it is at."""
         self._events.append(event)
-        self.wake()
+        self._step_all()
 
     def propose(self, ticket: Ticket, epoch: Epoch, draft: Draft, *,
                 expected_end_offset: Offset | None = None) -> None:  # fmt: skip
@@ -305,38 +306,44 @@ class GroupDriver:
     # --- the turn -------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Take a turn, at the end of this turn of the loop; `on_turn` is called in it."""
+        """Take in proposals at the end of this turn of the loop; `on_turn` is called first."""
         if not self._run_due:
             self._run_due = True
             self._loop.call_soon(self._run)
 
     def _run(self) -> None:
-        """Step everything that happened, carry out what the core asks for."""
+        """All that was proposed in this turn is one event."""
         self._run_due = False
         if self._stopped or self._paused:
             return
+        for gather in self.on_turn:
+            gather()
+        if self._proposals:
+            proposals, self._proposals = tuple(self._proposals), []
+            self._events.append(Propose(proposals))
+        self._step_all()
+
+    def _step_all(self) -> None:
+        """Step what happened, carry out what the core asks for, until nothing is left.
+
+        Called from inside an effect (or while the group stands still), it leaves that to whoever is
+        at it: the core is never stepped from within itself.
+        """
+        if self._stepping or self._paused or self._stopped:
+            return
+        self._stepping = True
         began = time.perf_counter()
         now_ms = time.monotonic_ns() // 1_000_000
         step, effects = self.quorum.step, self._effects
         try:
             self._carry_out()  # what a pause left over
-            for gather in self.on_turn:
-                gather()
-            events, self._events = self._events, []
-            if self._proposals and not self._paused:
-                events.append(Propose(tuple(self._proposals)))
-                self._proposals.clear()
-            for index, event in enumerate(events):
-                if self._paused:
-                    self._events = events[index:] + self._events
-                    break
-                effects.extend(step(event, now_ms))
+            while self._events and not self._paused:
+                effects.extend(step(self._events.popleft(), now_ms))
                 self._carry_out()
-            if self._flush_due and not self._flushing:
-                self._flush()
         except BaseException as error:
             self._stopped = True
             self._on_fatal(error)
+        self._stepping = False
         self.counters.busy_s += time.perf_counter() - began
 
     def _carry_out(self) -> None:
@@ -347,6 +354,7 @@ class GroupDriver:
 
     def _resume(self) -> None:
         self._paused = False
+        self._step_all()
         self.wake()
 
     # --- the disk -------------------------------------------------------------------------------
@@ -418,7 +426,7 @@ class GroupDriver:
         def done(end_offset: Offset) -> None:
             self._flushing = False
             self.post(AppendDurable(end_offset, generation))
-            if self._flush_due and not self._paused:
+            if self._flush_due and not self._flushing:
                 self._flush()
 
         self.disk.submit(self.storage.flush, done)

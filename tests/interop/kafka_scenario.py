@@ -77,7 +77,11 @@ def write_static_voter_log(kafka: Kafka, home: Path) -> Path:
 
 
 def _first_life(plan: Plan) -> None:
-    with plan.started(["PLAINTEXT", "SASL"]) as node, Connection(node.ports["PLAINTEXT"]) as broker:
+    listeners = ["PLAINTEXT", "SASL"]
+    with (
+        plan.started(listeners, archive_classes=True) as node,
+        Connection(node.ports["PLAINTEXT"]) as broker,
+    ):
         _topics(broker)
         _configs(broker)
         _users(broker)

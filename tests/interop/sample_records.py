@@ -12,6 +12,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from records.frame import METADATA_RECORDS
+from records.metadata import ProducerIdsRecord, TopicRecord
 from records.schema import ArrayOf, Field, Message, MetadataRecord, StructOf, WireType
 from records.wire import Fixed, Sized
 
@@ -52,6 +53,14 @@ def samples() -> Iterator[tuple[MetadataRecord, int]]:
             yield _make(cls, version, fill), version
         for _ in range(RANDOM_SAMPLES):
             yield _make(cls, version, lambda field, v: _random(draw, field, v)), version
+
+
+def skippable() -> Iterator[tuple[MetadataRecord, int]]:
+    """Records with tagged fields that upstream does not know: of ours, and of nobody's."""
+    block = ProducerIdsRecord(broker_id=1, next_producer_id=2000, block_time_ms=1_700_000_000_000)
+    yield block, 0
+    strange = ((77, b""), (78, b"\x01\x02"), (2000, bytes(300)))
+    yield TopicRecord(name="t", topic_id=UUID(int=9), unknown_tagged_fields=strange), 0
 
 
 def _make(cls: type[Message], version: int, fill: Any) -> Any:

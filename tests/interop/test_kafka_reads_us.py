@@ -31,7 +31,7 @@ from tests.interop.kafka_run import DUMP, Kafka
 from tests.interop.ours import OurFiles, write_checkpoint, write_everything, write_segments
 from tests.interop.reading import batches, decode, read
 from tests.interop.recording import DYNAMIC, Recording
-from tests.interop.sample_records import samples
+from tests.interop.sample_records import samples, skippable
 from tests.interop.upstream_json import kind_of, to_json
 
 pytestmark = pytest.mark.java
@@ -42,8 +42,11 @@ INDEX_SUFFIXES = (".index", ".timeindex")
 
 @pytest.fixture(scope="module")
 def our_files(tmp_path_factory: pytest.TempPathFactory) -> OurFiles:
-    """Segments and checkpoints with records of every upstream type and version."""
-    return write_everything(tmp_path_factory.mktemp("ours"), list(samples()))
+    """Segments and checkpoints with records of every upstream type and version, and with tagged
+    fields that only we know, which Kafka is to pass over.
+    """
+    records = [*samples(), *skippable()]
+    return write_everything(tmp_path_factory.mktemp("ours"), records)
 
 
 @pytest.fixture(scope="module")

@@ -23,8 +23,9 @@ the answer, or promises one:
     await listener.close(drain_ms=500)
 
 It may also return None (no answer, as Produce with acks=0) or an awaitable. Any exception of the
-handler closes that connection, with one log line and a count in `listener.ended`; an AssertionError
-goes to the loop's exception handler, so that `run` stops the process.
+handler closes that connection, with one log line and a count in `listener.ended`: as malformed if
+it is a BadHeaderError or a RecordError, else as a failure of ours. An AssertionError goes to the
+loop's exception handler, so that `run` stops the process.
 
 **Asking.** Callbacks are cheap, futures comfortable:
 

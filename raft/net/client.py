@@ -209,7 +209,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         finally:
             self._receiving = False
         if self._reader.error is not None:
-            self._refuse(self._reader.error.reason, str(self._reader.error))
+            self._refuse(self._reader.error.reason, self._reader.error.message)
         elif self._reader.wanted:
             self._reader.grant()
         if self._out:
@@ -248,7 +248,7 @@ class ClientConnection(asyncio.BufferedProtocol):
                 try:
                     body_at = 5 if frame[4:5] == b"\x00" else skip_tagged_fields(frame, 4)
                 except BadHeaderError as error:
-                    self._refuse(Reason.BAD_ANSWER, str(error))
+                    self._refuse(Reason.BAD_ANSWER, error.message)
                     return
             calls.popleft()
             self.answers += 1

@@ -333,8 +333,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         if isinstance(error, AssertionError):
             self.listener._broken(error)
             self.abort(Reason.INVARIANT, repr(error))
-        elif isinstance(error, RecordError | BadHeaderError):
-            self.close(Reason.MALFORMED, str(error))
+        elif isinstance(error, BadHeaderError):
+            self.close(Reason.MALFORMED, error.message)
+        elif isinstance(error, RecordError):
+            self.close(Reason.MALFORMED, f"{type(error).__name__}: {error}")
         else:
             self.close(Reason.FAILED, f"{type(error).__name__}: {error} at {origin(error)}")
 
@@ -350,7 +352,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 reserved, self._reserved = self._reserved, 0
                 listener._release(reserved)
             if reader.error is not None:
-                self.close(reader.error.reason, str(reader.error))
+                self.close(reader.error.reason, reader.error.message)
             elif reader.wanted and (
                 reader.wanted <= ARENA_BYTES or listener.memory_used < listener.limits.memory_bytes
             ):

@@ -49,6 +49,7 @@ class NetError(Exception):
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(f"{reason}: {message}")
         self.reason = reason
+        self.message = message
 
 
 class BadFrameError(NetError):

@@ -48,7 +48,7 @@ def feed(reader: FrameReader, data: bytes, cuts: list[int]) -> list[bytes | memo
     st.lists(st.integers(1, 2 * ARENA_BYTES), min_size=1, max_size=8),
     st.randoms(use_true_random=False),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_every_cut_of_a_stream_gives_the_same_frames(sizes, cuts, random):
     bodies = [random.randbytes(size) for size in sizes]
     stream = b"".join(LENGTH.pack(len(body)) + body for body in bodies)

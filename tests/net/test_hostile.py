@@ -10,6 +10,8 @@ import tracemalloc
 from contextlib import suppress
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from raft.net import (
     Answer,
@@ -80,6 +82,37 @@ def test_garbage_closes_its_connection_with_one_line(on_loop, caplog, garbage, r
 
     with caplog.at_level(logging.INFO):
         on_loop(main())
+
+
+@given(st.lists(st.binary(max_size=80), max_size=6), st.integers(0, 3), st.booleans())
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_no_bytes_stop_a_listener(on_loop, pieces, good, half_close):
+    """Good requests, then anything at all; what was good is answered, and the next client too."""
+    request = bytes.fromhex("00000010 044c 0000 00000000 ffff 00 6162636465")
+
+    async def main():
+        listener = Listener(echo)
+        await listener.start("127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+        writer.write(request * good)
+        for _ in range(good):
+            assert (await reader.readexactly(14))[9:] == b"abcde"
+        with suppress(OSError, RuntimeError):  # closed by the listener in between
+            for piece in pieces:
+                writer.write(piece)
+                await asyncio.sleep(0)
+            if half_close:
+                writer.write_eof()
+        writer.close()
+        await until(lambda: listener.accepted == 1 and not listener.connections)
+        await still_answers(listener)
+        assert listener.memory_used == 0
+        assert not {Reason.INVARIANT, Reason.FAILED} & set(listener.ended)
+        await listener.close()
+
+    on_loop(main())
 
 
 def test_a_flood_of_garbage_does_not_flood_the_log(on_loop, caplog):

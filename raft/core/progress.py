@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Hashable
 from typing import NamedTuple
 
-from raft.core.messages import ReplicaState
+from raft.core.messages import FetchResponse, ReplicaState
 from raft.core.voters import ReplicaKey
 from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
 
@@ -110,6 +110,7 @@ class LeaderBook:
         "observers",
         "opened",
         "parked",
+        "plain_answer",
         "read_round",
         "reads",
         "round_used",
@@ -129,6 +130,7 @@ class LeaderBook:
         self.voters: dict[NodeId, ReplicaProgress] = {}  # the others
         self.observers: dict[ReplicaKey, ReplicaProgress] = {}
         self.parked: dict[int, ParkedFetch] = {}  # by connection: one each
+        self.plain_answer: FetchResponse | None = None
         self.uncommitted: deque[tuple[Offset, int]] = deque()  # (end offset, bytes)
         self.uncommitted_bytes = 0
         self.reads: list[WaitingRead] = []

@@ -157,22 +157,33 @@ class Serving(Committing):
         fetch.replica.answered_connection = fetch.connection
         fetch.replica.answered_round = book.read_round
         book.round_used = True
-        response = FetchResponse(
-            leader_id=self.node_id,
-            epoch=book.epoch,
-            high_watermark=self.log.high_watermark if book.announced else None,
-            log_start_offset=self.log.start_offset,
-        )
         self._out(
             RespondFetch(
                 fetch.connection,
                 fetch.correlation,
-                response,
+                self._plain_answer(book),
                 fetch.fetch_offset,
                 self.log.end_offset,
                 fetch.max_bytes,
             )
         )
+
+    def _plain_answer(self, book: LeaderBook) -> FetchResponse:
+        """The answer that goes with records; kept as long as nothing in it changes."""
+        kept, log = book.plain_answer, self.log
+        high_watermark = log.high_watermark if book.announced else None
+        if (
+            kept is None
+            or kept.high_watermark != high_watermark
+            or kept.log_start_offset != log.start_offset
+        ):
+            kept = book.plain_answer = FetchResponse(
+                leader_id=self.node_id,
+                epoch=book.epoch,
+                high_watermark=high_watermark,
+                log_start_offset=log.start_offset,
+            )
+        return kept
 
     def _answer_parting(
         self,

@@ -10,9 +10,9 @@ TEST_WORKERS ?= 2
 .venv/.ready: pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { \
 		echo "Esker needs Python 3.11 or newer; name one with make PYTHON=/path/to/python3"; exit 2; }
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --upgrade --constraint constraints.txt pip
-	PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --constraint constraints.txt \
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --upgrade --constraint constraints.txt pip
+	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --constraint constraints.txt \
 		--editable . --group dev
 	@touch $@
 

@@ -1,0 +1,166 @@
+"""Who may import whom (DESIGN §2): walks every import of every module, and believes no comment.
+
+Imports inside functions and under `TYPE_CHECKING` count as well: a room that needs another one's
+types needs that room.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).parents[1]
+
+OPEN: Final = ("raft.interfaces", "raft.net", "raft.segments")
+"""Every room above `raft` may import these: one transport, one segment format."""
+
+MAY_IMPORT: Final[dict[str, tuple[str, ...]]] = {
+    # The longest name that a module's own name begins with is its room.
+    "records": (),
+    "raft": ("records", "raft"),
+    **dict.fromkeys(OPEN, ("records",)),
+    "snapshot": ("records", *OPEN),
+    "coordinator": ("records", "snapshot", *OPEN),
+    "diskless": ("records", "coordinator", *OPEN),
+    "spark_jobs": (
+        "records",
+        "snapshot",
+        "coordinator.client",
+        "coordinator.planner",
+        *OPEN,
+    ),
+    "esker": ("records", "raft", "snapshot", "coordinator", "diskless", "spark_jobs"),
+}
+ROOMS: Final = tuple(sorted({room.partition(".")[0] for room in MAY_IMPORT}))
+OURS: Final = (*ROOMS, "tests", "bench", "examples")
+
+PURE: Final = {
+    "raft.core": ("asyncio", "os", "random", "select", "socket", "threading", "time"),
+    "records": ("asyncio", "os", "random", "select", "socket", "threading", "time"),
+}
+"""Rooms that do nothing but compute, and what they would do it with otherwise (DESIGN §5)."""
+
+HARMLESS: Final = ("random.Random",)  # a type: its instance, and so its seed, comes from outside
+
+
+def modules(root: Path) -> dict[str, Path]:
+    """Every module of our rooms below `root`, by dotted name."""
+    found = {}
+    for room in ROOMS:
+        for path in sorted((root / room).rglob("*.py")):
+            parts = path.relative_to(root).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports(name: str, path: Path, known: dict[str, Path]) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of everything that a module imports."""
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1]
+            base = ".".join(
+                [*(above if node.level else []), *([node.module] if node.module else [])]
+            )
+            for alias in node.names:
+                whole = f"{base}.{alias.name}"
+                ours = base.partition(".")[0] in OURS
+                yield node.lineno, base if ours and whole not in known else whole
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            for argument in node.args[:1]:
+                if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+                    yield node.lineno, argument.value
+
+
+def _within(name: str, room: str) -> bool:
+    return name == room or name.startswith(room + ".")
+
+
+def _room(name: str) -> str:
+    return max((room for room in MAY_IMPORT if _within(name, room)), key=len)
+
+
+def violations(root: Path) -> list[str]:
+    """Each import that the table forbids, as `file:line: module imports name`."""
+    known = modules(root)
+    found = []
+    for name, path in known.items():
+        room = _room(name)
+        allowed = (room, *MAY_IMPORT[room])
+        for line, target in imports(name, path, known):
+            where = f"{path.relative_to(root)}:{line}: {name} imports {target}"
+            if target.partition(".")[0] in OURS:
+                if not any(_within(target, other) for other in allowed):
+                    found.append(where)
+            elif target not in HARMLESS and any(
+                _within(name, pure) and any(_within(target, world) for world in outside)
+                for pure, outside in PURE.items()
+            ):
+                found.append(f"{where}, and is to stay pure")
+    return found
+
+
+def test_every_import_goes_where_the_table_says() -> None:
+    assert not violations(ROOT), "\n".join(["", *violations(ROOT)])
+
+
+def test_every_package_is_in_the_table_and_in_the_wheel() -> None:
+    packaged = (ROOT / "pyproject.toml").read_text()
+    for name, path in modules(ROOT).items():
+        if path.name == "__init__.py":
+            assert f'"{name}"' in packaged, f"{name} is not among the packages of pyproject.toml"
+
+
+def test_raft_itself_stays_empty_or_its_open_modules_would_bring_elections_along() -> None:
+    known = modules(ROOT)
+    assert list(imports("raft", known["raft"], known)) == []
+
+
+PLANTED = [  # module, what it says, whether the checker must object
+    ("records/bad.py", "import raft.core", True),
+    ("records/bad.py", "from snapshot import reader", True),
+    ("records/bad.py", "import time", True),
+    ("records/good.py", "import struct\nfrom records.types import Offset", False),
+    ("raft/net/bad.py", "from raft.core import quorum", True),
+    ("raft/net/bad.py", "from ..core import quorum", True),
+    ("raft/net/bad.py", "from .. import core", True),
+    ("raft/net/good.py", "from . import frames\nimport asyncio", False),
+    ("raft/core/bad.py", "from time import monotonic", True),
+    ("raft/core/bad.py", "def f():\n    import random", True),
+    ("raft/core/good.py", "from random import Random", False),
+    ("raft/bad.py", "import snapshot", True),
+    ("snapshot/bad.py", "import raft", True),
+    ("snapshot/bad.py", "from raft import core", True),
+    ("snapshot/good.py", "from raft import interfaces\nfrom raft.segments import log", False),
+    ("coordinator/bad.py", "from diskless.broker import Broker", True),
+    ("diskless/bad.py", "import snapshot.reader", True),
+    ("diskless/good.py", "from coordinator.client import Client", False),
+    ("spark_jobs/bad.py", "from coordinator.state import State", True),
+    ("spark_jobs/bad.py", "from esker.config import Config", True),
+    ("spark_jobs/good.py", "from coordinator.planner import plan\nimport snapshot.reader", False),
+    ("esker/bad.py", "from tests.records import strategies", True),
+    ("esker/bad.py", "import bench.bench_codec", True),
+    ("esker/bad.py", "import importlib\nimportlib.import_module('tests.cli')", True),
+    ("esker/bad.py", "if False:\n    from bench import bench_codec", True),
+    ("esker/good.py", "import raft.core, diskless.broker, spark_jobs.archive", False),
+]
+
+
+@pytest.mark.parametrize(("module", "text", "forbidden"), PLANTED)
+def test_the_checker_finds_a_planted_import(
+    tmp_path: Path, module: str, text: str, forbidden: bool
+) -> None:
+    for known in ("raft/core/__init__.py", "raft/interfaces.py", "raft/net/frames.py"):
+        (tmp_path / known).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / known).touch()
+    (tmp_path / module).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / module).write_text(text)
+    found = violations(tmp_path)
+    assert bool(found) is forbidden, found
+    assert all(line.startswith(f"{module}:") for line in found)

@@ -88,14 +88,13 @@ class LogState:
         inside = not epochs or (
             start_offset <= epochs[0].start_offset and epochs[-1].start_offset < end_offset
         )
-        covered = start_offset == 0 or (
-            snapshot_id is not None and start_offset <= snapshot_id.offset <= end_offset
-        )
+        snapshot_end = snapshot_id.offset if snapshot_id is not None else 0
+        covered = start_offset <= snapshot_end <= end_offset
         nonempty_has_epochs = bool(epochs) or start_offset == end_offset
         if not (start_offset <= end_offset and in_order and inside and nonempty_has_epochs):
             raise ValueError(f"log geometry contradicts itself: {self}, epochs={epochs}")
         if not covered:
-            raise ValueError(f"log starts past 0 and has no snapshot within it: {self}")
+            raise ValueError(f"the newest snapshot must end inside the log: {self}")
 
     def __repr__(self) -> str:
         return (

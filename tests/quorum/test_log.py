@@ -1,0 +1,153 @@
+"""Log geometry: epochs, divergence, truncation, and a start that moves; beside a list of epochs."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raft.core.log import EpochStart, LogState
+from raft.core.messages import EpochEnd
+from records.types import Epoch, Offset, OffsetAndEpoch
+
+EPOCHS = st.lists(st.integers(1, 6), max_size=14).map(sorted)
+"""A log as the epoch of each record."""
+
+
+def log_of(epochs: list[int]) -> LogState:
+    log = LogState()
+    for offset, epoch in enumerate(epochs):
+        log.append(Offset(offset), Offset(offset + 1), Epoch(epoch))
+    log.flushed_end_offset = log.end_offset
+    return log
+
+
+def snapshot(offset: int, epoch: int) -> OffsetAndEpoch:
+    return OffsetAndEpoch(Offset(offset), Epoch(epoch))
+
+
+@given(EPOCHS)
+def test_the_epochs_are_those_of_the_records(epochs: list[int]) -> None:
+    log = log_of(epochs)
+    assert [e.epoch for e in log.epochs] == sorted(set(epochs))
+    assert all(epochs[e.start_offset] == e.epoch for e in log.epochs)
+    for offset in range(len(epochs) + 1):
+        assert log.epoch_before(Offset(offset)) == (epochs[offset - 1] if offset else 0)
+
+
+@given(EPOCHS, st.integers(0, 8))
+def test_an_epoch_ends_where_a_larger_one_begins(epochs: list[int], epoch: int) -> None:
+    end = log_of(epochs).end_of_epoch(Epoch(epoch))
+    smaller = [e for e in epochs if e <= epoch]
+    assert end == (smaller[-1] if smaller else 0, len(smaller))
+
+
+@given(EPOCHS, st.data())
+def test_a_truncated_log_is_as_if_the_rest_had_never_been(epochs: list[int], data) -> None:
+    log = log_of(epochs)
+    end_offset = data.draw(st.integers(0, len(epochs)))
+    log.truncate(Offset(end_offset))
+    expected = log_of(epochs[:end_offset])
+    assert (log.epochs, log.last_epoch) == (expected.epochs, expected.last_epoch)
+    assert log.flushed_end_offset == end_offset
+
+
+@given(EPOCHS, st.lists(st.integers(1, 6), max_size=8), st.lists(st.integers(1, 6), max_size=8))
+def test_two_logs_find_where_they_part(
+    common: list[int], leaders: list[int], followers: list[int]
+) -> None:
+    """Whatever a follower has, it ends up with exactly what it shares with the leader.
+
+    In Raft no two leaders share an epoch, so where the logs part their epochs differ: the leader's
+    own suffix takes the even epochs, the follower's the odd ones, both above the common ones.
+    """
+    top = 2 * (max(common, default=0) + 1)
+    ours = [2 * e for e in common] + [top + 2 * e for e in sorted(leaders)]
+    theirs = [2 * e for e in common] + [top + 2 * e + 1 for e in sorted(followers)]
+    leader, follower = log_of(ours), log_of(theirs)
+    rounds = 0
+    while follower.end_offset:
+        verdict = leader.judge_fetch(follower.end_offset, follower.last_epoch)
+        if verdict is None:
+            break
+        assert isinstance(verdict, EpochEnd)
+        point = follower.truncation_point(verdict)
+        assert point < follower.end_offset
+        follower.truncate(point)
+        rounds += 1
+    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs)))  # noqa: B905
+    assert follower.end_offset == shared
+    assert rounds <= len(set(theirs)) + 1
+
+
+def test_a_log_that_starts_at_a_snapshot_sends_those_behind_to_it() -> None:
+    log = log_of([1, 1, 2, 2, 3, 3])
+    log.high_watermark = Offset(6)
+    log.snapshot_id = snapshot(5, 3)
+    log.move_start(Offset(4))
+    assert (log.start_offset, log.start_epoch) == (4, 2)
+    assert log.epochs == (EpochStart(Epoch(3), Offset(4)),)
+    to_snapshot = snapshot(5, 3)
+    assert log.judge_fetch(Offset(0), Epoch(0)) == to_snapshot
+    assert log.judge_fetch(Offset(3), Epoch(2)) == to_snapshot
+    assert log.judge_fetch(Offset(4), Epoch(1)) == to_snapshot  # at the start, another history
+    assert log.judge_fetch(Offset(5), Epoch(1)) == to_snapshot  # all its epochs are gone here
+    assert log.judge_fetch(Offset(4), Epoch(2)) is None
+    assert log.judge_fetch(Offset(6), Epoch(3)) is None
+    assert log.judge_fetch(Offset(5), Epoch(2)) == EpochEnd(Epoch(2), Offset(4))
+    assert log.judge_fetch(Offset(7), Epoch(3)) == EpochEnd(Epoch(3), Offset(6))
+
+
+def test_an_empty_replica_is_sent_a_snapshot_rather_than_the_whole_log() -> None:
+    log = log_of([1, 1, 1])
+    assert log.judge_fetch(Offset(0), Epoch(0)) is None
+    log.snapshot_id = snapshot(2, 1)
+    assert log.judge_fetch(Offset(0), Epoch(0)) == snapshot(2, 1)
+    assert log.judge_fetch(Offset(1), Epoch(1)) is None
+
+
+def test_a_log_may_start_at_its_end() -> None:
+    log = log_of([1, 2])
+    log.high_watermark, log.snapshot_id = Offset(2), snapshot(2, 2)
+    log.move_start(Offset(2))
+    assert (log.epochs, log.start_epoch, log.last_epoch) == ((), 2, 2)
+    log.append(Offset(2), Offset(3), Epoch(2))
+    assert log.epochs == (EpochStart(Epoch(2), Offset(2)),)
+    log.reset_to(snapshot(9, 4))
+    assert (log.start_offset, log.end_offset, log.last_epoch) == (9, 9, 4)
+
+
+@pytest.mark.parametrize(
+    ("act", "why"),
+    [
+        (lambda log: log.truncate(Offset(1)), "drop committed"),
+        (lambda log: log.truncate(Offset(9)), "grows"),
+        (lambda log: log.append(Offset(4), Offset(5), Epoch(2)), "gap"),
+        (lambda log: log.append(Offset(3), Offset(3), Epoch(2)), "of nothing"),
+        (lambda log: log.append(Offset(3), Offset(4), Epoch(1)), "epoch 1 appended"),
+        (lambda log: log.move_start(Offset(2)), "without snapshot"),
+    ],
+)
+def test_what_must_never_happen_to_a_log_stops_it(act, why: str) -> None:
+    log = log_of([1, 1, 2])
+    log.high_watermark = Offset(2)
+    with pytest.raises(AssertionError, match=why):
+        act(log)
+
+
+@pytest.mark.parametrize(
+    "geometry",
+    [
+        {"end_offset": 3},  # records of no epoch
+        {"end_offset": 3, "epochs": (EpochStart(2, 0), EpochStart(1, 2))},
+        {"end_offset": 3, "epochs": (EpochStart(1, 3),)},
+        {"start_offset": 2, "end_offset": 3, "epochs": (EpochStart(1, 2),)},  # no snapshot
+        {"end_offset": 1, "epochs": (EpochStart(1, 0),), "snapshot_id": snapshot(2, 1)},
+        {"start_offset": 4, "end_offset": 3, "snapshot_id": snapshot(4, 1)},
+    ],
+)
+def test_a_disk_that_contradicts_itself_is_refused(geometry: dict) -> None:
+    with pytest.raises(ValueError, match=r"contradicts itself|snapshot"):
+        LogState(**geometry)

@@ -310,8 +310,7 @@ class BenchLog:
         log_start = group.storage.log.log_start_offset
         if not log_start <= offset <= high_watermark:
             return self._fetched(header, form, WireError.OFFSET_OUT_OF_RANGE, high_watermark, b"")
-        found = group.storage.read(Offset(offset), high_watermark, max_bytes)
-        data = found.data if found is not None else b""
+        data = group.storage.read_bytes(Offset(offset), high_watermark, max_bytes)
         return self._fetched(header, form, ErrorCode.NONE, high_watermark, data)
 
     async def _commit_or(self, wait_ms: int) -> None:
@@ -328,7 +327,7 @@ class BenchLog:
         form: FetchForm,
         error: int,
         high_watermark: Offset | None,
-        data: bytes | memoryview,
+        data: Buffer,
     ) -> Payload:
         group = self.group
         leader_id = group.leader_id
@@ -342,7 +341,7 @@ class BenchLog:
             ),
             Answering(group.group, endpoint if header.api_version >= 16 else None),
             form,
-            data,
+            memoryview(data),
             error=error,
         )
         return payload(header, message)

@@ -258,8 +258,7 @@ class GroupDriver:
         end_offset = self.high_watermark or self.start_offset
         if not self.start_offset <= from_offset <= end_offset:
             raise ValueError(f"{from_offset} is outside {self.start_offset}..{end_offset}")
-        found = self.storage.read(from_offset, end_offset, max_bytes)
-        return found.data if found is not None else b""
+        return self.storage.read_bytes(from_offset, end_offset, max_bytes)
 
     def ask_read(self, ticket: ReadTicket) -> None:
         """Ask for a linearizable read."""

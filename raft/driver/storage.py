@@ -199,8 +199,8 @@ class Storage:
             data = self._from_tail(from_offset, end_offset, max_bytes)
             if data is not None:
                 return data
-        records = self.read(from_offset, end_offset, max_bytes)
-        return records.data if records is not None else b""
+        found = self.log.read_data(from_offset, max_bytes=max_bytes, end_offset=end_offset)
+        return found if found is not None else b""
 
     def _from_tail(
         self, from_offset: Offset, end_offset: Offset, max_bytes: int

@@ -117,9 +117,10 @@ class Durability:
         self._recorded_at = self._clock()
         end = self.flushed_end_offset
         try:
-            for segment in rolled:
+            *sealed, active = self.unflushed  # rolled since the last flush, which may end there
+            for segment in (*rolled, *sealed):
                 segment.write_indexes(durably=True)
-            self.unflushed[-1].write_indexes(durably=False)
+            active.write_indexes(durably=False)
             if self._epochs.dirty:
                 self._epochs.dirty = False  # before the copy: a later change sets it again
                 write_epochs(self._files, self._directory, self._epochs.entries)

@@ -373,20 +373,31 @@ class Log:
         Returns: None at the end, or if the first batch reaches past `end_offset`.
         Raises:  OffsetOutOfRangeError; CorruptLogError where the disk lost what it held.
         """
+        limit = self._read_limit(offset, end_offset)
+        if offset >= limit:
+            return None
+        return self._segment_at(offset).read(
+            offset, max_bytes=max_bytes, end_offset=limit, verify_crc=verify_crc
+        )
+
+    def read_data(self, offset: int, *, max_bytes: int, end_offset: int) -> memoryview | None:
+        """As `read`, but the bytes alone, unchecked: for replicas, who check what they fetch."""
+        limit = self._read_limit(offset, end_offset)
+        if offset >= limit:
+            return None
+        return self._segment_at(offset).read_data(offset, max_bytes=max_bytes, end_offset=limit)
+
+    def _read_limit(self, offset: int, end_offset: int | None) -> Offset:
+        """Where a read from `offset` ends. Raises OffsetOutOfRangeError."""
         if not self.log_start_offset <= offset <= self._log_end_offset:
             raise OffsetOutOfRangeError(
                 offset=offset,
                 log_start_offset=self.log_start_offset,
                 log_end_offset=self._log_end_offset,
             )
-        limit = self._log_end_offset
-        if end_offset is not None and end_offset < limit:
-            limit = Offset(end_offset)
-        if offset >= limit:
-            return None
-        return self._segment_at(offset).read(
-            offset, max_bytes=max_bytes, end_offset=limit, verify_crc=verify_crc
-        )
+        if end_offset is not None and end_offset < self._log_end_offset:
+            return Offset(end_offset)
+        return self._log_end_offset
 
     def _segment_at(self, offset: int) -> Segment:
         return self._segments[bisect_right(self._bases, offset) - 1]

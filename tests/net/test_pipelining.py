@@ -7,6 +7,7 @@ import tracemalloc
 from itertools import pairwise
 from random import Random
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -154,6 +155,39 @@ def test_a_connection_with_too_many_requests_in_flight_is_not_read(on_loop):
     on_loop(main())
 
 
+@pytest.mark.parametrize(
+    "limits",
+    [
+        Limits(max_in_flight_requests=4),
+        Limits(max_in_flight_bytes=4_000),
+        Limits(memory_bytes=4_000),
+    ],
+)
+def test_each_bound_holds_requests_back_until_answers_leave(on_loop, limits):
+    async def main():
+        parked: list[tuple[Reply, bytes]] = []
+
+        def park(connection: ServerConnection, frame: Frame) -> Answer:
+            parked.append((Reply(connection), answer_to(frame)))
+            return parked[-1][0]
+
+        listener = Listener(park, limits=limits)
+        await listener.start("127.0.0.1", 0)
+        connection = await connect("127.0.0.1", listener.port)
+        futures = [connection.request(KIND, bytes(1_000)) for _ in range(10)]  # 1,011 with header
+        expected = 4
+        for done in range(10):
+            await until(lambda: bool(parked))
+            assert len(parked) <= expected
+            reply, answer = parked.pop(0)
+            reply.send(answer)
+            assert await futures[done] == bytes(1_000)
+        connection.close()
+        await listener.close()
+
+    on_loop(main())
+
+
 def test_a_client_that_never_reads_is_paused_then_closed(on_loop):
     async def main():
         answer = response_header(0, flexible=True) + bytes(100_000)
@@ -295,6 +329,7 @@ def test_nothing_is_handled_after_the_handler_closed_the_connection(on_loop):
             handled.append(body)
             if body == b"close":
                 connection.close()
+                return Reply(connection)
             if body == b"park":
                 parked.append(Reply(connection))
                 return parked[-1]
@@ -354,6 +389,10 @@ def test_a_closing_listener_answers_what_it_has_begun(on_loop):
         await until(lambda: bool(parked))
         closing = asyncio.ensure_future(listener.close(drain_ms=20_000))
         await until(lambda: idle.closed)
+        busy.send(KIND, b"too late", lambda _: None)
+        sent = listener.connections.copy().pop().bytes_received + 4 + 11 + 8
+        await until(lambda: all(c.bytes_received == sent for c in listener.connections))
+        assert len(parked) == 1
         parked[0][0].send(parked[0][1])
         assert await asked == b"begun"
         await closing

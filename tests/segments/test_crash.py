@@ -105,6 +105,16 @@ def test_dropping_everything_below_a_new_segment_leaves_a_segment(seed):
     assert model.log.log_start_offset == 1
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_segment_rolled_since_the_last_flush_is_trusted_with_its_own_indexes_only(seed):
+    """It ends at the recovery point; its index files were those from before a truncation."""
+    model = LogAndModel(SimulatedDisk())
+    run(model, [("append", 1, 50)] * 4)  # 118 bytes each: the third has entries in both indexes
+    run(model, [("restart",), ("truncate", 0.5), ("append", 1, 120), ("flush",)])
+    run(model, [("append", 1, 300), ("record",)])  # rolled, and not flushed
+    model.crash_and_recover(random.Random(seed))
+
+
 def _recovery_point_of_an_empty_log() -> bytes:
     disk = SimulatedDisk()
     LogAndModel(disk)

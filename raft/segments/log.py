@@ -33,13 +33,12 @@ from raft.segments.errors import (
     LogFailedError,
     OffsetOutOfRangeError,
     UnexpectedBatchError,
-    WriteFailedError,
 )
 from raft.segments.files import FileSystem, Mode
-from raft.segments.recovery import recover, start_over
-from raft.segments.recovery_point import LogState, RecoveryPointFile
+from raft.segments.recovery import make_empty, recover, start_over
+from raft.segments.recovery_point import RecoveryPointFile
 from raft.segments.scan import NO_EPOCH, Advance
-from raft.segments.segment import LOG_SUFFIX, Records, Segment
+from raft.segments.segment import Records, Segment
 from records.batch import MAX_BATCH_SIZE_BYTES, iter_batches, parse_header, read_batch
 from records.compression import Buffer
 from records.types import Epoch, Offset, OffsetAndEpoch
@@ -120,21 +119,7 @@ class Log:
 
         Raises:  WriteFailedError if the directory holds batches; OSError.
         """
-        start = Offset(start_offset)
-        files.make_directory(directory)
-        for name in files.listdir(directory):
-            if name.endswith(LOG_SUFFIX):
-                file = files.open(directory / name, Mode.READ)
-                size = file.size()
-                file.close()
-                if size:
-                    raise WriteFailedError(path=directory / name, reason="a log is already there")
-        state_file = RecoveryPointFile.create(
-            files, directory, LogState(start, start, resetting=True)
-        )
-        files.fsync_directory(directory)
-        start_over(files, directory, state_file)
-        state_file.close()
+        make_empty(files, directory, Offset(start_offset))
         return cls.open(files, directory, config, clock=clock)
 
     @classmethod

@@ -25,7 +25,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from raft.segments.epochs import Epochs, EpochStart, read_epochs, write_epochs
-from raft.segments.errors import CorruptFileError, CorruptLogError, MissingLogError
+from raft.segments.errors import (
+    CorruptFileError,
+    CorruptLogError,
+    MissingLogError,
+    WriteFailedError,
+)
 from raft.segments.files import NO_ROOM, FileSystem, Mode
 from raft.segments.recovery_point import LogState, RecoveryPointFile
 from raft.segments.segment import (
@@ -58,6 +63,26 @@ def recover(files: FileSystem, directory: Path, *, index_interval_bytes: int) ->
     Raises:  MissingLogError, CorruptLogError, CorruptFileError, OSError.
     """
     return _Recovery(files, directory, index_interval_bytes).run()
+
+
+def make_empty(files: FileSystem, directory: Path, start_offset: Offset) -> None:
+    """Put an empty log into `directory`, durably. What a crashed creation left is replaced.
+
+    Raises:  WriteFailedError if the directory holds batches; OSError.
+    """
+    files.make_directory(directory)
+    for name in files.listdir(directory):
+        if name.endswith(LOG_SUFFIX):
+            file = files.open(directory / name, Mode.READ)
+            size_bytes = file.size()
+            file.close()
+            if size_bytes:
+                raise WriteFailedError(path=directory / name, reason="a log is already there")
+    state = LogState(start_offset, start_offset, resetting=True)
+    state_file = RecoveryPointFile.create(files, directory, state)
+    files.fsync_directory(directory)
+    start_over(files, directory, state_file)
+    state_file.close()
 
 
 def start_over(files: FileSystem, directory: Path, state_file: RecoveryPointFile) -> None:

@@ -84,7 +84,10 @@ class UnsupportedVersion:
 
 @dataclass(frozen=True, slots=True)
 class PeerLost:
-    """An established connection to this peer ended: reset, closed by the peer, or half closed."""
+    """An established connection of ours to this peer ended: reset, closed by it, or half closed.
+
+    Any of them. What was outstanding on it is told by `RequestFailed`, before this or after.
+    """
 
     peer: NodeId
 

@@ -97,23 +97,26 @@ class Following(Voting):
                 self._give_up(request_id)
 
     def _on_peer_lost(self, peer: NodeId) -> None:
-        """A connection ended. If it led to the leader, that is news: look at once."""
-        for request_id, outstanding in tuple(self._outstanding.items()):
-            if outstanding.peer == peer and isinstance(outstanding.request, FetchRequest):
-                del self._outstanding[request_id]
-                del self._slots[peer, FetchRequest]
-        self._dangling.pop(peer, None)
-        self._pump_due = True
+        """A connection ended. If it led to the leader, that is news: look at once.
+
+        Whichever connection it was: the Fetch goes by a new one now. What was lost with it is told
+        by `RequestFailed`. If this happens again before the leader has answered, the ordinary
+        back-off decides when to dial.
+        """
         if not isinstance(self.role, Follower) or self.role.leader_id != peer:
             return
         self._following.hears_leader = False
         if Timer.SILENCE in self._deadlines or Timer.FAILOVER in self._deadlines:
-            self._back_off(peer, FetchRequest)  # lost again already: once at once is enough
             return
+        fetch_id = self._slots.get((peer, FetchRequest))
+        if fetch_id is not None:
+            self._give_up(fetch_id)
+        self._dangling.pop(peer, None)
         self._retry_at.pop((peer, FetchRequest), None)
         self._out(Reconnect(peer))
         if self._following.fetching_snapshot is None:  # else no Fetch is out that could be answered
             self._set(Timer.SILENCE, self._now_ms + self.config.failover_silence_ms)
+        self._pump_due = True
 
     def _on_peer_refused(self, peer: NodeId) -> None:
         if isinstance(self.role, Follower) and self.role.leader_id == peer:

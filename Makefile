@@ -29,7 +29,8 @@ check: .venv/.ready
 	$(BIN)/python -m pytest -q tests/test_layers.py
 
 bench: .venv/.ready
-	@for b in bench/bench_*.py; do echo "== $$b"; $(BIN)/python $$b || exit 1; done
+	@for b in bench/bench_*.py; do echo "== $$b"; \
+		$(BIN)/python -m bench.$$(basename $$b .py) || exit 1; done
 
 soak: .venv/.ready
 	$(BIN)/python -m pytest -m soak -n $(TEST_WORKERS)

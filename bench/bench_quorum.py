@@ -1,0 +1,269 @@
+"""How does the quorum compare with etcd, PySyncObj and the disk itself?
+
+    python -m bench.bench_quorum [--tiny] [--runs 5]
+
+Three processes each, fdatasync before every acknowledgement (but PySyncObj's: it has none), all on
+this machine's cores together with the load. Ours and etcd's client is a process of its own,
+PySyncObj's a thread in its leader. Closed loops; a second of warm-up; the median of the runs.
+etcd needs Debian's etcd-server and nghttp2-client, and is left out, saying so, without them.
+
+The floor of one commit at a time is a 4 KiB append and fdatasync by three processes at once, plus
+one round trip over loopback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+from bench.peers import etcd, floor, pysyncobj_cluster
+from tests.driver.client import Client, ClientError
+from tests.driver.cluster import Cluster
+
+RUNS: Final = 5
+SECONDS: Final = 4.0
+FAILOVERS: Final = 7
+CATCH_UP_RECORDS: Final = 1_000_000
+RESTART_RECORDS: Final = 100_000
+BATCH: Final = 1_000
+
+ROWS: Final = (  # name, connections, in flight, records a request
+    ("1000 in flight, 1 record a request", 10, 1000, 1),
+    ("100 in flight on one connection", 1, 100, 1),
+    ("batches of 100, 64 in flight", 4, 64, 100),
+    ("batches of 1000, 16 in flight", 4, 16, 1000),
+    ("one at a time", 1, 1, 1),
+)
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def ours(cluster: Cluster, connections: int, in_flight: int, records: int, seconds: float) -> Any:
+    """One run of the load against the group's leader."""
+    work = {
+        "port": cluster.ports[cluster.wait_for_leader()],
+        "connections": connections,
+        "in_flight": in_flight,
+        "records": records,
+        "seconds": seconds,
+    }
+    ran = subprocess.run(
+        [sys.executable, "-m", "bench.load", json.dumps(work)],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    return json.loads(ran.stdout)
+
+
+def medians(run: Callable[[], dict[str, float]], times: int) -> dict[str, float]:
+    """The median of each figure over several runs."""
+    found = [run() for _ in range(times)]
+    return {name: statistics.median(one[name] for one in found) for name in found[0]}
+
+
+def failover_s(cluster: Cluster) -> float:
+    """Kill -9 of the leader to the first commit through a survivor; then it is restarted."""
+    leader = cluster.wait_for_leader()
+    began = time.monotonic()
+    cluster.kill(leader)
+    while True:
+        for node in cluster.processes:
+            try:
+                with Client("127.0.0.1", cluster.ports[node], timeout_s=1) as client:
+                    client.produce([b"first"])
+            except (OSError, ClientError):
+                continue
+            elapsed = time.monotonic() - began
+            cluster.start(leader)
+            wait_caught_up(cluster, leader)
+            return elapsed
+        assert time.monotonic() - began < 30, "nobody took over"
+
+
+def wait_caught_up(cluster: Cluster, node: int) -> None:
+    """Wait until a replica holds what its leader holds."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        try:
+            with cluster.client(cluster.wait_for_leader()) as client:
+                group = client.describe("esker-bench-log")
+        except (OSError, ClientError):
+            continue
+        ends = {state.replica_id: state.log_end_offset for state in group.current_voters}
+        if ends.get(node) == max(ends.values()):
+            return
+        time.sleep(0.005)
+    raise AssertionError(f"node {node} did not catch up")
+
+
+def fill(cluster: Cluster, records: int) -> None:
+    """Put at least so many records of 100 B into the log."""
+    with cluster.client(cluster.wait_for_leader()) as client:
+        values = [os.urandom(100) for _ in range(BATCH)]
+        for _ in range(records // BATCH):
+            client.produce(values)
+
+
+def catch_up_records_per_s(directory: Path, records: int) -> float:
+    """An empty third replica starts: records per second until it holds everything."""
+    with Cluster(directory) as cluster:
+        cluster.start(1, 2)
+        fill(cluster, records)
+        cluster.start(3)
+        while "role=follower" not in cluster.output(3):
+            time.sleep(0.001)  # the interpreter starts: not what is measured
+        began = time.monotonic()
+        wait_caught_up(cluster, 3)
+        return records / (time.monotonic() - began)
+
+
+def restart_s(directory: Path, records: int) -> float:
+    """Kill -9 of all three, start of all three, to the first commit."""
+    with Cluster(directory) as cluster:
+        cluster.start()
+        fill(cluster, records)
+        cluster.kill()
+        began = time.monotonic()
+        cluster.start()
+        with cluster.client(cluster.wait_for_leader()) as client:
+            client.produce([b"again"])
+        return time.monotonic() - began
+
+
+def line(name: str, own: str, peer: str, ratio: str) -> None:
+    say(f"{name:<38}{own:>26}  {peer:<44}{ratio}")
+
+
+def throughput(directory: Path, runs: int, seconds: float) -> None:
+    """The rows that load a running quorum, ours and the peers' in turn."""
+    missing = etcd.available()
+    with ExitStack() as stack:
+        cluster = stack.enter_context(Cluster(directory / "ours"))
+        cluster.start()
+        cluster.wait_for_leader()
+        for name, connections, in_flight, records in ROWS:
+            found = medians(lambda: ours(cluster, connections, in_flight, records, seconds), runs)  # noqa: B023
+            if found["errors"]:
+                say(f"  {found['errors']:.0f} answers with an error")
+            if in_flight == 1:
+                latency(directory, found, missing, runs, seconds)
+                continue
+            own = f"{found['records_per_s']:,.0f} records/s"
+            line(name, own, f"p50 {found['p50_ms']:.2f} ms, p99 {found['p99_ms']:.2f} ms", "")
+            for tuned in (False, True):
+                peer = pysyncobj(directory, tuned, records, in_flight, seconds)
+                against("PySyncObj" + " tuned" * tuned, found["records_per_s"], peer * records)
+            if records == 1 and missing is None:
+                figure = etcd_load(directory, connections, in_flight // connections, runs, seconds)
+                against("etcd", found["records_per_s"], figure.per_s)
+    if missing:
+        say(f"  etcd left out: {missing}")
+
+
+def against(name: str, own: float, peer: float) -> None:
+    line("", "", f"{name} {peer:,.0f}/s", f"ratio {own / peer:.2f}")
+
+
+def etcd_load(
+    directory: Path, connections: int, streams: int, runs: int, seconds: float
+) -> etcd.Measured:
+    """The median run of etcd under one shape of load."""
+    with tempfile.TemporaryDirectory(dir=directory) as home, etcd.Etcd(Path(home)) as cluster:
+        cluster.start()
+        cluster.leader()
+        found = [
+            cluster.load(connections=connections, streams=streams, value_bytes=100, seconds=seconds)
+            for _ in range(runs)
+        ]
+        return sorted(found, key=lambda one: one.per_s)[len(found) // 2]
+
+
+def pysyncobj(directory: Path, tuned: bool, records: int, in_flight: int, seconds: float) -> float:
+    """Commands per second; one run, its figures are steady."""
+    with (
+        tempfile.TemporaryDirectory(dir=directory) as home,
+        pysyncobj_cluster.PySyncObj(Path(home), tuned=tuned) as cluster,
+    ):
+        return cluster.load(records=records, in_flight=in_flight, seconds=seconds)["per_s"]
+
+
+def latency(
+    directory: Path, found: dict[str, float], missing: str | None, runs: int, seconds: float
+) -> None:
+    """One commit at a time, against the floor and etcd."""
+    flush, trip = floor.parallel_flush_ms(directory), floor.round_trip_ms()
+    line("one at a time", f"p50 {found['p50_ms']:.3f} ms", "", f"p99 {found['p99_ms']:.2f} ms")
+    lowest = flush + trip
+    line(
+        "", "", f"floor {lowest:.3f} ms (flush {flush:.3f} + trip {trip:.3f})",
+        f"ratio p50 {found['p50_ms'] / lowest:.2f}",
+    )  # fmt: skip
+    if missing is None:
+        peer = etcd_load(directory, 1, 1, runs, seconds)
+        line(
+            "", "", f"etcd p50 {peer.p50_ms:.2f} ms, p99 {peer.p99_ms:.2f} ms",
+            f"ratio p50 {found['p50_ms'] / peer.p50_ms:.2f}, "
+            f"p99 {found['p99_ms'] / peer.p99_ms:.2f}",
+        )  # fmt: skip
+
+
+def recovery(directory: Path, failovers: int, catch_up: int, restart: int) -> None:
+    """The rows about nodes that die and come back."""
+    with Cluster(directory / "failover") as cluster:
+        cluster.start()
+        times = [failover_s(cluster) for _ in range(failovers)]
+    own = statistics.median(times)
+    line("leader killed to first commit", f"{own:.3f} s", f"of {failovers}: {spread(times)}", "")
+    if etcd.available() is None:
+        home = directory / "etcd-failover"
+        home.mkdir()
+        with etcd.Etcd(home) as peer:
+            peer.start()
+            peers = [peer.failover_s() for _ in range(failovers)]
+        line("", "", f"etcd {statistics.median(peers):.3f} s: {spread(peers)}",
+             f"ratio {own / statistics.median(peers):.2f}")  # fmt: skip
+    rate = catch_up_records_per_s(directory / "catch-up", catch_up)
+    line("empty replica catches up by log", f"{rate:,.0f} records/s", f"{catch_up:,} records", "")
+    seconds = restart_s(directory / "restart", restart)
+    line("all restarted to first commit", f"{seconds:.2f} s", f"{restart:,} records", "")
+
+
+def spread(times: list[float]) -> str:
+    return f"{min(times):.2f} to {max(times):.2f} s"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser.add_argument("--tiny", action="store_true", help="seconds instead of minutes")
+    parser.add_argument("--runs", type=int, default=RUNS, help="runs of each row")
+    arguments = parser.parse_args()
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    say(f"commit {commit}, Python {platform.python_version()}, {os.cpu_count()} cores")
+    tiny = arguments.tiny
+    with tempfile.TemporaryDirectory(prefix="esker-bench-") as name:
+        directory = Path(name)
+        throughput(directory, 1 if tiny else arguments.runs, 1.0 if tiny else SECONDS)
+        recovery(
+            directory,
+            failovers=1 if tiny else FAILOVERS,
+            catch_up=20_000 if tiny else CATCH_UP_RECORDS,
+            restart=10_000 if tiny else RESTART_RECORDS,
+        )
+
+
+if __name__ == "__main__":
+    main()

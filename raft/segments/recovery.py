@@ -188,6 +188,8 @@ class _Recovery:
     def _check_trusted(self, recovery_point: Offset) -> int:
         """How many segments need no scan: all but the last, as far as they end below the point.
 
+        One that ends *at* the point may have been rolled after the point was recorded, so that its
+        indexes were still being written.
         Their indexes are loaded where they fit the log; where not, the segment is read after all,
         and any damage in it is damage below the recovery point.
         """
@@ -195,7 +197,7 @@ class _Recovery:
             zip(self._segments, self._segments[1:], strict=False)
         ):
             end = following.base_offset
-            if end > recovery_point:
+            if end >= recovery_point:
                 return i
             if segment.load_indexes(end):
                 continue

@@ -65,7 +65,6 @@ from raft.segments.errors import CorruptLogError, DiskFullError, FlushFailedErro
 from raft.segments.files import replace_file
 from raft.segments.log import Log, LogConfig
 from raft.segments.properties import QuorumState, read_quorum_state, write_quorum_state
-from raft.wire_fetch import Run
 from records.batch import CRC_START, Batch, ControlType, iter_batches
 from records.batch_writer import build_control_batch, stamp
 from records.codec import encode_message
@@ -105,6 +104,8 @@ class Shared(NamedTuple):
     log_class: type[Log]
     process_class: type[Process]
     died: Callable[[Machine], None]
+    ambush_one_in: int
+    over: Callable[[], bool]  # the storm: nobody dies by chance any more
 
 
 class Clock:
@@ -157,6 +158,7 @@ class Machine:
         self.must_stay_down_us = 0  # after its disk was lost
         self.killed_after: int | None = None  # effects until the process is killed
         self.power_after: int | None = None  # effects until the power fails
+        self.disk_works_until_us = 0
         self.flush_least_us, self.flush_spread_us = 100, 400
         self.election = ElectionState(epoch=Epoch(0))  # as the disk has it
         self.disk = SimulatedDisk()
@@ -219,6 +221,12 @@ class Machine:
         self.election = ElectionState(epoch=Epoch(0))
         self.format(recovering=True)
 
+    def mend(self) -> None:
+        """No fault waits to happen here any more."""
+        self.killed_after = self.power_after = self.disk.power_loss_at = None
+        self.disk.capacity_bytes = None
+        self.disk.forget_failures()
+
     def _stop(self, *, kernel_answers: bool) -> None:
         process = self.process
         if process is None:
@@ -271,8 +279,10 @@ class Machine:
             offset = records.end_offset
 
     def flush_us(self) -> int:
-        """How long the next flush takes."""
-        return self.flush_least_us + int(self.random.random() * self.flush_spread_us)
+        """How long the flush that begins now takes."""
+        takes_us = self.flush_least_us + int(self.random.random() * self.flush_spread_us)
+        self.disk_works_until_us = self.shared.world.now_us + takes_us
+        return takes_us
 
 
 class Pending(NamedTuple):
@@ -314,6 +324,9 @@ class Process:
         self._timer = 0
         self._timer_ms: int | None = None
         self.pending: deque[Pending] = deque()
+        self._carry_out: dict[type[Effect], Callable[[Any], None]] = {
+            effect: getattr(self, name) for effect, name in _CARRY_OUT.items()
+        }
 
     def __repr__(self) -> str:
         return repr(self.machine)
@@ -418,7 +431,7 @@ class Process:
 
     def _drain(self) -> None:
         queue, machine, world = self._queue, self.machine, self.shared.world
-        carry_out = _CARRY_OUT
+        carry_out, ambush_one_in = self._carry_out, self.shared.ambush_one_in
         while queue:
             event = queue.popleft()
             if world.trace is not None:
@@ -428,9 +441,21 @@ class Process:
             for effect in effects:
                 if machine.killed_after is not None or machine.power_after is not None:
                     self._near_death()
-                carry_out[type(effect)](self, effect)
+                carry_out[type(effect)](effect)
                 if not self.alive:
                     return
+                if ambush_one_in and type(effect) in _RARE and not self.shared.over():
+                    self._ambush(ambush_one_in)
+
+    def _ambush(self, one_in: int) -> None:
+        """Something rare was done: a good moment to die, or soon after."""
+        random = self.machine.random
+        if random.random() * one_in < 1:
+            after = random.randrange(6)
+            if random.random() < 0.5:
+                self.machine.killed_after = after
+            else:
+                self.machine.power_after = after
 
     def _near_death(self) -> None:
         machine = self.machine
@@ -459,12 +484,10 @@ class Process:
         parts: list[bytearray | memoryview] = []
         for batch in effect.batches:
             data = batch.data
-            if isinstance(data, Run):
-                parts.append(data.view)
-            else:  # our own proposal
-                assert isinstance(data, bytearray), f"{self}: {batch}"
+            assert isinstance(data, bytearray | memoryview), f"{self}: {batch}"
+            if isinstance(data, bytearray):  # our own proposal
                 stamp(data, base_offset=batch.base_offset, leader_epoch=batch.epoch)
-                parts.append(data)
+            parts.append(data)
         self._write(b"".join(parts), effect.generation)
 
     def _on_append_leader_change(self, effect: AppendLeaderChange) -> None:
@@ -715,26 +738,28 @@ class Process:
         raise Killed
 
 
-_CARRY_OUT: Final[dict[type[Effect], Callable[..., None]]] = {
-    PersistElectionState: Process._on_persist,
-    ClearRecovering: Process._on_clear_recovering,
-    Append: Process._on_append,
-    AppendLeaderChange: Process._on_append_leader_change,
-    Truncate: Process._on_truncate,
-    Send: Process._on_send,
-    Respond: Process._on_respond,
-    RespondFetch: Process._on_respond_fetch,
-    Reconnect: Process._on_reconnect,
-    SetTimer: Process._on_set_timer,
-    Committed: Process._on_committed,
-    Lead: Process._on_lead,
-    StepDown: Process._on_step_down,
-    Accepted: Process._on_accepted,
-    Refused: Process._on_refused,
-    ReadReady: Process._on_read_ready,
-    ReadRefused: Process._on_read_refused,
-    Transition: Process._on_transition,
-    PeerFault: Process._on_peer_fault,
-    ShutdownReady: Process._on_shutdown_ready,
+_RARE: Final = (AppendLeaderChange, ClearRecovering, PersistElectionState, Truncate)
+
+_CARRY_OUT: Final[dict[type[Effect], str]] = {
+    PersistElectionState: "_on_persist",
+    ClearRecovering: "_on_clear_recovering",
+    Append: "_on_append",
+    AppendLeaderChange: "_on_append_leader_change",
+    Truncate: "_on_truncate",
+    Send: "_on_send",
+    Respond: "_on_respond",
+    RespondFetch: "_on_respond_fetch",
+    Reconnect: "_on_reconnect",
+    SetTimer: "_on_set_timer",
+    Committed: "_on_committed",
+    Lead: "_on_lead",
+    StepDown: "_on_step_down",
+    Accepted: "_on_accepted",
+    Refused: "_on_refused",
+    ReadReady: "_on_read_ready",
+    ReadRefused: "_on_read_refused",
+    Transition: "_on_transition",
+    PeerFault: "_on_peer_fault",
+    ShutdownReady: "_on_shutdown_ready",
 }
 """How each effect is carried out; snapshots have no part here yet."""

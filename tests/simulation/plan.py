@@ -43,6 +43,7 @@ class Plan:
     network: NetworkProfile = field(default_factory=NetworkProfile)
     flush_us: tuple[int, int] = (100, 400)  # least, spread
     segment_bytes: int = 1 << 20
+    ambush_one_in: int = 0  # a process dies soon after this share of rare effects
     wire: bool = False  # messages travel as Kafka's bytes
     fetch_version: int = 18
     heal_all: bool = True  # or only a majority of the intact voters
@@ -108,6 +109,7 @@ def draw(seed: int) -> Plan:
         ),
         flush_us=random.choice(((80, 200), (100, 3000), (1000, 20_000))),
         segment_bytes=random.choice((1 << 10, 1 << 12, 1 << 14, 1 << 20)),
+        ambush_one_in=random.choice((0, 0, 30, 100)),
         wire=random.random() < 0.125,
         fetch_version=random.choice((18, 18, 17, 12)),
         heal_all=random.random() < 0.7,

@@ -1,0 +1,264 @@
+"""Deliberate bugs: each is one rule of the protocol left out, and each must be found.
+
+A simulation that is green proves little until it has been seen red. A mutant overrides one method
+of a production class; nothing else of the run differs. `pinned` is a seed whose schedule kills it,
+so that `make test` does so in a second; `python -m tests.simulation --mutants` looks for the first
+of a range of fresh seeds that does, and says how many it took.
+
+Source: DESIGN §5, each rule; Raft paper, figure 8 (previous epochs); KIP-101 (truncation to the
+high watermark).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from raft.core.effects import ReadReady, Truncate
+from raft.core.errors import ErrorCode
+from raft.core.events import Read
+from raft.core.messages import EpochEnd, FetchRequest
+from raft.core.progress import LeaderBook, ReplicaProgress
+from raft.core.quorum import Quorum
+from raft.core.roles import Leader, Prospective, Unattached
+from raft.segments.errors import CorruptLogError
+from raft.segments.files import FileSystem
+from raft.segments.log import Log, LogConfig
+from raft.segments.recovery_point import LogState as RecoveryState
+from raft.segments.recovery_point import RecoveryPointFile
+from records.types import Epoch, Offset, OffsetAndEpoch
+from tests.simulation.cluster import Production
+from tests.simulation.node import Pending, Process
+from tests.simulation.plan import Plan
+
+
+class VoteBeforeDisk(Quorum):
+    """A vote is answered while it is still on its way to the disk."""
+
+    def _must_wait(self) -> bool:
+        return not isinstance(self.role, Unattached)
+
+
+class LeaderIdLater(Quorum):
+    """The first record of an epoch is appended before the disk knows that we lead it."""
+
+    def _enter_leader(self) -> None:
+        super()._enter_leader()
+        assert isinstance(self.role, Leader)
+        self._open_epoch(self.role)
+
+
+class CampaignAgain(Quorum):
+    """A candidate that starts again asks for votes in the epoch it had already voted in."""
+
+    def _campaign_if_welcome(self, role: Prospective) -> None:
+        if role.voted == self.identity and len(role.granted) >= self.voters.majority:
+            self._campaign(role.epoch, "again")
+        else:
+            super()._campaign_if_welcome(role)
+
+
+class CountUnflushed(Quorum):
+    """A leader counts its own copy as soon as it is appended."""
+
+    def _own_copy(self) -> Offset:
+        return self.log.end_offset
+
+
+class AcknowledgeUnflushed(Quorum):
+    """A follower acknowledges what it appended and has not flushed."""
+
+    def _may_fetch(self) -> bool:
+        return True
+
+
+class CommitByCounting(Quorum):
+    """Records of an earlier epoch are committed as soon as a majority holds them (figure 8)."""
+
+    def _committable(self, book: LeaderBook, offset: Offset) -> bool:
+        return book.opened and offset > 0
+
+
+class IgnoreDivergence(Quorum):
+    """A leader takes every follower's log for a beginning of its own."""
+
+    def _judge_fetch(self, request: FetchRequest) -> EpochEnd | OffsetAndEpoch | None:
+        return (
+            None if request.fetch_offset <= self.log.end_offset else super()._judge_fetch(request)
+        )
+
+
+class TruncateUnasked(Quorum):
+    """A follower of a new leader drops what it does not know to be committed, without asking."""
+
+    def _enter_follower(self) -> None:
+        super()._enter_follower()
+        point = self.log.high_watermark or self.log.start_offset
+        if point < self.log.end_offset:
+            self.log.truncate(point)
+            self._effects.append(Truncate(point, self.log.generation))
+
+
+class VoteWhileRecovering(Quorum):
+    """A voter that lost its disk votes at once."""
+
+    def _may_vote(self) -> bool:
+        return True
+
+
+class OldFetchConfirms(Quorum):
+    """A read is confirmed by Fetches that were sent before it began."""
+
+    def _confirmed_by(self, book: LeaderBook, replica: ReplicaProgress, connection: int) -> int:
+        return book.read_round
+
+
+class ReadAlone(Quorum):
+    """A leader answers a read without asking anybody."""
+
+    def _on_read(self, event: Read) -> None:
+        if self._leading is not None and self._leading.announced:
+            assert self.log.high_watermark is not None
+            self._effects.append(ReadReady(event.token, self.log.high_watermark))
+        else:
+            super()._on_read(event)
+
+
+class AnyEpochFetches(Quorum):
+    """A Fetch of another epoch is taken for an acknowledgement."""
+
+    def _leader_only_error(self, epoch: Epoch) -> ErrorCode:
+        return super()._leader_only_error(epoch if self._leading is None else self.epoch)
+
+
+class AcknowledgeLater(Process):
+    """A proposal is acknowledged once its offset is committed, whoever leads by then."""
+
+    def _on_step_down(self, effect: Any) -> None:
+        pending = list(self.pending)
+        super()._on_step_down(effect)
+        self.pending.extend(pending)
+
+    def _is_acknowledged(self, pending: Pending, high_watermark: Offset) -> bool:
+        return pending.end_offset <= high_watermark
+
+
+class CutBelowPoint(Log):
+    """Damage below the recovery point is cut off like a torn tail."""
+
+    @classmethod
+    def open(
+        cls, files: FileSystem, directory: Path, config: LogConfig | None = None, **options: Any
+    ) -> Log:
+        with suppress(CorruptLogError):
+            return super().open(files, directory, config, **options)
+        state_file = RecoveryPointFile.open(files, directory)
+        state_file.write(RecoveryState(Offset(0), Offset(0)))
+        state_file.close()
+        return super().open(files, directory, config, **options)
+
+
+class _NoDirectorySync:
+    """A file system that forgets to sync directories."""
+
+    def __init__(self, files: FileSystem) -> None:
+        self._files = files
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._files, name)
+
+    def fsync_directory(self, directory: Path) -> None:
+        pass
+
+
+class SegmentReappears(Log):
+    """Segments are deleted by a truncation, but the directory is not synced before going on."""
+
+    def _truncate(self, keep: int, position: int, end: Offset) -> None:
+        files = self._files
+        self._files = _NoDirectorySync(files)  # type: ignore[assignment]
+        super()._truncate(keep, position, end)
+        self._files = files
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """A bug, the weather that suits it, and a schedule that kills it."""
+
+    name: str
+    production: Production
+    pinned: int
+    suited: Callable[[Plan], Plan] = lambda plan: plan
+
+
+def _small_segments(plan: Plan) -> Plan:
+    return replace(plan, segment_bytes=256, ambush_one_in=3)
+
+
+def _many_deaths(plan: Plan) -> Plan:
+    return replace(plan, ambush_one_in=4)
+
+
+MUTANTS: Final = (
+    Mutant(name="skip the vote's persist", production=Production(quorum=VoteBeforeDisk), pinned=0),
+    Mutant(
+        name="leaderId after the first append",
+        production=Production(quorum=LeaderIdLater),
+        pinned=0,
+    ),
+    Mutant(
+        name="campaign again in the same epoch",
+        production=Production(quorum=CampaignAgain),
+        suited=_many_deaths,
+        pinned=0,
+    ),
+    Mutant(name="count an unflushed copy", production=Production(quorum=CountUnflushed), pinned=0),
+    Mutant(
+        name="acknowledge an unflushed copy",
+        production=Production(quorum=AcknowledgeUnflushed),
+        pinned=0,
+    ),
+    Mutant(
+        name="commit a previous epoch's record by counting",
+        production=Production(quorum=CommitByCounting),
+        pinned=0,
+    ),
+    Mutant(name="ignore divergence", production=Production(quorum=IgnoreDivergence), pinned=0),
+    Mutant(
+        name="truncate without checking", production=Production(quorum=TruncateUnasked), pinned=0
+    ),
+    Mutant(name="cut below the recovery point", production=Production(log=CutBelowPoint), pinned=0),
+    Mutant(
+        name="let a recovering voter vote",
+        production=Production(quorum=VoteWhileRecovering),
+        pinned=0,
+    ),
+    Mutant(
+        name="answer a read from a Fetch sent before it",
+        production=Production(quorum=OldFetchConfirms),
+        pinned=0,
+    ),
+    Mutant(
+        name="answer a read without the round", production=Production(quorum=ReadAlone), pinned=0
+    ),
+    Mutant(
+        name="forget the epoch in a replica's acknowledgement",
+        production=Production(quorum=AnyEpochFetches),
+        pinned=0,
+    ),
+    Mutant(
+        name="forget the epoch in a proposal's acknowledgement",
+        production=Production(process=AcknowledgeLater),
+        pinned=0,
+    ),
+    Mutant(
+        name="segment reappears after truncation",
+        production=Production(log=SegmentReappears),
+        pinned=0,
+        suited=_small_segments,
+    ),
+)
+"""Every bug that must be found."""

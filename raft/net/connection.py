@@ -175,7 +175,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             or reader.wanted
             or reader.error is not None
             or not self._reading
-            or not self._may_serve()
+            or (self._waiting and not self._may_serve())
         ):
             self._settle()
 
@@ -320,13 +320,16 @@ class ServerConnection(asyncio.BufferedProtocol):
         out = self._out
         if not out or self._transport is None or self.close_reason is not None:
             return
-        parts = (b"".join(out),) if self._out_bytes <= FLUSH_BYTES else gather(out)
-        out.clear()
-        self._out_bytes = 0
-        self.bytes_sent += sum(map(len, parts))
-        if len(parts) == 1:
-            self._transport.write(parts[0])
+        small, self._out_bytes = self._out_bytes <= FLUSH_BYTES, 0
+        if small:
+            data = b"".join(out)
+            out.clear()
+            self.bytes_sent += len(data)
+            self._transport.write(data)
         else:
+            parts = gather(out)
+            out.clear()
+            self.bytes_sent += sum(map(len, parts))
             self._transport.writelines(parts)
 
     def _on_handler_error(self, error: BaseException) -> None:

@@ -57,6 +57,10 @@ NEVER: Final = 2**63 - 1
 """A time that does not come."""
 
 
+MAX_HELD: Final = 1000
+"""So much may wait for the disk; what comes then is lost as on a network, and asked again."""
+
+
 @unique
 class Timer(IntEnum):
     """What a deadline is for. (An int, since its hash is on the hot path.)"""
@@ -260,7 +264,8 @@ class QuorumBase(ABC):
     def _out(self, effect: Send | Respond | RespondFetch | ServeSnapshot | Reconnect) -> None:
         """Say something to somebody, as soon as the election state allows."""
         if self._persisting:
-            self._held.append(effect)
+            if len(self._held) < MAX_HELD:
+                self._held.append(effect)
         else:
             self._effects.append(effect)
 

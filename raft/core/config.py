@@ -21,6 +21,7 @@ class QuorumConfig:
     fetch_max_wait_ms: int = 500  # how long our Fetches may wait at the leader
     fetch_max_bytes: int = 8 * 1024 * 1024
     max_uncommitted_bytes: int = 64 * 1024 * 1024  # proposals beyond are refused
+    max_waiting_reads: int = 10_000  # linearizable reads beyond are refused
     failover_silence_ms: int = 100  # after losing the connection to the leader
     failover_jitter_ms: int = 150  # then uniform [0, jitter), so that two do not collide
     pre_vote_repeat_ms: int = 50

@@ -208,7 +208,10 @@ class ReadReady(NamedTuple):
 
 
 class ReadRefused(NamedTuple):
-    """We are not (or no longer) a leader who may answer: NOT_LEADER_OR_FOLLOWER."""
+    """We are not (or no longer) a leader who may answer: NOT_LEADER_OR_FOLLOWER.
+
+    Or too many reads wait already: THROTTLING_QUOTA_EXCEEDED.
+    """
 
     token: Hashable
     error: ErrorCode

@@ -239,6 +239,9 @@ class Serving(Committing):
         if book is None or not book.announced or high_watermark is None:
             self._effects.append(ReadRefused(event.token, ErrorCode.NOT_LEADER_OR_FOLLOWER))
             return
+        if len(book.reads) >= self.config.max_waiting_reads:
+            self._effects.append(ReadRefused(event.token, ErrorCode.THROTTLING_QUOTA_EXCEEDED))
+            return
         if book.round_used:
             book.read_round += 1
             book.round_used = False

@@ -10,6 +10,7 @@ import pytest
 
 from raft.core import effects as fx
 from raft.core import events as ev
+from raft.core.base import MAX_HELD
 from raft.core.config import QuorumConfig
 from raft.core.errors import ErrorCode
 from raft.core.log import EpochStart, LogState
@@ -37,7 +38,7 @@ from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
 DISK = UUID(int=11)
 ME = ReplicaKey(NodeId(1), DISK)
 TWO, THREE = ReplicaKey(NodeId(2)), ReplicaKey(NodeId(3))
-CONFIG = QuorumConfig(max_uncommitted_bytes=1000, max_observers=2)
+CONFIG = QuorumConfig(max_uncommitted_bytes=1000, max_observers=2, max_waiting_reads=3)
 
 
 class Member:
@@ -409,6 +410,22 @@ def test_proposals_are_bounded_by_what_is_not_committed() -> None:
     member.ask(fetch(fetch_offset=Offset(7), last_fetched_epoch=Epoch(3), max_wait_ms=0))
     effects = member.do(ev.Propose((big._replace(token="again"),)))
     assert any(isinstance(e, fx.Accepted) for e in effects)
+
+
+def test_reads_that_wait_are_bounded() -> None:
+    member = committed_leader()
+    effects = [effect for token in range(4) for effect in member.do(ev.Read(token))]
+    refused = [e for e in effects if isinstance(e, fx.ReadRefused)]
+    assert refused == [fx.ReadRefused(3, ErrorCode.THROTTLING_QUOTA_EXCEEDED)]
+
+
+def test_what_waits_for_a_stuck_disk_is_bounded() -> None:
+    member = Member()
+    member.quorum.step(ev.Received(7, 1, vote()), 0)  # the vote never gets durable
+    for correlation in range(2 * MAX_HELD):
+        request = ev.Received(8, correlation, fetch())
+        assert not member.quorum.step(request, 0)
+    assert len(member.quorum._held) == MAX_HELD
 
 
 @pytest.mark.parametrize("batches", [(), (ev.NewBatch(0, 10, b""),)])

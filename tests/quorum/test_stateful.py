@@ -11,9 +11,20 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from raft.core.effects import Effect, Respond, RespondFetch, Send
+from raft.core.quorum import Quorum
 from raft.core.roles import Leader
 from records.types import NodeId
 from tests.quorum.transcript import Story
+
+
+def nothing_leaves_before_it_is_durable(
+    node_id: NodeId, quorum: Quorum, effects: list[Effect]
+) -> None:
+    """Invariant 11: what is on its way to the disk is known to nobody."""
+    if quorum._persisting:
+        said = [e for e in effects if isinstance(e, Send | Respond | RespondFetch)]
+        assert not said, f"{node_id} says {said} while it writes its election state"
 
 
 class Upheaval(RuleBasedStateMachine):
@@ -25,7 +36,9 @@ class Upheaval(RuleBasedStateMachine):
     @initialize(size=st.sampled_from([3, 3, 5]), seed=st.integers(0, 2**32))
     def begin(self, size: int, seed: int) -> None:
         self.story, self.size = Story(), size
-        self.story.play([f"cluster voters={size} observers=1 seed={seed}", "start"])
+        self.story.play([f"cluster voters={size} observers=1 seed={seed}"])
+        self.story.cluster.recorder = nothing_leaves_before_it_is_durable
+        self.story.play(["start"])
 
     def do(self, command: str, node: int) -> None:
         self.story.play([f"{command} {node % self.size + 1}"])

@@ -25,6 +25,10 @@ NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """What an OSError says when a write found no space: nothing is broken, and it may pass."""
 
 
+TEMPORARY_SUFFIX: Final = ".tmp"
+"""Of a file that is to replace another; one that is found was left by a crash."""
+
+
 class Mode(Enum):
     """How a file is opened; all but READ allow writing."""
 
@@ -203,7 +207,7 @@ def replace_file(files: FileSystem, path: Path, data: Buffer) -> None:
 
     Source: reference, quorum-state (`.tmp`, flush, atomic rename); the directory is synced too.
     """
-    temporary = path.with_name(path.name + ".tmp")
+    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     file = files.open(temporary, Mode.CREATE)
     try:
         file.write(0, data)

@@ -20,7 +20,7 @@ from bisect import bisect_right
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from raft.segments.files import FileSystem, Mode, read_small_file
+from raft.segments.files import FileSystem, Mode, read_small_file, replace_file
 
 _MAX_INDEX_BYTES: Final = 64 * 1024 * 1024
 """Far above what a segment of 2 GiB needs at the default interval (4 and 6 MiB)."""
@@ -68,21 +68,24 @@ class _Entries:
         return True
 
     def write_out(self, files: FileSystem, *, durably: bool) -> None:
-        """Bring the file up to the entries in memory; make it durable if asked (at roll).
+        """Bring the file up to the entries in memory; make it durable if asked.
 
+        Durably, a file made anew takes the old one's place at once: half of it, after a crash,
+        could pass for an index.
         Raises:  OSError; a later call tries again.
         """
         size = len(self._bytes)  # the log's thread may add more meanwhile
-        if self._written == size and not self._stale and not durably:
-            return
-        start = 0 if self._stale else self._written
-        file = files.open(self.path, Mode.CREATE if self._stale else Mode.WRITE)
-        try:
-            file.write(start, bytes(self._bytes[start:size]))
-            if durably:
-                file.fdatasync()
-        finally:
-            file.close()
+        if self._stale and durably:
+            replace_file(files, self.path, bytes(self._bytes[:size]))
+        elif self._stale or durably or self._written < size:
+            start = 0 if self._stale else self._written
+            file = files.open(self.path, Mode.CREATE if self._stale else Mode.WRITE)
+            try:
+                file.write(start, bytes(self._bytes[start:size]))
+                if durably:
+                    file.fdatasync()
+            finally:
+                file.close()
         self._written, self._stale = size, False
 
     def clear(self) -> None:

@@ -31,7 +31,7 @@ from raft.segments.errors import (
     MissingLogError,
     WriteFailedError,
 )
-from raft.segments.files import NO_ROOM, FileSystem, Mode
+from raft.segments.files import NO_ROOM, TEMPORARY_SUFFIX, FileSystem, Mode
 from raft.segments.recovery_point import LogState, RecoveryPointFile
 from raft.segments.segment import (
     INDEX_SUFFIX,
@@ -171,8 +171,10 @@ class _Recovery:
         names = {segment_name(base) for base in bases}
         for name in self._files.listdir(self._directory):
             for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-                base_offset = base_offset_of(name, suffix)
-                if base_offset is not None and segment_name(base_offset) not in names:
+                base_offset = base_offset_of(name.removesuffix(TEMPORARY_SUFFIX), suffix)
+                if base_offset is None:
+                    continue
+                if name.endswith(TEMPORARY_SUFFIX) or segment_name(base_offset) not in names:
                     self._files.unlink(self._directory / name)
         for base in bases:
             self._segments.append(

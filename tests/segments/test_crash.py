@@ -120,6 +120,22 @@ def test_a_segment_that_ends_at_the_recovery_point_is_read_and_not_trusted(seed,
     model.crash_and_recover(random.Random(seed))
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_an_index_made_anew_is_not_trusted_half_written(seed):
+    """Recovery is cut short while it rebuilds what a trusted segment lacks. Found by soak."""
+    rng = random.Random(seed)
+    model = LogAndModel(SimulatedDisk())
+    run(model, [("append", 1, 50)] * 12)
+    model.log.close()
+    for name in model.disk.listdir(DIRECTORY):
+        if name.endswith("index"):
+            model.disk.unlink(DIRECTORY / name)
+    model.disk.fsync_directory(DIRECTORY)
+    model.contents = model.allowed[0].__class__(0, model.contents.batches, 12)
+    model.allowed = [model.contents]
+    model.crash_and_recover(rng, crashes_while_opening=3)
+
+
 def _recovery_point_of_an_empty_log() -> bytes:
     disk = SimulatedDisk()
     LogAndModel(disk)

@@ -226,9 +226,11 @@ def test_index_files_without_a_log_are_removed(log, disk, config):
     written(log, recovery_point=20)
     disk.replace(path(77, ".index"), bytes(8))
     disk.replace(path(77, ".timeindex"), bytes(12))
+    disk.replace(path(15, ".index.tmp"), bytes(12))
     Log.open(disk, DIRECTORY, config)
     assert not disk.exists(path(77, ".index"))
     assert not disk.exists(path(77, ".timeindex"))
+    assert not disk.exists(path(15, ".index.tmp")), "left by a crash"
 
 
 @pytest.mark.parametrize(

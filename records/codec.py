@@ -49,11 +49,12 @@ def decode_message(cls: type[M], data: Buffer, version: int, start: int = 0) -> 
     Raises:  MalformedMessageError naming field, position and reason; UnsupportedVersionError.
     """
     decoder = cls._decoders.get(version) or _decoder(cls, version)
+    end = len(data)
     try:
-        message, position = decoder(data, start, len(data))
+        message, position = decoder(data, start, end)
     except _NOT_THIS_MESSAGE:
         raise explain(cls, memoryview(data)[start:], version) from None
-    if position != len(data):
+    if position != end:
         raise explain(cls, memoryview(data)[start:], version)
     decoded: M = message
     return decoded

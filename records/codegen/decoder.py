@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from records.codegen.runtime import MAX_STRING_BYTES, SMALL_ARRAY, small_unpackers
+from records.codegen.runtime import SMALL_ARRAY, small_unpackers
 from records.codegen.source import Source, holds_records, min_size
 from records.schema import (
     UNKNOWN_TAGGED_FIELDS,
@@ -32,13 +32,12 @@ _BYTE: Final = Fixed("uint8", "B", 1)
 def decoder_source(cls: type[Message], version: int) -> Source:
     """The text of a function (buffer, position, end) -> (message, position after it)."""
     out = Source("def decode(buf, pos, end):")
-    kind = (
-        "memoryview" if holds_records(cls) else "bytes"
-    )  # bytes are read faster, views not copied
-    out(f"if buf.__class__ is not {kind}: buf = {kind}(buf)")
-    _DecoderWriter(out, version, flexible=version in cls.schema().flexible).struct(
-        cls, "result", "end"
-    )
+    if holds_records(cls):  # record batches are handed out as views of what came in
+        out("view = memoryview(buf)")
+    else:  # bytes are read faster than views
+        out("if buf.__class__ is not bytes: buf = bytes(buf)")
+    writer = _DecoderWriter(out, version, flexible=version in cls.schema().flexible)
+    writer.struct(cls, "result", "end")
     out("return result, pos")
     return out
 
@@ -128,39 +127,44 @@ class _DecoderWriter:
             case RowOf():
                 raise TypeError("a row stands in an array only")
 
-    def _length(self, *, short: bool) -> str:
-        """Write the lines that read a length; the variable they leave is -1 for null."""
+    def _length(self, *, text: bool = False) -> tuple[str, str]:
+        """Write the lines that read a length: its variable, and what to subtract from it.
+
+        A null leaves 0 less 1, or -1.
+        """
         if self.flexible:
-            size = self._uvarint("n")
-            self.out(f"{size} -= 1")
-            return size
+            size = self._first_byte("n")
+            read = "read_text_length" if text else "read_uvarint"
+            self.out(f"if {size} > 127: {size}, pos = {read}(buf, pos - 1)")
+            return size, " - 1"
         size = self.out.name("n")
-        self.run.append((size, Fixed("length", "h", 2) if short else Fixed("length", "i", 4)))
+        self.run.append((size, Fixed("length", "h", 2) if text else Fixed("length", "i", 4)))
         self.flush()
-        return size
+        return size, ""
 
     @contextmanager
-    def _unless_null(self, size: str, target: str, *, nullable: bool) -> Iterator[None]:
+    def _unless_null(self, size: str, less: str, target: str, *, nullable: bool) -> Iterator[None]:
         """What is written inside runs unless the length is a null's; else it has to refuse it."""
         if not nullable:
             yield
             return
-        with self.out.block(f"if {size} == -1:"):
+        with self.out.block(f"if {size} == {0 if less else -1}:"):
             self.out(f"{target} = None")
         with self.out.block("else:"):
             yield
 
     def _sized(self, wire_type: Sized, target: str, end: str, *, nullable: bool) -> None:
         out = self.out
-        text = wire_type.name == "string"
-        size = self._length(short=text)
-        with self._unless_null(size, target, nullable=nullable):
+        size, less = self._length(text=wire_type.name == "string")
+        with self._unless_null(size, less, target, nullable=nullable):
             stop = out.name("q")
-            limit = f" or {size} > {MAX_STRING_BYTES}" if text and self.flexible else ""
-            out(f"{stop} = pos + {size}")
-            out(f"if {size} < 0 or {stop} > {end}{limit}: raise ValueError('length')")
-            view = f"buf[pos:{stop}]"
-            form = {"string": f"str({view}, 'utf-8')", "bytes": f"bytes({view})", "records": view}
+            out(f"{stop} = pos + {size}{less}")
+            out(f"if not pos <= {stop} <= {end}: raise ValueError('length')")
+            form = {
+                "string": f"str(buf[pos:{stop}], 'utf-8')",
+                "bytes": f"bytes(buf[pos:{stop}])",
+                "records": f"view[pos:{stop}]",
+            }
             out(f"{target} = {form[wire_type.name]}")
             out(f"pos = {stop}")
 
@@ -188,10 +192,12 @@ class _DecoderWriter:
 
     def _array(self, element: WireType, target: str, end: str, *, nullable: bool) -> None:
         out = self.out
-        size = self._length(short=False)
-        with self._unless_null(size, target, nullable=nullable):
+        size, less = self._length()
+        with self._unless_null(size, less, target, nullable=nullable):
+            if less:
+                out(f"{size} -= 1")
             least = min_size(element, self.version, flexible=self.flexible)
-            out(f"if {size} < 0 or {size} * {least} > {end} - pos: raise ValueError('count')")
+            out(f"if not 0 <= {size} * {least} <= {end} - pos: raise ValueError('count')")
             if isinstance(element, RowOf):
                 self._rows(element, target, size)
                 return

@@ -30,20 +30,31 @@ def read_uvarint(buf: Buffer, pos: int) -> tuple[int, int]:
     >>> read_uvarint(bytes.fromhex("ac02"), 0)
     (300, 2)
     """
-    value = buf[pos]
-    pos += 1
-    if value < 0x80:
-        return value, pos
-    value &= 0x7F
-    for shift in (7, 14, 21, 28):
-        byte = buf[pos]
-        pos += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            if value > MAX_UVARINT:
-                break
-            return value, pos
-    raise ValueError("a varint of more than 32 bits")
+    first = buf[pos]
+    if first < 0x80:
+        return first, pos + 1
+    second = buf[pos + 1]
+    if second < 0x80:  # a byte with its high bit set counts 128 too much, at its place
+        return first + (second << 7) - 0x80, pos + 2
+    third = buf[pos + 2]
+    if third < 0x80:
+        return first + (second << 7) + (third << 14) - 0x4080, pos + 3
+    low = first + (second << 7) + (third << 14) - 0x204080
+    fourth = buf[pos + 3]
+    if fourth < 0x80:
+        return low + (fourth << 21), pos + 4
+    fifth = buf[pos + 4]
+    if fifth > 0x0F:
+        raise ValueError("a varint of more than 32 bits")
+    return low + (fourth << 21) - (0x80 << 21) + (fifth << 28), pos + 5
+
+
+def read_text_length(buf: Buffer, pos: int) -> tuple[int, int]:
+    """A compact string's length plus one, of at least two bytes."""
+    value, pos = read_uvarint(buf, pos)
+    if value > MAX_STRING_BYTES + 1:
+        raise ValueError("string too long")
+    return value, pos
 
 
 def uvarint(value: int) -> bytes:
@@ -78,7 +89,7 @@ def long_text_length(size: int) -> bytes:
 
 def as_buffer(data: Any) -> Any:
     """`data` such that `len` counts its bytes. TypeError for what is not a buffer."""
-    view = memoryview(data)
+    view = data if data.__class__ is memoryview else memoryview(data)
     return data if len(data) == view.nbytes else view.cast("B")
 
 

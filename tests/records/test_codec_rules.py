@@ -10,6 +10,7 @@ import pytest
 
 from records import control, metadata
 from records.codec import decode_message, encode_message, encode_parts
+from records.codegen import read_uvarint, uvarint
 from records.errors import MalformedMessageError, UnsupportedVersionError
 from records.frame import (
     decode_control_record,
@@ -462,3 +463,24 @@ def test_messages_are_values() -> None:
         FeatureLevelRecord("x", 1)  # type: ignore[call-arg,misc]
     assert FetchRequest.schema().name == "FetchRequest"
     assert FetchSnapshotResponse.schema().key == 59
+
+
+# --- varints -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bits", range(33))
+def test_varints_around_every_power_of_two(bits: int) -> None:
+    for value in {
+        max(0, (1 << bits) - 1),
+        min(1 << bits, 2**32 - 1),
+        min((1 << bits) + 1, 2**32 - 1),
+    }:
+        encoded = uvarint(value)
+        assert len(encoded) == max(1, (value.bit_length() + 6) // 7)
+        assert read_uvarint(b"\xff" + encoded + b"\xff", 1) == (value, 1 + len(encoded))
+
+
+@pytest.mark.parametrize("encoded", ["ffffffff10", "ffffffffff01", "8080808080"])
+def test_a_varint_of_more_than_32_bits_is_refused(encoded: str) -> None:
+    with pytest.raises(ValueError, match="32 bits"):
+        read_uvarint(bytes.fromhex(encoded), 0)

@@ -1,0 +1,92 @@
+"""`esker start` and `esker quorum describe`, with three real nodes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from esker.cli import app
+from examples.demo_quorum import NODES, Quorum
+
+runner = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def quorum(tmp_path_factory: pytest.TempPathFactory):
+    with Quorum(tmp_path_factory.mktemp("quorum")) as three:
+        three.start(*NODES)
+        three.leader()
+        yield three
+
+
+def describe(quorum: Quorum, *words: str):
+    addresses = ",".join(f"127.0.0.1:{port}" for port in quorum.ports.values())
+    return runner.invoke(app, ["quorum", "describe", "--bootstrap-controller", addresses, *words])
+
+
+def test_status_has_the_words_of_kafkas_own_tool(quorum):
+    shown = describe(quorum)
+    assert shown.exit_code == 0, shown.stderr
+    words = [line.split(":")[0] for line in shown.stdout.splitlines()]
+    assert words == [
+        "ClusterId",
+        "LeaderId",
+        "LeaderEpoch",
+        "HighWatermark",
+        "MaxFollowerLag",
+        "MaxFollowerLagTimeMs",
+        "CurrentVoters",
+        "CurrentObservers",
+    ]
+
+
+def test_any_controller_leads_to_the_leader(quorum):
+    answers = []
+    for port in quorum.ports.values():
+        shown = runner.invoke(
+            app,
+            ["quorum", "describe", "--bootstrap-controller", f"127.0.0.1:{port}", "--json"],
+        )
+        answers.append(json.loads(shown.stdout))
+    assert len({(a["clusterId"], a["leaderId"], a["leaderEpoch"]) for a in answers}) == 1
+    assert sorted(replica["nodeId"] for replica in answers[0]["replicas"]) == list(NODES)
+
+
+def test_replication_has_a_line_for_each_replica_and_the_leader_first(quorum):
+    shown = describe(quorum, "--replication", "--group", "esker-bench-log-0")
+    head, leader, *followers = shown.stdout.splitlines()
+    assert head.split()[:4] == ["NodeId", "DirectoryId", "LogEndOffset", "Lag"]
+    assert leader.split()[-1] == "Leader"
+    assert [line.split()[-1] for line in followers] == ["Follower", "Follower"]
+
+
+def test_a_group_that_is_not_there_is_refused_by_name(quorum):
+    shown = describe(quorum, "--group", "nothing-0")
+    assert (shown.exit_code, shown.stderr.count("\n")) == (1, 1)
+    assert "nothing-0" in shown.stderr
+    assert describe(quorum, "--group", "nothing").exit_code == 2
+
+
+def test_an_address_where_nobody_listens_is_one_line():
+    shown = runner.invoke(app, ["quorum", "describe", "--bootstrap-controller", "127.0.0.1:1"])
+    assert (shown.exit_code, shown.stderr.count("\n")) == (1, 1)
+    assert "127.0.0.1:1" in shown.stderr
+
+
+def test_a_node_that_cannot_start_says_why_in_one_line(quorum, tmp_path: Path):
+    file = tmp_path / "node.properties"
+    text = quorum.properties(1).read_text()
+    file.write_text(text.replace(str(quorum.home / "1"), str(tmp_path / "empty")))
+    for path, reason in ((file, "not formatted"), (quorum.properties(1), "in use")):
+        ran = subprocess.run(
+            [sys.executable, "-m", "esker", "start", str(path)],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert ran.returncode == 1, ran.stderr
+        assert reason in ran.stderr
+        assert ran.stderr.startswith("esker: "), "no traceback"

@@ -22,8 +22,8 @@ from typing import Final
 from raft.driver.errors import DirectoryInUseError
 from raft.segments.errors import CorruptFileError
 from raft.segments.files import FileSystem, read_small_file, replace_file
-from raft.segments.properties import parse_uuid, uuid_text
 from raft.wire import Group
+from records.uuids import decode_uuid, encode_uuid
 
 LOCK_FILE: Final = ".lock"
 GROUPS_FILE: Final = "esker.groups"
@@ -86,7 +86,7 @@ class Registry:
                 self._write()
 
     def _write(self) -> None:
-        lines = [f"{g.topic} {g.partition} {uuid_text(g.topic_id)}" for g in self.groups.values()]
+        lines = [f"{g.topic} {g.partition} {encode_uuid(g.topic_id)}" for g in self.groups.values()]
         replace_file(self._files, self._path, "\n".join(["0", *lines, ""]).encode())
 
 
@@ -108,7 +108,7 @@ def _read(files: FileSystem, path: Path) -> list[Group]:
         words = line.split(" ")
         try:
             topic, partition, topic_id = words
-            groups.append(Group(topic, int(partition), parse_uuid(topic_id)))
+            groups.append(Group(topic, int(partition), decode_uuid(topic_id)))
         except ValueError:
             raise CorruptFileError(
                 path=path, reason=f"line {number} is not 'topic partition id'"

@@ -13,8 +13,6 @@ Source: reference/kraft.md Other files; KIP-595, Quorum State; KIP-853 (version 
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +22,7 @@ from uuid import UUID
 from raft.segments.errors import CorruptFileError
 from raft.segments.files import FileSystem, read_small_file, replace_file
 from records.types import ZERO_UUID, Epoch, NodeId
+from records.uuids import decode_uuid, encode_uuid
 
 META_PROPERTIES_FILE: Final = "meta.properties"
 PARTITION_METADATA_FILE: Final = "partition.metadata"
@@ -31,23 +30,6 @@ QUORUM_STATE_FILE: Final = "quorum-state"
 
 _LIMIT_BYTES: Final = 1024 * 1024
 _INT32: Final = range(-(1 << 31), 1 << 31)
-
-
-def uuid_text(value: UUID) -> str:
-    """Kafka's way of writing a UUID: url-safe base64 without padding, 22 characters.
-
-    >>> uuid_text(UUID(int=1))
-    'AAAAAAAAAAAAAAAAAAAAAQ'
-    """
-    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
-
-
-def parse_uuid(text: str) -> UUID:
-    """The opposite of `uuid_text`. Raises ValueError."""
-    try:
-        return UUID(bytes=base64.b64decode(text + "==", altchars=b"-_", validate=True))
-    except binascii.Error as error:
-        raise ValueError(f"not a base64 uuid: {text!r}") from error
 
 
 # --- meta.properties -----------------------------------------------------------------------------
@@ -66,7 +48,7 @@ def write_meta_properties(files: FileSystem, directory: Path, meta: MetaProperti
     """Replace the file durably."""
     lines = ["#", "version=1", f"cluster.id={meta.cluster_id}", f"node.id={meta.node_id}"]
     if meta.directory_id is not None:
-        lines.append(f"directory.id={uuid_text(meta.directory_id)}")
+        lines.append(f"directory.id={encode_uuid(meta.directory_id)}")
     replace_file(files, directory / META_PROPERTIES_FILE, "\n".join([*lines, ""]).encode())
 
 
@@ -90,7 +72,7 @@ def read_meta_properties(files: FileSystem, directory: Path) -> MetaProperties:
         return MetaProperties(
             cluster_id=properties["cluster.id"],
             node_id=NodeId(int(node_id)),
-            directory_id=None if directory_id is None else parse_uuid(directory_id),
+            directory_id=None if directory_id is None else decode_uuid(directory_id),
         )
     except ValueError as error:
         raise CorruptFileError(path=path, reason=str(error)) from None
@@ -115,7 +97,7 @@ def _read_properties(files: FileSystem, path: Path) -> dict[str, str]:
 
 def write_partition_metadata(files: FileSystem, directory: Path, topic_id: UUID) -> None:
     """Replace the file durably."""
-    text = f"version: 0\ntopic_id: {uuid_text(topic_id)}"
+    text = f"version: 0\ntopic_id: {encode_uuid(topic_id)}"
     replace_file(files, directory / PARTITION_METADATA_FILE, text.encode())
 
 
@@ -130,7 +112,7 @@ def read_partition_metadata(files: FileSystem, directory: Path) -> UUID:
     if fields.get("version") != "0":
         raise CorruptFileError(path=path, reason=f"version {fields.get('version')!r}, not 0")
     try:
-        return parse_uuid(fields.get("topic_id", ""))
+        return decode_uuid(fields.get("topic_id", ""))
     except ValueError as error:
         raise CorruptFileError(path=path, reason=str(error)) from None
 
@@ -163,7 +145,7 @@ def write_quorum_state(
         voters = [{"voterId": voter} for voter in state.voters]
         fields = {"clusterId": "", **fields, "appliedOffset": 0, "currentVoters": voters}
     else:
-        fields["votedDirectoryId"] = uuid_text(state.voted_directory_id or ZERO_UUID)
+        fields["votedDirectoryId"] = encode_uuid(state.voted_directory_id or ZERO_UUID)
     fields["data_version"] = version
     text = json.dumps(fields, separators=(",", ":"))
     replace_file(files, directory / QUORUM_STATE_FILE, text.encode())
@@ -194,7 +176,7 @@ def read_quorum_state(files: FileSystem, directory: Path) -> QuorumState | None:
 
 def _quorum_state(fields: dict[str, Any]) -> QuorumState:
     epoch = _int32(fields["leaderEpoch"])
-    directory_id = parse_uuid(fields.get("votedDirectoryId", uuid_text(ZERO_UUID)))
+    directory_id = decode_uuid(fields.get("votedDirectoryId", encode_uuid(ZERO_UUID)))
     return QuorumState(
         epoch=Epoch(epoch),
         leader_id=_or_none(fields["leaderId"]),

@@ -21,11 +21,9 @@ from raft.segments.errors import CorruptFileError
 from raft.segments.properties import (
     MetaProperties,
     QuorumState,
-    parse_uuid,
     read_meta_properties,
     read_partition_metadata,
     read_quorum_state,
-    uuid_text,
     write_meta_properties,
     write_partition_metadata,
     write_quorum_state,
@@ -190,12 +188,6 @@ def test_meta_properties_that_name_no_node_are_refused(disk, text):
     disk.replace(ROOT / "meta.properties", text.encode())
     with pytest.raises(CorruptFileError):
         read_meta_properties(disk, ROOT)
-
-
-@given(value=st.uuids())
-def test_uuids_are_written_as_kafka_does(value):
-    assert len(uuid_text(value)) == 22
-    assert parse_uuid(uuid_text(value)) == value
 
 
 # --- quorum-state ---------------------------------------------------------------------------------

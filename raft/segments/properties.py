@@ -63,7 +63,7 @@ def read_meta_properties(files: FileSystem, directory: Path) -> MetaProperties:
     if version not in ("0", "1"):
         raise CorruptFileError(path=path, reason=f"version {version!r}, known are 0 and 1")
     node_id = properties.get("node.id" if version == "1" else "broker.id", "")
-    if not node_id.isdecimal() or int(node_id) not in _INT32:
+    if not node_id.isdecimal() or len(node_id) > 10 or int(node_id) not in _INT32:
         raise CorruptFileError(path=path, reason=f"node id {node_id!r} is not a number")
     if not properties.get("cluster.id"):
         raise CorruptFileError(path=path, reason="cluster.id is missing")

@@ -180,6 +180,7 @@ def test_version_0_of_meta_properties_calls_the_node_a_broker(disk):
         "version=1\nnode.id=99999999999\ncluster.id=c\n",
         "version=1\nnode.id=1\n",
         "version=1\nnode.id=1\ncluster.id=c\ndirectory.id=zzz\n",
+        f"version=1\ncluster.id=a\nnode.id={'9' * 5000}\n",  # more digits than int() takes
         "version\n",
         "\x00\ufffd",
     ],

@@ -32,7 +32,7 @@ from tests.records.strategies import CASES, case_name, messages
 
 every_case = pytest.mark.parametrize("case", CASES, ids=case_name)
 some = settings(
-    max_examples=25,
+    max_examples=15,
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example],
@@ -91,14 +91,14 @@ def test_damaged_bytes_are_a_message_or_a_malformed_one(
     decode_or_explain(cls, bytes(flipped), version)
 
 
-@settings(max_examples=500, deadline=None, database=None)
+@settings(max_examples=200, deadline=None, database=None)
 @given(key=st.binary(max_size=6), value=st.binary(max_size=40))
 def test_arbitrary_records_raise_record_errors_only(key: bytes, value: bytes) -> None:
     refused_or_decoded(lambda: decode_record(value))
     refused_or_decoded(lambda: decode_control_record(key, value))
 
 
-@settings(max_examples=500, deadline=None, database=None)
+@settings(max_examples=200, deadline=None, database=None)
 @given(st.sampled_from(range(30)) | st.sampled_from(range(1020, 1130)), st.binary(max_size=40))
 def test_arbitrary_bodies_in_a_good_frame_raise_record_errors_only(key: int, body: bytes) -> None:
     for version in range(5):

@@ -90,6 +90,7 @@ from records.types import Epoch, NodeId, Offset
 log = logging.getLogger("raft.driver")
 
 FAULT_LINES_PER_SECOND: Final = 5
+RECORD_AFTER_S: Final = 1.0  # the recovery point lags the flushed end by no more than about this
 _LEADER_CHANGE: Final = 2
 
 
@@ -189,6 +190,7 @@ class GroupDriver:
         self._correlations = count(1)
         self._flushing = False
         self._flush_due = False
+        self._recording: asyncio.TimerHandle | None = None
         self._generation = quorum.log.generation
         self._persisting = False
         self._persist_next: PersistElectionState | None = None
@@ -295,8 +297,9 @@ class GroupDriver:
         if not done:
             log.warning("node=%d group=%s handed_over=no", self.node_id, self.name)
         self._stopped = True
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._recording):
+            if timer is not None:
+                timer.cancel()
         if self.links is not None:
             self.links.close()
         await self.disk.run(self.storage.close)
@@ -427,8 +430,16 @@ class GroupDriver:
             self.post(AppendDurable(end_offset, generation))
             if self._flush_due and not self._flushing:
                 self._flush()
+            elif self._recording is None and not self._stopped:
+                self._recording = self._loop.call_later(RECORD_AFTER_S, self._record)
 
         self.disk.submit(self.storage.flush, done)
+
+    def _record(self) -> None:
+        """A second after a flush, what was flushed is durably known to be. DESIGN §5."""
+        self._recording = None
+        if not self._stopped:
+            self.disk.submit(self.storage.log.record_recovery_point, lambda _: None)
 
     def _truncate(self, effect: Truncate) -> None:
         self._paused = True

@@ -15,6 +15,7 @@ Source: DESIGN §5 (groups' lives, lost disks), §12.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import sys
 from collections.abc import Coroutine, Mapping
@@ -46,6 +47,9 @@ log = logging.getLogger("raft.driver")
 
 SWITCH_INTERVAL_S = 0.0005
 """How long a disk thread that is done may wait for the interpreter (Python's default: 5 ms)."""
+
+GC_THRESHOLDS = (20_000, 20, 50)
+"""New containers before a collection, and collections before a deeper one (700, 10, 10)."""
 
 
 class Node:
@@ -106,7 +110,6 @@ class Node:
         except BaseException:
             await self._close_all()
             raise
-        sys.setswitchinterval(SWITCH_INTERVAL_S)
         log.info(
             "node=%d listening=%s:%d log_dir=%s groups=%d",
             self.node_id, config.bind_host, self.listener.port, config.log_dir, len(self.groups),
@@ -328,6 +331,18 @@ class Node:
         log.warning("node=%d peer=%d bad_answer=%r", self.node_id, peer, reason[:500])
 
 
+def _tune_interpreter() -> None:
+    """For a process that is a node and nothing else: latency before throughput of the collector.
+
+    What was made at start stays for ever, so the collector need not look at it again; and requests
+    come and go by the thousand in a turn, none of them in a cycle.
+    """
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+
+
 async def run_node(config: NodeConfig, stop: asyncio.Event) -> None:
     """Run a node until `stop` is set; then hand over and close.
 
@@ -335,6 +350,7 @@ async def run_node(config: NodeConfig, stop: asyncio.Event) -> None:
     """
     node = Node(config)
     await node.start()
+    _tune_interpreter()
     waiting = asyncio.ensure_future(stop.wait())
     await asyncio.wait((waiting, node.failed), return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()

@@ -67,6 +67,7 @@ class Cluster:
         self.quorum = quorum or {}
         self.log = log or {}
         self.profile = profile
+        self.extra: dict[int, dict] = {}  # by node: further settings of `node_main`
         self.processes: dict[int, subprocess.Popen] = {}
         self.directory_ids: dict[int, UUID] = {}
         for node in self.ids:
@@ -103,6 +104,7 @@ class Cluster:
         }
         if self.metrics_ports:
             settings["metrics_port"] = self.metrics_ports[node]
+        settings |= self.extra.get(node, {})
         if self.profile == node:
             settings["profile"] = str(self.directory / f"{node}.prof")
         return settings

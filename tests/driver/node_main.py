@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -80,6 +81,9 @@ def config_of(settings: dict) -> NodeConfig:
 
 
 async def main(settings: dict) -> None:
+    if "max_file_bytes" in settings:  # a disk that is full for this process alone
+        limit = settings["max_file_bytes"]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

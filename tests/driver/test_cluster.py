@@ -258,3 +258,43 @@ def test_api_versions_name_features_and_refuse_what_is_too_new(tmp_path: Path) -
             client.socket.sendall(bytes.fromhex("0000000c 0012 0009 00000007 ffff 00 00"))
             frame = client.receive_frame()
             assert frame[:6] == bytes.fromhex("00000007 0023")
+
+
+def test_a_node_whose_disk_is_full_stops_and_the_others_go_on(tmp_path: Path) -> None:
+    """What cannot be written cannot be promised; with room again, the node comes back."""
+    with Cluster(tmp_path, quorum=QUICK) as cluster:
+        cluster.extra[1] = {"max_file_bytes": 200_000}
+        cluster.start()
+        cluster.wait_for_leader()
+        values = [b"x" * 1_000] * 10
+
+        def fill() -> bool:
+            try:
+                with cluster.client(cluster.wait_for_leader()) as client:
+                    client.produce(values)
+            except (OSError, ClientError):
+                pass  # the leader may be the one that stops: the outcome is unknown
+            return cluster.processes[1].poll() is not None
+
+        eventually(fill, "node 1 stops")
+        assert cluster.processes.pop(1).returncode == 1
+        assert "fatal=DiskFullError" in cluster.output(1)
+        leader = cluster.wait_for_leader()
+        with cluster.client(leader) as client:
+            end_offset = client.produce(values) + 10
+        del cluster.extra[1]
+        cluster.start(1)
+        eventually(lambda: log_end(cluster, leader, 1) >= end_offset, "node 1 has it all")
+
+
+def test_the_recovery_point_is_recorded_soon_after_the_last_flush(tmp_path: Path) -> None:
+    """DESIGN §5: damage below it is never cut away as a torn tail."""
+    with Cluster(tmp_path, size=1, quorum=QUICK) as cluster:
+        cluster.start()
+        cluster.wait_for_leader()
+        with cluster.client(1) as client:
+            end_offset = client.produce([b"x"]) + 1
+        path = cluster.log_dir(1) / "esker-bench-log-0" / "recovery-point"
+        eventually(
+            lambda: f"recovery_point={end_offset} " in path.read_text(), "the point is recorded"
+        )

@@ -268,7 +268,8 @@ class Segment:
         while True:
             if position + HEADER_SIZE_BYTES > start + len(window):
                 start = position
-                window = self.file.read(start, min(window_bytes, self.size_bytes - start))
+                left = max(0, self.size_bytes - start)  # a damaged length leads past the end
+                window = self.file.read(start, min(window_bytes, left))
             header = parse_header(window, position - start)
             if header.end_offset > offset:
                 if header.base_offset > offset:
@@ -320,11 +321,14 @@ class Segment:
         start = self.locate(offset)
         left = self.size_bytes - start
         data = self.file.read(start, min(max(max_bytes, HEADER_SIZE_BYTES), left))
-        first_bytes = LOG_OVERHEAD_BYTES + _unpack_place(data)[1]
+        expected, length, _ = _unpack_place(data)
+        first_bytes = LOG_OVERHEAD_BYTES + length
+        if first_bytes > left:
+            reason = f"a batch of {first_bytes} bytes, {left} are left"
+            raise CorruptLogError(path=self.path, position=start, offset=expected, reason=reason)
         if first_bytes > len(data):
-            data = self.file.read(start, min(first_bytes, left))
+            data = self.file.read(start, first_bytes)
         at, available = 0, len(data)
-        expected = _unpack_place(data)[0]
         while available - at >= HEADER_SIZE_BYTES:
             base, length, delta = _unpack_place(data, at)
             end = at + LOG_OVERHEAD_BYTES + length

@@ -171,6 +171,20 @@ def test_a_length_that_reaches_past_the_file_is_refused_without_taking_memory(lo
     assert caught.value.position == SIZE
 
 
+@pytest.mark.parametrize("read", [Log.read, Log.read_data])
+@pytest.mark.parametrize("asked", [1, 3])
+def test_a_length_damaged_while_the_log_is_open_is_found_by_whoever_reads(disk, read, asked):
+    log = Log.create(disk, DIRECTORY)  # too short for an index entry behind the damage
+    fill(log, 5)
+    log.flush()
+    content = bytearray(disk.content(path(0)))
+    content[SIZE + 8 : SIZE + 12] = (SIZE * 1000).to_bytes(4, "big")
+    disk.replace(path(0), bytes(content))
+    with pytest.raises(CorruptLogError) as caught:
+        read(log, asked, max_bytes=1000, end_offset=5)
+    assert (caught.value.path, caught.value.position, caught.value.offset) == (path(0), SIZE, 1)
+
+
 # --- in the files beside it -----------------------------------------------------------------------
 
 

@@ -117,6 +117,7 @@ class SimulatedFile:
 
     def read(self, position: int, size_bytes: int) -> bytes:
         self._check()
+        assert position >= 0 <= size_bytes, f"pread refuses {size_bytes} bytes at {position}"
         return bytes(self._content.now[position : position + size_bytes])
 
     def read_into(self, position: int, target: memoryview) -> int:

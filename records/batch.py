@@ -61,7 +61,9 @@ NO_TIMESTAMP: Final = -1
 MAGIC: Final = 2
 """Of format v2, the only one since Kafka 4."""
 
-_MIN_RECORD_BYTES: Final = 7  # length, attributes, two deltas, key and value length, header count
+MIN_RECORD_BYTES: Final = 7
+"""A record's length, attributes, two deltas, key and value length, header count: a byte each."""
+
 _MAX_INT64: Final = (1 << 63) - 1
 
 COMPRESSION_MASK: Final = 0x07
@@ -202,7 +204,7 @@ def _contradiction(header: BatchHeader, max_size_bytes: int) -> str | None:
     if not 0 <= count <= delta + 1:
         return f"{count} records in {delta + 1} offsets"
     records_bytes = length + LOG_OVERHEAD_BYTES - HEADER_SIZE_BYTES
-    if not header.attributes & COMPRESSION_MASK and count * _MIN_RECORD_BYTES > records_bytes:
+    if not header.attributes & COMPRESSION_MASK and count * MIN_RECORD_BYTES > records_bytes:
         return f"{count} records cannot fit in {records_bytes} bytes"
     return None
 
@@ -293,7 +295,7 @@ def iter_records(batch: Batch, *, limit_bytes: int = MAX_DECOMPRESSED_BYTES) -> 
             raise _corrupt(batch, "no records, but bytes for some")
         return
     body = records_of(batch, limit_bytes=limit_bytes)
-    if header.record_count * _MIN_RECORD_BYTES > len(body):
+    if header.record_count * MIN_RECORD_BYTES > len(body):
         raise _corrupt(batch, f"{header.record_count} records cannot fit in {len(body)} bytes")
     try:
         yield from _iter_body(batch, body)
@@ -315,7 +317,7 @@ def _iter_body(batch: Batch, body: memoryview) -> Iterator[Record]:
     for _ in range(header.record_count):
         length, position = decode_varint(body, position)
         end = position + length
-        if length < _MIN_RECORD_BYTES - 1 or end > size:
+        if length < MIN_RECORD_BYTES - 1 or end > size:
             raise ValueError(f"record of {length} bytes, {size - position} are left")
         position += 1  # the record's attributes: unused in v2
         if body[position] == 0:

@@ -19,11 +19,13 @@ from crc32c import crc32c
 from raft.segments.epochs import EpochStart
 from raft.segments.files import File
 from records.batch import (
+    COMPRESSION_MASK,
     CRC_START,
     HEADER_SIZE_BYTES,
     LOG_OVERHEAD_BYTES,
     MAGIC,
     MAX_BATCH_SIZE_BYTES,
+    MIN_RECORD_BYTES,
     parse_header,
     read_batch,
 )
@@ -37,8 +39,8 @@ NO_EPOCH: Final = -2
 _WINDOW_BYTES: Final = 1024 * 1024
 _MIN_LENGTH: Final = HEADER_SIZE_BYTES - LOG_OVERHEAD_BYTES
 
-_FIELDS: Final = struct.Struct(">qiiBI2xi8xq14xi")
-"""The header without what the rule does not look at: attributes, base time, producer."""
+_FIELDS: Final = struct.Struct(">qiiBIhi8xq14xi")
+"""The header without what the rule does not look at: base time, producer."""
 
 
 class Tail(NamedTuple):
@@ -88,7 +90,9 @@ def advance(
     max_length = max_batch_size_bytes - LOG_OVERHEAD_BYTES
     unpack = _FIELDS.unpack_from
     while available - at >= HEADER_SIZE_BYTES:
-        base, length, batch_epoch, magic, crc, delta, timestamp, count = unpack(view, at)
+        base, length, batch_epoch, magic, crc, attributes, delta, timestamp, count = unpack(
+            view, at
+        )
         end = at + LOG_OVERHEAD_BYTES + length
         if (
             end > available
@@ -97,6 +101,10 @@ def advance(
             or not _MIN_LENGTH <= length <= max_length
             or not 0 <= count <= delta + 1
             or delta < 0
+            or (
+                count * MIN_RECORD_BYTES > length - _MIN_LENGTH
+                and not attributes & COMPRESSION_MASK
+            )
             or crc32c(view[at + CRC_START : end]) != crc
         ):
             break

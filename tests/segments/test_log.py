@@ -9,6 +9,7 @@ import struct
 import threading
 
 import pytest
+from crc32c import crc32c
 
 from raft.segments import (
     DiskFullError,
@@ -23,6 +24,8 @@ from raft.segments import (
     UnexpectedBatchError,
     WriteFailedError,
 )
+from records.batch_writer import build_value_batch
+from records.compression import Compression
 from records.errors import BatchChecksumError, CorruptBatchError, IncompleteBatchError
 from tests.segments.conftest import batch, fill, values_of
 from tests.segments.model import DIRECTORY
@@ -93,6 +96,27 @@ def test_a_batch_that_fails_its_checksum_is_not_appended(log, damage):
     with pytest.raises(CorruptBatchError):
         log.append(bytes(100))
     assert log.log_end_offset == 0
+
+
+def test_a_batch_that_no_reader_would_accept_is_not_appended(log):
+    """A peer may send nonsense with a good checksum: more records than its bytes can hold."""
+    data = bytearray(batch(0))
+    data[23:27] = (999).to_bytes(4, "big")  # last offset delta
+    data[57:61] = (1000).to_bytes(4, "big")  # record count
+    data[17:21] = crc32c(memoryview(data)[21:]).to_bytes(4, "big")
+    with pytest.raises(CorruptBatchError, match="1000 records cannot fit"):
+        log.append(data)
+    assert log.log_end_offset == 0
+
+
+def test_a_compressed_batch_may_hold_more_records_than_bytes(log):
+    values = [b""] * 1000
+    data = build_value_batch(
+        values, base_offset=0, leader_epoch=1, timestamp=0, compression=Compression.ZSTD
+    )
+    assert len(data) < 7 * len(values)  # a record takes seven bytes at least
+    log.append(data)
+    assert log.log_end_offset == 1000
 
 
 def test_a_batch_that_does_not_continue_the_log_is_not_appended(log):

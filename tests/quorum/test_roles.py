@@ -77,7 +77,9 @@ def test_observers_and_recovering_voters_only_follow(
     assert moves(quorum, ROLES[old], ROLES[new]) == allowed
 
 
-@pytest.mark.parametrize(("old", "new"), [(old, new) for old in NEXT for new in NEXT[old]])
+@pytest.mark.parametrize(
+    ("old", "new"), [(old, new) for old in ROLES for new in ROLES if new in NEXT[old]]
+)
 def test_no_move_goes_back_in_epochs(old: type[Role], new: type[Role]) -> None:
     quorum = member()
     quorum.role = ROLES[old]

@@ -162,6 +162,12 @@ class Message(_Struct, metaclass=MessageMeta):
     unknown_tagged_fields: tuple[tuple[int, bytes], ...] = ()
     """Tagged fields without a name here: (tag, bytes) by rising tag, written back as read."""
 
+    def __repr__(self) -> str:
+        shown = [field.name for field in self.schema().fields]
+        if self.unknown_tagged_fields:
+            shown.append(UNKNOWN_TAGGED_FIELDS)
+        return f"{type(self).__qualname__}({', '.join(f'{n}={getattr(self, n)!r}' for n in shown)})"
+
     @classmethod
     def schema(cls) -> Schema:
         """The schema behind this declaration; TypeError if the declaration contradicts itself."""

@@ -484,3 +484,12 @@ def test_varints_around_every_power_of_two(bits: int) -> None:
 def test_a_varint_of_more_than_32_bits_is_refused(encoded: str) -> None:
     with pytest.raises(ValueError, match="32 bits"):
         read_uvarint(bytes.fromhex(encoded), 0)
+
+
+def test_a_message_shows_its_fields_and_unknown_tags_only_if_there_are_any() -> None:
+    record = FeatureLevelRecord(name="x", feature_level=7)
+    assert repr(record) == "FeatureLevelRecord(name='x', feature_level=7)"
+    tagged = FeatureLevelRecord(name="x", feature_level=7, unknown_tagged_fields=((9, b"y"),))
+    assert repr(tagged).endswith("feature_level=7, unknown_tagged_fields=((9, b'y'),))")
+    voter = control.VotersRecord.Voter.Endpoint(name="n", host="h", port=1)
+    assert repr(voter) == "VotersRecord.Voter.Endpoint(name='n', host='h', port=1)"

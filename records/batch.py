@@ -388,14 +388,3 @@ def _corrupt(batch: Batch, reason: str) -> CorruptBatchError:
     return CorruptBatchError(
         position=batch.position, offset=batch.header.base_offset, reason=reason
     )
-
-
-def control_type(key: Buffer | None) -> int:
-    """The type in a control record's key: a `ControlType`, or a number from the future.
-
-    Raises:  ValueError if the key is shorter than its two int16.
-    """
-    if key is None or len(key) < CONTROL_KEY.size:
-        raise ValueError("a control record's key is two int16")
-    kind: int = CONTROL_KEY.unpack_from(key)[1]
-    return kind

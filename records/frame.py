@@ -10,10 +10,10 @@ the frame version); KIP-595, Leader Change Messages.
 
 from __future__ import annotations
 
-import struct
 from typing import Final
 
 from records import chunks, control, diskless, metadata
+from records.batch import CONTROL_KEY
 from records.codec import Buffer, decode_message, encode_message, encode_parts
 from records.codegen import read_uvarint, uvarint
 from records.errors import MalformedMessageError, UnknownRecordError
@@ -37,7 +37,6 @@ CONTROL_RECORDS: Final = {
 }
 """Every control record class by its control record type."""
 
-_CONTROL_KEY: Final = struct.Struct(">hh")
 _headers: dict[tuple[type[MetadataRecord], int], bytes] = {}
 
 
@@ -130,15 +129,15 @@ def encode_control_record(record: ControlRecord, version: int = 0) -> tuple[byte
     says = getattr(record, "version", version)
     if says != version:
         raise ValueError(f"{type(record).__name__} says version {says}, is written at {version}")
-    return _CONTROL_KEY.pack(0, record.schema().key), encode_message(record, version)
+    return CONTROL_KEY.pack(0, record.schema().key), encode_message(record, version)
 
 
 def control_record_type(key: Buffer | None) -> int:
     """The type that a control record's key names. A longer key is accepted, as upstream does."""
-    if key is None or len(key) < _CONTROL_KEY.size:
+    if key is None or len(key) < CONTROL_KEY.size:
         length = "null" if key is None else f"{len(key)} bytes"
-        raise _malformed_control("key", f"{length}, expected {_CONTROL_KEY.size} bytes")
-    kind: int = _CONTROL_KEY.unpack_from(key)[1]
+        raise _malformed_control("key", f"{length}, expected {CONTROL_KEY.size} bytes")
+    kind: int = CONTROL_KEY.unpack_from(key)[1]
     return kind
 
 

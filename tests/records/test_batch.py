@@ -12,7 +12,6 @@ from records.batch import (
     Compression,
     ControlType,
     Record,
-    control_type,
     iter_batches,
     iter_records,
     parse_header,
@@ -30,7 +29,9 @@ from records.errors import (
     BatchTooLargeError,
     CorruptBatchError,
     IncompleteBatchError,
+    MalformedMessageError,
 )
+from records.frame import control_record_type
 
 INT64 = st.integers(-(1 << 62), (1 << 62) - 1)
 MAYBE_BYTES = st.none() | st.binary(max_size=200)
@@ -101,7 +102,7 @@ def test_golden_bytes_of_a_control_batch():
         "00"  # no headers
     )
     (record,) = iter_records(read_batch(batch))
-    assert control_type(record.key) == ControlType.SNAPSHOT_FOOTER
+    assert control_record_type(record.key) == ControlType.SNAPSHOT_FOOTER
 
 
 def test_golden_bytes_of_a_record_with_everything():
@@ -324,10 +325,10 @@ def test_a_batch_above_the_limit_is_neither_built_nor_read():
 
 
 def test_control_keys_longer_than_ours_are_accepted_and_shorter_ones_are_not():
-    assert control_type(bytes.fromhex("0001 0063 ffff")) == 99
+    assert control_record_type(bytes.fromhex("0001 0063 ffff")) == 99
     for key in (None, b"", b"\0\0\0"):
-        with pytest.raises(ValueError, match="two int16"):
-            control_type(key)
+        with pytest.raises(MalformedMessageError, match="expected 4 bytes"):
+            control_record_type(key)
 
 
 def test_several_control_records_share_a_batch():
@@ -337,7 +338,7 @@ def test_several_control_records_share_a_batch():
         build_control_batch([(k, b"x") for k in kinds], base_offset=9, leader_epoch=2, timestamp=0)
     )
     assert batch.header.attributes == CONTROL
-    assert [control_type(record.key) for record in iter_records(batch)] == kinds
+    assert [control_record_type(record.key) for record in iter_records(batch)] == kinds
     assert [record.offset for record in iter_records(batch)] == [9, 10, 11]
 
 

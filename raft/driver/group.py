@@ -90,6 +90,7 @@ from records.types import Epoch, NodeId, Offset
 log = logging.getLogger("raft.driver")
 
 FAULT_LINES_PER_SECOND: Final = 5
+HOLD_S: Final = 0.001  # the longest that news of the high watermark waits for records to go with it
 RECORD_AFTER_S: Final = 1.0  # the recovery point lags the flushed end by no more than about this
 _LEADER_CHANGE: Final = 2
 
@@ -191,6 +192,9 @@ class GroupDriver:
         self._flushing = False
         self._flush_due = False
         self._recording: asyncio.TimerHandle | None = None
+        self._held: list[tuple[RespondFetch, Asked]] = []
+        self._hold_timer: asyncio.TimerHandle | None = None
+        self._reads = 0  # asked, and neither ready nor refused
         self._generation = quorum.log.generation
         self._persisting = False
         self._persist_next: PersistElectionState | None = None
@@ -264,6 +268,9 @@ class GroupDriver:
 
     def ask_read(self, ticket: ReadTicket) -> None:
         """Ask for a linearizable read."""
+        self._reads += 1
+        if self._held:
+            self._release_held()
         self.post(Read(ticket))
 
     def barrier(self) -> asyncio.Future[Offset]:
@@ -297,7 +304,7 @@ class GroupDriver:
         if not done:
             log.warning("node=%d group=%s handed_over=no", self.node_id, self.name)
         self._stopped = True
-        for timer in (self._timer, self._recording):
+        for timer in (self._timer, self._recording, self._hold_timer):
             if timer is not None:
                 timer.cancel()
         if self.links is not None:
@@ -414,6 +421,8 @@ class GroupDriver:
     def _appended(self, generation: int, record_count: int) -> None:
         self._generation = generation
         self.counters.appended_records += record_count
+        if self._held:
+            self._release_held()
         if self._flushing:
             self._flush_due = True
         else:
@@ -503,10 +512,37 @@ class GroupDriver:
         asked = self._take_asked(effect.connection, effect.correlation)
         if asked is None:
             return
-        data = self.storage.read_bytes(effect.from_offset, effect.end_offset, effect.max_bytes)
+        if effect.from_offset == effect.end_offset and not self._reads:
+            self._hold(effect, asked)
+        else:
+            self._send_log(effect, asked, effect.end_offset)
+
+    def _send_log(self, effect: RespondFetch, asked: Asked, end_offset: Offset) -> None:
+        data = self.storage.read_bytes(effect.from_offset, end_offset, effect.max_bytes)
         form = asked.form or FetchForm(self.group.topic, self.group.topic_id)
         to = self._answering(self.node_id)
         asked.answer(write_fetch_response(effect.response, to, form, memoryview(data)))
+
+    def _hold(self, effect: RespondFetch, asked: Asked) -> None:
+        """An answer without records, usually of a new high watermark: nobody waits for it.
+
+        Under load records follow at once, and one answer can carry both: half as many exchanges,
+        and the records need not wait for the next Fetch. So it leaves with the next append, or a
+        moment later; at once if a read waits for a round, for such an answer is what confirms it.
+        """
+        self._held.append((effect, asked))
+        if self._hold_timer is None:
+            self._hold_timer = self._loop.call_later(HOLD_S, self._release_held)
+
+    def _release_held(self) -> None:
+        """Answer what is held, with what the log has by now. Still in the epoch of the answer."""
+        if self._hold_timer is not None:
+            self._hold_timer.cancel()
+            self._hold_timer = None
+        held, self._held = self._held, []
+        end_offset = self.storage.log.log_end_offset
+        for effect, asked in held:
+            self._send_log(effect, asked, end_offset)
 
     def _serve_snapshot(self, effect: ServeSnapshot) -> None:
         """There are no snapshots to serve yet."""
@@ -580,15 +616,19 @@ class GroupDriver:
         ticket.refused(effect.error)
 
     def _read_ready(self, effect: ReadReady) -> None:
+        self._reads -= 1
         ticket: ReadTicket = effect.token  # type: ignore[assignment]
         ticket.ready(effect.offset)
 
     def _read_refused(self, effect: ReadRefused) -> None:
+        self._reads -= 1
         ticket: ReadTicket = effect.token  # type: ignore[assignment]
         ticket.refused(effect.error)
 
     def _transition(self, effect: Transition) -> None:
         """One line for every change of state, and the length of elections."""
+        if self._held:
+            self._release_held()  # while the log still ends in the epoch they were answered in
         role = type(effect.new).__name__.lower()
         leader_id = self.quorum.leader_id
         leader = "" if leader_id is None else f" leader={leader_id}"

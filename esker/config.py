@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from esker.properties import PropertiesError, read_properties
+from raft.core.config import QuorumConfig
 from records.types import NodeId
 
 MEBIBYTE: Final = 1024 * 1024
@@ -86,7 +87,7 @@ def parse_endpoint(text: str) -> Endpoint:
     Endpoint(host='::1', port=9093)
     """
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65535:
+    if not colon or not port.isdecimal() or len(port) > 5 or int(port) > 65535:
         raise ValueError(f"{text!r} is not HOST:PORT")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -107,18 +108,22 @@ def _listeners(text: str) -> dict[str, Endpoint]:
     return found
 
 
+_node_id = _integer(0, 2**31 - 1)
+
+
 def _voters(text: str) -> dict[NodeId, Endpoint]:
     voters: dict[NodeId, Endpoint] = {}
     for part in _list(text):
         node, at, address = part.partition("@")
-        if not at or not node.isdigit():
+        if not at or not node.isdecimal():
             raise ValueError(f"{part!r} is not ID@HOST:PORT")
-        if NodeId(int(node)) in voters:
+        node_id = NodeId(_node_id(node))
+        if node_id in voters:
             raise ValueError(f"voter {node} stands twice")
         endpoint = parse_endpoint(address)
         if _is_wildcard(endpoint.host) or endpoint.port == 0:
             raise ValueError(f"{part!r}: others cannot connect to {endpoint}")
-        voters[NodeId(int(node))] = endpoint
+        voters[node_id] = endpoint
     if not voters:
         raise ValueError("no voters")
     return voters
@@ -154,7 +159,7 @@ SETTINGS: Final = {
     setting.key: setting
     for setting in (
         Setting("process.roles", _list, None, "What this node is: `controller`."),
-        Setting("node.id", _integer(0, 2**31 - 1), None, "This node's id, unique in the cluster."),
+        Setting("node.id", _node_id, None, "This node's id, unique in the cluster."),
         Setting(
             "controller.quorum.voters",
             _voters,
@@ -193,7 +198,7 @@ SETTINGS: Final = {
         ),
         Setting(
             "controller.quorum.fetch.timeout.ms",
-            _MILLISECONDS,
+            _integer(QuorumConfig().fetch_max_wait_ms + 1, 2**31 - 1),  # waiting is no silence
             2000,
             "Milliseconds without an answer from the leader before a follower doubts it.",
         ),
@@ -235,7 +240,7 @@ SETTINGS: Final = {
         ),
         Setting(
             "socket.request.max.bytes",
-            _integer(1024, 2**31 - 1),
+            _integer(1024, 256 * MEBIBYTE),  # beyond, raft.net takes a length for a stray protocol
             100 * MEBIBYTE,
             "Bytes that one request may have.",
         ),

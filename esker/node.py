@@ -22,7 +22,7 @@ def node_config(config: ControllerConfig) -> NodeConfig:
 
     The directory ids of other voters stay unknown: kraft.version 0 has static voters by id.
 
-    Raises:  as `esker.storage.open_storage`; ValueError naming a setting that cannot be combined.
+    Raises:  as `esker.storage.open_storage`.
     """
     meta, bootstrap = open_storage(config)
     directory_id = meta.directory_id or ZERO_UUID

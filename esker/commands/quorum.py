@@ -44,7 +44,7 @@ def describe(
 ) -> None:
     """Print leader, epoch and high watermark, or with --replication every replica's progress."""
     topic, _, partition = group.rpartition("-")
-    if not topic or not partition.isdigit():
+    if not topic or not partition.isdecimal() or len(partition) > 9:
         raise typer.BadParameter(f"{group!r} is not TOPIC-N", param_hint="--group")
     try:
         found = run(

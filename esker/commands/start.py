@@ -38,6 +38,6 @@ def start(
         logging.getLogger("esker").warning("%s", warning)
     try:
         run(run_until_signalled(node_config(config)))
-    except (StorageError, NodeError, DiskError, RecordError, OSError, ValueError) as error:
+    except (StorageError, NodeError, DiskError, RecordError, OSError) as error:
         typer.echo(f"esker: {error}", err=True)
         raise typer.Exit(1) from None

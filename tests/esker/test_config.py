@@ -43,6 +43,9 @@ def test_what_must_be_set_is_named_if_it_is_not(key):
         ("controller.quorum.voters", "1@127.0.0.1", "not HOST:PORT"),
         ("controller.quorum.voters", "x@127.0.0.1:1", "not ID@HOST:PORT"),
         ("controller.quorum.voters", "1@a:1,1@b:1", "stands twice"),
+        ("controller.quorum.voters", "4294967296@a:1", "not between"),
+        ("controller.quorum.voters", "\u00b2@a:1", "not ID@HOST:PORT"),
+        ("controller.quorum.voters", "1@a:" + "9" * 5000, "not HOST:PORT"),
         ("controller.quorum.voters", "2@0.0.0.0:9094", "cannot connect"),
         ("controller.quorum.voters", "2@127.0.0.1:9999", "listens at"),
         ("controller.quorum.voters", "", "no voters"),
@@ -51,6 +54,12 @@ def test_what_must_be_set_is_named_if_it_is_not(key):
         ("listeners", "OTHER://127.0.0.1:9094", "not in controller.listener.names"),
         ("listener.security.protocol.map", "CONTROLLER:SSL", "only PLAINTEXT"),
         ("controller.quorum.fetch.timeout.ms", "0", "not between"),
+        (
+            "controller.quorum.fetch.timeout.ms",
+            "500",
+            "not between 501",
+        ),  # as long as a Fetch waits
+        ("socket.request.max.bytes", "268435457", "not between"),
         ("esker.bench.log.enable", "yes", "neither true nor false"),
         ("advertised.listeners", "ELSE://h:1", "not in listeners"),
         ("esker.metrics.listener", "::1:9", "brackets"),

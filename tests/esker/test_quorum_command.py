@@ -69,7 +69,8 @@ def test_a_group_that_is_not_there_is_refused_by_name(quorum):
     shown = describe(quorum, "--group", "nothing-0")
     assert (shown.exit_code, shown.stderr.count("\n")) == (1, 1)
     assert "nothing-0" in shown.stderr
-    assert describe(quorum, "--group", "nothing").exit_code == 2
+    for group in ("nothing", "nothing-\u00b2", "nothing-99999999999"):
+        assert describe(quorum, "--group", group).exit_code == 2
 
 
 def test_an_address_where_nobody_listens_is_one_line():

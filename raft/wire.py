@@ -3,8 +3,8 @@
 Pure translation, so it can be tested without a socket. What the core leaves out comes in here:
 which group is spoken of, the endpoint of the leader named in an answer, the version negotiated, and
 the sentinels (-1 is `None` inside). Every request of the quorum speaks of exactly one group;
-another number is answered INVALID_REQUEST, as upstream does. Fetch has a page of its own,
-`raft.wire_fetch`.
+another number is answered INVALID_REQUEST, as upstream does. Requests have a page of their own,
+`raft.wire_requests`, and so has Fetch, `raft.wire_fetch`; here are the answers.
 
 Where an error belongs: INCONSISTENT_CLUSTER_ID and a request of the wrong shape are errors of the
 whole answer, anything else is the partition's. An answer whose error the core has no word for (the
@@ -16,139 +16,46 @@ Source: KIP-595, KIP-853, KIP-996; upstream's RaftUtil (where errors go).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import IntEnum
-from typing import Final, NamedTuple, Protocol, TypeVar
-from uuid import UUID
+from typing import NamedTuple
 
 from raft.core import messages as core
 from raft.core.errors import ErrorCode
 from raft.core.voters import Endpoint, ReplicaKey
+from raft.wire_requests import CoreRequest, RpcRequest, read_request, write_request
+from raft.wire_words import (
+    BadRequestError,
+    Group,
+    GroupRef,
+    UnexpectedAnswerError,
+    WireError,
+    known_error,
+    optional_node,
+    wire_node,
+)
 from records.rpc import quorum as rpc
 from records.types import Epoch, NodeId, Offset
 
+__all__ = [
+    "Answering",
+    "BadRequestError",
+    "CoreRequest",
+    "CoreResponse",
+    "Group",
+    "GroupRef",
+    "RpcRequest",
+    "RpcResponse",
+    "UnexpectedAnswerError",
+    "WireError",
+    "optional_node",
+    "read_request",
+    "read_response",
+    "top_level_error",
+    "unknown_group",
+    "wire_node",
+    "write_request",
+    "write_response",
+]
 
-class WireError(IntEnum):
-    """Error codes that the driver answers with and the core has no use for."""
-
-    OFFSET_OUT_OF_RANGE = 1
-    CORRUPT_MESSAGE = 2
-    UNKNOWN_TOPIC_OR_PARTITION = 3
-    LEADER_NOT_AVAILABLE = 5
-    MESSAGE_TOO_LARGE = 10
-    INVALID_REQUIRED_ACKS = 21
-    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
-    KAFKA_STORAGE_ERROR = 56
-    FETCH_SESSION_ID_NOT_FOUND = 70
-    OFFSET_NOT_AVAILABLE = 78
-    INVALID_RECORD = 87
-    UNKNOWN_TOPIC_ID = 100
-    MISMATCHED_ENDPOINT_TYPE = 114
-    UNSUPPORTED_ENDPOINT_TYPE = 115
-
-
-class Group(NamedTuple):
-    """A replicated partition: its topic by name and id, and its number."""
-
-    topic: str
-    partition: int
-    topic_id: UUID
-
-    @property
-    def name(self) -> str:
-        """`topic-partition`: the directory's name, and how log lines and metrics call it."""
-        return f"{self.topic}-{self.partition}"
-
-
-class GroupRef(NamedTuple):
-    """A group as a request names it: by topic name, or (Fetch from version 13) by id."""
-
-    topic: str | UUID
-    partition: int
-
-
-class BadRequestError(Exception):
-    """A request that decodes but says nothing possible: answered INVALID_REQUEST."""
-
-
-class UnexpectedAnswerError(Exception):
-    """An answer with an error that the core does not know, or not about our group."""
-
-    def __init__(self, error: int, what: str) -> None:
-        super().__init__(f"{what}: error {error}")
-        self.error = error
-
-
-class _Topic(Protocol):
-    @property
-    def partitions(self) -> Sequence[object]: ...
-
-
-T = TypeVar("T")
-P = TypeVar("P")
-
-NO_NODE: Final = -1
-
-
-def optional_node(node_id: int) -> NodeId | None:
-    """-1 (or anything below 0) is nobody."""
-    return NodeId(node_id) if node_id >= 0 else None
-
-
-def wire_node(node_id: NodeId | None) -> int:
-    """Nobody is -1."""
-    return NO_NODE if node_id is None else node_id
-
-
-def checked_node(node_id: int) -> NodeId:
-    """A node that must be named. Raises BadRequestError."""
-    if node_id < 0:
-        raise BadRequestError(f"node id {node_id}")
-    return NodeId(node_id)
-
-
-def checked_epoch(epoch: int) -> Epoch:
-    """Raises BadRequestError."""
-    if epoch < 0:
-        raise BadRequestError(f"epoch {epoch}")
-    return Epoch(epoch)
-
-
-def checked_offset(offset: int) -> Offset:
-    """Raises BadRequestError."""
-    if offset < 0:
-        raise BadRequestError(f"offset {offset}")
-    return Offset(offset)
-
-
-def only(items: Sequence[T], what: str) -> T:
-    """The one item. Raises BadRequestError."""
-    if len(items) != 1:
-        raise BadRequestError(f"{len(items)} {what}, exactly one is possible")
-    return items[0]
-
-
-def known_error(error: int, what: str) -> ErrorCode:
-    """The core's word for an error. Raises UnexpectedAnswerError."""
-    try:
-        return ErrorCode(error)
-    except ValueError:
-        raise UnexpectedAnswerError(error, what) from None
-
-
-# --- requests, sent ------------------------------------------------------------------------------
-
-CoreRequest = (
-    core.VoteRequest
-    | core.BeginQuorumEpochRequest
-    | core.EndQuorumEpochRequest
-    | core.DescribeQuorumRequest
-)
-RpcRequest = (
-    rpc.VoteRequest
-    | rpc.BeginQuorumEpochRequest
-    | rpc.EndQuorumEpochRequest
-    | rpc.DescribeQuorumRequest
-)
 CoreResponse = (
     core.VoteResponse
     | core.BeginQuorumEpochResponse
@@ -161,160 +68,6 @@ RpcResponse = (
     | rpc.EndQuorumEpochResponse
     | rpc.DescribeQuorumResponse
 )
-
-
-def write_request(
-    group: Group, request: CoreRequest, endpoints: Sequence[Endpoint] = ()
-) -> RpcRequest:
-    """The RPC for a request; fields that an older version lacks are ignorable.
-
-    Args:    endpoints: the sender's own, which a new leader makes known.
-    """
-    match request:
-        case core.VoteRequest():
-            return _write_vote(group, request)
-        case core.BeginQuorumEpochRequest():
-            return _write_begin(group, request, endpoints)
-        case core.EndQuorumEpochRequest():
-            return _write_end(group, request, endpoints)
-        case core.DescribeQuorumRequest():
-            topic = rpc.DescribeQuorumRequest.TopicData
-            partition = topic.PartitionData(partition_index=group.partition)
-            return rpc.DescribeQuorumRequest(
-                topics=(topic(topic_name=group.topic, partitions=(partition,)),)
-            )
-
-
-def _write_vote(group: Group, request: core.VoteRequest) -> rpc.VoteRequest:
-    topic = rpc.VoteRequest.TopicData
-    voter = request.voter
-    partition = topic.PartitionData(
-        partition_index=group.partition,
-        replica_epoch=request.epoch,
-        replica_id=request.candidate.id,
-        replica_directory_id=request.candidate.directory_id,
-        voter_directory_id=voter.directory_id if voter else UUID(int=0),
-        last_offset_epoch=request.last_epoch,
-        last_offset=request.end_offset,
-        pre_vote=request.pre_vote,
-    )
-    return rpc.VoteRequest(
-        cluster_id=request.cluster_id,
-        voter_id=voter.id if voter else NO_NODE,
-        topics=(topic(topic_name=group.topic, partitions=(partition,)),),
-    )
-
-
-def _write_begin(
-    group: Group, request: core.BeginQuorumEpochRequest, endpoints: Sequence[Endpoint]
-) -> rpc.BeginQuorumEpochRequest:
-    topic = rpc.BeginQuorumEpochRequest.TopicData
-    voter = request.voter
-    partition = topic.PartitionData(
-        partition_index=group.partition,
-        voter_directory_id=voter.directory_id if voter else UUID(int=0),
-        leader_id=request.leader_id,
-        leader_epoch=request.epoch,
-    )
-    return rpc.BeginQuorumEpochRequest(
-        cluster_id=request.cluster_id,
-        voter_id=voter.id if voter else NO_NODE,
-        topics=(topic(topic_name=group.topic, partitions=(partition,)),),
-        leader_endpoints=tuple(
-            rpc.BeginQuorumEpochRequest.LeaderEndpoint(name=e.listener, host=e.host, port=e.port)
-            for e in endpoints
-        ),
-    )
-
-
-def _write_end(
-    group: Group, request: core.EndQuorumEpochRequest, endpoints: Sequence[Endpoint]
-) -> rpc.EndQuorumEpochRequest:
-    topic = rpc.EndQuorumEpochRequest.TopicData
-    candidates = request.preferred_candidates
-    info = topic.PartitionData.ReplicaInfo
-    partition = topic.PartitionData(
-        partition_index=group.partition,
-        leader_id=request.leader_id,
-        leader_epoch=request.epoch,
-        preferred_successors=tuple(int(key.id) for key in candidates),
-        preferred_candidates=tuple(
-            info(candidate_id=key.id, candidate_directory_id=key.directory_id) for key in candidates
-        ),
-    )
-    return rpc.EndQuorumEpochRequest(
-        cluster_id=request.cluster_id,
-        topics=(topic(topic_name=group.topic, partitions=(partition,)),),
-        leader_endpoints=tuple(
-            rpc.EndQuorumEpochRequest.LeaderEndpoint(name=e.listener, host=e.host, port=e.port)
-            for e in endpoints
-        ),
-    )
-
-
-# --- requests, received --------------------------------------------------------------------------
-
-
-def read_request(message: RpcRequest) -> tuple[GroupRef, CoreRequest]:
-    """Whom a request is for, and what it asks. Raises BadRequestError."""
-    match message:
-        case rpc.VoteRequest():
-            return _read_vote(message)
-        case rpc.BeginQuorumEpochRequest():
-            return _read_begin(message)
-        case rpc.EndQuorumEpochRequest():
-            return _read_end(message)
-        case rpc.DescribeQuorumRequest():
-            topic = only(message.topics, "topics")
-            partition = only(topic.partitions, "partitions")
-            ref = GroupRef(topic.topic_name, partition.partition_index)
-            return ref, core.DescribeQuorumRequest()
-
-
-def _read_vote(message: rpc.VoteRequest) -> tuple[GroupRef, core.VoteRequest]:
-    topic = only(message.topics, "topics")
-    vote = only(topic.partitions, "partitions")
-    return GroupRef(topic.topic_name, vote.partition_index), core.VoteRequest(
-        cluster_id=message.cluster_id,
-        voter=_voter(message.voter_id, vote.voter_directory_id),
-        candidate=ReplicaKey(checked_node(vote.replica_id), vote.replica_directory_id),
-        epoch=checked_epoch(vote.replica_epoch),
-        last_epoch=checked_epoch(vote.last_offset_epoch),
-        end_offset=checked_offset(vote.last_offset),
-        pre_vote=vote.pre_vote,
-    )
-
-
-def _read_begin(
-    message: rpc.BeginQuorumEpochRequest,
-) -> tuple[GroupRef, core.BeginQuorumEpochRequest]:
-    topic = only(message.topics, "topics")
-    begin = only(topic.partitions, "partitions")
-    return GroupRef(topic.topic_name, begin.partition_index), core.BeginQuorumEpochRequest(
-        cluster_id=message.cluster_id,
-        voter=_voter(message.voter_id, begin.voter_directory_id),
-        leader_id=checked_node(begin.leader_id),
-        epoch=checked_epoch(begin.leader_epoch),
-    )
-
-
-def _read_end(message: rpc.EndQuorumEpochRequest) -> tuple[GroupRef, core.EndQuorumEpochRequest]:
-    topic = only(message.topics, "topics")
-    end = only(topic.partitions, "partitions")
-    candidates = tuple(
-        ReplicaKey(checked_node(c.candidate_id), c.candidate_directory_id)
-        for c in end.preferred_candidates
-    ) or tuple(ReplicaKey(checked_node(node_id)) for node_id in end.preferred_successors)
-    return GroupRef(topic.topic_name, end.partition_index), core.EndQuorumEpochRequest(
-        cluster_id=message.cluster_id,
-        leader_id=checked_node(end.leader_id),
-        epoch=checked_epoch(end.leader_epoch),
-        preferred_candidates=candidates,
-    )
-
-
-def _voter(node_id: int, directory_id: UUID) -> ReplicaKey | None:
-    return ReplicaKey(NodeId(node_id), directory_id) if node_id >= 0 else None
 
 
 # --- responses, sent -----------------------------------------------------------------------------

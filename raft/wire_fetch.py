@@ -23,8 +23,8 @@ from crc32c import crc32c
 from raft.core import messages as core
 from raft.core.errors import ErrorCode
 from raft.core.voters import ReplicaKey
-from raft.wire import (
-    Answering,
+from raft.wire import Answering
+from raft.wire_words import (
     BadRequestError,
     Group,
     GroupRef,

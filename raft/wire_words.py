@@ -1,0 +1,119 @@
+"""Words that all of the wire's pages use: groups, error codes, sentinels and their checks.
+
+Wire sentinels stop here: -1 is `None` inside. A number that cannot be is a `BadRequestError`, and
+answered INVALID_REQUEST.
+
+Source: KIP-595; the protocol guide, Error Codes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Final, NamedTuple, TypeVar
+from uuid import UUID
+
+from raft.core.errors import ErrorCode
+from records.types import Epoch, NodeId, Offset
+
+
+class WireError(IntEnum):
+    """Error codes that the driver answers with and the core has no use for."""
+
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    LEADER_NOT_AVAILABLE = 5
+    MESSAGE_TOO_LARGE = 10
+    INVALID_REQUIRED_ACKS = 21
+    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
+    KAFKA_STORAGE_ERROR = 56
+    FETCH_SESSION_ID_NOT_FOUND = 70
+    OFFSET_NOT_AVAILABLE = 78
+    INVALID_RECORD = 87
+    UNKNOWN_TOPIC_ID = 100
+    MISMATCHED_ENDPOINT_TYPE = 114
+    UNSUPPORTED_ENDPOINT_TYPE = 115
+
+
+class Group(NamedTuple):
+    """A replicated partition: its topic by name and id, and its number."""
+
+    topic: str
+    partition: int
+    topic_id: UUID
+
+    @property
+    def name(self) -> str:
+        """`topic-partition`: the directory's name, and how log lines and metrics call it."""
+        return f"{self.topic}-{self.partition}"
+
+
+class GroupRef(NamedTuple):
+    """A group as a request names it: by topic name, or (Fetch from version 13) by id."""
+
+    topic: str | UUID
+    partition: int
+
+
+class BadRequestError(Exception):
+    """A request that decodes but says nothing possible: answered INVALID_REQUEST."""
+
+
+class UnexpectedAnswerError(Exception):
+    """An answer with an error that the core does not know, or not about our group."""
+
+    def __init__(self, error: int, what: str) -> None:
+        super().__init__(f"{what}: error {error}")
+        self.error = error
+
+
+T = TypeVar("T")
+
+NO_NODE: Final = -1
+
+
+def optional_node(node_id: int) -> NodeId | None:
+    """-1 (or anything below 0) is nobody."""
+    return NodeId(node_id) if node_id >= 0 else None
+
+
+def wire_node(node_id: NodeId | None) -> int:
+    """Nobody is -1."""
+    return NO_NODE if node_id is None else node_id
+
+
+def checked_node(node_id: int) -> NodeId:
+    """A node that must be named. Raises BadRequestError."""
+    if node_id < 0:
+        raise BadRequestError(f"node id {node_id}")
+    return NodeId(node_id)
+
+
+def checked_epoch(epoch: int) -> Epoch:
+    """Raises BadRequestError."""
+    if epoch < 0:
+        raise BadRequestError(f"epoch {epoch}")
+    return Epoch(epoch)
+
+
+def checked_offset(offset: int) -> Offset:
+    """Raises BadRequestError."""
+    if offset < 0:
+        raise BadRequestError(f"offset {offset}")
+    return Offset(offset)
+
+
+def only(items: Sequence[T], what: str) -> T:
+    """The one item. Raises BadRequestError."""
+    if len(items) != 1:
+        raise BadRequestError(f"{len(items)} {what}, exactly one is possible")
+    return items[0]
+
+
+def known_error(error: int, what: str) -> ErrorCode:
+    """The core's word for an error. Raises UnexpectedAnswerError."""
+    try:
+        return ErrorCode(error)
+    except ValueError:
+        raise UnexpectedAnswerError(error, what) from None

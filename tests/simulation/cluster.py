@@ -23,7 +23,7 @@ from tests.simulation.client import Client
 from tests.simulation.courier import DirectCourier, WireCourier
 from tests.simulation.history import check_log
 from tests.simulation.network import Network
-from tests.simulation.node import Machine, Process, Shared
+from tests.simulation.node import RARE, Machine, Process, Shared
 from tests.simulation.plan import LEADER, Fault, Plan
 from tests.simulation.world import MS, SECOND, Trace, World, stream
 
@@ -79,6 +79,7 @@ class Cluster:
             production.process,
             self._died,
             plan.ambush_one_in,
+            tuple(effect for effect in RARE if plan.ambush_on in effect.__name__),
             lambda: self.healed,
         )
         self.machines = [self._machine(node_id) for node_id in range(1, plan.nodes + 1)]
@@ -131,7 +132,7 @@ class Cluster:
             self.world.at(fault.at_us, self._strike, fault)
 
     def heal(self) -> None:
-        """The storm is over, for all or for a majority of the intact voters; the rest stays away."""
+        """The storm is over for all, or for a majority of intact voters; the rest stays away."""
         self.healed = True
         self.network.cut.clear()
         well = list(self.machines)

@@ -31,7 +31,7 @@ class NotLinearizable(AssertionError):
     """No order of the operations explains what their clients saw."""
 
 
-# --- the log ---------------------------------------------------------------------------------------
+# --- the log --------------------------------------------------------------------------------------
 
 
 class LogAppend(NamedTuple):
@@ -136,7 +136,7 @@ def _check_real_time(operations: list[LogAppend | LogRead]) -> None:
             raise NotLinearizable(f"{operation} saw less than {witness}, which returned before")
 
 
-# --- any model ---------------------------------------------------------------------------------------
+# --- any model ------------------------------------------------------------------------------------
 
 S = TypeVar("S", bound=Hashable)
 

@@ -21,7 +21,7 @@ from raft.core.effects import ReadReady, Truncate
 from raft.core.errors import ErrorCode
 from raft.core.events import Read
 from raft.core.messages import EpochEnd, FetchRequest
-from raft.core.progress import LeaderBook, ReplicaProgress
+from raft.core.progress import LeaderBook
 from raft.core.quorum import Quorum
 from raft.core.roles import Leader, Prospective, Unattached
 from raft.segments.errors import CorruptLogError
@@ -32,7 +32,8 @@ from raft.segments.recovery_point import RecoveryPointFile
 from records.types import Epoch, Offset, OffsetAndEpoch
 from tests.simulation.cluster import Production
 from tests.simulation.node import Pending, Process
-from tests.simulation.plan import Plan
+from tests.simulation.plan import LEADER, Fault, Plan
+from tests.simulation.world import MS, SECOND
 
 
 class VoteBeforeDisk(Quorum):
@@ -112,7 +113,7 @@ class VoteWhileRecovering(Quorum):
 class OldFetchConfirms(Quorum):
     """A read is confirmed by Fetches that were sent before it began."""
 
-    def _confirmed_by(self, book: LeaderBook, replica: ReplicaProgress, connection: int) -> int:
+    def _confirmed_by(self, book: LeaderBook, *_: object) -> int:
         return book.read_round
 
 
@@ -161,27 +162,14 @@ class CutBelowPoint(Log):
         return super().open(files, directory, config, **options)
 
 
-class _NoDirectorySync:
-    """A file system that forgets to sync directories."""
-
-    def __init__(self, files: FileSystem) -> None:
-        self._files = files
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._files, name)
-
-    def fsync_directory(self, directory: Path) -> None:
-        pass
-
-
 class SegmentReappears(Log):
     """Segments are deleted by a truncation, but the directory is not synced before going on."""
 
     def _truncate(self, keep: int, position: int, end: Offset) -> None:
-        files = self._files
-        self._files = _NoDirectorySync(files)  # type: ignore[assignment]
+        disk: Any = self._files
+        disk.fsync_directory = lambda _: None
         super()._truncate(keep, position, end)
-        self._files = files
+        del disk.fsync_directory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,64 +183,97 @@ class Mutant:
 
 
 def _small_segments(plan: Plan) -> Plan:
-    return replace(plan, segment_bytes=256, ambush_one_in=3)
+    """Truncations that cross segments, and a power loss soon after."""
+    return replace(plan, segment_bytes=256, ambush_on="Truncate", ambush_one_in=1)
 
 
-def _many_deaths(plan: Plan) -> Plan:
-    return replace(plan, ambush_one_in=4)
+def _two_candidates(plan: Plan) -> Plan:
+    """Nobody else can win while one of two is away; it dies in the middle of its campaign."""
+    return replace(
+        plan,
+        voters=2,
+        observers=0,
+        clock_ppm=(),
+        faults=(),
+        ambush_on="PersistElectionState",
+        ambush_one_in=3,
+    )
+
+
+def _pauses(plan: Plan) -> Plan:
+    """Leaders that sleep through an election and wake up to old messages."""
+    faults = tuple(
+        Fault(at_us, "pause", LEADER, 0, 5 * SECOND, 0)
+        for at_us in range(3 * SECOND, 60 * SECOND, 9 * SECOND)
+    )
+    return replace(
+        plan,
+        voters=3,
+        observers=0,
+        clock_ppm=(),
+        faults=faults,
+        storm_us=20 * SECOND,
+        pause_us=4 * MS,
+        election_timeout_ms=500,
+        ambush_one_in=0,
+    )
 
 
 MUTANTS: Final = (
-    Mutant(name="skip the vote's persist", production=Production(quorum=VoteBeforeDisk), pinned=0),
+    Mutant(name="skip the vote's persist", production=Production(quorum=VoteBeforeDisk), pinned=3),
     Mutant(
         name="leaderId after the first append",
         production=Production(quorum=LeaderIdLater),
-        pinned=0,
+        pinned=1,
     ),
     Mutant(
         name="campaign again in the same epoch",
         production=Production(quorum=CampaignAgain),
-        suited=_many_deaths,
+        suited=_two_candidates,
         pinned=0,
     ),
-    Mutant(name="count an unflushed copy", production=Production(quorum=CountUnflushed), pinned=0),
+    Mutant(name="count an unflushed copy", production=Production(quorum=CountUnflushed), pinned=1),
     Mutant(
         name="acknowledge an unflushed copy",
         production=Production(quorum=AcknowledgeUnflushed),
-        pinned=0,
+        pinned=3,
     ),
     Mutant(
         name="commit a previous epoch's record by counting",
         production=Production(quorum=CommitByCounting),
-        pinned=0,
+        pinned=17,
     ),
-    Mutant(name="ignore divergence", production=Production(quorum=IgnoreDivergence), pinned=0),
+    Mutant(name="ignore divergence", production=Production(quorum=IgnoreDivergence), pinned=34),
     Mutant(
-        name="truncate without checking", production=Production(quorum=TruncateUnasked), pinned=0
+        name="truncate without checking", production=Production(quorum=TruncateUnasked), pinned=3
     ),
-    Mutant(name="cut below the recovery point", production=Production(log=CutBelowPoint), pinned=0),
+    Mutant(
+        name="cut below the recovery point", production=Production(log=CutBelowPoint), pinned=20
+    ),
     Mutant(
         name="let a recovering voter vote",
         production=Production(quorum=VoteWhileRecovering),
-        pinned=0,
+        pinned=21,
     ),
     Mutant(
         name="answer a read from a Fetch sent before it",
         production=Production(quorum=OldFetchConfirms),
-        pinned=0,
+        suited=_pauses,
+        pinned=2,
     ),
     Mutant(
-        name="answer a read without the round", production=Production(quorum=ReadAlone), pinned=0
+        name="answer a read without the round", production=Production(quorum=ReadAlone), pinned=97
     ),
     Mutant(
         name="forget the epoch in a replica's acknowledgement",
         production=Production(quorum=AnyEpochFetches),
+        suited=_pauses,
         pinned=0,
     ),
     Mutant(
         name="forget the epoch in a proposal's acknowledgement",
         production=Production(process=AcknowledgeLater),
-        pinned=0,
+        pinned=63,
     ),
     Mutant(
         name="segment reappears after truncation",

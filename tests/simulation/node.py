@@ -50,6 +50,8 @@ from raft.core.events import (
     Event,
     PeerLost,
     PeerRefused,
+    Propose,
+    Read,
     Received,
     RequestFailed,
     ResponseReceived,
@@ -105,6 +107,7 @@ class Shared(NamedTuple):
     process_class: type[Process]
     died: Callable[[Machine], None]
     ambush_one_in: int
+    ambushed: tuple[type[Effect], ...]
     over: Callable[[], bool]  # the storm: nobody dies by chance any more
 
 
@@ -378,14 +381,21 @@ class Process:
             self._inbox = []
 
     def resume(self) -> None:
-        """SIGCONT: everything that happened meanwhile happens now; the timer anywhere among it."""
+        """SIGCONT: everything that happened meanwhile happens now.
+
+        In order within a connection, but nobody says which socket, timer or thread is looked at
+        first: that is drawn.
+        """
         inbox, self._inbox = self._inbox or [], None
-        ticks = [event for event in inbox if isinstance(event, Tick)]
-        inbox = [event for event in inbox if not isinstance(event, Tick)]
-        for tick in ticks:
-            inbox.insert(self.machine.random.randrange(len(inbox) + 1), tick)
+        sources: dict[object, deque[Event]] = {}
         for event in inbox:
-            self.handle(event)
+            sources.setdefault(_source(event), deque()).append(event)
+        waiting = list(sources.values())
+        while waiting:
+            source = self.machine.random.choice(waiting)
+            self.handle(source.popleft())
+            if not source:
+                waiting.remove(source)
 
     @property
     def paused(self) -> bool:
@@ -432,6 +442,7 @@ class Process:
     def _drain(self) -> None:
         queue, machine, world = self._queue, self.machine, self.shared.world
         carry_out, ambush_one_in = self._carry_out, self.shared.ambush_one_in
+        ambushed = self.shared.ambushed
         while queue:
             event = queue.popleft()
             if world.trace is not None:
@@ -444,7 +455,7 @@ class Process:
                 carry_out[type(effect)](effect)
                 if not self.alive:
                     return
-                if ambush_one_in and type(effect) in _RARE and not self.shared.over():
+                if ambush_one_in and type(effect) in ambushed and not self.shared.over():
                     self._ambush(ambush_one_in)
 
     def _ambush(self, one_in: int) -> None:
@@ -568,7 +579,7 @@ class Process:
         self._work()
         self.handle(event)
 
-    # -- connections, as their client ----------------------------------------------------------------
+    # -- connections, as their client --------------------------------------------------------------
 
     def _on_send(self, effect: Send) -> None:
         peer, request_id, request = effect
@@ -619,7 +630,7 @@ class Process:
             response = self.shared.courier.read_response(payload)
             self.handle(ResponseReceived(request_id, response))
 
-    # -- connections, as their server ----------------------------------------------------------------
+    # -- connections, as their server --------------------------------------------------------------
 
     def accepted(self, connection: Connection) -> int:
         """The kernel took a connection; its number is never used again by this process."""
@@ -655,7 +666,7 @@ class Process:
             payload = self.shared.courier.response(request, response, records)
             connection.respond(correlation, payload)
 
-    # -- time ----------------------------------------------------------------------------------------
+    # -- time --------------------------------------------------------------------------------------
 
     def _on_set_timer(self, effect: SetTimer) -> None:
         self._timer_ms = effect.at_ms
@@ -676,7 +687,7 @@ class Process:
         """The timer comes sooner now."""
         self._arm()
 
-    # -- the state machine's side ----------------------------------------------------------------------
+    # -- the state machine's side ------------------------------------------------------------------
 
     def _on_committed(self, effect: Committed) -> None:
         high_watermark = effect.high_watermark
@@ -738,7 +749,19 @@ class Process:
         raise Killed
 
 
-_RARE: Final = (AppendLeaderChange, ClearRecovering, PersistElectionState, Truncate)
+def _source(event: Event) -> object:
+    """Where an event comes from: two of one source keep their order."""
+    match event:
+        case Received(connection) | ConnectionClosed(connection):
+            return connection
+        case Read() | Propose():
+            return id(event)  # clients are many
+        case _:
+            return type(event) in (AppendDurable, ElectionStateDurable), type(event) is Tick
+
+
+RARE: Final = (AppendLeaderChange, ClearRecovering, PersistElectionState, Truncate)
+"""Effects after which it is interesting to die."""
 
 _CARRY_OUT: Final[dict[type[Effect], str]] = {
     PersistElectionState: "_on_persist",

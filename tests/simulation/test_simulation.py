@@ -1,0 +1,106 @@
+"""The quorum keeps its promises under every fault we can think of.
+
+`pytest tests/simulation -k storm --seed 0x2f1c` runs one schedule; `python -m tests.simulation
+--seed 0x2f1c --trace` shows it; `python -m tests.simulation --soak` runs until told to stop.
+
+Source: DESIGN §11, invariants 1-3 and 11.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.simulation.cluster import Cluster
+from tests.simulation.mutants import MUTANTS, Mutant
+from tests.simulation.plan import Fault, Plan, draw
+from tests.simulation.run import RARE, ScheduleFailed, digest, quiet, run_many, run_one
+from tests.simulation.shrink import shrink
+from tests.simulation.world import MS, SECOND
+
+CHUNKS: Final = 4  # as many as two workers share evenly
+SCHEDULES: Final = 620
+LEAST_EVENTS: Final = 1_500_000
+STORM: Final = "pytest tests/simulation -k storm"
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_a_storm_loses_nothing_and_the_quorum_moves_on(
+    chunk: int, request: pytest.FixtureRequest
+) -> None:
+    """Safety at every step; progress within ten election timeouts once a majority is healed."""
+    seed = request.config.getoption("seed", default=None)
+    if seed is not None:
+        if chunk == 0:
+            run_one(seed, STORM)
+        return
+    tally = run_many(range(chunk, SCHEDULES, CHUNKS), STORM)
+    print(tally)
+    assert tally.events >= LEAST_EVENTS // CHUNKS, "schedules became too short to mean much"
+    never = [name for name in RARE if not tally.rare[name]]
+    assert not never, f"never happened: {never}"
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_rule_left_out_is_found(mutant: Mutant) -> None:
+    """Each by one pinned schedule, which the production code survives."""
+    plan = mutant.suited(draw(mutant.pinned))
+    with quiet():
+        Cluster(plan).run_storm()
+        with pytest.raises(AssertionError):
+            Cluster(plan, mutant.production).run_storm()
+
+
+@pytest.mark.parametrize("seed", [3, 12, 29])
+def test_a_schedule_replays_byte_by_byte(seed: int) -> None:
+    plan = draw(seed)
+
+    assert digest(plan) == digest(plan)
+
+
+def test_a_replay_does_not_depend_on_the_hash_seed() -> None:
+    """Sets of strings and the like are walked in another order by another Python process."""
+    digests = {
+        subprocess.run(
+            [sys.executable, "-m", "tests.simulation", "--seed", "7", "--digest"],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            cwd=Path(__file__).parents[2],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "2", "3")
+    }
+
+    assert len(digests) == 1, digests
+
+
+def test_other_seeds_are_other_schedules() -> None:
+    assert digest(draw(1)) != digest(draw(2))
+
+
+def test_a_failure_names_its_seed_and_the_line_that_replays_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(_: Cluster) -> None:
+        raise AssertionError("as asked")
+
+    monkeypatch.setattr(Cluster, "run", fail)
+
+    with pytest.raises(ScheduleFailed, match=r"-k storm --seed 0x2f1c") as caught:
+        run_one(0x2F1C, STORM)
+    assert isinstance(caught.value.__cause__, AssertionError)
+
+
+def test_shrinking_keeps_the_faults_that_matter_and_no_others() -> None:
+    faults = tuple(Fault(i * MS, "kill", 0, 0, SECOND, i) for i in range(16))
+    needed = {faults[3], faults[11]}
+
+    small = shrink(Plan(seed=0, faults=faults), lambda plan: needed <= set(plan.faults))
+
+    assert set(small.faults) == needed

@@ -14,8 +14,9 @@ from typing import TypeVar
 
 from records.codegen import make_decoder, make_encoder
 from records.errors import UnsupportedVersionError
-from records.interpreter import explain, explain_values
+from records.interpreter import explain
 from records.schema import Decoder, Encoder, Message
+from records.speller import explain_values
 
 M = TypeVar("M", bound=Message)
 Buffer = bytes | bytearray | memoryview

@@ -20,11 +20,11 @@ from records.frame import (
     lowest_version,
     read_frame,
 )
-from records.interpreter import spell
 from records.metadata import FeatureLevelRecord, PartitionRecord, TopicRecord
 from records.rpc.fetch import FetchRequest, FetchSnapshotResponse
 from records.rpc.produce import ProduceRequest
 from records.schema import Message
+from records.speller import spell
 from records.types import ZERO_UUID
 from records.wire import (
     IGNORABLE,

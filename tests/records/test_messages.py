@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from records.codec import decode_message, encode_message, encode_parts
-from records.interpreter import interpret, spell
+from records.interpreter import interpret
 from records.schema import UNKNOWN_TAGGED_FIELDS, Message
+from records.speller import spell
 from tests.records.strategies import (
     CASES,
     MESSAGES,

@@ -45,6 +45,8 @@ def free_ports(count: int) -> list[int]:
 class Cluster:
     """Processes 1 to `size`, the first `voters` of which vote."""
 
+    node_main = "tests.driver.node_main"
+
     def __init__(
         self,
         directory: Path,
@@ -115,8 +117,7 @@ class Cluster:
             assert node not in self.processes, f"node {node} runs"
             with (self.directory / f"{node}.log").open("a") as output:
                 self.processes[node] = subprocess.Popen(
-                    [sys.executable, "-m", "tests.driver.node_main",
-                     json.dumps(self.settings(node))],
+                    [sys.executable, "-m", self.node_main, json.dumps(self.settings(node))],
                     stdout=output, stderr=output, cwd=ROOT,
                 )  # fmt: skip
 

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from raft.segments import Log
 from raft.segments.segment import segment_name
+from tests.segments.conftest import batch
 from tests.segments.model import DIRECTORY, LogAndModel
 from tests.simulation.disk import PowerLoss, SimulatedDisk
 
@@ -179,3 +181,21 @@ def test_a_long_story_may_end_before_each_of_its_steps(seed):
         model.crash_and_recover(random.Random(seed * 1000 + step), crashes_while_opening=step % 2)
         disk.power_loss_at = None
         run(model, STORY)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_creation_cut_short_can_be_repeated(seed):
+    """The caller lists a log once `create` has returned: until then there may be none, or half."""
+    disk = SimulatedDisk()
+    Log.create(disk, DIRECTORY)
+    for step in range(disk.steps):
+        disk = SimulatedDisk()
+        disk.power_loss_at = step
+        with pytest.raises(PowerLoss):
+            Log.create(disk, DIRECTORY)
+        disk.crash(random.Random(seed * 100 + step))
+        log = Log.create(disk, DIRECTORY)
+        log.append(batch(0))
+        log.flush()
+        disk.crash(random.Random(step))
+        assert Log.open(disk, DIRECTORY).log_end_offset == 1

@@ -4,7 +4,7 @@ Every setting stands once in `SETTINGS`, with its unit, default and bounds; `doc
 is made from that table. A key that is not there, or a value that cannot be, is refused at start by
 an error that names the key: a misspelt setting that is ignored is found out in production.
 
-Source: the names and defaults of Apache Kafka 4.x (`reference` of its documentation), KIP-595,
+Source: the names and defaults of Apache Kafka 4.x (its documentation, Configuration), KIP-595,
 KIP-835; DESIGN §12 for what differs.
 """
 

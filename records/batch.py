@@ -18,7 +18,7 @@ For others in this project:
   decompressed records).
 - `records.batch_writer` builds batches and stamps them in place.
 
-Source: KIP-98, Message Format; KIP-595 and reference Batches (control batches).
+Source: KIP-98, Message Format; KIP-595 (control batches).
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ def build_control_batch(
 ) -> bytearray:
     """A control batch of (`ControlType`, encoded message) pairs, never compressed.
 
-    Source: KIP-595, Leader Change Message; reference/kraft.md Raft control records.
+    Source: KIP-595, Leader Change Message; KIP-853 (several in one batch).
     """
     records = [(CONTROL_KEY.pack(0, kind), value, timestamp, ()) for kind, value in controls]
     return build_batch(

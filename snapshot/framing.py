@@ -8,7 +8,7 @@ is accepted: `Checkpoint.origin` says which kind it was.
 
 `Framing` is fed batches in order and does no I/O.
 
-Source: KIP-630, Snapshot Format; KIP-853; reference Snapshot.
+Source: KIP-630, Snapshot Format; KIP-853; org.apache.kafka.snapshot.RecordsSnapshotReader.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ A checkpoint is named by its id: the end offset (exclusive) and epoch of the log
 suffixes mark the ends of its life: `.part` while it is written or fetched, `.deleted` once it is
 given up. Only the bare name means a whole checkpoint, because it appears by one atomic rename.
 
-Source: KIP-630, Snapshot Format; reference Snapshot. The epoch has 10 digits, as upstream writes
-it, where the KIP's example has 20; a `.part` carries a random number, so that two attempts never
-write one file.
+Source: KIP-630, Snapshot Format; org.apache.kafka.snapshot.Snapshots. The epoch has 10 digits, as
+upstream writes it, where the KIP's example has 20; a `.part` carries a random number, so that two
+attempts never write one file.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ bytes or does not exist.
 Bytes are appended, which is all that a writer needs, and all that FetchSnapshot needs: a chunk is
 welcome exactly when its position is `size_bytes`.
 
-Source: KIP-630, Validation of Snapshot and Log; reference Snapshot (freeze).
+Source: KIP-630, Validation of Snapshot and Log; org.apache.kafka.snapshot.FileRawSnapshotWriter.
 """
 
 from __future__ import annotations

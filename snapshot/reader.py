@@ -9,7 +9,7 @@ The surprise: whether a file is whole is known at its end only. So `records` han
 are each under a sound checksum, and still raises at the end if the footer denies the whole. A
 loader either verifies first or throws away what it built.
 
-Source: KIP-630, Loading Snapshots and FetchSnapshot; reference Snapshot.
+Source: KIP-630, Loading Snapshots and FetchSnapshot.
 """
 
 from __future__ import annotations

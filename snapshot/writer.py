@@ -14,7 +14,7 @@ covers (upstream: the time of writing), so the same state at the same offset giv
 every node. And nothing is compressed: upstream's reader takes a record that is larger than its
 compressed batch for a damaged one.
 
-Source: KIP-630, Snapshot Format; KIP-853 (kraft.version, voters); reference Snapshot.
+Source: KIP-630, Snapshot Format; KIP-853 (kraft.version, voters).
 """
 
 from __future__ import annotations

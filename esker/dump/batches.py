@@ -3,7 +3,7 @@
 A record without a key whose value is a metadata frame is shown with its fields; of any other the
 bytes are shown and the reason counted. So a segment of an ordinary topic can be read as well.
 
-Source: reference Bytes on disk; KIP-631, Record Format.
+Source: KIP-98, Message Format; KIP-631, Record Format.
 """
 
 from __future__ import annotations

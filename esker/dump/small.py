@@ -3,7 +3,7 @@
 They are read with the log's own readers where those exist. Nothing here opens a file for writing,
 also where a reader would: `ReadOnly` sees to it.
 
-Source: reference Other files; KIP-33 (time index).
+Source: KIP-33 (time index); KIP-101 (leader epochs); KIP-595 (quorum-state).
 """
 
 from __future__ import annotations

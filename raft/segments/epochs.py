@@ -7,7 +7,7 @@ instead of guessing offsets.
 
 On disk it is `leader-epoch-checkpoint`: text, a version, a count, then one entry a line.
 
-Source: KIP-101; KIP-595, Fetch (diverging epoch); reference/kraft.md Other files.
+Source: KIP-101; KIP-595, Fetch (diverging epoch); upstream's LeaderEpochCheckpointFile.
 """
 
 from __future__ import annotations

@@ -205,7 +205,7 @@ def read_small_file(files: FileSystem, path: Path, *, limit_bytes: int) -> bytes
 def replace_file(files: FileSystem, path: Path, data: Buffer) -> None:
     """Make `path` hold `data`, durably and at once: a crash leaves the old bytes or the new ones.
 
-    Source: reference, quorum-state (`.tmp`, flush, atomic rename); the directory is synced too.
+    Source: org.apache.kafka.raft.FileQuorumStateStore; here the directory is synced, too.
     """
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     file = files.open(temporary, Mode.CREATE)

@@ -7,8 +7,8 @@
 
 Readers take what Kafka writes; writers write what Kafka reads. Sentinels (-1) stop here.
 
-Source: reference/kraft.md Other files; KIP-595, Quorum State; KIP-853 (version 1); KIP-858
-(directory ids).
+Source: KIP-595, Quorum State; KIP-853 (version 1); KIP-858 (directory ids); upstream's
+PropertiesUtils and PartitionMetadataFile.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Batches lie back to back from position 0 with no gap between their offsets. A se
 of its neighbours, of flushing or of recovery; `log.py` has those. It is appended to at its end,
 read at any offset, and cut at a batch's start.
 
-Source: org.apache.kafka.storage.internals.log.LogSegment; reference/kraft.md Bytes on disk.
+Source: org.apache.kafka.storage.internals.log.LogSegment.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Names of checkpoints, and what a directory holds. Source: KIP-630; reference Snapshot."""
+"""Names of checkpoints, and what a directory holds. Source: KIP-630."""
 
 from __future__ import annotations
 

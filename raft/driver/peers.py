@@ -53,6 +53,7 @@ API_VERSIONS_KEY: Final = 18
 API_VERSIONS_ASKED: Final = 3
 CONNECT_TIMEOUT_MS: Final = 1_000
 VERSIONS_TIMEOUT_MS: Final = 1_000
+MAX_UNANSWERED: Final = 100  # of one connection; the core has long given up the first of them
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024  # a Fetch asks for 8 MiB; its first batch may be larger
 
 OUR_VERSIONS: Final = {
@@ -128,8 +129,10 @@ class PeerLink:
         if self._closed:
             return
         if self._versions is not None and self._connection is not None:
-            self._transmit(request_id, request)
-            return
+            if len(self._sent) < MAX_UNANSWERED:
+                self._transmit(request_id, request)
+                return
+            self._drop()
         self._waiting[request_id] = request
         if self._dial is None:
             self._dial = asyncio.get_running_loop().create_task(self._open())
@@ -177,7 +180,11 @@ class PeerLink:
             self._fail_all()
             return
         self._connection = connection
-        self._ask_versions(connection)
+        if connection.close_reason is not None:  # it ended before we knew that it exists
+            reason = connection.close_reason
+            self._on_close(connection, ConnectionLostError(reason, f"{connection} ended early"))
+        else:
+            self._ask_versions(connection)
 
     def _ask_versions(self, connection: ClientConnection) -> None:
         request = cluster.ApiVersionsRequest(

@@ -1,0 +1,116 @@
+"""One connection to one peer, whatever becomes of it. `raft.core.events`, rules 5 and 7."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from raft.core.events import Event, PeerLost, RequestFailed
+from raft.core.messages import VoteRequest
+from raft.core.voters import Endpoint, ReplicaKey
+from raft.driver import peers
+from raft.driver.config import CLUSTER_METADATA
+from raft.driver.peers import MAX_UNANSWERED, Dialling, PeerLink
+from raft.net import Arena, ClientConnection, Listener, connect
+from records.types import Epoch, NodeId, Offset
+
+PEER = NodeId(2)
+QUESTION = VoteRequest(
+    cluster_id=None,
+    voter=None,
+    candidate=ReplicaKey(NodeId(1)),
+    epoch=Epoch(1),
+    last_epoch=Epoch(0),
+    end_offset=Offset(0),
+    pre_vote=True,
+)
+
+
+def link_to(port: int, events: list[Event]) -> PeerLink:
+    dialling = Dialling(
+        client_id="test",
+        arena=Arena(),
+        own_endpoints=(),
+        on_bad_answer=lambda *_: None,
+    )
+    endpoint = Endpoint("CONTROLLER", "127.0.0.1", port)
+    return PeerLink(
+        group=CLUSTER_METADATA, peer=PEER, endpoint=endpoint, dialling=dialling, post=events.append
+    )
+
+
+async def until(condition) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+async def silent_listener() -> Listener:
+    """It accepts, reads, and never answers."""
+    forever = asyncio.get_running_loop().create_future()
+    listener = Listener(lambda *_: asyncio.shield(forever))
+    await listener.start("127.0.0.1", 0)
+    return listener
+
+
+def test_a_connection_lost_before_its_first_use_is_a_failure_like_any_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It ended after it was made and before whoever dialled went on: the link may dial again."""
+
+    async def story() -> None:
+        listener, events = await silent_listener(), list[Event]()
+        dials = 0
+
+        async def connect_and_lose(*args: Any, **kwargs: Any) -> ClientConnection:
+            nonlocal dials
+            dials += 1
+            connection = await connect(*args, **kwargs)
+            connection.connection_lost(ConnectionResetError())
+            return connection
+
+        monkeypatch.setattr(peers, "connect", connect_and_lose)
+        link = link_to(listener.port, events)
+        link.send(1, QUESTION)
+        await until(lambda: RequestFailed(1) in events)
+        assert events == [PeerLost(PEER), RequestFailed(1)]
+        link.send(2, QUESTION)
+        await until(lambda: RequestFailed(2) in events)
+        assert dials == 2
+        link.close()
+        await listener.close()
+
+    asyncio.run(story())
+
+
+def test_a_peer_that_never_answers_is_not_asked_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Pre-votes go out twenty times a second: behind a peer that stands still nothing piles up."""
+
+    async def story() -> None:
+        listener, events = await silent_listener(), list[Event]()
+        dials = list[ClientConnection]()
+
+        async def connect_and_note(*args: Any, **kwargs: Any) -> ClientConnection:
+            dials.append(await connect(*args, **kwargs))
+            return dials[-1]
+
+        monkeypatch.setattr(peers, "connect", connect_and_note)
+        monkeypatch.setattr(PeerLink, "_ask_versions", lambda *_: None)
+        link = link_to(listener.port, events)
+        link.send(0, QUESTION)
+        await until(lambda: dials)
+        link._versions = {52: 2}
+        for request_id in range(1, MAX_UNANSWERED + 1):
+            link.send(request_id, QUESTION)
+        assert dials[0].in_flight == MAX_UNANSWERED
+        link.send(MAX_UNANSWERED + 1, QUESTION)
+        assert dials[0].closed
+        await until(lambda: len(dials) == 2)
+        link.close()
+        await listener.close()
+
+    asyncio.run(story())

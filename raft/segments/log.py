@@ -41,6 +41,7 @@ from raft.segments.scan import NO_EPOCH, Advance
 from raft.segments.segment import Records, Segment
 from records.batch import MAX_BATCH_SIZE_BYTES, iter_batches, parse_header, read_batch
 from records.compression import Buffer
+from records.errors import RecordError
 from records.types import Epoch, Offset, OffsetAndEpoch
 
 logger = logging.getLogger(__name__)
@@ -394,8 +395,8 @@ class Log:
 
         The log end is `offset` if a batch starts there, else the start of the batch that holds it
         (the log start, if that lies inside the same batch).
-        Raises:  OffsetOutOfRangeError below the log start; WriteFailedError, DiskFullError,
-                 LogFailedError (a log cut half way refuses further writes).
+        Raises:  OffsetOutOfRangeError below the log start; CorruptLogError, and nothing was cut;
+                 LogFailedError: a log cut half way refuses further writes.
         """
         with self._durability.lock:
             self._durability.check()
@@ -416,14 +417,14 @@ class Log:
                 return self._log_end_offset
             try:
                 self._truncate(keep, position, end)
-            except OSError as error:
+            except (OSError, RecordError) as error:
                 failure = LogFailedError(path=segment.path, reason=f"truncation: {error}")
                 self._durability.fail(failure)
             logger.info("log=%s action=truncate end_offset=%d", self.directory, end)
             return end
 
     def _truncate(self, keep: int, position: int, end: Offset) -> None:
-        """The steps, in the one order that is safe to crash in. Raises OSError."""
+        """The steps, in the one order that is safe to crash in. Raises OSError, RecordError."""
         self._durability.lower(end)
         self._log_end_offset = end
         while len(self._segments) > keep:

@@ -350,7 +350,7 @@ class Segment:
     def truncate_to(self, position: int, end_offset: int) -> None:
         """Cut at `position`, where the batch that starts at `end_offset` was; durable on return.
 
-        Raises:  OSError.
+        Raises:  OSError; RecordError where what is left contradicts itself.
         """
         self.file.truncate(position)
         self.file.fdatasync()

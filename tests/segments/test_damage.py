@@ -15,6 +15,7 @@ from raft.segments import (
     EpochStart,
     Log,
     LogConfig,
+    LogFailedError,
     StorageError,
 )
 from raft.segments.index import OffsetIndex, TimeIndex
@@ -183,6 +184,19 @@ def test_a_length_damaged_while_the_log_is_open_is_found_by_whoever_reads(disk, 
     with pytest.raises(CorruptLogError) as caught:
         read(log, asked, max_bytes=1000, end_offset=5)
     assert (caught.value.path, caught.value.position, caught.value.offset) == (path(0), SIZE, 1)
+
+
+def test_a_truncation_that_meets_damage_leaves_a_log_that_refuses_writes(disk):
+    log = Log.create(disk, DIRECTORY)
+    fill(log, 5)
+    log.flush()
+    content = bytearray(disk.content(path(0)))
+    content[SIZE : SIZE + 8] = bytes(8)  # the second batch's offset; the search passes over it
+    disk.replace(path(0), bytes(content))
+    with pytest.raises(LogFailedError, match=r"truncation: .* expected offset 1"):
+        log.truncate_to(3)
+    with pytest.raises(LogFailedError):
+        log.append(batch(3))
 
 
 # --- in the files beside it -----------------------------------------------------------------------

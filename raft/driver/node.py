@@ -235,7 +235,7 @@ class Node:
         registry = self._registry
         assert registry is not None, "the node has not started"
         if registry.rejoining:
-            driver.recovering_cleared = self._on_caught_up
+            driver.disk.recovering_cleared = self._on_caught_up
             if not driver.quorum.recovering:
                 self._rejoin_until = driver.quorum.log.end_offset
 

@@ -170,22 +170,31 @@ class Storage:
     # --- the loop's ---------------------------------------------------------------------------
 
     def append(
-        self, data: bytes | bytearray | memoryview, base_offset: Offset, end_offset: Offset
+        self,
+        data: bytes | bytearray | memoryview,
+        base_offset: Offset,
+        end_offset: Offset,
+        *,
+        keep: bool = True,
     ) -> None:
         """Write whole batches at the end of the log. Nothing may change `data` afterwards.
 
+        Args:    keep: in memory as well, for replicas that will ask; a follower need not.
         Raises:  StorageError: the node cannot go on.
         """
         appended = self.log.append(data)
         assert appended.base_offset == base_offset, f"{appended}, expected base {base_offset}"
         assert appended.end_offset == end_offset, f"{appended}, expected end {end_offset}"
+        if not keep:
+            self.forget_tail()
+            return
         self._tail.append(_Piece(base_offset, end_offset, data))
         self._tail_bytes += len(data)
         while self._tail_bytes > TAIL_BYTES and len(self._tail) > 1:
             self._tail_bytes -= len(self._tail.popleft().data)
 
     def forget_tail(self) -> None:
-        """Keep nothing in memory: nobody fetches from us."""
+        """Keep nothing in memory: nobody fetches from us, or what is kept would have a gap."""
         self._tail.clear()
         self._tail_bytes = 0
 

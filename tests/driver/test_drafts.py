@@ -1,20 +1,12 @@
-"""What the driver promises the core, without sockets."""
+"""Batches get their place in the log."""
 
 from __future__ import annotations
 
-from typing import get_args
-
-from raft.core.effects import Effect
 from raft.driver.drafts import new_batch, place
-from raft.driver.group import _CARRY_OUT
 from raft.interfaces import Draft
 from records.batch import iter_batches
 from records.batch_writer import build_value_batch
 from records.types import Epoch, Offset
-
-
-def test_every_effect_is_carried_out_by_somebody() -> None:
-    assert set(get_args(Effect)) == set(_CARRY_OUT)
 
 
 def test_a_draft_of_many_batches_is_placed_in_order() -> None:

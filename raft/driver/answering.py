@@ -1,0 +1,162 @@
+"""How one group answers what it was asked: each request is kept until the core says what to say.
+
+Requests are known to the core by connection and a number of ours; here they are found again, their
+answers encoded at the version asked and sent, with log bytes where the core says so.
+
+An answer without records may be held for a moment: see `Answers.respond_fetch`.
+
+Source: `raft.core.effects` (Respond, RespondFetch, ServeSnapshot); KIP-1166 (watermarks as news).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from itertools import count
+from typing import Final
+
+from raft.core.effects import Respond, RespondFetch, ServeSnapshot
+from raft.core.errors import ErrorCode
+from raft.core.messages import FetchResponse, FetchSnapshotResponse
+from raft.core.quorum import Quorum
+from raft.core.voters import Endpoint
+from raft.driver.answers import Asked
+from raft.driver.storage import Storage
+from raft.wire import Answering, Group, GroupRef, write_response
+from raft.wire_fetch import FetchForm, refuse_fetch_snapshot, write_fetch_response
+from records.rpc import fetch as fetch_rpc
+from records.types import Epoch, NodeId, Offset
+
+HOLD_S: Final = 0.001  # the longest that news of the high watermark waits for records to go with it
+
+
+class Answers:
+    """The unanswered requests of one group."""
+
+    def __init__(
+        self,
+        *,
+        node_id: NodeId,
+        group: Group,
+        quorum: Quorum,
+        storage: Storage,
+        endpoints: Callable[[NodeId], Endpoint | None],
+    ) -> None:
+        """Nothing asked yet.
+
+        Args:    endpoints: where a voter listens, for answers that name the leader.
+        """
+        self.reads_waiting = 0  # linearizable reads: as long as there are any, nothing is held
+        self.held: list[tuple[RespondFetch, Asked]] = []
+        self._node_id = node_id
+        self._group = group
+        self._quorum = quorum
+        self._storage = storage
+        self._endpoints = endpoints
+        self._loop = asyncio.get_running_loop()
+        self._asked: dict[int, dict[int, Asked]] = {}  # by connection, then correlation
+        self._correlations = count(1)
+        self._hold_timer: asyncio.TimerHandle | None = None
+
+    def take_in(self, connection: int, asked: Asked) -> int:
+        """Keep a request; the correlation by which the core will answer it."""
+        correlation = next(self._correlations)
+        self._asked.setdefault(connection, {})[correlation] = asked
+        return correlation
+
+    def forget(self, connection: int) -> bool:
+        """A connection is gone. Had anything been asked on it?"""
+        return self._asked.pop(connection, None) is not None
+
+    def close(self) -> None:
+        """Hold nothing any more."""
+        if self._hold_timer is not None:
+            self._hold_timer.cancel()
+
+    def _take(self, connection: int, correlation: int) -> Asked | None:
+        """The request to be answered; None if its connection is gone."""
+        asked = self._asked.get(connection)
+        return asked.pop(correlation, None) if asked is not None else None
+
+    def _answering(self, leader_id: NodeId | None) -> Answering:
+        endpoint = None if leader_id is None else self._endpoints(leader_id)
+        return Answering(self._group, endpoint)
+
+    def respond(self, effect: Respond) -> None:
+        """Answer without log bytes."""
+        asked = self._take(effect.connection, effect.correlation)
+        if asked is None:
+            return
+        response = effect.response
+        to = self._answering(response.leader_id)
+        if isinstance(response, FetchResponse):
+            form = asked.form or FetchForm(self._group.topic, self._group.topic_id)
+            asked.answer(write_fetch_response(response, to, form))
+        elif isinstance(response, FetchSnapshotResponse):
+            self._refuse_snapshot(asked, response.error, response.leader_id, response.epoch)
+        else:
+            wall_ms = time.time_ns() // 1_000_000
+            voters = [(v, self._quorum.voters.voter(v).endpoints) for v in self._quorum.voters]
+            to = to._replace(
+                clock_offset_ms=wall_ms - time.monotonic_ns() // 1_000_000, voter_endpoints=voters
+            )
+            asked.answer(write_response(response, to))
+
+    def respond_fetch(self, effect: RespondFetch) -> None:
+        """Answer with log bytes.
+
+        An answer without records is usually of a new high watermark: nobody waits for it. Under
+        load records follow at once, and one answer can carry both: half as many exchanges, and the
+        records need not wait for the next Fetch. So it leaves with the next append, or a moment
+        later; at once if a read waits for a round, for such an answer is what confirms it.
+        """
+        asked = self._take(effect.connection, effect.correlation)
+        if asked is None:
+            return
+        if effect.from_offset == effect.end_offset and not self.reads_waiting:
+            self._hold(effect, asked)
+        else:
+            self._send_log(effect, asked, effect.end_offset)
+
+    def _send_log(self, effect: RespondFetch, asked: Asked, end_offset: Offset) -> None:
+        data = self._storage.read_bytes(effect.from_offset, end_offset, effect.max_bytes)
+        form = asked.form or FetchForm(self._group.topic, self._group.topic_id)
+        to = self._answering(self._node_id)
+        asked.answer(write_fetch_response(effect.response, to, form, memoryview(data)))
+
+    def _hold(self, effect: RespondFetch, asked: Asked) -> None:
+        self.held.append((effect, asked))
+        if self._hold_timer is None:
+            self._hold_timer = self._loop.call_later(HOLD_S, self.release_held)
+
+    def release_held(self) -> None:
+        """Answer what is held, with what the log has by now. Still in the epoch of the answer."""
+        if not self.held:
+            return
+        if self._hold_timer is not None:
+            self._hold_timer.cancel()
+            self._hold_timer = None
+        held, self.held = self.held, []
+        end_offset = self._storage.log.log_end_offset
+        for effect, asked in held:
+            self._send_log(effect, asked, end_offset)
+
+    def serve_snapshot(self, effect: ServeSnapshot) -> None:
+        """There are no snapshots to serve yet."""
+        asked = self._take(effect.connection, effect.correlation)
+        if asked is not None:
+            error = ErrorCode.SNAPSHOT_NOT_FOUND
+            self._refuse_snapshot(asked, error, self._quorum.leader_id, self._quorum.epoch)
+
+    def _refuse_snapshot(
+        self, asked: Asked, error: ErrorCode, leader_id: NodeId | None, epoch: Epoch
+    ) -> None:
+        assert isinstance(asked.message, fetch_rpc.FetchSnapshotRequest), f"no snapshot: {asked}"
+        ref = GroupRef(self._group.topic, self._group.partition)
+        asked.answer(
+            refuse_fetch_snapshot(
+                asked.message, ref, error, leader_id=leader_id, epoch=epoch,
+                to=self._answering(leader_id),
+            )
+        )  # fmt: skip

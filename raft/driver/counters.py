@@ -1,0 +1,19 @@
+"""What a group counts, for its metrics."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Counters:
+    """What metrics ask for; only ever grows, except for the latencies, which are taken away."""
+
+    appended_records: int = 0
+    fetched_records: int = 0
+    commit_latencies_ms: deque[float] = field(default_factory=lambda: deque(maxlen=10_000))
+    elections: int = 0
+    election_latency_ms: float = 0.0
+    peer_faults: int = 0
+    busy_s: float = 0.0

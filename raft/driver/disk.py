@@ -33,7 +33,9 @@ class DiskThread:
         self._on_failure = on_failure
         self._jobs: SimpleQueue[tuple[Callable[[], Any], Callable[[Any], None]] | None]
         self._jobs = SimpleQueue()
-        self._failed = False
+        self._failed = False  # the thread's word: nothing more is run
+        self._failure: BaseException | None = None  # the loop's
+        self._awaited: set[asyncio.Future[Any]] = set()
         self._thread = threading.Thread(target=self._work, name=f"disk-{name}", daemon=True)
         self._thread.start()
 
@@ -42,21 +44,34 @@ class DiskThread:
         self._jobs.put((job, done))
 
     async def run(self, job: Callable[[], T]) -> T:
-        """As `submit`, for code that awaits."""
+        """As `submit`, for code that awaits. Raises what this job or one before it failed with."""
+        if self._failure is not None:
+            raise self._failure
         future: asyncio.Future[T] = self._loop.create_future()
 
         def done(result: T) -> None:
             if not future.done():
                 future.set_result(result)
 
+        self._awaited.add(future)
         self.submit(job, done)
-        return await future
+        try:
+            return await future
+        finally:
+            self._awaited.discard(future)
 
     async def close(self) -> None:
         """Finish what was submitted, then end the thread."""
         self._jobs.put(None)
         while self._thread.is_alive():
             await asyncio.sleep(0.001)
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = error
+        for future in self._awaited:
+            if not future.done():
+                future.set_exception(error)
+        self._on_failure(error)
 
     def _work(self) -> None:
         post = self._loop.call_soon_threadsafe
@@ -68,6 +83,6 @@ class DiskThread:
                 result = job()
             except BaseException as error:
                 self._failed = True
-                post(self._on_failure, error)
+                post(self._fail, error)
             else:
                 post(done, result)

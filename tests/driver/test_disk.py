@@ -1,0 +1,50 @@
+"""The thread that waits for the disk: in order, and a failure reaches everybody who waits."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from raft.driver.disk import DiskThread
+
+
+class FlushError(Exception):
+    """A job that fails."""
+
+
+def fail() -> None:
+    raise FlushError
+
+
+def test_jobs_run_in_order_and_their_results_come_back() -> None:
+    async def story() -> None:
+        failures, done = list[BaseException](), list[int]()
+        disk = DiskThread("test", asyncio.get_running_loop(), failures.append)
+        for number in range(3):
+            disk.submit(lambda number=number: number, done.append)
+        assert await disk.run(lambda: 3) == 3
+        assert done == [0, 1, 2]
+        assert not failures
+        await disk.close()
+
+    asyncio.run(story())
+
+
+def test_who_awaits_a_job_hears_of_the_failure_that_kept_it_from_running() -> None:
+    """Or a node whose disk fails while it stops would wait for ever."""
+
+    async def story() -> None:
+        failures, done = list[BaseException](), list[object]()
+        disk = DiskThread("test", asyncio.get_running_loop(), failures.append)
+        disk.submit(fail, done.append)
+        async with asyncio.timeout(5):
+            with pytest.raises(FlushError):
+                await disk.run(lambda: None)
+            with pytest.raises(FlushError):
+                await disk.run(lambda: None)  # nor does anything run later
+            await disk.close()
+        assert [type(error) for error in failures] == [FlushError]
+        assert not done
+
+    asyncio.run(story())

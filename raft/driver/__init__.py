@@ -5,15 +5,18 @@ in `raft.core.events`. One page an idea:
 
     config      `NodeConfig`: all that a node must be told
     node        `Node`, `run_node`: groups, listener, beginning and end
-    group       `GroupDriver`: one group's events, effects, timers; group commit
+    group       `GroupDriver`: one group's events, effects, timers; a `ReplicatedLog`
+    answering   its unanswered requests, and how they are answered
+    disk_work   its appends, flushes (group commit), election states, truncations
     storage     one group's directory: log, election state, marks
-    disk        a group's thread for what waits for the disk
+    disk        the thread for what waits for the disk
     peers       connections to the other nodes, versions, failures
     service     the listener's requests: who answers which
     directory   which groups there are, from the cluster log; bootstrap; NoOpRecord
     registry    the lock, the groups this disk has, a rejoin under way
     drafts      batches before they have a place in the log
     bench_log   `esker-bench-log`: Produce, Fetch and ListOffsets for clients outside
+    known_forms its Produce requests, taken without decoding
     health      a read barrier every second
     metrics     `/metrics` and `/health`
 

@@ -27,7 +27,7 @@ from tests.records.strategies import (
 Case = tuple[type[Message], int]
 every_case = pytest.mark.parametrize("case", CASES, ids=case_name)
 few = settings(
-    max_examples=20,
+    max_examples=15,
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example],

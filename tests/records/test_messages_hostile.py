@@ -32,7 +32,7 @@ from tests.records.strategies import CASES, case_name, messages
 
 every_case = pytest.mark.parametrize("case", CASES, ids=case_name)
 some = settings(
-    max_examples=15,
+    max_examples=10,
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example],

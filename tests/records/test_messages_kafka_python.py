@@ -76,7 +76,7 @@ def special(cls: type[Message]) -> Special:
 
 _BIT_FIELDS = {"cluster_authorized_operations", "topic_authorized_operations"}  # sets, there
 _few = settings(
-    max_examples=10,
+    max_examples=6,
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example],

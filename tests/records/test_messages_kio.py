@@ -136,7 +136,7 @@ class _Parts(list[bytes]):
 
 @pytest.mark.parametrize("case", JUDGED, ids=case_name)
 @settings(
-    max_examples=10,
+    max_examples=8,
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example],

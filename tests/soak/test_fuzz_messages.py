@@ -1,0 +1,105 @@
+"""A byte-level mutator over every message at every version, for as long as one likes.
+
+    ESKER_SOAK_SECONDS=600 pytest -m soak tests/soak/test_fuzz_messages.py
+
+A round draws a message, damages its bytes and decodes them: the generated codec and the slow one
+must both accept them, and then agree, or both refuse them. Every round has a seed, which a failure
+names; `ESKER_SOAK_SEED=<seed>` runs that round alone.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+from records.codec import decode_message, encode_message
+from records.errors import MalformedMessageError
+from records.interpreter import interpret
+from records.schema import Message
+from tests.records.strategies import CASES, case_name, messages
+
+pytestmark = pytest.mark.soak
+
+SECONDS = float(os.environ.get("ESKER_SOAK_SECONDS", "60"))
+SEED = os.environ.get("ESKER_SOAK_SEED")
+MESSAGES_PER_CASE = 10
+MUTATIONS_PER_MESSAGE = 2_000
+ROUND_LIMIT_S = 1.0  # decoding such a message takes microseconds
+INTERESTING = [b"\0", b"\1", b"\x7f", b"\x80", b"\xff", b"\xff" * 4, b"\x7f\xff\xff\xff"]
+
+
+def samples(cls: type[Message], version: int, number: int) -> list[bytes]:
+    """Encoded messages, the same for the same number."""
+    made: list[bytes] = []
+
+    @seed(number)
+    @settings(
+        max_examples=MESSAGES_PER_CASE,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(messages(cls, version))
+    def draw(message: Message) -> None:
+        made.append(encode_message(message, version))
+
+    draw()
+    return made
+
+
+def mutated(data: bytes, rng: random.Random) -> bytes:
+    """The bytes with one to four changes: a byte, an interesting run, a cut, a copy."""
+    out = bytearray(data)
+    for _ in range(rng.randint(1, 4)):
+        at = rng.randint(0, len(out))
+        match rng.randrange(4):
+            case 0 if at < len(out):
+                out[at] ^= 1 << rng.randrange(8)
+            case 1:
+                piece = rng.choice(INTERESTING)
+                out[at : at + len(piece)] = piece
+            case 2:
+                del out[at : at + rng.randint(1, 8)]
+            case _:
+                out[at:at] = out[at : at + rng.randint(1, 8)]
+    return bytes(out)
+
+
+def decode_both_ways(cls: type[Message], version: int, data: bytes) -> None:
+    """Fails unless both codecs say the same of the bytes, and soon."""
+    start = time.monotonic()
+    try:
+        generated = decode_message(cls, data, version)
+    except MalformedMessageError:
+        with pytest.raises(MalformedMessageError):
+            interpret(cls, memoryview(data), version)
+    else:
+        walked = interpret(cls, memoryview(data), version)
+        assert encode_message(walked, version) == encode_message(generated, version)
+    assert time.monotonic() - start < ROUND_LIMIT_S, f"slow: {data.hex()}"
+
+
+@pytest.mark.timeout(SECONDS + 120)
+def test_mutated_messages_are_read_alike_or_refused_by_both_codecs() -> None:
+    until = time.monotonic() + SECONDS
+    chosen = random.SystemRandom()
+    while True:
+        number = int(SEED) if SEED else chosen.getrandbits(32)
+        rng = random.Random(number)
+        cls, version = rng.choice(CASES)
+        originals = samples(cls, version, number)
+        for _ in range(MUTATIONS_PER_MESSAGE):
+            data = mutated(rng.choice(originals), rng)
+            try:
+                decode_both_ways(cls, version, data)
+            except BaseException as error:
+                name = case_name((cls, version))
+                error.add_note(f"{name} {data.hex()}; reproduce: ESKER_SOAK_SEED={number}")
+                raise
+        if SEED or time.monotonic() > until:
+            return

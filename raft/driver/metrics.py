@@ -17,7 +17,7 @@ import contextlib
 import json
 import time
 from collections.abc import Iterator
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -48,15 +48,31 @@ class _Healthy(Protocol):
     def __call__(self) -> Health: ...
 
 
-class _Window:
-    """A group's counters at the last look."""
+class _Window(NamedTuple):
+    """A group's counters at one look."""
 
-    def __init__(self) -> None:
-        self.at = time.monotonic()
-        self.appended = 0
-        self.fetched = 0
-        self.committed = 0
-        self.busy_s = 0.0
+    at: float
+    appended: int
+    fetched: int
+    committed: int | None  # the high watermark; None while it is unknown
+    busy_s: float
+
+    @classmethod
+    def of(cls, driver: GroupDriver) -> _Window:
+        counters = driver.counters
+        return cls(
+            time.monotonic(),
+            counters.appended_records,
+            counters.fetched_records,
+            driver.quorum.log.high_watermark,
+            counters.busy_s,
+        )
+
+    def committed_since(self, before: _Window) -> int:
+        """Nothing, where the watermark just became known: that was committed long before."""
+        if self.committed is None or before.committed is None:
+            return 0
+        return self.committed - before.committed
 
 
 class QuorumCollector:
@@ -91,13 +107,13 @@ class QuorumCollector:
 
     def _of_group(self, driver: GroupDriver) -> dict[str, float]:
         quorum, counters = driver.quorum, driver.counters
-        window = self._windows.setdefault(driver.name, _Window())
-        now = time.monotonic()
-        elapsed = max(now - window.at, 0.001)
+        now = _Window.of(driver)
+        window = self._windows.get(driver.name, now)  # the first look has no rates
+        self._windows[driver.name] = now
+        elapsed = max(now.at - window.at, 0.001)
         latencies = counters.commit_latencies_ms
         voted = quorum.election_state.voted
         high_watermark = quorum.log.high_watermark
-        committed = high_watermark or 0
         values: dict[str, float] = {
             "current_leader": wire_node(quorum.leader_id),
             "current_epoch": quorum.epoch,
@@ -110,16 +126,13 @@ class QuorumCollector:
             "election_latency_avg": (
                 counters.election_latency_ms / counters.elections if counters.elections else 0.0
             ),
-            "append_records_rate": (counters.appended_records - window.appended) / elapsed,
-            "fetch_records_rate": (counters.fetched_records - window.fetched) / elapsed,
-            "commit_rate": (committed - window.committed) / elapsed,
-            "poll_idle_ratio_avg": max(0.0, 1 - (counters.busy_s - window.busy_s) / elapsed),
+            "append_records_rate": (now.appended - window.appended) / elapsed,
+            "fetch_records_rate": (now.fetched - window.fetched) / elapsed,
+            "commit_rate": now.committed_since(window) / elapsed,
+            "poll_idle_ratio_avg": max(0.0, 1 - (now.busy_s - window.busy_s) / elapsed),
             "number_of_voters": len(quorum.voters),
             "peer_faults": counters.peer_faults,
         }
-        window.at, window.appended = now, counters.appended_records
-        window.fetched, window.committed = counters.fetched_records, committed
-        window.busy_s = counters.busy_s
         latencies.clear()
         return values
 

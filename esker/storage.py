@@ -15,9 +15,9 @@ from uuid import UUID
 
 from esker.bootstrap import bootstrap_records, write_bootstrap
 from esker.config import ControllerConfig
-from raft.driver.registry import mark_rejoin
+from raft.driver.registry import REJOIN_FILE, mark_rejoin
 from raft.segments.errors import CorruptFileError
-from raft.segments.files import FileSystem, RealFileSystem
+from raft.segments.files import TEMPORARY_SUFFIX, FileSystem, RealFileSystem
 from raft.segments.properties import (
     META_PROPERTIES_FILE,
     MetaProperties,
@@ -64,7 +64,7 @@ def format_storage(
             f"cluster id {error}; make one with `esker storage random-uuid`, the same for all nodes"
         ) from None
     if files.exists(config.log_dir):
-        _refuse_used(files, config.log_dir)
+        _refuse_used(files, config.log_dir, rejoin=rejoin)
     files.make_directory(config.log_dir)
     if rejoin:
         mark_rejoin(files, config.log_dir)
@@ -76,14 +76,17 @@ def format_storage(
     return Formatted(log_dir=config.log_dir, cluster_id=cluster_id, directory_id=meta.directory_id)
 
 
-def _refuse_used(files: FileSystem, log_dir: Path) -> None:
+def _refuse_used(files: FileSystem, log_dir: Path, *, rejoin: bool) -> None:
+    """Raises StorageError unless `log_dir` holds at most what a format like this one began."""
     found = files.listdir(log_dir)
     if META_PROPERTIES_FILE in found:
         raise StorageError(f"{log_dir} is formatted already; nothing was changed")
-    leftovers = [name for name in found if name != "lost+found" and name != BOOTSTRAP_NAME]
+    ours = (BOOTSTRAP_NAME, META_PROPERTIES_FILE, *([REJOIN_FILE] if rejoin else []))
+    expected = {"lost+found", *ours, *(name + TEMPORARY_SUFFIX for name in ours)}
+    leftovers = sorted(set(found) - expected)
     if leftovers:
         raise StorageError(
-            f"{log_dir} is not empty ({', '.join(sorted(leftovers)[:3])}): name a directory of "
+            f"{log_dir} is not empty ({', '.join(leftovers[:3])}): name a directory of "
             "this node's own"
         )
 

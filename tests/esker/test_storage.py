@@ -1,5 +1,7 @@
 """`esker storage`: the only thing that makes a log directory."""
 
+import contextlib
+import random
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from esker.config import ControllerConfig, parse_config
 from esker.storage import StorageError, format_storage, open_storage
 from raft.driver.registry import REJOIN_FILE
 from records.metadata import FeatureLevelRecord, PartitionRecord, TopicRecord
+from tests.simulation.disk import PowerLoss, SimulatedDisk
 
 CLUSTER_ID = "QFqbzYkRRZ-Rf2EQpZ0lNQ"
 
@@ -81,6 +84,29 @@ def test_rejoin_leaves_a_mark(tmp_path):
     config = config_in(tmp_path / "a")
     format_storage(config, CLUSTER_ID, rejoin=True)
     assert (tmp_path / "a" / REJOIN_FILE).exists()
+
+
+@pytest.mark.parametrize("rejoin", [False, True])
+@pytest.mark.parametrize("steps", range(12))
+def test_a_format_that_lost_power_can_be_repeated(steps, rejoin):
+    config = config_in(Path("/data"))
+    disk = SimulatedDisk()
+    disk.power_loss_at = disk.steps + steps
+    with contextlib.suppress(PowerLoss):
+        format_storage(config, CLUSTER_ID, rejoin=rejoin, files=disk)
+    disk.crash(random.Random(steps))
+    with contextlib.suppress(StorageError):  # formatted already
+        format_storage(config, CLUSTER_ID, rejoin=rejoin, files=disk)
+    meta, _ = open_storage(config, disk)
+    assert meta.cluster_id == CLUSTER_ID
+    assert disk.exists(config.log_dir / REJOIN_FILE) == rejoin
+
+
+def test_a_rejoin_that_lost_power_is_not_followed_by_a_plain_format(tmp_path):
+    """It would give a node that may have voted its votes back."""
+    (tmp_path / REJOIN_FILE).touch()
+    with pytest.raises(StorageError, match=REJOIN_FILE):
+        format_storage(config_in(tmp_path), CLUSTER_ID)
 
 
 def test_start_never_formats_and_another_nodes_directory_is_refused(tmp_path):

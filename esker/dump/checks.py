@@ -58,7 +58,7 @@ def verify(
                 expected = base_offset_of(path)
                 tail = None
                 if not (deep or allow_gaps) and expected is not None:
-                    tail = _skim(file, Offset(expected), tally, progress)
+                    tail = _skim(file, expected, tally, progress)
                 batches = iter_file_batches(file, path, position=tail.position if tail else 0)
                 in_order = check_segment_order(
                     path,

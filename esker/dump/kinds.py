@@ -6,11 +6,11 @@ and of a checkpoint begin alike.
 
 from __future__ import annotations
 
-import re
 from enum import Enum
 from pathlib import Path
 from typing import Final
 
+from raft.segments import segment
 from raft.segments.epochs import EPOCHS_FILE
 from raft.segments.properties import (
     META_PROPERTIES_FILE,
@@ -18,6 +18,8 @@ from raft.segments.properties import (
     QUORUM_STATE_FILE,
 )
 from raft.segments.recovery_point import RECOVERY_POINT_FILE
+from raft.segments.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
+from records.types import Offset
 
 
 class Kind(Enum):
@@ -46,13 +48,12 @@ _BY_NAME: Final = {
     RECOVERY_POINT_FILE: Kind.RECOVERY_POINT,
 }
 _BY_SUFFIX: Final = {
-    ".log": Kind.SEGMENT,
+    LOG_SUFFIX: Kind.SEGMENT,
     ".checkpoint": Kind.CHECKPOINT,
-    ".index": Kind.OFFSET_INDEX,
-    ".timeindex": Kind.TIME_INDEX,
+    INDEX_SUFFIX: Kind.OFFSET_INDEX,
+    TIME_INDEX_SUFFIX: Kind.TIME_INDEX,
 }
 _UNFINISHED: Final = (".deleted", ".part", ".tmp")
-_BASE_OFFSET: Final = re.compile(r"(\d{20})\.(?:log|index|timeindex)(?:\.deleted)?", re.ASCII)
 READABLE: Final = "segments (.log), checkpoints (.checkpoint), .index, .timeindex, " + ", ".join(
     _BY_NAME
 )
@@ -80,7 +81,11 @@ def kind_of(path: Path) -> Kind:
     raise UnknownKindError(f"{path}: not a file that dump-log can read; it reads {READABLE}")
 
 
-def base_offset_of(path: Path) -> int | None:
+def base_offset_of(path: Path) -> Offset | None:
     """The base offset in the name of a segment or index; None where there is none."""
-    match = _BASE_OFFSET.fullmatch(path.name)
-    return int(match[1]) if match else None
+    name = path.name.removesuffix(".deleted")
+    for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+        offset = segment.base_offset_of(name, suffix)
+        if offset is not None:
+            return offset
+    return None

@@ -8,20 +8,9 @@ from uuid import UUID
 
 import pytest
 
-from records import control, metadata
 from records.codec import decode_message, encode_message, encode_parts
-from records.codegen import read_uvarint, uvarint
-from records.errors import MalformedMessageError, UnsupportedVersionError
-from records.frame import (
-    decode_control_record,
-    decode_record,
-    encode_control_record,
-    encode_record,
-    lowest_version,
-    read_frame,
-)
-from records.metadata import FeatureLevelRecord, PartitionRecord, TopicRecord
-from records.rpc.fetch import FetchRequest, FetchSnapshotResponse
+from records.errors import MalformedMessageError
+from records.metadata import TopicRecord
 from records.rpc.produce import ProduceRequest
 from records.schema import Message
 from records.speller import spell
@@ -41,7 +30,6 @@ from records.wire import (
     UInt16,
     UInt32,
     Uuid,
-    Versions,
     between,
     nullable,
     since,
@@ -329,167 +317,3 @@ class Nests(Message, key=2, versions="0", flexible="0+"):
 def test_an_array_of_null_structures_is_not_too_short() -> None:
     nests = Nests(items=(Nest(), Nest(), Nest()))
     assert decode_message(Nests, encode_message(nests, 0), 0) == nests
-
-
-# --- frames ------------------------------------------------------------------------------------
-
-
-def test_a_record_is_written_at_the_lowest_version_that_loses_nothing() -> None:
-    record = PartitionRecord(
-        topic_id=ZERO_UUID, replicas=(), isr=(), removing_replicas=(), adding_replicas=()
-    )
-    assert lowest_version(record) == 0
-    plain = {field.name: getattr(record, field.name) for field in record.schema().fields}
-    for changed, version in [
-        ({"leader_recovery_state": 1}, 0),
-        ({"directories": (UUID(int=5),)}, 1),
-        ({"last_known_elr": ()}, 2),
-        ({"start_offset": 0}, 3),
-    ]:
-        changed_record = PartitionRecord(**{**plain, **changed})
-        assert lowest_version(changed_record) == version
-        assert read_frame(encode_record(changed_record))[:2] == (3, version)
-        assert decode_record(encode_record(changed_record)) == changed_record
-
-
-@pytest.mark.parametrize(
-    ("value", "reason"),
-    [
-        ("", "frame version at byte 0: not an unsigned varint"),
-        ("00", "frame version at byte 0: 0, expected 1"),
-        ("02", "frame version at byte 0: 2, expected 1"),
-        ("01", "type at byte 1: not an unsigned varint"),
-        ("01 8080 02", "type at byte .*: 32768 is out of range"),
-        ("01 02", "version at byte 2: not an unsigned varint"),
-        ("01 02 ffffffffff", "version at byte 2: not an unsigned varint"),
-        ("01 02 00", "TopicRecord v0, name at byte 0"),
-    ],
-)
-def test_a_frame_that_upstream_would_not_write_is_refused(value: str, reason: str) -> None:
-    with pytest.raises(MalformedMessageError, match=reason):
-        decode_record(bytes.fromhex(value))
-
-
-def test_a_record_without_a_value_is_malformed() -> None:
-    with pytest.raises(MalformedMessageError, match="null"):
-        decode_record(None)
-    with pytest.raises(MalformedMessageError, match="null"):
-        decode_control_record(None, b"\0\0\0")
-    with pytest.raises(MalformedMessageError, match="null"):
-        decode_control_record(b"\0\0\0\4", None)
-
-
-def test_a_control_record_says_the_version_it_is_written_in() -> None:
-    change = control.LeaderChangeMessage(version=1, leader_id=1, voters=(), granting_voters=())
-    key, value = encode_control_record(change, 1)
-    assert decode_control_record(key, value) == change
-    with pytest.raises(ValueError, match="says version 1, is written at 0"):
-        encode_control_record(change, 0)
-
-
-def test_a_control_record_of_an_unknown_version_is_refused() -> None:
-    with pytest.raises(UnsupportedVersionError):
-        decode_control_record(bytes.fromhex("0000 0004"), bytes.fromhex("0001 00"))
-
-
-def test_every_catalogue_entry_documents_itself() -> None:
-    for module in (metadata, control):
-        for name, value in vars(module).items():
-            if isinstance(value, type) and issubclass(value, Message):
-                assert value.__doc__, name
-
-
-# --- declarations that contradict themselves ---------------------------------------------------
-
-
-class Named(NamedTuple):
-    """What a row may not hold."""
-
-    name: String
-
-
-def test_a_declaration_that_contradicts_itself_is_refused() -> None:
-    class TwoTags(Message):
-        one: Annotated[Int32, tag(0)] = 0
-        two: Annotated[Int32, tag(0)] = 0
-
-    class LateWithoutDefault(Message):
-        late: Annotated[Int32, since(1)]
-
-    class NotAWireType(Message):
-        number: int = 0
-
-    class TwoTypes(Message):
-        either: Int32 | String | None = None
-
-    class TextInARow(Message):
-        rows: Array[Named] = ()
-
-    for cls, reason in [
-        (TwoTags, "a tag is used twice"),
-        (LateWithoutDefault, "needs a default"),
-        (NotAWireType, "not a wire type"),
-        (TwoTypes, "more than one type"),
-        (TextInARow, "numbers and booleans only"),
-    ]:
-        with pytest.raises(TypeError, match=reason):
-            cls.schema()
-
-
-def test_a_message_says_what_it_is() -> None:
-    with pytest.raises(TypeError, match="docstring"):
-        type(Message)("Mute", (Message,), {"__qualname__": "Mute", "__module__": __name__})
-
-
-def test_versions_are_written_as_upstream_writes_them() -> None:
-    assert [repr(Versions.parse(text)) for text in ("3", "1-3", "12+", "none")] == [
-        "3", "1-3", "12+", "none",
-    ]  # fmt: skip
-    assert Versions.parse("1-5") & Versions.parse("3+") == Versions(3, 5)
-    assert repr(Versions.parse("1-2") & Versions.parse("3+")) == "none"
-
-
-def test_messages_are_values() -> None:
-    one, other = (
-        FeatureLevelRecord(name="x", feature_level=1),
-        TopicRecord(name="x", topic_id=ZERO_UUID),
-    )
-    assert one == FeatureLevelRecord(name="x", feature_level=1)
-    assert one != other
-    assert hash(one) == hash(FeatureLevelRecord(name="x", feature_level=1))
-    with pytest.raises(AttributeError):
-        one.name = "y"  # type: ignore[misc]
-    with pytest.raises(TypeError):
-        FeatureLevelRecord("x", 1)  # type: ignore[call-arg,misc]
-    assert FetchRequest.schema().name == "FetchRequest"
-    assert FetchSnapshotResponse.schema().key == 59
-
-
-# --- varints -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("bits", range(33))
-def test_varints_around_every_power_of_two(bits: int) -> None:
-    for value in {
-        max(0, (1 << bits) - 1),
-        min(1 << bits, 2**32 - 1),
-        min((1 << bits) + 1, 2**32 - 1),
-    }:
-        encoded = uvarint(value)
-        assert len(encoded) == max(1, (value.bit_length() + 6) // 7)
-        assert read_uvarint(b"\xff" + encoded + b"\xff", 1) == (value, 1 + len(encoded))
-
-
-@pytest.mark.parametrize("encoded", ["ffffffff10", "ffffffffff01", "8080808080"])
-def test_a_varint_of_more_than_32_bits_is_refused(encoded: str) -> None:
-    with pytest.raises(ValueError, match="32 bits"):
-        read_uvarint(bytes.fromhex(encoded), 0)
-
-
-def test_a_message_shows_its_fields_and_unknown_tags_only_if_there_are_any() -> None:
-    record = FeatureLevelRecord(name="x", feature_level=7)
-    assert repr(record) == "FeatureLevelRecord(name='x', feature_level=7)"
-    tagged = FeatureLevelRecord(name="x", feature_level=7, unknown_tagged_fields=((9, b"y"),))
-    assert repr(tagged).endswith("feature_level=7, unknown_tagged_fields=((9, b'y'),))")
-    voter = control.VotersRecord.Voter.Endpoint(name="n", host="h", port=1)
-    assert repr(voter) == "VotersRecord.Voter.Endpoint(name='n', host='h', port=1)"

@@ -1,0 +1,97 @@
+"""The frame of a metadata record, the key of a control record, and the varints in both."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from records import control
+from records.codegen import read_uvarint, uvarint
+from records.errors import MalformedMessageError, UnsupportedVersionError
+from records.frame import (
+    decode_control_record,
+    decode_record,
+    encode_control_record,
+    encode_record,
+    lowest_version,
+    read_frame,
+)
+from records.metadata import PartitionRecord
+from records.types import ZERO_UUID
+
+
+def test_a_record_is_written_at_the_lowest_version_that_loses_nothing() -> None:
+    record = PartitionRecord(
+        topic_id=ZERO_UUID, replicas=(), isr=(), removing_replicas=(), adding_replicas=()
+    )
+    assert lowest_version(record) == 0
+    plain = {field.name: getattr(record, field.name) for field in record.schema().fields}
+    for changed, version in [
+        ({"leader_recovery_state": 1}, 0),
+        ({"directories": (UUID(int=5),)}, 1),
+        ({"last_known_elr": ()}, 2),
+        ({"start_offset": 0}, 3),
+    ]:
+        changed_record = PartitionRecord(**{**plain, **changed})
+        assert lowest_version(changed_record) == version
+        assert read_frame(encode_record(changed_record))[:2] == (3, version)
+        assert decode_record(encode_record(changed_record)) == changed_record
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("", "frame version at byte 0: not an unsigned varint"),
+        ("00", "frame version at byte 0: 0, expected 1"),
+        ("02", "frame version at byte 0: 2, expected 1"),
+        ("01", "type at byte 1: not an unsigned varint"),
+        ("01 8080 02", "type at byte .*: 32768 is out of range"),
+        ("01 02", "version at byte 2: not an unsigned varint"),
+        ("01 02 ffffffffff", "version at byte 2: not an unsigned varint"),
+        ("01 02 00", "TopicRecord v0, name at byte 0"),
+    ],
+)
+def test_a_frame_that_upstream_would_not_write_is_refused(value: str, reason: str) -> None:
+    with pytest.raises(MalformedMessageError, match=reason):
+        decode_record(bytes.fromhex(value))
+
+
+def test_a_record_without_a_value_is_malformed() -> None:
+    with pytest.raises(MalformedMessageError, match="null"):
+        decode_record(None)
+    with pytest.raises(MalformedMessageError, match="null"):
+        decode_control_record(None, b"\0\0\0")
+    with pytest.raises(MalformedMessageError, match="null"):
+        decode_control_record(b"\0\0\0\4", None)
+
+
+def test_a_control_record_says_the_version_it_is_written_in() -> None:
+    change = control.LeaderChangeMessage(version=1, leader_id=1, voters=(), granting_voters=())
+    key, value = encode_control_record(change, 1)
+    assert decode_control_record(key, value) == change
+    with pytest.raises(ValueError, match="says version 1, is written at 0"):
+        encode_control_record(change, 0)
+
+
+def test_a_control_record_of_an_unknown_version_is_refused() -> None:
+    with pytest.raises(UnsupportedVersionError):
+        decode_control_record(bytes.fromhex("0000 0004"), bytes.fromhex("0001 00"))
+
+
+@pytest.mark.parametrize("bits", range(33))
+def test_varints_around_every_power_of_two(bits: int) -> None:
+    for value in {
+        max(0, (1 << bits) - 1),
+        min(1 << bits, 2**32 - 1),
+        min((1 << bits) + 1, 2**32 - 1),
+    }:
+        encoded = uvarint(value)
+        assert len(encoded) == max(1, (value.bit_length() + 6) // 7)
+        assert read_uvarint(b"\xff" + encoded + b"\xff", 1) == (value, 1 + len(encoded))
+
+
+@pytest.mark.parametrize("encoded", ["ffffffff10", "ffffffffff01", "8080808080"])
+def test_a_varint_of_more_than_32_bits_is_refused(encoded: str) -> None:
+    with pytest.raises(ValueError, match="32 bits"):
+        read_uvarint(bytes.fromhex(encoded), 0)

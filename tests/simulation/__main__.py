@@ -108,14 +108,12 @@ def hunt(first_seed: int, limit: int) -> int:
     for mutant in MUTANTS:
         began = time.monotonic()
         for tried, seed in enumerate(range(first_seed, first_seed + limit), 1):
-            cluster = Cluster(mutant.suited(draw(seed)), mutant.production)
             try:
-                cluster.run_storm()
+                mutant.run(seed, mutant.production)
             except AssertionError as error:
                 print(
-                    f"{mutant.name}: killed by seed {seed:#x}, the {tried}., after"
-                    f" {cluster.world.events} events, {time.monotonic() - began:.1f} s in all:"
-                    f" {str(error)[:100]}",
+                    f"{mutant.name}: killed by seed {seed:#x}, the {tried}. tried,"
+                    f" {time.monotonic() - began:.1f} s in all: {str(error)[:100]}",
                     flush=True,
                 )
                 break

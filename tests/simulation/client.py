@@ -92,7 +92,8 @@ class Client:
         batches, records = [], []
         for number in range(1 if random.random() < 0.8 else 2):
             count = 1 if random.random() < 0.7 else random.randrange(2, 5)
-            values = [f"{token}/{number}/{i}".encode() for i in range(count)]
+            padding = bytes(random.randrange(500)) if random.random() < 0.1 else b""
+            values = [b"%d/%d/%d" % (token, number, i) + padding for i in range(count)]
             data = build_value_batch(values, base_offset=0, leader_epoch=0, timestamp=0)
             batches.append(NewBatch(count, len(data), data))
             records.append(bytes(data[HEADER_BYTES:]))

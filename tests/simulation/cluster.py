@@ -79,6 +79,7 @@ class Cluster:
             production.process,
             self._died,
             plan.ambush_one_in,
+            plan.ambush_within,
             tuple(effect for effect in RARE if plan.ambush_on in effect.__name__),
             lambda: self.healed,
         )

@@ -107,6 +107,7 @@ class Shared(NamedTuple):
     process_class: type[Process]
     died: Callable[[Machine], None]
     ambush_one_in: int
+    ambush_within: int
     ambushed: tuple[type[Effect], ...]
     over: Callable[[], bool]  # the storm: nobody dies by chance any more
 
@@ -462,7 +463,7 @@ class Process:
         """Something rare was done: a good moment to die, or soon after."""
         random = self.machine.random
         if random.random() * one_in < 1:
-            after = random.randrange(6)
+            after = random.randrange(self.shared.ambush_within)
             if random.random() < 0.5:
                 self.machine.killed_after = after
             else:

@@ -43,6 +43,7 @@ class Plan:
     network: NetworkProfile = field(default_factory=NetworkProfile)
     flush_us: tuple[int, int] = (100, 400)  # least, spread
     segment_bytes: int = 1 << 20
+    ambush_within: int = 6  # effects: how soon
     ambush_on: str = ""  # the one rare effect to ambush, by name; else all of `node.RARE`
     ambush_one_in: int = 0  # a process dies soon after this share of rare effects
     wire: bool = False  # messages travel as Kafka's bytes

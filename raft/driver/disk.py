@@ -5,8 +5,9 @@ never delays another's heartbeats. Work is done in the order submitted; its resu
 call on the loop. An exception is fatal to the node: after a failed flush nothing is known any more
 of what the disk holds.
 
-What a hop costs is the price of one commit alone: a thread that waits on a `SimpleQueue` and
-answers with `call_soon_threadsafe` takes about a third of an executor's 110 µs here.
+What a hop costs is part of the price of one commit alone: a thread that waits on a `SimpleQueue`
+and answers with `call_soon_threadsafe` takes 50 µs there and back, an executor 70, where an
+fdatasync takes 150.
 """
 
 from __future__ import annotations

@@ -74,6 +74,7 @@ class DiskWork:
         self._closed = False
         self._flushing = False
         self._flush_due = False
+        self._flush_after_step = False
         self._recording: asyncio.TimerHandle | None = None
         self._persisting = False
         self._persist_next: PersistElectionState | None = None
@@ -121,7 +122,7 @@ class DiskWork:
         self._storage.append(data, base_offset, end_offset, keep=ours)
         if not ours:
             self._counters.fetched_records += end_offset - base_offset
-        self._appended(effect.generation, end_offset - base_offset)
+        self._appended(effect.generation, end_offset - base_offset, ours=ours)
 
     def append_leader_change(self, effect: AppendLeaderChange) -> None:
         """Write the first record of our epoch."""
@@ -138,15 +139,33 @@ class DiskWork:
             timestamp=time.time_ns() // 1_000_000,
         )
         self._storage.append(data, effect.base_offset, Offset(effect.base_offset + 1), keep=True)
-        self._appended(effect.generation, 1)
+        self._appended(effect.generation, 1, ours=True)
 
-    def _appended(self, generation: int, record_count: int) -> None:
+    def _appended(self, generation: int, record_count: int, *, ours: bool) -> None:
+        """Flush soon: a follower now, a leader once its followers have been sent the records.
+
+        Waking a thread takes as long as sending to both, and their flushes are what a commit waits
+        for: so they are to begin first.
+        """
         self._generation = generation
         self._counters.appended_records += record_count
         self._on_appended()
         if self._flushing:
             self._flush_due = True
+        elif ours:
+            self._flush_due = True
+            self._flush_after_step = True
         else:
+            self._flush()
+
+    def after_step(self) -> None:
+        """The step's answers are on their way: they leave before what is called soon now."""
+        if self._flush_after_step:
+            self._flush_after_step = False
+            self._loop.call_soon(self._flush_if_due)
+
+    def _flush_if_due(self) -> None:
+        if self._flush_due and not self._flushing and not self._closed:
             self._flush()
 
     def _flush(self) -> None:
@@ -158,7 +177,7 @@ class DiskWork:
         def done(end_offset: Offset) -> None:
             self._flushing = False
             self._post(AppendDurable(end_offset, generation))
-            if self._flush_due and not self._flushing:
+            if self._flush_due and not self._flushing and not self._flush_after_step:
                 self._flush()
             elif self._recording is None and not self._closed:
                 self._recording = self._loop.call_later(RECORD_AFTER_S, self._record)

@@ -206,6 +206,16 @@ class GroupDriver:
         """The end of the log, committed or not."""
         return self.quorum.log.end_offset
 
+    @property
+    def stopped(self) -> bool:
+        """Has it ended, or failed? Then its log is not to be read any more."""
+        return self._stopped
+
+    def fail(self, error: BaseException) -> None:
+        """Something fatal happened to who follows this group: the node cannot go on."""
+        self._stopped = True
+        self._on_fatal(error)
+
     def start(self) -> None:
         """Begin to live. `links` must be set."""
         assert self.links is not None, f"{self.name} has no links"
@@ -322,9 +332,9 @@ class GroupDriver:
                 effects.extend(step(self._events.popleft(), now_ms))
                 self._carry_out()
         except BaseException as error:
-            self._stopped = True
-            self._on_fatal(error)
+            self.fail(error)
         self._stepping = False
+        self.disk.after_step()
         self.counters.busy_s += time.perf_counter() - began
 
     def _carry_out(self) -> None:

@@ -42,7 +42,8 @@ from records.types import Epoch, Offset, OffsetAndEpoch
 
 log = logging.getLogger("raft.driver")
 
-READ_BYTES: Final = 1024 * 1024
+READ_BYTES: Final = 64 * 1024  # decoded between two looks at the clock
+SLICE_S: Final = 0.005
 
 
 class Directory:
@@ -76,24 +77,57 @@ class Directory:
         self._started: dict[UUID, list[Group]] = {}
         self._transaction: list[MetadataRecord] | None = None
         self._empty = True  # no record but control records was ever committed
+        self._target = self.applied_offset  # apply up to here (exclusive)
+        self._applying = False  # a slice is due
+        self._leading: Epoch | None = None
+        self._active = False  # leading, and everything before our epoch is applied
         self._idle_timer: asyncio.TimerHandle | None = None
         self._idle_end_offset = Offset(-1)
 
     # --- watching -----------------------------------------------------------------------------
 
     def committed(self, high_watermark: Offset) -> None:
-        """Apply what is committed now."""
-        while self.applied_offset < high_watermark:
-            found = self._group.storage.read(self.applied_offset, high_watermark, READ_BYTES)
+        """Apply what is committed now, in slices: a long log must not hold up other groups."""
+        self._target = high_watermark
+        if not self._applying:
+            self._apply_slice()
+
+    def _apply_slice(self) -> None:
+        """A few milliseconds' worth; the rest in the next turn of the loop."""
+        until = time.monotonic() + SLICE_S
+        while self.applied_offset < self._target:
+            found = self._group.storage.read(self.applied_offset, self._target, READ_BYTES)
             if found is None:
                 break
             for batch in found.batches:
                 self._apply_batch(batch)
                 self.applied_offset = batch.header.end_offset
+            if time.monotonic() >= until:
+                self._applying = True
+                asyncio.get_running_loop().call_soon(self._go_on)
+                return
+        self._applying = False
         self._on_applied(self.applied_offset)
+        if self._leading is not None and not self._active:
+            self._activate(self._leading)
+
+    def _go_on(self) -> None:
+        if self._group.stopped:
+            return
+        try:
+            self._apply_slice()
+        except BaseException as error:
+            self._group.fail(error)
 
     def lead(self, epoch: Epoch) -> None:
+        """Begin to write, once everything before this epoch is applied."""
+        self._leading = epoch
+        if not self._applying:
+            self._activate(epoch)
+
+    def _activate(self, epoch: Epoch) -> None:
         """Begin an empty log, and keep an idle one alive."""
+        self._active = True
         if self._empty and self._bootstrap:
             self._write_bootstrap(epoch)
         if self._max_idle_interval_ms:
@@ -101,6 +135,7 @@ class Directory:
 
     def step_down(self, epoch: Epoch) -> None:  # noqa: ARG002 (a Watcher's)
         """Write nothing more."""
+        self._leading, self._active = None, False
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None

@@ -32,11 +32,11 @@ class NemesisCluster(Cluster):
 
     node_main = "tests.nemesis.node_main"
 
-    def __init__(self, directory: Path, *, flush: bool = True) -> None:
+    def __init__(self, directory: Path, *, flush: bool = True, log: dict | None = None) -> None:
         directory.mkdir(exist_ok=True)
         self.links: Links | None = None
         self.flush = flush
-        super().__init__(directory, quorum=QUICK)
+        super().__init__(directory, quorum=QUICK, log=log)
 
     def log_dir(self, node: int) -> Path:
         """One directory down, so that a disk can be mounted above it."""

@@ -21,6 +21,7 @@ from tests.nemesis.proxy import Links
 from tests.nemesis.workload import LogClient, Workload
 
 SLOW_BYTES_PER_S = 4_000
+CALM = 100  # commits between two faults, and under those that must not stop them
 
 
 class Nemesis:
@@ -38,8 +39,8 @@ class Nemesis:
 
     def run(self, faults: Sequence[str]) -> None:
         """Each of these faults, healed before the next begins."""
-        self.wait_for_progress()
         for name in faults:
+            self.wait_for_progress(CALM)
             began = time.monotonic()
             fault: Callable[[], None] = getattr(self, name)
             self._say(f"{name}, leader is {self._leader}")
@@ -52,9 +53,9 @@ class Nemesis:
             healed = time.monotonic()
             self._say(f"    lasted {ended - began:.2f} s, a commit {healed - ended:.2f} s after")
 
-    def wait_for_progress(self) -> None:
-        """Until a client has been told of a commit that it asked for by now."""
-        before = self._workload.acknowledged + 4  # as many may have been on their way
+    def wait_for_progress(self, commits: int = 1) -> None:
+        """Until clients have been told of so many commits that they asked for by now."""
+        before = self._workload.acknowledged + 3 + commits  # three more may have been on their way
         eventually(
             lambda: self._workload.acknowledged > before,
             "commits go on after a fault", timeout_s=HEALED_WITHIN_S,
@@ -138,7 +139,7 @@ class Nemesis:
     def cut_one_link(self) -> None:
         """Two nodes do not reach each other; the third reaches both. Commits go on."""
         self._links.cut(*self._random.sample(self._cluster.ids, 2))
-        self.wait_for_progress()
+        self.wait_for_progress(CALM)
 
     def slow_follower(self) -> None:
         """One follower's network drips. Commits go on without it."""
@@ -146,7 +147,7 @@ class Nemesis:
         victim = self._random.choice(self._cluster.others(leader))
         self._links.drip(leader, victim, SLOW_BYTES_PER_S)
         self._links.drip(victim, leader, SLOW_BYTES_PER_S)
-        self.wait_for_progress()
+        self.wait_for_progress(CALM)
 
     # --- disks --------------------------------------------------------------------------------
 

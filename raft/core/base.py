@@ -115,6 +115,7 @@ class QuorumBase(ABC):
         self.is_voter: bool = self.voters.is_voter(identity)
         self.log = log
         self.recovering = recovering
+        self._asked_around: set[NodeId] = set()  # recovering: who told us its epoch since we began
         self.shutting_down = False
         self._random = random
         self._effects: list[Effect] = []

@@ -58,6 +58,7 @@ class Following(Voting):
         self._set(Timer.FETCH, self._now_ms + self.config.fetch_timeout_ms)
         if isinstance(self.role, Follower):  # whatever it said before, now it leads: ask at once
             self._retry_at.pop((self.role.leader_id, FetchRequest), None)
+            self._retry_at.pop((self.role.leader_id, DescribeQuorumRequest), None)
 
     def _leave_follower(self) -> None:
         snapshot_id = self._following.fetching_snapshot
@@ -338,6 +339,23 @@ class Following(Voting):
 
     # -- a lost disk ---------------------------------------------------------------------------
 
+    def _knows_the_epoch(self) -> bool:
+        """Recovering: have enough voters told us their epoch? We are in the newest of them.
+
+        Our former self may have voted in an epoch, or helped to commit in it, that a deposed leader
+        has not heard of. Were we to follow that one, it would commit with us what contradicts it.
+        But whoever commits or is elected has a majority; of so many others, one is in it.
+        """
+        needed = len(self.voters) - self.voters.majority + 1
+        return not self.recovering or len(self._asked_around) >= needed
+
+    def _pump_asking_around(self) -> None:
+        """Ask, by a question that acknowledges nothing: a Fetch would."""
+        for peer in self.voters:
+            unasked = peer != self.node_id and peer not in self._asked_around
+            if unasked and self._may_send(peer, DescribeQuorumRequest):
+                self._send(peer, DescribeQuorumRequest())
+
     def _on_describe_response(self, peer: NodeId, response: DescribeQuorumResponse) -> None:
         """Recovering: learn how far the leader's log reached when we had begun to fetch from it.
 
@@ -345,8 +363,14 @@ class Following(Voting):
         commit, lies below that. (Once per leader: the goal must not run away under load.)
         """
         self._learn(peer, response.epoch, response.leader_id)
+        if response.error in (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER):
+            self._asked_around.add(peer)
+        else:
+            self._retry_later(peer, DescribeQuorumRequest)
         role = self.role
         if not (isinstance(role, Follower) and role.leader_id == peer):
+            return
+        if not self._following.hears_leader:
             return
         ends = [state.log_end_offset for state in response.voters if state.key.id == peer]
         if response.error is not ErrorCode.NONE or not ends or ends[0] is None:

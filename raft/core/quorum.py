@@ -242,6 +242,9 @@ class Quorum(Leading):
         """Send what the role wants sent and may be sent now."""
         self._pump_due = False
         role = self.role
+        if not self._knows_the_epoch():
+            self._pump_asking_around()
+            return
         match role:
             case Follower(leader_id=leader_id):
                 self._pump_fetch(leader_id)

@@ -117,6 +117,13 @@ class LeadsWithoutAMajority(Quorum):
         """Nothing."""
 
 
+class FollowsBeforeItAskedAround(Quorum):
+    """A voter that lost its disk follows the first leader it meets, deposed or not."""
+
+    def _knows_the_epoch(self) -> bool:
+        return True
+
+
 MUTANTS: Final[dict[type[Quorum], str]] = {
     SkipsTheVotesPersist: "vote_durable",
     LeaderIdAfterTheFirstAppend: "leader_durable",
@@ -131,5 +138,6 @@ MUTANTS: Final[dict[type[Quorum], str]] = {
     ReadsWithoutTheRound: "reads",
     ForgetsTheEpochInAnAcknowledgement: "old_epoch",
     LeadsWithoutAMajority: "check_quorum",
+    FollowsBeforeItAskedAround: "recovering_stale_leader",
 }
 """Each mutant, and the transcript that pins the rule it breaks."""

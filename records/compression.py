@@ -111,24 +111,34 @@ _GZIP_WBITS: Final = 31  # 15 bits of window, + 16 for the gzip header and trail
 _ZSTD_LEVEL: Final = 3  # Kafka's default (`compression.zstd.level`)
 
 
+_GZIP_WINDOW_BYTES: Final = 16 * 1024
+
+
 def _decompress_gzip(data: Buffer, limit_bytes: int) -> bytes:
+    """Each member is fed in windows that double: zlib copies what is left of the one it ends in, so
+    that thousands of tiny members, given the whole at once, would cost their number squared."""
     parts: list[bytes] = []
     room = limit_bytes
-    rest: Buffer = data
-    while len(rest):
+    view = memoryview(data)
+    position = 0
+    while position < len(view):
         member = zlib.decompressobj(wbits=_GZIP_WBITS)
-        try:
-            part = member.decompress(rest, room + 1)
-        except zlib.error as error:
-            raise CorruptCompressionError(codec="gzip", reason=str(error)) from None
-        if len(part) > room:
-            raise DecompressedTooLargeError(codec="gzip", limit_bytes=limit_bytes)
-        if not member.eof:
-            raise CorruptCompressionError(codec="gzip", reason="ends inside a member")
-        parts.append(part)
-        room -= len(part)
-        rest = member.unused_data
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+        window_bytes = _GZIP_WINDOW_BYTES
+        while not member.eof:
+            window = view[position : position + window_bytes]
+            if not window:
+                raise CorruptCompressionError(codec="gzip", reason="ends inside a member")
+            try:
+                part = member.decompress(window, room + 1)
+            except zlib.error as error:
+                raise CorruptCompressionError(codec="gzip", reason=str(error)) from None
+            if len(part) > room:
+                raise DecompressedTooLargeError(codec="gzip", limit_bytes=limit_bytes)
+            parts.append(part)
+            room -= len(part)
+            position += len(window) - len(member.unused_data)
+            window_bytes *= 2
+    return b"".join(parts)
 
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"

@@ -165,6 +165,28 @@ def test_gzip_members_may_follow_each_other():
         decompress(Compression.GZIP, packed + b"junk")
 
 
+def test_tiny_gzip_members_are_not_each_given_all_that_follows(monkeypatch):
+    """zlib copies what a member leaves over: a hostile MiB of them took a second, 100 MiB hours."""
+    fed = []
+
+    class Member:
+        def __init__(self, wbits):
+            self._member = zlib_decompressobj(wbits=wbits)
+
+        def __getattr__(self, name):
+            return getattr(self._member, name)
+
+        def decompress(self, data, max_length):
+            fed.append(len(data))
+            return self._member.decompress(data, max_length)
+
+    zlib_decompressobj = zlib.decompressobj
+    monkeypatch.setattr(zlib, "decompressobj", Member)
+    packed = gzip.compress(b"") * 5000 + gzip.compress(SAMPLE)
+    assert decompress(Compression.GZIP, packed) == SAMPLE
+    assert len(packed) > 6 * max(fed)
+
+
 @pytest.mark.parametrize("tool", ["gzip", "lz4", "zstd"])
 def test_the_format_s_own_tool_agrees(tool):
     """The command line tools link the reference libraries, which cramjam's Rust is not all of."""

@@ -212,8 +212,8 @@ class Cluster:
             for machine in self.machines:
                 if machine.process is not None and machine.process.lead_epoch is not None:
                     return machine
-            return self.machines[fault.other]
-        return self.machines[fault.target]
+            return self.machines[fault.other % len(self.machines)]
+        return self.machines[fault.target % len(self.machines)]  # a plan may have been made smaller
 
     def _strike(self, fault: Fault) -> None:
         machine = self._target(fault)

@@ -226,6 +226,21 @@ class Mutant:
         return Cluster(self.suited(draw(seed)), production).run_storm().events
 
 
+def _short_reigns(plan: Plan) -> Plan:
+    """Leaders die soon after they are elected, with records that few hold: figure 8."""
+    return replace(
+        plan,
+        voters=3,
+        observers=0,
+        clock_ppm=(),
+        election_timeout_ms=500,
+        pause_us=4 * MS,
+        ambush_on="AppendLeaderChange",
+        ambush_one_in=2,
+        ambush_within=60,
+    )
+
+
 def _two_candidates(plan: Plan) -> Plan:
     """Nobody else can win while one of two is away; it dies in the middle of its campaign."""
     return replace(
@@ -280,7 +295,8 @@ MUTANTS: Final = (
     Mutant(
         name="commit a previous epoch's record by counting",
         production=Production(quorum=CommitByCounting),
-        pinned=17,
+        suited=_short_reigns,
+        pinned=14,
     ),
     Mutant(name="ignore divergence", production=Production(quorum=IgnoreDivergence), pinned=34),
     Mutant(

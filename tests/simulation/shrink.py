@@ -37,8 +37,6 @@ def shrink(plan: Plan, fails: Callable[[Plan], bool], *, max_runs: int = MAX_RUN
             size //= 2
     smaller = replace(plan, faults=faults)
     for simple in ({"observers": 0}, {"clock_ppm": ()}, {"wire": False}, {"ambush_one_in": 0}):
-        if "observers" in simple and any(fault.other >= plan.voters for fault in faults):
-            continue
         candidate = replace(smaller, **simple)  # type: ignore[arg-type]
         if candidate != smaller and still(candidate):
             smaller = candidate

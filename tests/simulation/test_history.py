@@ -1,0 +1,194 @@
+"""The checkers of histories reject what must be rejected, and nothing else.
+
+Source: Herlihy and Wing, "Linearizability" (1990).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.simulation.history import (
+    NEVER,
+    LogAppend,
+    LogRead,
+    NotLinearizable,
+    Operation,
+    check_log,
+    linearizable,
+)
+
+GOOD: Final = {
+    "nothing happened": ([], None),
+    "appends and a read, one after the other": (
+        [LogAppend(0, 1, "a", 0), LogAppend(2, 3, "b", 1), LogRead(4, 5, 2, ("a", "b"))],
+        ["a", "b"],
+    ),
+    "overlapping appends may come in either order": (
+        [LogAppend(0, 9, "a", 1), LogAppend(1, 8, "b", 0)],
+        ["b", "a"],
+    ),
+    "a read that overlaps an append may see it or not": (
+        [LogAppend(0, 9, "a", 0), LogRead(1, 2, 0), LogRead(3, 4, 1), LogRead(5, 6, 1)],
+        ["a"],
+    ),
+    "an append of unknown outcome may have happened": (
+        [LogAppend(0, NEVER, "a", None), LogRead(5, 6, 1, ("a",))],
+        ["a"],
+    ),
+    "an append of unknown outcome may never have happened": (
+        [LogAppend(0, NEVER, "a", None), LogAppend(5, 6, "b", 0)],
+        ["b"],
+    ),
+    "control records take offsets and hold no value": (
+        [LogAppend(0, 1, "a", 1), LogRead(2, 3, 2, (None, "a"))],
+        [None, "a"],
+    ),
+}
+
+BAD: Final = {
+    "an acknowledged append is lost": ([LogAppend(0, 1, "a", 0)], []),
+    "another value is where an acknowledged one was": ([LogAppend(0, 1, "a", 0)], ["b"]),
+    "two appends have one offset": ([LogAppend(0, 1, "a", 0), LogAppend(0, 1, "b", 0)], None),
+    "a value is in the log twice": ([LogAppend(0, 1, "a", 0)], ["a", "a"]),
+    "one value is acknowledged at two offsets": (
+        [LogAppend(0, 1, "a", 0), LogRead(2, 3, 2, ("b", "a"))],
+        None,
+    ),
+    "a later append is put before an earlier one": (
+        [LogAppend(0, 1, "a", 1), LogAppend(2, 3, "b", 0)],
+        ["b", "a"],
+    ),
+    "a read misses what was acknowledged before it began": (
+        [LogAppend(0, 1, "a", 0), LogRead(2, 3, 0)],
+        None,
+    ),
+    "a read sees less than a read before it": ([LogRead(0, 1, 5), LogRead(2, 3, 4)], None),
+    "two readers see different values at one offset": (
+        [LogRead(0, 1, 1, ("a",)), LogRead(0, 1, 1, ("b",))],
+        None,
+    ),
+    "a read sees a value before it is appended": (
+        [LogRead(0, 1, 1, ("a",)), LogAppend(2, 3, "a", 0)],
+        ["a"],
+    ),
+    "an append is put below a length that was read before": (
+        [LogRead(0, 1, 3), LogAppend(2, 3, "a", 1)],
+        None,
+    ),
+    "a read saw more than there is in the end": ([LogRead(0, 1, 2)], ["a"]),
+    "an append of unknown outcome happened twice": (
+        [LogAppend(0, NEVER, "a", None)],
+        ["a", "a"],
+    ),
+    "values are not unique, so nothing can be told": (
+        [LogAppend(0, 1, "a", 0), LogAppend(2, 3, "a", 1)],
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_log_that_lost_nothing_is_linearizable(name: str) -> None:
+    history, final = GOOD[name]
+
+    check_log(history, final=final)
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_log_that_broke_a_promise_is_rejected(name: str) -> None:
+    history, final = BAD[name]
+
+    with pytest.raises(NotLinearizable):
+        check_log(history, final=final)
+
+
+def register(value: object, call: object) -> tuple[object, object]:
+    """A cell with ("w", value), ("r",) and ("cas", expected, value)."""
+    match call:
+        case ("w", new):
+            return new, "ok"
+        case ("cas", expected, new):
+            return (new, True) if value == expected else (value, False)
+        case _:
+            return value, value
+
+
+REGISTER: Final = {
+    "a write is seen": (True, [(0, 1, ("w", 5), "ok"), (2, 3, ("r",), 5)]),
+    "a stale read": (False, [(0, 1, ("w", 5), "ok"), (2, 3, ("r",), 0)]),
+    "a read that overlaps a write sees either": (
+        True,
+        [(0, 9, ("w", 5), "ok"), (1, 2, ("r",), 0), (3, 4, ("r",), 5)],
+    ),
+    "and never the old value after the new one": (
+        False,
+        [(0, 9, ("w", 5), "ok"), (1, 2, ("r",), 5), (3, 4, ("r",), 0)],
+    ),
+    "two writes out of order": (
+        False,
+        [(0, 1, ("w", 1), "ok"), (2, 3, ("w", 2), "ok"), (4, 5, ("r",), 1)],
+    ),
+    "a value from nowhere": (False, [(0, 1, ("r",), 7)]),
+    "a write of unknown outcome may be seen late": (
+        True,
+        [(0, NEVER, ("w", 5), None), (1, 2, ("r",), 0), (3, 4, ("r",), 5)],
+    ),
+    "or never": (True, [(0, NEVER, ("w", 5), None), (1, 2, ("r",), 0)]),
+    "but not before it began": (False, [(0, 1, ("r",), 5), (2, NEVER, ("w", 5), None)]),
+    "two winners of one compare-and-set": (
+        False,
+        [(0, 5, ("cas", 0, 1), True), (0, 5, ("cas", 0, 2), True)],
+    ),
+    "a chain of compare-and-sets": (
+        True,
+        [(0, 5, ("cas", 1, 2), True), (0, 5, ("cas", 0, 1), True), (6, 7, ("r",), 2)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REGISTER)
+def test_a_register_is_judged_by_search(name: str) -> None:
+    expected, operations = REGISTER[name]
+
+    history = [Operation(*operation) for operation in operations]
+
+    assert linearizable(history, initial=0, step=register) is expected
+
+
+def test_an_answer_before_its_question_is_no_history() -> None:
+    with pytest.raises(ValueError, match="before it was invoked"):
+        linearizable([Operation(5, 4, ("r",), 0)], initial=0, step=register)
+
+
+def test_a_history_too_large_to_search_says_so() -> None:
+    crowd = [Operation(0, 100, ("w", i), "ok") for i in range(12)]
+    impossible = [*crowd, Operation(101, 102, ("r",), -1)]
+
+    with pytest.raises(ValueError, match="partition the history"):
+        linearizable(impossible, initial=0, step=register, max_configurations=1000)
+
+
+@given(st.data())
+def test_what_one_register_really_did_is_linearizable(data: st.DataObject) -> None:
+    """Calls take effect at one moment each; widening their times changes nothing about that."""
+    value: object = 0
+    history = []
+    for moment in range(data.draw(st.integers(1, 10))):
+        call = data.draw(
+            st.one_of(
+                st.tuples(st.just("w"), st.integers(0, 3)),
+                st.just(("r",)),
+                st.tuples(st.just("cas"), st.integers(0, 3), st.integers(0, 3)),
+            )
+        )
+        value, answer = register(value, call)
+        before, after = data.draw(st.integers(0, 30)), data.draw(st.integers(0, 30))
+        lost = data.draw(st.booleans()) and data.draw(st.booleans())
+        end = NEVER if lost else 10 * moment + after
+        history.append(Operation(10 * moment - before, end, call, answer))
+
+    assert linearizable(history, initial=0, step=register)

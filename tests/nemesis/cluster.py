@@ -28,14 +28,16 @@ def eventually(condition: Callable[[], bool], what: str, *, timeout_s: float = 3
 
 
 class NemesisCluster(Cluster):
-    """A cluster whose nodes reach each other through `links`, and may be told not to flush."""
+    """A cluster whose nodes reach each other through `links`, and may be spoiled (`node_main`)."""
 
     node_main = "tests.nemesis.node_main"
 
-    def __init__(self, directory: Path, *, flush: bool = True, log: dict | None = None) -> None:
+    def __init__(
+        self, directory: Path, *, spoiled: str | None = None, log: dict | None = None
+    ) -> None:
         directory.mkdir(exist_ok=True)
         self.links: Links | None = None
-        self.flush = flush
+        self.spoiled = spoiled
         super().__init__(directory, quorum=QUICK, log=log)
 
     def log_dir(self, node: int) -> Path:
@@ -44,7 +46,7 @@ class NemesisCluster(Cluster):
 
     def settings(self, node: int) -> dict:
         settings = super().settings(node)
-        settings["flush"] = self.flush
+        settings["spoiled"] = self.spoiled
         if self.links is not None:
             ports = self.links.ports
             settings["voters"] = {

@@ -18,7 +18,7 @@ from random import Random
 from tests.driver.client import ClientError
 from tests.nemesis.cluster import HEALED_WITHIN_S, NemesisCluster, eventually
 from tests.nemesis.proxy import Links
-from tests.nemesis.workload import LogClient, Workload
+from tests.nemesis.workload import PATIENCE_S, LogClient, Workload
 
 SLOW_BYTES_PER_S = 4_000
 CALM = 100  # commits between two faults, and under those that must not stop them
@@ -31,6 +31,7 @@ class Nemesis:
         self, cluster: NemesisCluster, links: Links, workload: Workload, random: Random
     ) -> None:
         self.stale_reads_tried = 0
+        self._appended = 0
         self._cluster = cluster
         self._links = links
         self._workload = workload
@@ -181,10 +182,22 @@ class Nemesis:
         self._cluster.start(victim)
 
     def _wait_for_other_leader(self, victim: int) -> None:
+        """Until one of the others has acknowledged something."""
+        others = self._cluster.others(victim)
         eventually(
-            lambda: self._workload.leader != victim, f"another node than {victim} acknowledges"
-        )
-        self.wait_for_progress()
+            lambda: any(self._commits_at(node) for node in others),
+            f"another node than {victim} leads", timeout_s=HEALED_WITHIN_S,
+        )  # fmt: skip
+
+    def _commits_at(self, node: int) -> bool:
+        """Append one value there, if that node leads."""
+        try:
+            with LogClient("127.0.0.1", self._cluster.ports[node], timeout_s=PATIENCE_S) as client:
+                self._workload.ask_end(client)
+                self._appended += 1
+                return self._workload.append(client, node, b"nemesis-%d" % self._appended)
+        except (ClientError, OSError):
+            return False
 
     @contextlib.contextmanager
     def _stale_read(self, victim: int) -> Iterator[None]:

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+import struct
 import threading
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -24,6 +26,7 @@ from typing import Final
 
 SLICE_BYTES: Final = 128  # what a slow way passes on at once
 READ_BYTES: Final = 64 * 1024
+AT_ONCE: Final = struct.pack("ii", 1, 0)  # of SO_LINGER: closing is a reset
 
 
 class _Way:
@@ -152,6 +155,8 @@ class Links:
             for pump in pumps:
                 pump.cancel()
             for end in ends:
+                one = end.get_extra_info("socket")
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
                 end.abort()
 
     async def _close(self) -> None:

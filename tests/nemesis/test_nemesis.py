@@ -16,7 +16,7 @@ from tests.nemesis.cluster import NemesisCluster
 from tests.nemesis.nemesis import Nemesis
 from tests.nemesis.proxy import Links
 from tests.nemesis.workload import LogRead, Workload
-from tests.simulation.history import LogAppend
+from tests.simulation.history import LogAppend, NotLinearizable
 
 SHORT = (
     "kill_leader",
@@ -39,9 +39,9 @@ def seed_of_run(test: str) -> int:
     return seed
 
 
-def run(directory: Path, seed: int, faults: list[str]) -> None:
-    """One run: start, work and suffer, heal, audit."""
-    cluster = NemesisCluster(directory)
+def run(directory: Path, seed: int, faults: list[str], *, spoiled: str | None = None) -> None:
+    """One run: start, work and suffer, heal, audit. Raises NotLinearizable."""
+    cluster = NemesisCluster(directory, spoiled=spoiled)
     with cluster, Links(cluster.ports) as links:
         cluster.links = links
         cluster.start()
@@ -63,6 +63,13 @@ def run(directory: Path, seed: int, faults: list[str]) -> None:
 def test_every_fault_once(tmp_path: Path) -> None:
     seed = seed_of_run("every_fault_once")
     run(tmp_path, seed, Random(seed).sample(SHORT, len(SHORT)))
+
+
+def test_reads_that_ask_nobody_are_found_out(tmp_path: Path) -> None:
+    """A leader that is cut off believes that it leads for a while; its reads must not."""
+    seed = seed_of_run("found_out")
+    with pytest.raises(NotLinearizable, match="saw less than"):
+        run(tmp_path, seed, ["cut_leader_off"] * 3, spoiled="reads")
 
 
 @pytest.mark.soak

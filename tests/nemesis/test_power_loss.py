@@ -44,15 +44,15 @@ def lose_power(cluster: NemesisCluster, disks: Disks, workload: Workload, commit
     cluster.start()
 
 
-def power_loss(directory: Path, disks: Disks, seed: int, *, flush: bool) -> int:
+def power_loss(directory: Path, disks: Disks, seed: int, *, spoiled: str | None = None) -> int:
     """One failure and the audit after it; how many records the log has. Raises NotLinearizable."""
     for node in (1, 2, 3):
         disks.make_image(directory / str(node))
-    log = {} if flush else NO_RECOVERY_POINT
-    with NemesisCluster(directory, flush=flush, log=log) as cluster:
+    log = NO_RECOVERY_POINT if spoiled else {}
+    with NemesisCluster(directory, spoiled=spoiled, log=log) as cluster:
         cluster.start()
         cluster.wait_for_leader()
-        if not flush:
+        if spoiled:
             eventually(cluster.caught_up, "the group is on all nodes")
             for node in cluster.ids:
                 disks.flush(directory / str(node))
@@ -63,13 +63,13 @@ def power_loss(directory: Path, disks: Disks, seed: int, *, flush: bool) -> int:
 
 def test_a_power_failure_loses_nothing_acknowledged(tmp_path: Path, disks: Disks) -> None:
     seed = seed_of_run("loses_nothing_acknowledged")
-    assert power_loss(tmp_path / "cluster", disks, seed, flush=True) > 20
+    assert power_loss(tmp_path / "cluster", disks, seed) > 20
 
 
 def test_nodes_that_do_not_flush_are_found_out(tmp_path: Path, disks: Disks) -> None:
     seed = seed_of_run("found_out")
     with pytest.raises(NotLinearizable, match="lost"):
-        power_loss(tmp_path / "cluster", disks, seed, flush=False)
+        power_loss(tmp_path / "cluster", disks, seed, spoiled="flush")
 
 
 @pytest.mark.soak
@@ -77,6 +77,6 @@ def test_nodes_that_do_not_flush_are_found_out(tmp_path: Path, disks: Disks) -> 
 def test_many_power_failures(tmp_path: Path, disks: Disks) -> None:
     seed = seed_of_run("many_power_failures")
     for number in range(ROUNDS):
-        power_loss(tmp_path / f"cluster-{number}", disks, seed + number, flush=True)
+        power_loss(tmp_path / f"cluster-{number}", disks, seed + number)
         for node in (1, 2, 3):
             disks.unmount(tmp_path / f"cluster-{number}" / str(node))

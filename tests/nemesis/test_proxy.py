@@ -1,0 +1,95 @@
+"""The broken network breaks as it says: held bytes come late, cut connections are reset."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.driver.cluster import free_ports
+from tests.nemesis.proxy import Links
+
+
+@pytest.fixture
+def links() -> Iterator[Links]:
+    """Two nodes, the second of which echoes."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=_echo_for_ever, args=(server,), daemon=True).start()
+        with Links({1: free_ports(1)[0], 2: server.getsockname()[1]}) as made:
+            yield made
+        server.shutdown(socket.SHUT_RDWR)
+
+
+def _echo_for_ever(server: socket.socket) -> None:
+    while True:
+        try:
+            one, _ = server.accept()
+        except OSError:
+            return
+        threading.Thread(target=_echo, args=(one,), daemon=True).start()
+
+
+def _echo(one: socket.socket) -> None:
+    with one:
+        try:
+            while data := one.recv(1024):
+                one.sendall(data)
+        except OSError:
+            return
+
+
+def dial(links: Links) -> socket.socket:
+    one = socket.create_connection(("127.0.0.1", links.ports[1, 2]), timeout=5)
+    try:
+        one.sendall(b"hello")
+        assert one.recv(5) == b"hello"
+    except OSError:
+        one.close()
+        raise
+    return one
+
+
+@pytest.mark.parametrize(("a", "b"), [(1, 2), (2, 1)])
+def test_what_is_held_arrives_after_healing(links: Links, a: int, b: int) -> None:
+    with dial(links) as one:
+        links.hold(a, b)
+        one.sendall(b"late")
+        one.settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            one.recv(4)
+        links.heal()
+        one.settimeout(5)
+        assert one.recv(4) == b"late"
+
+
+def test_what_is_cut_is_reset_and_stays_so_until_healed(links: Links) -> None:
+    with dial(links) as one:
+        links.cut(2, 1)
+        with pytest.raises(ConnectionResetError):
+            one.recv(1)
+    with pytest.raises((ConnectionResetError, BrokenPipeError)):
+        dial(links)
+    links.heal()
+    dial(links).close()
+
+
+def test_a_dripping_way_is_as_slow_as_asked(links: Links) -> None:
+    with dial(links) as one:
+        links.drip(2, 1, 10_000)
+        began = time.monotonic()
+        one.sendall(b"x" * 2_000)
+        left = 2_000
+        while left:
+            left -= len(one.recv(left))
+        assert time.monotonic() - began >= 0.2
+
+
+def test_a_node_that_is_dead_resets(links: Links) -> None:
+    with (
+        socket.create_connection(("127.0.0.1", links.ports[2, 1]), timeout=5) as one,
+        pytest.raises(ConnectionResetError),
+    ):
+        one.recv(1)

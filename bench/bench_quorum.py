@@ -5,7 +5,8 @@
 Three processes each, fdatasync before every acknowledgement (but PySyncObj's: it has none), all on
 this machine's cores together with the load. Ours and etcd's client is a process of its own,
 PySyncObj's a thread in its leader. Closed loops; a second of warm-up; the median of the runs.
-etcd needs Debian's etcd-server and nghttp2-client, and is left out, saying so, without them.
+etcd needs Debian's etcd-server and nghttp2-client, Java KRaft the released jars: each is left out,
+saying so, where it is missing.
 
 The floor of one commit at a time is a 4 KiB append and fdatasync by three processes at once, plus
 one round trip over loopback.
@@ -27,7 +28,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from bench.peers import etcd, floor, pysyncobj_cluster
+from bench.peers import etcd, floor, kraft, pysyncobj_cluster
 from tests.driver.client import Client, ClientError
 from tests.driver.cluster import Cluster
 
@@ -146,7 +147,7 @@ def line(name: str, own: str, peer: str, ratio: str) -> None:
     say(f"{name:<38}{own:>26}  {peer:<44}{ratio}")
 
 
-def throughput(directory: Path, runs: int, seconds: float) -> None:
+def throughput(directory: Path, runs: int, seconds: float, *, java: bool) -> None:
     """The rows that load a running quorum, ours and the peers' in turn."""
     missing = etcd.available()
     with ExitStack() as stack:
@@ -165,9 +166,15 @@ def throughput(directory: Path, runs: int, seconds: float) -> None:
             for tuned in (False, True):
                 peer = pysyncobj(directory, tuned, records, in_flight, seconds)
                 against("PySyncObj" + " tuned" * tuned, found["records_per_s"], peer * records)
+            if records == BATCH and java:
+                figure = kraft.records_per_s(directory)
+                if isinstance(figure, str):
+                    say(f"  Java KRaft left out: {figure}")
+                else:
+                    against("Java KRaft, no client", found["records_per_s"], figure)
             if records == 1 and missing is None:
-                figure = etcd_load(directory, connections, in_flight // connections, runs, seconds)
-                against("etcd", found["records_per_s"], figure.per_s)
+                shape = etcd_load(directory, connections, in_flight // connections, runs, seconds)
+                against("etcd", found["records_per_s"], shape.per_s)
     if missing:
         say(f"  etcd left out: {missing}")
 
@@ -256,7 +263,9 @@ def main() -> None:
     tiny = arguments.tiny
     with tempfile.TemporaryDirectory(prefix="esker-bench-") as name:
         directory = Path(name)
-        throughput(directory, 1 if tiny else arguments.runs, 1.0 if tiny else SECONDS)
+        throughput(
+            directory, 1 if tiny else arguments.runs, 1.0 if tiny else SECONDS, java=not tiny
+        )
         recovery(
             directory,
             failovers=1 if tiny else FAILOVERS,

@@ -143,6 +143,9 @@ def read_batches(records: bytes | memoryview) -> tuple[core.Batch, ...]:
             or length < _LEAST_LENGTH
             or end > available
             or offset < 0
+            or epoch < 0
+            or delta < 0
+            or offset + delta >= core.MAX_OFFSET
             or not 0 <= count <= delta + 1
             or crc32c(view[at + CRC_START : end]) != crc
         ):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import struct
 from uuid import UUID
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -149,6 +151,33 @@ def test_a_bad_batch_and_all_after_it_are_dropped(damage: str) -> None:
         records = records[: len(batches[0]) + 70]
     (run,) = wire_fetch.read_batches(records)
     assert (run.base_offset, run.end_offset) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("at", "field"),
+    [
+        (0, (-1).to_bytes(8, "big", signed=True)),  # base offset
+        (0, (2**63 - 1).to_bytes(8, "big")),
+        (12, (-1).to_bytes(4, "big", signed=True)),  # epoch
+        (16, b"\x01"),  # magic
+    ],
+)
+def test_impossible_places_are_dropped_although_no_checksum_covers_them(
+    at: int, field: bytes
+) -> None:
+    batch = build_value_batch([b"x"], base_offset=0, leader_epoch=1, timestamp=0)
+    batch[at : at + len(field)] = field
+    assert wire_fetch.read_batches(batch) == ()
+
+
+@pytest.mark.parametrize("delta", [-1, 0])
+def test_a_batch_that_ends_before_it_begins_is_dropped(delta: int) -> None:
+    """With a good checksum: a peer may send nonsense that is whole."""
+    batch = build_value_batch([b"x"], base_offset=5, leader_epoch=1, timestamp=0)
+    struct.pack_into(">i", batch, 23, delta)  # last offset delta
+    struct.pack_into(">i", batch, 57, 0)  # record count
+    struct.pack_into(">I", batch, 17, crc32c(memoryview(batch)[21:]))
+    assert len(wire_fetch.read_batches(batch)) == (0 if delta < 0 else 1)
 
 
 def test_a_fetch_answer_says_at_most_one_thing() -> None:

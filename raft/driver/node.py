@@ -214,7 +214,7 @@ class Node:
         config, files, registry = self.config, self._files, self._registry
         assert registry is not None, "the node has not started"
         if group.name not in registry.groups:
-            if not Storage.exists(files, config.log_dir, group):
+            if not Storage.lived(files, config.log_dir, group):
                 Storage.create(
                     files, config.log_dir, group, config.log, recovering=registry.rejoining
                 )

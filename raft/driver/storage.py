@@ -33,6 +33,7 @@ from raft.segments.properties import (
     write_partition_metadata,
     write_quorum_state,
 )
+from raft.segments.recovery import holding_batches
 from raft.segments.segment import Records
 from raft.wire import Group
 from records.types import ZERO_UUID, Epoch, NodeId, Offset
@@ -61,9 +62,14 @@ class Storage:
         self._tail_bytes = 0
 
     @classmethod
-    def exists(cls, files: FileSystem, log_dir: Path, group: Group) -> bool:
-        """Is there a directory of this group?"""
-        return files.exists(log_dir / group.name)
+    def lived(cls, files: FileSystem, log_dir: Path, group: Group) -> bool:
+        """Was this group ever begun here? Then its log holds something.
+
+        A directory without a batch, of a group that is not listed, is what a crash left of its
+        making: the list is written before anything is voted or appended.
+        """
+        directory = log_dir / group.name
+        return files.exists(directory) and bool(holding_batches(files, directory))
 
     @classmethod
     def create(

@@ -65,19 +65,27 @@ def recover(files: FileSystem, directory: Path, *, index_interval_bytes: int) ->
     return _Recovery(files, directory, index_interval_bytes).run()
 
 
+def holding_batches(files: FileSystem, directory: Path) -> list[Path]:
+    """The segments in a directory that are not empty. Raises OSError."""
+    found = []
+    for name in files.listdir(directory):
+        if name.endswith(LOG_SUFFIX):
+            file = files.open(directory / name, Mode.READ)
+            if file.size():
+                found.append(directory / name)
+            file.close()
+    return found
+
+
 def make_empty(files: FileSystem, directory: Path, start_offset: Offset) -> None:
     """Put an empty log into `directory`, durably. What a crashed creation left is replaced.
 
     Raises:  WriteFailedError if the directory holds batches; OSError.
     """
     files.make_directory(directory)
-    for name in files.listdir(directory):
-        if name.endswith(LOG_SUFFIX):
-            file = files.open(directory / name, Mode.READ)
-            size_bytes = file.size()
-            file.close()
-            if size_bytes:
-                raise WriteFailedError(path=directory / name, reason="a log is already there")
+    held = holding_batches(files, directory)
+    if held:
+        raise WriteFailedError(path=held[0], reason="a log is already there")
     state = LogState(start_offset, start_offset, resetting=True)
     state_file = RecoveryPointFile.create(files, directory, state)
     files.fsync_directory(directory)

@@ -43,6 +43,11 @@ SUPPORTED_FEATURES: Final = {"metadata.version": (7, 27), "kraft.version": (0, 0
 """Levels of features that this node can run under."""
 
 PRODUCE: Final = 0
+
+MAX_QUESTION_BYTES: Final = 1024 * 1024
+"""Of a request that carries no records. Decoded, an array of structures takes thirty times its
+bytes and holds the loop: a large one is refused before."""
+
 CONTROLLERS: Final = 2  # DescribeCluster's endpoint type
 LATEST: Final = -1  # ListOffsets' timestamps
 EARLIEST: Final = -2
@@ -111,6 +116,10 @@ class Service:
             if header.api_key == API_VERSIONS_KEY:
                 return self._versions_unsupported(header)
             raise BadHeaderError(f"api key {header.api_key} has no version {header.api_version}")
+        if len(frame) > MAX_QUESTION_BYTES and header.api_key != PRODUCE:
+            raise BadHeaderError(
+                f"api key {header.api_key} of {len(frame)} bytes, the limit is {MAX_QUESTION_BYTES}"
+            )
         return self._serve[header.api_key](connection, header, frame[header.body_at :])
 
     def closed(self, connection: ServerConnection) -> None:

@@ -76,6 +76,16 @@ def test_bytes_that_are_no_request_close_the_connection(client: Client, data: by
     assert closes(client.socket)
 
 
+def test_a_well_formed_question_of_megabytes_is_not_decoded(client: Client) -> None:
+    data = quorum.DescribeQuorumRequest.TopicData
+    question = quorum.DescribeQuorumRequest(
+        topics=(data(topic_name="x", partitions=(data.PartitionData(partition_index=0),)),)
+        * 400_000
+    )
+    with pytest.raises(OSError, match="closed|reset|Broken"):
+        client.ask(question, quorum.DescribeQuorumResponse, 2)
+
+
 def test_random_bodies_of_every_api_harm_nobody(cluster: Cluster, client: Client) -> None:
     chance = random.Random(0x2F1C)
     for key, (low, high) in OUR_VERSIONS.items():

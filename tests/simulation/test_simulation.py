@@ -23,13 +23,14 @@ from tests.simulation.run import RARE, ScheduleFailed, digest, quiet, run_many, 
 from tests.simulation.shrink import shrink
 from tests.simulation.world import MS, SECOND
 
-CHUNKS: Final = 4  # as many as two workers share evenly
-SCHEDULES: Final = 620
+CHUNKS: Final = 6  # for workers to share; each large enough to see every rare thing
+SCHEDULES: Final = 618
 LEAST_EVENTS: Final = 1_500_000
 MORE_SEEDS: Final = 60  # for a mutant whose pinned one no longer kills it
 STORM: Final = "pytest tests/simulation -k storm"
 
 
+@pytest.mark.timeout(400)  # about 15 s each on an idle core
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_a_storm_loses_nothing_and_the_quorum_moves_on(
     chunk: int, request: pytest.FixtureRequest

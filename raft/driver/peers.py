@@ -18,6 +18,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 from raft import wire, wire_fetch
@@ -79,12 +80,14 @@ _KEY: Final = {
 }
 
 
+@cache
 def first_flexible(api_key: int) -> int | None:
     """The first version of an api with tagged fields."""
     flexible = API[api_key].request.schema().flexible
     return flexible.first if flexible.first <= flexible.last else None
 
 
+@cache
 def kind_of(api_key: int, version: int) -> RequestKind:
     """An api at a version, as the client connection wants it."""
     return RequestKind.of(api_key, version, first_flexible(api_key))

@@ -82,7 +82,7 @@ def test_a_well_formed_question_of_megabytes_is_not_decoded(client: Client) -> N
         topics=(data(topic_name="x", partitions=(data.PartitionData(partition_index=0),)),)
         * 400_000
     )
-    with pytest.raises(OSError, match="closed|reset|Broken"):
+    with pytest.raises(OSError, match=r"closed|reset|Broken"):
         client.ask(question, quorum.DescribeQuorumResponse, 2)
 
 

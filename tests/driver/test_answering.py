@@ -1,0 +1,122 @@
+"""News of the high watermark waits for records to go with it, but never for long, nor for reads."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from uuid import UUID
+
+from raft.core.effects import RespondFetch
+from raft.core.messages import FetchResponse
+from raft.driver.answering import HOLD_S, Answers
+from raft.driver.answers import Asked
+from raft.net import RequestHeader
+from raft.wire import Group
+from raft.wire_fetch import FetchForm, read_fetch_response
+from records.batch_writer import build_value_batch
+from records.codec import decode_message
+from records.rpc import fetch
+from records.types import Epoch, NodeId, Offset
+
+GROUP = Group("t", 0, UUID(int=3))
+VERSION = 17
+
+
+class Story:
+    """One replica's Fetch at offset 5, in a log that ends there."""
+
+    def __init__(self) -> None:
+        self.end_offset = 5
+        self.sent: list[FetchResponse] = []
+        storage = SimpleNamespace(log=self, read_bytes=self.read_bytes)
+        self.answers = Answers(
+            node_id=NodeId(1), group=GROUP, quorum=SimpleNamespace(),  # type: ignore[arg-type]
+            storage=storage, endpoints=lambda _: None,  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.end_offset
+
+    def read_bytes(self, from_offset: int, end_offset: int, max_bytes: int) -> bytes:  # noqa: ARG002
+        return b"".join(
+            build_value_batch([b"v"], base_offset=offset, leader_epoch=2, timestamp=0)
+            for offset in range(from_offset, end_offset)
+        )
+
+    def send(self, payload: tuple[bytes, ...]) -> None:
+        """As a reply: what a replica would read."""
+        body = b"".join(payload)[5:]
+        self.sent.append(read_fetch_response(decode_message(fetch.FetchResponse, body, VERSION)))
+
+    def ask_and_answer(self) -> None:
+        header = RequestHeader(1, VERSION, 7, "c", True, 0)
+        asked = Asked(header, self, FetchForm("", GROUP.topic_id))  # type: ignore[arg-type]
+        correlation = self.answers.take_in(1, asked)
+        response = FetchResponse(leader_id=NodeId(1), epoch=Epoch(2), high_watermark=Offset(5))
+        end = Offset(self.end_offset)
+        self.answers.respond_fetch(RespondFetch(1, correlation, response, Offset(5), end, 10_000))
+
+    def append(self) -> None:
+        self.end_offset += 1
+        self.answers.release_held()  # what `DiskWork` does after every append
+
+
+def test_news_alone_is_held_and_leaves_with_the_next_append() -> None:
+    async def story() -> None:
+        one = Story()
+        one.ask_and_answer()
+        assert one.sent == []
+        one.append()
+        (answer,) = one.sent
+        assert answer.high_watermark == 5
+        assert [batch.end_offset for batch in answer.batches] == [6]
+
+    asyncio.run(story())
+
+
+def test_news_alone_leaves_by_itself_soon() -> None:
+    async def story() -> None:
+        one = Story()
+        one.ask_and_answer()
+        await asyncio.sleep(HOLD_S * 5)
+        (answer,) = one.sent
+        assert (answer.high_watermark, answer.batches) == (5, ())
+
+    asyncio.run(story())
+
+
+def test_nothing_is_held_while_a_read_waits_for_its_round() -> None:
+    async def story() -> None:
+        one = Story()
+        one.answers.reads_waiting = 1
+        one.ask_and_answer()
+        assert len(one.sent) == 1
+
+    asyncio.run(story())
+
+
+def test_records_are_never_held() -> None:
+    async def story() -> None:
+        one = Story()
+        one.end_offset = 8
+        one.ask_and_answer()
+        assert one.sent[0].batches[-1].end_offset == 8
+
+    asyncio.run(story())
+
+
+def test_a_connection_that_is_gone_is_not_answered() -> None:
+    async def story() -> None:
+        one = Story()
+        one.end_offset = 8
+        assert not one.answers.forget(1)
+        asked = Asked(RequestHeader(1, VERSION, 7, "c", True, 0), one)  # type: ignore[arg-type]
+        correlation = one.answers.take_in(1, asked)
+        assert one.answers.forget(1)
+        response = FetchResponse(leader_id=NodeId(1), epoch=Epoch(2))
+        effect = RespondFetch(1, correlation, response, Offset(5), Offset(8), 10_000)
+        one.answers.respond_fetch(effect)
+        assert one.sent == []
+
+    asyncio.run(story())

@@ -8,7 +8,7 @@
     wire...      the core's messages as Kafka's RPCs, and back
     memory       a `ReplicatedLog` of one node in memory, for tests of state machines
 
-`interfaces`, `segments` and `net` import only `records` and know nothing of elections, so every room
-may use them. docs/quorum.md tells the protocol, docs/architecture.md one record's way through all of
-it. Source: KIP-595, KIP-630, KIP-853, KIP-996.
+`interfaces`, `segments` and `net` import only `records` and know nothing of elections, so every
+room may use them. docs/quorum.md tells the protocol, docs/architecture.md one record's way through
+all of it. Source: KIP-595, KIP-630, KIP-853, KIP-996.
 """

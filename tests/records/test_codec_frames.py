@@ -8,7 +8,11 @@ import pytest
 
 from records import control
 from records.codegen import read_uvarint, uvarint
-from records.errors import MalformedMessageError, UnsupportedVersionError
+from records.errors import (
+    MalformedMessageError,
+    UnknownRecordError,
+    UnsupportedVersionError,
+)
 from records.frame import (
     decode_control_record,
     decode_record,
@@ -58,7 +62,7 @@ def test_a_frame_that_upstream_would_not_write_is_refused(value: str, reason: st
 
 
 def test_a_record_without_a_value_is_malformed() -> None:
-    with pytest.raises(MalformedMessageError, match="null"):
+    with pytest.raises(MalformedMessageError, match="at byte 0: the record's value is null"):
         decode_record(None)
     with pytest.raises(MalformedMessageError, match="null"):
         decode_control_record(None, b"\0\0\0")
@@ -95,3 +99,11 @@ def test_varints_around_every_power_of_two(bits: int) -> None:
 def test_a_varint_of_more_than_32_bits_is_refused(encoded: str) -> None:
     with pytest.raises(ValueError, match="32 bits"):
         read_uvarint(bytes.fromhex(encoded), 0)
+
+
+def test_the_largest_type_and_version_are_those_of_an_int16() -> None:
+    assert read_frame(bytes.fromhex("01 ffff01 ffff01"))[:2] == (32767, 32767)
+    with pytest.raises(UnknownRecordError, match="unknown metadata record type 32767"):
+        decode_record(bytes.fromhex("01 ffff01 00"))
+    with pytest.raises(UnknownRecordError, match="unknown control record type 7"):
+        decode_control_record(bytes.fromhex("0000 0007"), b"")

@@ -10,6 +10,7 @@ import pytest
 
 from records.codec import decode_message, encode_message, encode_parts
 from records.errors import MalformedMessageError
+from records.interpreter import interpret
 from records.metadata import TopicRecord
 from records.rpc.produce import ProduceRequest
 from records.schema import Message
@@ -255,7 +256,7 @@ def test_large_batches_are_handed_on_without_a_copy() -> None:
 
 
 @pytest.mark.parametrize("version", [1, 3])
-@pytest.mark.parametrize("size", [0, 62, 63, 64, 65, 126, 127, 128, 300, 20_000])
+@pytest.mark.parametrize("size", [0, 62, 63, 64, 65, 126, 127, 128, 300, 16_383, 32_767])
 def test_sizes_where_a_length_or_a_count_grows_a_byte(size: int, version: int) -> None:
     sample = Sample(
         text="x" * size,
@@ -290,6 +291,27 @@ def test_tags_out_of_order_or_twice_are_refused() -> None:
             decode_message(TopicRecord, topic[:-1] + bytes.fromhex(tags), 0)
 
 
+def test_known_tags_out_of_order_or_twice_are_refused() -> None:
+    base = encode_message(Sample(), 3)[:-1]
+    for tags in ("02 01 02 0050 01 02 0050", "02 03 02 02 74 01 02 0050", "02 05 00 01 02 0050"):
+        with pytest.raises(MalformedMessageError, match="tags at byte"):
+            decode_message(Sample, base + bytes.fromhex(tags), 3)
+
+
+class Moved(Message, key=3, versions="0-2", flexible="1+"):
+    """A field that became a tagged one in version 2, as upstream's schemas allow."""
+
+    number: Annotated[Int16, tag(4, "2+")] = 9
+
+
+def test_a_field_may_become_a_tagged_one() -> None:
+    for version, encoded in [(0, "0007"), (1, "0007 00"), (2, "01 04 02 0007")]:
+        assert encode_message(Moved(number=7), version) == bytes.fromhex(encoded)
+        assert spell(Moved(number=7), version) == bytes.fromhex(encoded)
+        assert decode_message(Moved, bytes.fromhex(encoded), version) == Moved(number=7)
+    assert encode_message(Moved(), 2) == b"\0"
+
+
 def test_a_known_tagged_field_of_the_wrong_size_is_refused() -> None:
     base = encode_message(Sample(), 3)[:-1]
     for tags in ("01 01 03 0050 00", "01 01 01 00", "01 03 03 02 74 00"):
@@ -300,6 +322,29 @@ def test_a_known_tagged_field_of_the_wrong_size_is_refused() -> None:
 def test_a_default_written_out_reads_as_the_default() -> None:
     base = encode_message(Sample(), 3)[:-1]
     assert decode_message(Sample, base + bytes.fromhex("01 01 02 0050"), 3) == Sample()
+
+
+def test_any_negative_marker_is_a_null_structure() -> None:
+    absent = encode_message(Sample(), 3)
+    at = absent.index(b"later\x00\xff") + 6
+    for marker, inner in [(0x80, None), (0xFE, None), (0x7F, Inner()), (0x00, Inner())]:
+        body = b"" if inner is None else encode_message(inner, 3)
+        damaged = absent[:at] + bytes([marker]) + body + absent[at + 1 :]
+        assert decode_message(Sample, damaged, 3) == Sample(maybe_inner=inner)
+        assert interpret(Sample, memoryview(damaged), 3) == Sample(maybe_inner=inner)
+
+
+class Numbers(Message, key=4, versions="0", flexible="none"):
+    """Ends in an array, in the old encoding."""
+
+    numbers: Array[Int32] = ()
+
+
+def test_an_array_may_end_where_the_message_does_and_no_later() -> None:
+    encoded = encode_message(Numbers(numbers=(1, 2, 3)), 0)
+    assert decode_message(Numbers, encoded, 0) == Numbers(numbers=(1, 2, 3))
+    with pytest.raises(MalformedMessageError, match="3 elements of at least 4 bytes, 11 left"):
+        decode_message(Numbers, encoded[:-1], 0)
 
 
 class Nest(Message):

@@ -32,6 +32,7 @@ class Disks:
         self._directory = directory
         self._mounted: list[Path] = []
         self._images: dict[Path, Path] = {}
+        self._copies = 0
         try:
             probe = directory / "probe"
             self.make_image(probe)
@@ -54,7 +55,8 @@ class Disks:
     def copy_image(self, mount_point: Path) -> Path:
         """The image as it is this moment, without any sync: what a power failure leaves."""
         image = self._images[mount_point]
-        copy = image.with_suffix(".copy")
+        self._copies += 1
+        copy = image.with_name(f"{mount_point.name}.copy-{self._copies}")
         shutil.copyfile(image, copy)
         return copy
 
@@ -66,6 +68,7 @@ class Disks:
     def replace(self, mount_point: Path, copy: Path) -> None:
         """Mount the copy instead. Its journal is played, as after a power failure."""
         self.unmount(mount_point)
+        self._images.pop(mount_point).unlink()
         self._mount_image(copy, mount_point)
 
     def _mount_image(self, image: Path, mount_point: Path) -> None:

@@ -155,8 +155,9 @@ class Links:
             for pump in pumps:
                 pump.cancel()
             for end in ends:
-                one = end.get_extra_info("socket")
-                one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
+                with contextlib.suppress(OSError):  # closed by itself
+                    one = end.get_extra_info("socket")
+                    one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
                 end.abort()
 
     async def _close(self) -> None:

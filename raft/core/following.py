@@ -363,7 +363,8 @@ class Following(Voting):
         commit, lies below that. (Once per leader: the goal must not run away under load.)
         """
         self._learn(peer, response.epoch, response.leader_id)
-        if response.error in (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER):
+        told = response.error in (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if told and response.epoch > 0:  # 0: nothing has begun there, or all was forgotten
             self._asked_around.add(peer)
         else:
             self._retry_later(peer, DescribeQuorumRequest)

@@ -303,9 +303,10 @@ class Serving(Committing):
         book, now_ms = self._leading, self._now_ms
         if book is None or not book.opened:
             error = ErrorCode.NOT_LEADER_OR_FOLLOWER
-            self._respond(
-                connection, correlation, refusal(request, error, self.leader_id, self.epoch)
-            )
+            # Who has forgotten epochs names none: another that lost its disk might believe it.
+            leader_id = None if self.recovering else self.leader_id
+            epoch = Epoch(0) if self.recovering else self.epoch
+            self._respond(connection, correlation, refusal(request, error, leader_id, epoch))
             return
         own = ReplicaState(self.identity, self.log.end_offset, now_ms, now_ms)
         others = [replica.state() for replica in book.voters.values()]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from raft.core.errors import ErrorCode
-from raft.core.messages import EpochEnd, FetchRequest
+from raft.core.messages import DescribeQuorumRequest, EpochEnd, FetchRequest
 from raft.core.progress import LeaderBook
 from raft.core.quorum import Quorum
 from raft.core.roles import Candidate, ElectionState, Leader, Role
@@ -124,6 +124,17 @@ class FollowsBeforeItAskedAround(Quorum):
         return True
 
 
+class NamesEpochsItHasForgotten(Quorum):
+    """A voter that lost its disk tells another one its epoch, as if it knew of all before."""
+
+    def _on_describe(
+        self, connection: int, correlation: int, request: DescribeQuorumRequest
+    ) -> None:
+        recovering, self.recovering = self.recovering, False
+        super()._on_describe(connection, correlation, request)
+        self.recovering = recovering
+
+
 MUTANTS: Final[dict[type[Quorum], str]] = {
     SkipsTheVotesPersist: "vote_durable",
     LeaderIdAfterTheFirstAppend: "leader_durable",
@@ -139,5 +150,6 @@ MUTANTS: Final[dict[type[Quorum], str]] = {
     ForgetsTheEpochInAnAcknowledgement: "old_epoch",
     LeadsWithoutAMajority: "check_quorum",
     FollowsBeforeItAskedAround: "recovering_stale_leader",
+    NamesEpochsItHasForgotten: "recovering_two",
 }
 """Each mutant, and the transcript that pins the rule it breaks."""

@@ -150,6 +150,25 @@ class Nemesis:
         self._links.drip(victim, leader, SLOW_BYTES_PER_S)
         self.wait_for_progress(CALM)
 
+    def flap(self) -> None:
+        """The leader's connections break and come back, again and again, at odd moments."""
+        victim = self._leader
+        for _ in range(5):
+            for other in self._cluster.others(victim):
+                self._links.cut(victim, other)
+            self._last(self._random.uniform(0, 0.3))
+            self._links.heal()
+            self._last(self._random.uniform(0, 0.3))
+
+    def kill_all_in_a_split(self) -> None:
+        """Everybody dies while one is cut off; the two others go on without it."""
+        victim = self._random.choice(self._cluster.ids)
+        for other in self._cluster.others(victim):
+            self._links.hold(victim, other)
+            self._links.hold(other, victim)
+        self.kill_all()
+        self.wait_for_progress(CALM)
+
     # --- disks --------------------------------------------------------------------------------
 
     def lose_disk(self) -> None:

@@ -7,12 +7,24 @@ are those nodes; production code knows nothing of them.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
+from pathlib import Path
 
 from raft.core.serving import Serving
 from raft.segments.files import RealFile
 from tests.driver.node_main import entry
+
+FAIL = "flushes-fail"
+
+
+def _fail_if_told(file: RealFile) -> None:
+    """As a disk that reports an error, once the file FAIL exists beside the log directory."""
+    if (Path(settings["log_dir"]).parent / FAIL).exists():
+        raise OSError(errno.EIO, "Input/output error")
+    os.fdatasync(file._fd)
 
 
 def spoil(what: str | None) -> None:
@@ -22,10 +34,13 @@ def spoil(what: str | None) -> None:
             RealFile.fdatasync = lambda self: None  # type: ignore[method-assign]  # noqa: ARG005
         case "reads":  # every round counts as confirmed when it begins
             Serving._confirmed_round = lambda self, book: book.read_round  # type: ignore[method-assign]  # noqa: ARG005
+        case "flushes fail":
+            RealFile.fdatasync = _fail_if_told  # type: ignore[method-assign]
         case _:
             assert what is None, what
 
 
 if __name__ == "__main__":
-    spoil(json.loads(sys.argv[1])["spoiled"])
+    settings = json.loads(sys.argv[1])
+    spoil(settings["spoiled"])
     sys.exit(entry())

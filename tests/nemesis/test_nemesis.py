@@ -28,7 +28,16 @@ SHORT = (
     "slow_follower",
     "lose_disk",
 )
-ALL = (*SHORT, "kill_any", "pause_any", "pause_all", "mute_leader", "cut_one_link")
+ALL = (
+    *SHORT,
+    "kill_any",
+    "pause_any",
+    "pause_all",
+    "mute_leader",
+    "cut_one_link",
+    "flap",
+    "kill_all_in_a_split",
+)
 SOAK_FAULTS = 60
 
 

@@ -1,7 +1,7 @@
-"""A disk is full: its node says so and ends, the others go on, and with room it comes back.
+"""A disk is full, or cannot flush: its node says so and ends, the others go on, and it comes back.
 
-Each node's log lies on a small disk in memory. First a follower's is shrunk to what is used, under
-load, then the leader's.
+Full: each node's log lies on a small disk in memory. First a follower's is shrunk to what is used,
+under load, then the leader's. Cannot flush: the leader's fdatasync reports EIO from then on.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ import pytest
 
 from tests.nemesis.cluster import NemesisCluster, eventually
 from tests.nemesis.disks import Disks
+from tests.nemesis.node_main import FAIL
 from tests.nemesis.test_nemesis import seed_of_run
 from tests.nemesis.workload import Workload
 
-pytestmark = pytest.mark.root
 ROOM_BYTES = 64 * 1024 * 1024
 LAST_BYTES = 128 * 1024  # left on a disk that is to fill up
 VALUE_BYTES = 4 * 1024
 
 
+@pytest.mark.root
 def test_a_full_disk_ends_its_node_and_nothing_else(tmp_path: Path, disks: Disks) -> None:
     seed = seed_of_run("full_disk")
     directory = tmp_path / "cluster"
@@ -44,14 +45,37 @@ def fill_up(cluster: NemesisCluster, disks: Disks, workload: Workload, victim: i
     """Let the victim's disk become full; see it end and the others work; make room; start it."""
     mount = cluster.log_dir(victim).parent
     disks.resize(mount, disks.used_bytes(mount) + LAST_BYTES)
-    process = cluster.processes[victim]
-    eventually(lambda: process.poll() is not None, f"node {victim} fills its disk")
-    assert process.returncode == 1, process.returncode
-    del cluster.processes[victim]
-    last_words = cluster.output(victim).splitlines()[-1]
-    assert last_words.startswith("DiskFullError"), last_words
-    before = workload.acknowledged
-    eventually(lambda: workload.acknowledged > before + 20, "the others go on")
+    see_it_end(cluster, workload, victim, "DiskFullError")
     disks.resize(mount, ROOM_BYTES)
     cluster.start(victim)
     eventually(cluster.caught_up, f"node {victim} has caught up")
+
+
+def test_a_flush_that_fails_ends_its_node_and_nothing_else(tmp_path: Path) -> None:
+    """After it nobody knows what is on the disk, so the node must not go on."""
+    with NemesisCluster(tmp_path, spoiled="flushes fail") as cluster:
+        cluster.start()
+        cluster.wait_for_leader()
+        with Workload(cluster.ports, seed=seed_of_run("flush_that_fails")) as workload:
+            eventually(lambda: workload.acknowledged > 10, "clients work")
+            victim = workload.leader
+            assert victim is not None
+            mark = cluster.log_dir(victim).parent / FAIL
+            mark.touch()
+            see_it_end(cluster, workload, victim, "FlushFailedError")
+            mark.unlink()
+            cluster.start(victim)
+            eventually(cluster.caught_up, f"node {victim} has caught up")
+        cluster.audit(workload)
+
+
+def see_it_end(cluster: NemesisCluster, workload: Workload, victim: int, error: str) -> None:
+    """The node ends with this error, and clients are served by the others."""
+    process = cluster.processes[victim]
+    eventually(lambda: process.poll() is not None, f"node {victim} ends")
+    assert process.returncode == 1, process.returncode
+    del cluster.processes[victim]
+    last_words = cluster.output(victim).splitlines()[-1]
+    assert last_words.startswith(error), last_words
+    before = workload.acknowledged
+    eventually(lambda: workload.acknowledged > before + 20, "the others go on")

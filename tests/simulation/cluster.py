@@ -336,14 +336,15 @@ class Cluster:
         process = machine.process
         if process is None or not self._may_lose(machine):
             return
-        place = machine.batches_on_disk(0, process.log.recovery_point)
-        if place:
-            path, start, end = place[fault.amount % len(place)]
-            machine.must_stay_down_us = 0
+        safe = process.log.recovery_point
+        promised = [
+            place for place in machine.batches_on_disk() if place[1].header.end_offset <= safe
+        ]
+        if promised:
             self.checker.damaged(machine.node_id)
             machine.damaged = True
             machine.kill()
-            machine.disk.flip_bit(path, start + fault.amount % (end - start), fault.amount % 8)
+            machine.flip_a_bit(*promised[fault.amount % len(promised)], fault.amount)
 
     def _resign(self, machine: Machine, _: Fault) -> None:
         if machine.process is not None:

@@ -259,6 +259,10 @@ class SimulatedDisk:
         content.now, content.durable = bytearray(data), bytearray(data)
         content.pending.clear()
 
+    def durable_bytes(self, path: Path) -> int:
+        """How long the file is if the power fails now and nothing else of it survives."""
+        return len(self._names[path].durable)
+
     def content(self, path: Path) -> bytes:
         return bytes(self._names[path].now)
 

@@ -242,38 +242,44 @@ class Machine:
         self.shared.network.process_died(process, kernel_answers=kernel_answers)
         if not kernel_answers:
             self.shared.network.powered[self.node_id] = False
-            self.disk.crash(self.random)
+            self._crash_disk()
             self.lost_power = True
-            if self.random.random() < 0.2:
-                self._flip_a_bit_of_the_tail()
         self.shared.died(self)
 
-    def batches_on_disk(self, start: int, end: int) -> list[tuple[Path, int, int]]:
-        """Where the batches of [start, end) lie: path, first and last byte (exclusive) of each.
+    def _log_files(self) -> list[Path]:
+        names = self.disk.listdir(DIRECTORY)
+        return [DIRECTORY / name for name in names if name.endswith(".log")]
 
-        Only of the bytes that its checksum covers: base offset and epoch of a batch are not, and
-        a wrong bit in its epoch is wrong for ever, in our log as in upstream's.
-        """
-        places: list[tuple[Path, int, int]] = []
-        for name in self.disk.listdir(DIRECTORY):
-            path = DIRECTORY / name
-            if path.suffix != ".log":
-                continue
+    def batches_on_disk(self) -> list[tuple[Path, Batch]]:
+        """Every sound batch of every segment, in order."""
+        found: list[tuple[Path, Batch]] = []
+        for path in self._log_files():
             with contextlib.suppress(RecordError):  # a torn tail
-                for batch in iter_batches(self.disk.content(path)):
-                    if batch.header.base_offset >= start and batch.header.end_offset <= end:
-                        last = batch.position + batch.header.size_bytes
-                        places.append((path, batch.position + CRC_START, last))
-        return places
+                found.extend((path, batch) for batch in iter_batches(self.disk.content(path)))
+        return found
 
-    def _flip_a_bit_of_the_tail(self) -> None:
-        """Sectors that were being written when the power went may hold anything."""
-        durable_end = self.shared.checker.ledgers[self.node_id].durable_end
-        tail = self.batches_on_disk(durable_end, 1 << 62)
-        if tail:
-            path, start, end = self.random.choice(tail)
-            self.disk.flip_bit(path, self.random.randrange(start, end), self.random.randrange(8))
-            self.shared.checker.rare["bits flipped in the tail"] += 1
+    def flip_a_bit(self, path: Path, batch: Batch, draw: int) -> None:
+        """Of the bytes that its checksum covers.
+
+        Base offset and epoch of a batch are not covered, and a wrong bit in its epoch can be wrong
+        for ever, in our log as in upstream's.
+        """
+        covered = batch.header.size_bytes - CRC_START
+        self.disk.flip_bit(path, batch.position + CRC_START + draw % covered, draw % 8)
+
+    def _crash_disk(self) -> None:
+        """Lose what was not flushed, or some of it; what survives may have a wrong bit."""
+        durable = {path: self.disk.durable_bytes(path) for path in self._log_files()}
+        self.disk.crash(self.random)
+        if self.random.random() < 0.2:
+            tail = [
+                (path, batch)
+                for path, batch in self.batches_on_disk()
+                if batch.position >= durable.get(path, 0)
+            ]
+            if tail:
+                self.flip_a_bit(*self.random.choice(tail), self.random.getrandbits(32))
+                self.shared.checker.rare["bits flipped in the tail"] += 1
 
     @staticmethod
     def stored(log: Log, offset: Offset = ORIGIN, end: int | None = None) -> Iterator[Batch]:

@@ -49,6 +49,7 @@ def test_a_record_is_written_at_the_lowest_version_that_loses_nothing() -> None:
         ("", "frame version at byte 0: not an unsigned varint"),
         ("00", "frame version at byte 0: 0, expected 1"),
         ("02", "frame version at byte 0: 2, expected 1"),
+        ("00 01 00", "frame version at byte 0: 0, expected 1"),
         ("01", "type at byte 1: not an unsigned varint"),
         ("01 8080 02", "type at byte .*: 32768 is out of range"),
         ("01 02", "version at byte 2: not an unsigned varint"),

@@ -22,8 +22,10 @@ from typing import TYPE_CHECKING, Final
 from crc32c import crc32c
 
 from raft.core.effects import Transition
+from raft.core.errors import ErrorCode
 from raft.core.messages import (
     BeginQuorumEpochRequest,
+    DescribeQuorumResponse,
     FetchRequest,
     FetchResponse,
     Request,
@@ -269,6 +271,8 @@ class Checker:
 
     def responds(self, process: Process, request: Request, response: Response) -> None:
         """The same for answers."""
+        if isinstance(response, DescribeQuorumResponse) and response.error is not ErrorCode.NONE:
+            return  # who has forgotten epochs names none
         self.says(process, response.epoch)
         if isinstance(response, VoteResponse) and response.granted:
             assert isinstance(request, VoteRequest), f"{request} is answered by {response}"

@@ -8,6 +8,7 @@ from typing import Annotated, NamedTuple
 import pytest
 
 from records import control, metadata
+from records.codegen.__main__ import main as show
 from records.frame import (
     CONTROL_RECORDS,
     METADATA_RECORDS,
@@ -138,3 +139,15 @@ def test_a_message_shows_its_fields_and_unknown_tags_only_if_there_are_any() -> 
     assert repr(tagged).endswith("feature_level=7, unknown_tagged_fields=((9, b'y'),))")
     voter = control.VotersRecord.Voter.Endpoint(name="n", host="h", port=1)
     assert repr(voter) == "VotersRecord.Voter.Endpoint(name='n', host='h', port=1)"
+
+
+def test_generated_code_can_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+    show(["PartitionRecord", "2"])
+    shown = capsys.readouterr().out
+    assert "def decode(buf, pos, end):" in shown
+    assert "def encode(message, w):" in shown
+    for wrong in ([], ["PartitionRecord"], ["NoSuchRecord", "0"], ["TopicRecord", "x"]):
+        with pytest.raises(SystemExit, match="usage"):
+            show(wrong)
+    with pytest.raises(SystemExit, match="TopicRecord has versions 0"):
+        show(["TopicRecord", "1"])

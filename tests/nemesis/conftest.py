@@ -16,7 +16,7 @@ def disks(tmp_path: Path) -> Iterator[Disks]:
     try:
         made = Disks(tmp_path / "disks")
     except NoMounts as error:
-        pytest.skip(f"NOT TESTED HERE, needs the right to mount: {error}")
+        pytest.skip(f"NOT TESTED HERE, needs mkfs.ext4 and the right to mount: {error}")
     try:
         yield made
     finally:

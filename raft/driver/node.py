@@ -108,6 +108,8 @@ class Node:
                 self._metrics = MetricsServer(self)
                 await self._metrics.start(config.metrics_host, config.metrics_port)
         except BaseException:
+            for driver in self.groups.values():
+                await driver.disk.close()
             await self._close_all()
             raise
         log.info(

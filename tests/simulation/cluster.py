@@ -318,10 +318,19 @@ class Cluster:
         if machine.process is not None:
             machine.process.clock_jumped()
 
-    def _lose_disk(self, machine: Machine, _: Fault) -> None:
+    def _lose_disk(self, machine: Machine, fault: Fault) -> None:
         if self._may_lose(machine):
-            machine.must_stay_down_us = 3 * self.plan.election_timeout_ms * MS
+            machine.must_stay_down_us = self._replacing_us(fault)
             machine.lose_disk()
+
+    def _replacing_us(self, fault: Fault) -> int:
+        """How long it takes to put in another disk.
+
+        With three voters any time will do. With five, a vote that the lost disk had just given could
+        be given again while its candidate still asks the others: a second one takes its time.
+        """
+        longest_us = 3 * self.plan.election_timeout_ms * MS
+        return longest_us if self.plan.voters > 3 else 10 * MS + fault.amount * longest_us >> 16
 
     def _may_lose(self, machine: Machine) -> bool:
         """If a majority of intact voters remains, as DESIGN §11.2 asks."""

@@ -27,6 +27,9 @@ from tests.simulation.node import RARE, Machine, Process, Shared
 from tests.simulation.plan import LEADER, Fault, Plan
 from tests.simulation.world import MS, SECOND, Trace, World, stream
 
+INDEX_INTERVAL_BYTES: Final = 512
+"""Less than production's: batches are tiny here, and each Fetch walks half of this in headers."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Production:
@@ -73,7 +76,7 @@ class Cluster:
                 election_backoff_max_ms=plan.election_timeout_ms,
                 request_timeout_ms=2 * plan.election_timeout_ms,
             ),
-            LogConfig(segment_bytes=plan.segment_bytes),
+            LogConfig(segment_bytes=plan.segment_bytes, index_interval_bytes=INDEX_INTERVAL_BYTES),
             production.quorum,
             production.log,
             production.process,
@@ -326,8 +329,8 @@ class Cluster:
     def _replacing_us(self, fault: Fault) -> int:
         """How long it takes to put in another disk.
 
-        With three voters any time will do. With five, a vote that the lost disk had just given could
-        be given again while its candidate still asks the others: a second one takes its time.
+        With three voters any time will do. With five, a vote that the lost disk had just given
+        could be given again while its candidate still asks the others: so it takes a while.
         """
         longest_us = 3 * self.plan.election_timeout_ms * MS
         return longest_us if self.plan.voters > 3 else 10 * MS + fault.amount * longest_us >> 16

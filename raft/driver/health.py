@@ -96,7 +96,7 @@ class HealthMonitor:
                     return True
                 leader_id = group.leader_id
                 return leader_id is not None and await self._ask(leader_id)
-        except (TimeoutError, NotLeaderError, NetError, RecordError):
+        except (TimeoutError, NotLeaderError, NetError, RecordError, OSError):
             return False
 
     async def _ask(self, leader_id: NodeId) -> bool:
@@ -116,9 +116,8 @@ class HealthMonitor:
             kind_of(key, version), encode_message(request, version), timeout_ms=PROBE_TIMEOUT_MS
         )
         response = decode_message(ListOffsetsResponse, answer, version)
-        return all(
-            partition.error_code == 0 for topic in response.topics for partition in topic.partitions
-        )
+        errors = [part.error_code for topic in response.topics for part in topic.partitions]
+        return errors == [0]
 
     async def _connect(self, leader_id: NodeId) -> ClientConnection | None:
         if self._connection is not None:

@@ -85,6 +85,7 @@ class Storage:
         if recovering:
             replace_file(files, directory / RECOVERING_FILE, b"")
         write_partition_metadata(files, directory, group.topic_id)
+        write_quorum_state(files, directory, QuorumState(epoch=Epoch(0)))
         Log.create(files, directory, config).close()
 
     @classmethod
@@ -126,10 +127,14 @@ class Storage:
             ) from error
 
     def election_state(self) -> ElectionState:
-        """What was promised before. Raises CorruptFileError: then the node must not start."""
+        """What was promised before.
+
+        Raises:  CorruptFileError; LostDiskError if the file is gone (it is there from the first day
+                 on): a node that forgot its vote would vote again.
+        """
         stored = read_quorum_state(self._files, self.directory)
         if stored is None:
-            return ElectionState(epoch=Epoch(0))
+            raise LostDiskError(self.directory, "has no quorum-state")
         voted = None
         if stored.voted_id is not None:
             voted = ReplicaKey(stored.voted_id, stored.voted_directory_id or ZERO_UUID)
@@ -167,8 +172,8 @@ class Storage:
         return self.log.flush()
 
     def truncate(self, end_offset: Offset) -> None:
-        """Cut the log, durably. The loop must not append or read meanwhile."""
-        self._tail.clear()
+        """Cut the log, durably. The loop must not append meanwhile, nor read past `end_offset`."""
+        self._tail = deque()  # not cleared: the loop may be reading what is committed in it
         self._tail_bytes = 0
         end = self.log.truncate_to(end_offset)
         assert end == end_offset, f"cut at {end}, asked for {end_offset}: inside a batch"

@@ -1,0 +1,37 @@
+"""A group's directory: what must be in it before a node may speak. DESIGN §5, lost disks."""
+
+from uuid import UUID
+
+import pytest
+
+from raft.core.roles import ElectionState
+from raft.driver.errors import LostDiskError
+from raft.driver.storage import Storage
+from raft.segments.files import RealFileSystem
+from raft.segments.log import LogConfig
+from raft.segments.properties import QUORUM_STATE_FILE
+from raft.wire import Group
+from records.types import Epoch, NodeId
+
+GROUP = Group("group", 0, UUID(int=5))
+FILES = RealFileSystem()
+
+
+def opened(log_dir) -> Storage:
+    return Storage.open(FILES, log_dir, GROUP, LogConfig(), (NodeId(1),))
+
+
+def test_a_new_group_has_promised_nothing_and_says_so_on_disk(tmp_path):
+    Storage.create(FILES, tmp_path, GROUP, LogConfig(), recovering=False)
+    storage = opened(tmp_path)
+    assert storage.election_state() == ElectionState(epoch=Epoch(0))
+    storage.close()
+
+
+def test_a_group_without_its_election_state_is_a_lost_disk(tmp_path):
+    Storage.create(FILES, tmp_path, GROUP, LogConfig(), recovering=False)
+    (tmp_path / GROUP.name / QUORUM_STATE_FILE).unlink()
+    storage = opened(tmp_path)
+    with pytest.raises(LostDiskError, match="quorum-state"):
+        storage.election_state()
+    storage.close()

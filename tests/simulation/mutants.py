@@ -296,15 +296,13 @@ MUTANTS: Final = (
         name="commit a previous epoch's record by counting",
         production=Production(quorum=CommitByCounting),
         suited=_short_reigns,
-        pinned=14,
+        pinned=15,
     ),
     Mutant(name="ignore divergence", production=Production(quorum=IgnoreDivergence), pinned=34),
     Mutant(
         name="truncate without checking", production=Production(quorum=TruncateUnasked), pinned=3
     ),
-    Mutant(
-        name="cut below the recovery point", production=Production(log=CutBelowPoint), pinned=20
-    ),
+    Mutant(name="cut below the recovery point", production=Production(log=CutBelowPoint), pinned=2),
     Mutant(
         name="let a recovering voter vote",
         production=Production(quorum=VoteWhileRecovering),

@@ -87,9 +87,9 @@ class Storm(RuleBasedStateMachine):
                 self.cluster.audit()
 
 
-TestStorm = Storm.TestCase
-TestStorm.settings = settings(
-    max_examples=25,
+TestScripts = Storm.TestCase
+TestScripts.settings = settings(
+    max_examples=60,
     stateful_step_count=20,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],

@@ -17,6 +17,7 @@ from typing import Final
 
 import pytest
 
+from tests.simulation.__main__ import hunt
 from tests.simulation.run import RARE, Tally, quiet, run_one
 
 WORKERS: Final = 2
@@ -48,3 +49,11 @@ def test_thousands_of_storms_lose_nothing(worker: int) -> None:
     print(tally)
     never = [name for name in RARE if not tally.rare[name]]
     assert not never, f"never happened: {never}"
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_every_rule_left_out_is_found_by_fresh_seeds() -> None:
+    """Prints how many schedules it took for each."""
+    with quiet():
+        assert hunt(time.time_ns() >> 10, 2000) == 0

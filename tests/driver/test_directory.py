@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from uuid import UUID
 
+import pytest
+
 from raft.driver import directory
 from raft.driver.directory import Directory
 from raft.memory import MemoryLog, SilentTicket
@@ -24,6 +26,13 @@ from records.metadata import (
 )
 from records.schema import MetadataRecord
 from records.types import Offset
+
+
+@pytest.fixture(autouse=True)
+def one_slice_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a loop there is no later: also a busy machine applies all in one slice."""
+    monkeypatch.setattr(directory, "SLICE_S", 60)
+
 
 TOPIC_ID = UUID(int=9)
 GROUP = Group("__diskless-metadata", 0, TOPIC_ID)

@@ -82,7 +82,7 @@ def test_a_quorum_of_one_takes_records_and_has_them_after_a_restart(log_dir: Pat
             log.read(Offset(10_000), 1)
         await node.stop()
 
-    asyncio.run(asyncio.wait_for(story(), 30))
+    asyncio.run(asyncio.wait_for(story(), 90))
 
 
 def test_a_port_in_use_fails_the_start_and_frees_the_directory(log_dir: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_port_in_use_fails_the_start_and_frees_the_directory(log_dir: Path) ->
         await leading_log(node)
         await node.stop()
 
-    asyncio.run(asyncio.wait_for(story(), 30))
+    asyncio.run(asyncio.wait_for(story(), 90))
 
 
 def test_an_unformatted_directory_or_anothers_is_refused(tmp_path: Path, log_dir: Path) -> None:

@@ -32,8 +32,10 @@ bench: .venv/.ready
 	@for b in bench/bench_*.py; do echo "== $$b"; \
 		$(BIN)/python -m bench.$$(basename $$b .py) || exit 1; done
 
+# The long tests once, then fresh schedules of the simulation until told to stop.
 soak: .venv/.ready
 	$(BIN)/python -m pytest -m soak -n $(TEST_WORKERS)
+	$(BIN)/python -m tests.simulation --soak
 
 # Newest versions within pyproject.toml's ranges, written to constraints.txt.
 lock:

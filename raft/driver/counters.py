@@ -14,6 +14,13 @@ class Counters:
     fetched_records: int = 0
     commit_latencies_ms: deque[float] = field(default_factory=lambda: deque(maxlen=10_000))
     elections: int = 0
-    election_latency_ms: float = 0.0
+    election_latency_ms: float = 0.0  # of all elections together
+    election_latency_max_ms: float = 0.0
     peer_faults: int = 0
     busy_s: float = 0.0
+
+    def elected(self, latency_ms: float) -> None:
+        """A leader is known, so long after this node began to campaign."""
+        self.elections += 1
+        self.election_latency_ms += latency_ms
+        self.election_latency_max_ms = max(self.election_latency_max_ms, latency_ms)

@@ -468,8 +468,7 @@ class GroupDriver:
         if role in ("prospective", "candidate"):
             self._campaign_began = self._campaign_began or time.monotonic()
         elif role in ("leader", "follower") and self._campaign_began is not None:
-            self.counters.elections += 1
-            self.counters.election_latency_ms += (time.monotonic() - self._campaign_began) * 1_000
+            self.counters.elected((time.monotonic() - self._campaign_began) * 1_000)
             self._campaign_began = None
 
     def _peer_fault(self, effect: PeerFault) -> None:

@@ -126,6 +126,7 @@ class QuorumCollector:
             "election_latency_avg": (
                 counters.election_latency_ms / counters.elections if counters.elections else 0.0
             ),
+            "election_latency_max": counters.election_latency_max_ms,
             "append_records_rate": (now.appended - window.appended) / elapsed,
             "fetch_records_rate": (now.fetched - window.fetched) / elapsed,
             "commit_rate": now.committed_since(window) / elapsed,
@@ -180,6 +181,7 @@ HELP: Final = {
     "commit_latency_avg": "From append to commit on the leader, ms, since the last look",
     "commit_latency_max": "The longest of these",
     "election_latency_avg": "From campaigning to a leader being known, ms",
+    "election_latency_max": "The longest of these since the start",
     "append_records_rate": "Records appended a second",
     "fetch_records_rate": "Records fetched from the leader a second",
     "commit_rate": "Records committed a second",

@@ -8,6 +8,7 @@ import pytest
 
 from raft.driver import metrics
 from raft.driver.config import CLUSTER_METADATA
+from raft.driver.counters import Counters
 
 
 class FakeGroup:
@@ -21,10 +22,15 @@ class FakeGroup:
             log=log, leader_id=1, epoch=7, voters=(1, 2, 3), is_voter=True, role=None,
             election_state=SimpleNamespace(voted=None),
         )  # fmt: skip
-        self.counters = SimpleNamespace(
-            appended_records=10, fetched_records=0, commit_latencies_ms=[], elections=0,
-            election_latency_ms=0.0, peer_faults=0, busy_s=3.0,
-        )  # fmt: skip
+        self.counters = Counters(appended_records=10, busy_s=3.0)
+
+
+def test_the_longest_election_is_kept_beside_their_mean() -> None:
+    group = FakeGroup()
+    for latency_ms in (30.0, 90.0, 60.0):
+        group.counters.elected(latency_ms)
+    values = metrics.QuorumCollector(SimpleNamespace())._of_group(group)
+    assert (values["election_latency_avg"], values["election_latency_max"]) == (60.0, 90.0)
 
 
 def test_a_restart_is_no_burst_of_commits(monkeypatch: pytest.MonkeyPatch) -> None:

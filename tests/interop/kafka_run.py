@@ -8,6 +8,7 @@ into one call where a tool takes them.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
@@ -37,8 +38,16 @@ _ENCODINGS: Final = ("file.encoding", "stdout.encoding", "sun.stdout.encoding")
 _taken_ports: set[int] = set()
 
 
+HUNG_RUNS: Final = 2  # of a tool that did not end, before the run that counts
+HUNG_AFTER_S: Final = 20  # it takes 1 or 2
+
+
 class ToolFailedError(Exception):
     """A Java process ended with an exit code other than 0, or too late."""
+
+
+class ToolHungError(ToolFailedError):
+    """It did not end in time."""
 
 
 class Said(NamedTuple):
@@ -78,21 +87,28 @@ class Kafka:
         try:
             done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=timeout_s)
         except subprocess.TimeoutExpired as error:
-            raise ToolFailedError(f"{main_class} did not end within {timeout_s} s") from error
+            raise ToolHungError(f"{main_class} did not end within {timeout_s} s") from error
         if done.returncode != 0:
             said = done.stdout[-2000:] + done.stderr[-4000:]
             raise ToolFailedError(f"{main_class} ended with {done.returncode}: {said}")
         return Said(done.stdout, done.stderr)
 
+    def _run_again_if_hung(self, main_class: str, *arguments: str | Path) -> Said:
+        for _ in range(HUNG_RUNS):
+            with contextlib.suppress(ToolHungError):
+                return self.run(main_class, *arguments, timeout_s=HUNG_AFTER_S)
+        return self.run(main_class, *arguments)
+
     def shell(self, file: Path, *words: str) -> str:
         """One command of MetadataShell on a checkpoint or a log segment.
 
         The shell exits with 0 even where it could not load a record: what it says on standard
-        error is its judgement.
+        error is its judgement. It was seen not to end, once, on a file that it read before and
+        after: then it is run again.
 
         Raises:  ToolFailedError.
         """
-        said = self.run(SHELL, "--snapshot", file, *words)
+        said = self._run_again_if_hung(SHELL, "--snapshot", file, *words)
         complaints = [line for line in said.err.splitlines() if _CONTROL_RECORD not in line]
         if complaints:
             raise ToolFailedError(f"MetadataShell on {file}: {'; '.join(complaints)[:4000]}")

@@ -1,0 +1,33 @@
+"""How Kafka's tools are run: one that hangs is run again, one that fails is not."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.interop.kafka_run import HUNG_RUNS, Kafka, Said, ToolFailedError, ToolHungError
+
+
+def shell_after(monkeypatch: pytest.MonkeyPatch, *outcomes: Exception | Said) -> str:
+    """MetadataShell's answer, if its runs end like this."""
+    left = list(outcomes)
+
+    def run(*_: object, **__: object) -> Said:
+        outcome = left.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr(Kafka, "run", run)
+    return Kafka(Path("jars")).shell(Path("file"))
+
+
+def test_a_shell_that_hangs_is_run_again(monkeypatch):
+    hung = [ToolHungError("hung")] * HUNG_RUNS
+    assert shell_after(monkeypatch, *hung, Said("image", "")) == "image"
+    with pytest.raises(ToolHungError):
+        shell_after(monkeypatch, *hung, ToolHungError("hung"))
+
+
+def test_a_shell_that_fails_is_believed(monkeypatch):
+    with pytest.raises(ToolFailedError):
+        shell_after(monkeypatch, ToolFailedError("no"), Said("image", ""))

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from esker.cli import app
 from records.batch_writer import build_value_batch
-from records.compression import Compression
+from records.compression import MAX_DECOMPRESSED_BYTES, Compression
 from tests.cli.files import SEGMENT, TIME, segment_bytes
 from tests.interop.recording import DIRECTORY, DYNAMIC, METADATA
 from tests.snapshot.checkpoints import VOTERS, written
@@ -82,12 +82,15 @@ def test_times_that_no_calendar_has_are_shown_as_numbers(timestamp):
     dump(SEGMENT, bytes(batch))
 
 
-def test_a_compressed_bomb_is_an_error_not_an_explosion():
-    values = [bytes(1024 * 1024)] * 70
+def test_a_compressed_bomb_is_an_error_not_an_explosion(tmp_path):
+    values = [bytes(1024 * 1024)] * (MAX_DECOMPRESSED_BYTES // (1024 * 1024) + 1)
     batch = build_value_batch(
         values, base_offset=100, leader_epoch=0, timestamp=TIME, compression=Compression.ZSTD
     )
     dump(SEGMENT, bytes(batch))
+    path = tmp_path / SEGMENT
+    path.write_bytes(bytes(batch))
+    assert CliRunner().invoke(app, ["dump-log", str(path)]).exit_code == 1
 
 
 def test_a_file_of_zeros_larger_than_any_disk_is_refused_at_once(tmp_path):

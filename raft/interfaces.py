@@ -1,5 +1,8 @@
 """What the rooms above see of the quorum: one replicated log per group, and who leads it.
 
+Below stand its snapshots: what the quorum needs of whoever keeps checkpoint files (`Snapshots`),
+and what whoever takes and loads them needs of a state machine (`StateMachine`).
+
 A state machine *decides* on the leader and *applies* everywhere. It drafts batches, proposes them
 under the epoch it leads and the log end it decided against, and hears later, like every replica,
 what was committed. It is told that it leads only when its epoch's first record is committed and
@@ -17,9 +20,10 @@ Source: DESIGN §7; upstream's RaftClient and RaftClient.Listener, whose contrac
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+from records.batch import Batch
 from records.batch_writer import build_value_batch
 from records.compression import Buffer
 from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
@@ -114,6 +118,16 @@ class ReplicatedLog(Protocol):
     def high_watermark(self) -> Offset | None:
         """Everything below it is committed; None until a leader has told."""
 
+    @property
+    def snapshots(self) -> Snapshots:
+        """The checkpoints of this log on this node."""
+
+    def snapshot_taken(self, snapshot_id: OffsetAndEpoch) -> None:
+        """A checkpoint of ours is durable under its final name: the log may start there one day.
+
+        Its end is at or below the high watermark, and where a batch ends.
+        """
+
     def watch(self, watcher: Watcher) -> None:
         """Tell `watcher` from now on; first what is true already: the snapshot, the watermark."""
 
@@ -148,3 +162,129 @@ class ReplicatedLog(Protocol):
 
     def resign(self) -> None:
         """Give up leadership, if we have it."""
+
+
+# --- snapshots (KIP-630) ------------------------------------------------------------------------
+
+
+class Piece(NamedTuple):
+    """Some bytes of a checkpoint's file."""
+
+    size_bytes: int  # of the whole file
+    data: Buffer  # from the position asked for; nothing only at the file's end
+
+
+class RejectedSnapshotError(Exception):
+    """What a leader sent is no checkpoint, or not the one asked for: fetch all of it again."""
+
+
+class Download(Protocol):
+    """A checkpoint on its way from a leader. Every call may touch the disk."""
+
+    @property
+    def position(self) -> int:
+        """The byte to ask for next; above 0 at first if an earlier part is gone on with."""
+
+    def take(self, position: int, piece: Piece) -> bool:
+        """Write a piece; True once the last byte is there.
+
+        Raises:  RejectedSnapshotError if it cannot belong here (another position or size, nothing
+                 before the end, too much); OSError, the part then is what it was.
+        """
+
+    def publish(self) -> None:
+        """Verify the whole, make it durable, give it its final name, durably.
+
+        Raises:  RejectedSnapshotError: its bytes were thrown away; OSError.
+        """
+
+    def keep(self) -> None:
+        """Stop; what is there stays for a later `Snapshots.receive`."""
+
+    def discard(self) -> None:
+        """Stop, and throw away what is there."""
+
+
+class Snapshots(Protocol):
+    """One group's checkpoints on this node: the files that its log may be cut down to."""
+
+    @property
+    def newest(self) -> OffsetAndEpoch | None:
+        """The id of the newest checkpoint; None if there is none (a bootstrap is none)."""
+
+    @property
+    def ids(self) -> Sequence[OffsetAndEpoch]:
+        """All there are, oldest first."""
+
+    def read(self, snapshot_id: OffsetAndEpoch, position: int, max_bytes: int) -> Piece | None:
+        """Bytes to answer a FetchSnapshot with; None if there is no such checkpoint.
+
+        Who reads one keeps it from being dropped for a while.
+
+        Raises:  ValueError if `position` is negative or past the end; OSError.
+        """
+
+    def receive(self, snapshot_id: OffsetAndEpoch) -> Download:
+        """Begin or resume a download. Raises OSError."""
+
+    def added(self, snapshot_id: OffsetAndEpoch) -> None:
+        """A checkpoint was published here, by a download or by whoever generates them."""
+
+    def drop_below(self, log_start_offset: Offset) -> None:
+        """Drop checkpoints that end below it, but not under a reader. Raises OSError."""
+
+
+class Frozen(Protocol):
+    """A state as of one offset, which later changes do not show in."""
+
+    def values(self) -> Iterator[Buffer]:
+        """Its records, framed (`records.frame.encode_record`), in the order they are to be loaded.
+
+        The same state gives the same bytes, on whichever replica. Iterated in short slices, between
+        which the state machine goes on applying.
+        """
+
+    def close(self) -> None:
+        """Nobody reads on."""
+
+
+class StateMachine(Protocol):
+    """What is built from a group's committed records; the same on every replica.
+
+    Source: DESIGN §7 (apply is the only mutator); KIP-630, When to Snapshot (changed records).
+    """
+
+    @property
+    def applied(self) -> OffsetAndEpoch:
+        """Everything below the offset is in the state; the epoch is of the record before it."""
+
+    @property
+    def last_timestamp(self) -> int:
+        """Of the last batch applied, ms since 1970; 0 if none: LastContainedLogTimestamp."""
+
+    @property
+    def changed_records(self) -> int:
+        """Records of the newest checkpoint that are no longer true, and records added since."""
+
+    @property
+    def total_records(self) -> int:
+        """Records that a checkpoint of the state would hold now."""
+
+    @property
+    def checkpointable(self) -> bool:
+        """May a checkpoint be taken now? Not inside an open metadata transaction."""
+
+    def apply(self, batches: Iterable[Batch]) -> None:
+        """Committed batches, in order, right after `applied`; control batches too."""
+
+    def load(self, snapshot_id: OffsetAndEpoch, batches: Iterable[Batch]) -> Iterator[None]:
+        """Replace the state by a verified checkpoint's data batches, in slices of a few ms.
+
+        Until the iterator is exhausted the state is nobody's to look at.
+        """
+
+    def freeze(self) -> Frozen:
+        """The state as of `applied`."""
+
+    def checkpointed(self, snapshot_id: OffsetAndEpoch, record_count: int) -> None:
+        """That frozen state is durable in a checkpoint: count changed records from there."""

@@ -6,7 +6,16 @@ upstream has given that number to something else.
 
 from typing import Final, NamedTuple
 
-from records.rpc import chunks, cluster, coordinator, fetch, list_offsets, produce, quorum
+from records.rpc import (
+    chunks,
+    cluster,
+    coordinator,
+    fetch,
+    list_offsets,
+    produce,
+    quorum,
+    snapshots,
+)
 from records.rpc.base import Request, Response
 
 
@@ -40,6 +49,8 @@ __all__ = [
     "coordinator",
     "fetch",
     "list_offsets",
+    "objects",
     "produce",
     "quorum",
+    "snapshots",
 ]

@@ -3,16 +3,17 @@
 Differences from the KIP, each decided on purpose: CommitBatches commits one object, carries the
 uploader's broker epoch and nests its batches by topic and partition; FindBatches answers a list of
 batches; byte offsets are 64-bit everywhere. Batches are rows, tuples of numbers: an object may hold
-ten thousand of them.
+ten thousand of them. A node may lead several coordinators, so a request says which one it means, in
+a tagged field that the first one needs none of.
 
 Source: KIP-1164, Public Interfaces.
 """
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from records.rpc.base import Request, Response
 from records.schema import Message
-from records.wire import Array, Bool, Int8, Int16, Int32, Int64, String, Uuid
+from records.wire import Array, Bool, Int8, Int16, Int32, Int64, String, Uuid, tag
 
 
 class InitDisklessTopicsRequest(Request, key=1093, versions="0"):
@@ -25,6 +26,7 @@ class InitDisklessTopicsRequest(Request, key=1093, versions="0"):
 
     controller_epoch: Int32
     topics: Array[Topic]
+    coordinator_partition: Annotated[Int32, tag(0)] = 0  # of __diskless-metadata
 
 
 class InitDisklessTopicsResponse(Response, key=1093, versions="0"):
@@ -72,6 +74,7 @@ class CommitBatchesRequest(Request, key=1094, versions="0"):
     object_format: Int8
     object_size: Int64  # bytes
     topics: Array[Topic]
+    coordinator_partition: Annotated[Int32, tag(0)] = 0  # of __diskless-metadata
 
 
 class CommitBatchResult(NamedTuple):
@@ -106,6 +109,7 @@ class DeleteDisklessTopicsRequest(Request, key=1095, versions="0"):
 
     controller_epoch: Int32
     topic_ids: Array[Uuid]
+    coordinator_partition: Annotated[Int32, tag(0)] = 0  # of __diskless-metadata
 
 
 class DeleteDisklessTopicsResponse(Response, key=1095, versions="0"):
@@ -131,6 +135,7 @@ class DeleteDisklessRecordsRequest(Request, key=1096, versions="0"):
         partitions: Array[Partition]
 
     topics: Array[Topic]
+    coordinator_partition: Annotated[Int32, tag(0)] = 0  # of __diskless-metadata
 
 
 class DeleteDisklessRecordsResponse(Response, key=1096, versions="0"):
@@ -163,6 +168,7 @@ class FindBatchesRequest(Request, key=1097, versions="0"):
 
     topics: Array[Topic]
     max_bytes: Int32
+    coordinator_partition: Annotated[Int32, tag(0)] = 0  # of __diskless-metadata
 
 
 class FindBatchesResponse(Response, key=1097, versions="0"):
@@ -209,6 +215,7 @@ class ListDisklessOffsetsRequest(Request, key=1098, versions="0"):
         partitions: Array[Partition]
 
     topics: Array[Topic]
+    coordinator_partition: Annotated[Int32, tag(0)] = 0  # of __diskless-metadata
 
 
 class ListDisklessOffsetsResponse(Response, key=1098, versions="0"):

@@ -22,6 +22,7 @@ from typer.core import TyperGroup
 COMMANDS: Final = {
     "dump-log": "esker.commands.dump_log",
     "quorum": "esker.commands.quorum",
+    "snapshot": "esker.commands.snapshot",
     "start": "esker.commands.start",
     "storage": "esker.commands.storage",
 }

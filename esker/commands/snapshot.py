@@ -1,0 +1,268 @@
+"""`esker snapshot`: the checkpoints of a node's logs, in its directory.
+
+Nothing is changed. What is damaged is named with the byte where it begins, and makes the exit code
+1; one damaged file does not keep the others from being listed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from esker.checkpoints import (
+    Found,
+    GroupFiles,
+    Inspection,
+    NoGroupError,
+    State,
+    inspect,
+    survey,
+)
+from esker.dump.batches import origin_remark
+from esker.dump.human import on_one_line, printable, time_text
+from snapshot.errors import DamagedFileError
+
+app = typer.Typer(no_args_is_help=True, help="The checkpoints of the quorum's logs (KIP-630).")
+
+LIST_EXAMPLE = "Example: esker snapshot list /var/lib/esker"
+INSPECT_EXAMPLE = (
+    "Example: esker snapshot inspect "
+    "/var/lib/esker/__cluster_metadata-0/00000000000000001280-0000000002.checkpoint"
+)
+
+OK = 0
+DAMAGED = 1
+UNREADABLE = 2  # also what a wrong command line gives
+
+
+@app.callback()
+def snapshot() -> None:
+    """The checkpoints of the quorum's logs (KIP-630)."""
+
+
+# --- list ----------------------------------------------------------------------------------------
+
+
+@app.command("list", epilog=LIST_EXAMPLE)
+def list_command(
+    directories: Annotated[
+        list[Path],
+        typer.Argument(metavar="DIRECTORY", help="A node's log directory, or a group's in it."),
+    ],
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read each checkpoint to its end. Slower.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object a line, for programs.")
+    ] = False,
+) -> None:
+    """Print every checkpoint, where the log begins, and what both take of the disk in bytes.
+
+    A node may be running in the directory. Exit code 0: no checkpoint is damaged, as far as it was
+    read. 1: one is. 2: a directory could not be read.
+    """
+    try:
+        groups = survey(directories, verify=verify)
+    except NoGroupError as error:
+        _fail(str(error))
+    except OSError as error:
+        _fail(f"{error.filename}: {error.strerror}: name a node's log directory (log.dirs)")
+    if as_json:
+        for line in _group_lines(groups):
+            typer.echo(json.dumps(line, separators=(",", ":")))
+    else:
+        typer.echo(_group_table(groups))
+    damaged = any(one.state is State.DAMAGED for group in groups for one in group.checkpoints)
+    raise typer.Exit(DAMAGED if damaged else OK)
+
+
+def _group_lines(groups: Sequence[GroupFiles]) -> list[dict[str, Any]]:
+    """For programs: a line for each group, and after it one for each of its checkpoints."""
+    lines: list[dict[str, Any]] = []
+    for group in groups:
+        lines.append(
+            {
+                "type": "group",
+                "group": group.name,
+                "directory": str(group.path),
+                "logStartOffset": group.log_start_offset,
+                "segments": group.segment_count,
+                "segmentBytes": group.segment_bytes,
+                "checkpointBytes": sum(one.size_bytes for one in group.checkpoints),
+            }
+        )
+        for one in group.checkpoints:
+            lines.append(
+                {
+                    "type": "checkpoint",
+                    "group": group.name,
+                    "file": str(one.path),
+                    "endOffset": one.snapshot_id.offset,
+                    "epoch": one.snapshot_id.epoch,
+                    "state": one.state.value,
+                    "sizeBytes": one.size_bytes,
+                    "lastContainedLogTimestamp": one.last_timestamp,
+                    "writtenTimestamp": one.written_ms,
+                    "records": one.record_count,
+                    "damage": one.damage,
+                }
+            )
+    return lines
+
+
+def _group_table(groups: Sequence[GroupFiles]) -> str:
+    headings = ("Group", "EndOffset", "Epoch", "Bytes", "CoversTo (UTC)", "Written (UTC)", "State")
+    rows = [
+        (
+            on_one_line(group.name),
+            str(one.snapshot_id.offset),
+            str(one.snapshot_id.epoch),
+            str(one.size_bytes),
+            "-" if one.last_timestamp is None else time_text(one.last_timestamp),
+            time_text(one.written_ms),
+            _state(one),
+        )
+        for group in groups
+        for one in group.checkpoints
+    ]
+    text = [table(headings, rows), ""] if rows else []
+    return "\n".join([*text, *(_summary(group) for group in groups)])
+
+
+def _state(one: Found) -> str:
+    if one.damage is not None:
+        return f"DAMAGED, {on_one_line(one.damage)}"
+    if one.record_count is not None:
+        return f"sound, {one.record_count} records"
+    return one.state.value
+
+
+def _summary(group: GroupFiles) -> str:
+    start = "" if group.log_start_offset is None else f" from offset {group.log_start_offset}"
+    size = sum(one.size_bytes for one in group.checkpoints)
+    return (
+        f"{printable(group.path)}: log{start}, {group.segment_bytes} bytes in "
+        f"{group.segment_count} segment{'s' * (group.segment_count != 1)}; "
+        f"checkpoints, {size} bytes"
+    )
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as their widest cell.
+
+    >>> table(("A", "B"), [("1", "2"), ("333", "4")])
+    'A    B\\n1    2\\n333  4'
+    """
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in (headings, *rows)
+    )
+
+
+# --- inspect -------------------------------------------------------------------------------------
+
+
+@app.command("inspect", epilog=INSPECT_EXAMPLE)
+def inspect_command(
+    paths: Annotated[list[Path], typer.Argument(metavar="FILE", help="Checkpoints.")],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object a line, for programs.")
+    ] = False,
+) -> None:
+    """Read checkpoints to their ends; print what they cover and how much of each record type.
+
+    (`esker dump-log` prints the records.) Exit code 0: all are sound. 1: one is damaged.
+    2: one could not be read at all.
+    """
+    code = OK
+    for path in paths:
+        try:
+            found = inspect(path)
+        except DamagedFileError as error:
+            code = max(code, DAMAGED)
+            _report(path, "damaged", error.reason, as_json, error.position, error.offset)
+        except OSError as error:
+            code = UNREADABLE
+            _report(path, "unreadable", error.strerror or str(error), as_json)
+        else:
+            typer.echo(json.dumps(_as_json(found)) if as_json else _text(found))
+    raise typer.Exit(code)
+
+
+def _report(
+    path: Path,
+    kind: str,
+    reason: str,
+    as_json: bool,
+    position: int | None = None,
+    offset: int | None = None,
+) -> None:
+    if as_json:
+        line = {"type": kind, "file": str(path), "position": position, "offset": offset}
+        typer.echo(json.dumps({**line, "reason": reason}))
+        return
+    if kind == "unreadable":
+        typer.echo(f"esker: {printable(path)}: {reason}: name a .checkpoint file", err=True)
+        return
+    typer.echo(
+        f"esker: {printable(path)}: DAMAGED at byte {position}: {on_one_line(reason)}; stop its "
+        "node, delete the file, start it: it takes or fetches another",
+        err=True,
+    )
+
+
+def _as_json(found: Inspection) -> dict[str, Any]:
+    checkpoint, preamble = found.checkpoint, found.checkpoint.preamble
+    voters = preamble.voters
+    return {
+        "type": "checkpoint",
+        "file": str(checkpoint.path),
+        "endOffset": found.snapshot_id.offset if found.snapshot_id else None,
+        "epoch": checkpoint.epoch,
+        "sizeBytes": checkpoint.size_bytes,
+        "batches": checkpoint.batch_count,
+        "records": checkpoint.record_count,
+        "lastContainedLogTimestamp": preamble.last_timestamp,
+        "kraftVersion": preamble.kraft_version,
+        "voters": None if voters is None else [voter.voter_id for voter in voters.voters],
+        "origin": checkpoint.origin.value,
+        "types": {name: asdict(tally) for name, tally in found.by_type.items()},
+    }
+
+
+def _text(found: Inspection) -> str:
+    checkpoint, preamble = found.checkpoint, found.checkpoint.preamble
+    end = "not in its name" if found.snapshot_id is None else str(found.snapshot_id.offset)
+    voters = "none in it: they are in the nodes' settings"
+    if preamble.voters is not None:
+        voters = ", ".join(str(voter.voter_id) for voter in preamble.voters.voters)
+    rows = {
+        "end offset": f"{end} (exclusive), epoch {checkpoint.epoch}",
+        "covers to": f"{time_text(preamble.last_timestamp)} UTC",
+        "size": f"{checkpoint.size_bytes} bytes, {checkpoint.batch_count} batches",
+        "kraft.version": str(preamble.kraft_version),
+        "voters": voters,
+        "records": str(checkpoint.record_count),
+        "sound": origin_remark(checkpoint),
+    }
+    lines = [printable(checkpoint.path)]
+    lines += [f"  {name:<16}{value}" for name, value in rows.items()]
+    if found.by_type:
+        types = [
+            (on_one_line(name), str(tally.records), str(tally.value_bytes))
+            for name, tally in found.by_type.items()
+        ]
+        shown = table(("Type", "Records", "ValueBytes"), types)
+        lines += ["", *(f"  {line}" for line in shown.splitlines())]
+    return "\n".join(lines)
+
+
+def _fail(reason: str) -> NoReturn:
+    typer.echo(f"esker: {on_one_line(reason)}", err=True)
+    raise typer.Exit(UNREADABLE)

@@ -12,6 +12,7 @@ from records.rpc import (
     coordinator,
     fetch,
     list_offsets,
+    objects,
     produce,
     quorum,
     snapshots,

@@ -7,8 +7,10 @@ upstream has given that number to something else.
 from typing import Final, NamedTuple
 
 from records.rpc import (
+    brokers,
     chunks,
     cluster,
+    configs,
     coordinator,
     fetch,
     list_offsets,
@@ -16,6 +18,7 @@ from records.rpc import (
     produce,
     quorum,
     snapshots,
+    topics,
 )
 from records.rpc.base import Request, Response
 
@@ -45,8 +48,10 @@ __all__ = [
     "Api",
     "Request",
     "Response",
+    "brokers",
     "chunks",
     "cluster",
+    "configs",
     "coordinator",
     "fetch",
     "list_offsets",
@@ -54,4 +59,5 @@ __all__ = [
     "produce",
     "quorum",
     "snapshots",
+    "topics",
 ]

@@ -142,7 +142,8 @@ def describe_theirs(schema: Schema, valid: frozenset[int]) -> dict[str, Said]:
             present = _numbers(Versions.parse(field.get("versions", "0+")), within)
             if not present:
                 continue
-            here = f"{path}.{field['name']}"
+            name = field["name"]  # a few begin with a small letter, which no generator minds
+            here = f"{path}.{name[:1].upper()}{name[1:]}"
             tagged = Versions.parse(field.get("taggedVersions", "none")) & flexible
             element = field["type"].removeprefix("[]")
             is_struct = element[:1].isupper()

@@ -6,12 +6,14 @@ in `raft.core.events`. One page an idea:
     config      `NodeConfig`: all that a node must be told
     node        `Node`, `run_node`: groups, listener, beginning and end
     group       `GroupDriver`: one group's events, effects, timers; a `ReplicatedLog`
+    telling     what watchers, proposers and readers are told
     answering   its unanswered requests, and how they are answered
     disk_work   its appends, flushes (group commit), election states, truncations
     storage     one group's directory: log, election state, marks
     disk        the thread for what waits for the disk
     peers       connections to the other nodes, versions, failures
     service     the listener's requests: who answers which
+    rooms       what stands on the groups: its requests, and what it is told of their lives
     directory   which groups there are, from the cluster log; bootstrap; NoOpRecord
     registry    the lock, the groups this disk has, a rejoin under way
     drafts      batches before they have a place in the log
@@ -31,10 +33,12 @@ For a program that has the quorum inside: `Node(config)`, `await node.start()`,
 
 from raft.driver.config import BENCH_LOG, CLUSTER_METADATA, INTERNAL_TOPICS, NodeConfig
 from raft.driver.errors import DirectoryInUseError, LostDiskError, NodeError, NotFormattedError
-from raft.driver.group import GroupDriver, ReadTicket
+from raft.driver.group import GroupDriver
 from raft.driver.health import Health
 from raft.driver.node import Node, run_node
 from raft.driver.registry import mark_rejoin
+from raft.driver.rooms import Room, RoomHost
+from raft.driver.telling import ReadTicket
 
 __all__ = [
     "BENCH_LOG",
@@ -49,6 +53,8 @@ __all__ = [
     "NodeError",
     "NotFormattedError",
     "ReadTicket",
+    "Room",
+    "RoomHost",
     "mark_rejoin",
     "run_node",
 ]

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from raft.net import Buffer, Reply, RequestHeader, response_header
+from raft.net import Reply, RequestHeader
+from raft.net.handlers import payload
 from raft.wire_fetch import FetchForm
-from records.codec import encode_parts
 from records.rpc.base import Response
-
-API_VERSIONS_KEY = 18
 
 
 class Asked(NamedTuple):
@@ -23,10 +21,3 @@ class Asked(NamedTuple):
     def answer(self, message: Response) -> None:
         """Send the answer, at the request's version."""
         self.reply.send(payload(self.header, message))
-
-
-def payload(header: RequestHeader, message: Response) -> tuple[Buffer, ...]:
-    """A response, header and body, as buffers; record bytes in it are not copied."""
-    flexible = header.flexible and header.api_key != API_VERSIONS_KEY
-    head = response_header(header.correlation_id, flexible=flexible)
-    return (head, *encode_parts(message, header.api_version))

@@ -23,7 +23,6 @@ from typing import Final, NamedTuple
 from raft.core.errors import ErrorCode
 from raft.core.messages import FetchResponse
 from raft.core.voters import Endpoint
-from raft.driver.answers import payload
 from raft.driver.group import GroupDriver
 from raft.driver.known_forms import KnownForms, Success
 from raft.interfaces import Draft, NotLeaderError
@@ -37,6 +36,7 @@ from raft.net import (
     ServerConnection,
     parse_request_header,
 )
+from raft.net.handlers import payload
 from raft.wire import Answering, WireError
 from raft.wire_fetch import FetchForm, write_fetch_response
 from records.batch import HEADER_SIZE_BYTES, BatchHeader, iter_batches

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -9,6 +10,7 @@ from uuid import UUID
 
 from raft.core.config import QuorumConfig
 from raft.core.voters import Endpoint, ReplicaKey, Voter, VoterSet
+from raft.driver.rooms import Room, RoomHost
 from raft.net import Limits
 from raft.segments.log import LogConfig
 from raft.wire import Group
@@ -44,6 +46,7 @@ class NodeConfig:
     log: LogConfig = field(default_factory=LogConfig)
     limits: Limits = field(default_factory=Limits)
     bootstrap: tuple[MetadataRecord, ...] = ()  # the first records of an empty cluster log
+    room: Callable[[RoomHost], Room] | None = None  # what stands on the groups
     bench_log: bool = False  # serve Produce, Fetch and ListOffsets of `esker-bench-log`
     max_idle_interval_ms: int = 500  # metadata.max.idle.interval.ms; 0: no NoOpRecord
     metrics_host: str | None = None  # serves /metrics and /health; None: nobody does

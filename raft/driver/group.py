@@ -19,7 +19,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Protocol, get_args
+from typing import Any, Protocol, get_args
 
 from raft.core.effects import (
     AbandonSnapshot,
@@ -48,7 +48,6 @@ from raft.core.effects import (
     Transition,
     Truncate,
 )
-from raft.core.errors import ErrorCode
 from raft.core.events import (
     ConnectionClosed,
     Event,
@@ -59,12 +58,11 @@ from raft.core.events import (
     Resign,
     Shutdown,
     SnapshotFailed,
+    SnapshotTaken,
     Start,
     Tick,
 )
-from raft.core.messages import (
-    Request,
-)
+from raft.core.messages import Request
 from raft.core.quorum import Quorum
 from raft.core.voters import Endpoint
 from raft.driver.answering import Answers
@@ -73,44 +71,15 @@ from raft.driver.counters import Counters
 from raft.driver.disk import DiskThread
 from raft.driver.disk_work import DiskWork
 from raft.driver.drafts import new_batch
+from raft.driver.keeping import NoSnapshots
 from raft.driver.storage import Storage
-from raft.interfaces import Draft, NotLeaderError, Ticket, Watcher
+from raft.driver.telling import BarrierTicket, ReadTicket, Telling
+from raft.interfaces import Draft, Snapshots, Ticket, Watcher
 from raft.wire import Group
 from records.compression import Buffer
-from records.types import Epoch, NodeId, Offset
+from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
 
 log = logging.getLogger("raft.driver")
-
-FAULT_LINES_PER_SECOND: Final = 5
-
-
-class ReadTicket(Protocol):
-    """Who asked for a linearizable read."""
-
-    def __hash__(self) -> int: ...
-
-    def ready(self, offset: Offset) -> None:
-        """Answer from state that holds everything below `offset`."""
-
-    def refused(self, error: ErrorCode) -> None:
-        """Ask the leader."""
-
-
-class _BarrierTicket:
-    """A read whose outcome is a future."""
-
-    __slots__ = ("future",)
-
-    def __init__(self, future: asyncio.Future[Offset]) -> None:
-        self.future = future
-
-    def ready(self, offset: Offset) -> None:
-        if not self.future.done():
-            self.future.set_result(offset)
-
-    def refused(self, error: ErrorCode) -> None:
-        if not self.future.done():
-            self.future.set_exception(NotLeaderError(error))
 
 
 class Links(Protocol):
@@ -136,22 +105,30 @@ class GroupDriver:
         disk: DiskThread,
         endpoints: Callable[[NodeId], Endpoint | None],
         on_fatal: Callable[[BaseException], None],
+        snapshots: Snapshots | None = None,
     ) -> None:
         """A group that stands still until `start`.
 
         Args:    endpoints: where a voter listens, for answers that name the leader.
+                 snapshots: its checkpoints; None: it keeps none.
         """
         self.node_id = node_id
         self.group = group
         self.quorum = quorum
         self.storage = storage
+        self.snapshots: Snapshots = snapshots or NoSnapshots()
         self.links: Links | None = None
-        self.watchers: list[Watcher] = []
         self.on_turn: list[Callable[[], None]] = []  # last chance to propose in this turn
         self.counters = Counters()
-        self.leading_epoch: Epoch | None = None  # between `Lead` and `StepDown`
         self.answers = Answers(
             node_id=node_id, group=group, quorum=quorum, storage=storage, endpoints=endpoints
+        )
+        self.telling = Telling(
+            node_id=node_id,
+            name=group.name,
+            quorum=quorum,
+            answers=self.answers,
+            counters=self.counters,
         )
         self.disk = DiskWork(
             name=group.name,
@@ -172,10 +149,6 @@ class GroupDriver:
         self._run_due = False
         self._stopped = False
         self._timer: asyncio.TimerHandle | None = None
-        self._uncommitted: deque[tuple[Offset, float]] = deque()
-        self._campaign_began: float | None = None
-        self._fault_second = 0
-        self._fault_lines = 0
         self._shutdown_ready = self._loop.create_future()
         self._table = self._who_carries_out()
 
@@ -190,6 +163,11 @@ class GroupDriver:
     def leader_id(self) -> NodeId | None:
         """The leader as far as we know."""
         return self.quorum.leader_id
+
+    @property
+    def leading_epoch(self) -> Epoch | None:
+        """The epoch we lead and may propose in; None otherwise."""
+        return self.telling.leading_epoch
 
     @property
     def high_watermark(self) -> Offset | None:
@@ -233,13 +211,13 @@ class GroupDriver:
         self._proposals.append(proposal)
         self.wake()
 
+    def snapshot_taken(self, snapshot_id: OffsetAndEpoch) -> None:
+        """A checkpoint of ours is durable under its final name."""
+        self.post(SnapshotTaken(snapshot_id))
+
     def watch(self, watcher: Watcher) -> None:
         """Tell `watcher` from now on; first what is true already."""
-        self.watchers.append(watcher)
-        if self.high_watermark is not None:
-            watcher.committed(self.high_watermark)
-        if self.leading_epoch is not None:
-            watcher.lead(self.leading_epoch)
+        self.telling.watch(watcher, None)
 
     def read(self, from_offset: Offset, max_bytes: int) -> Buffer:
         """Committed batches from the one that holds `from_offset` on; nothing at the watermark.
@@ -262,7 +240,7 @@ class GroupDriver:
 
         Raises:  NotLeaderError from the future.
         """
-        ticket = _BarrierTicket(self._loop.create_future())
+        ticket = BarrierTicket(self._loop.create_future())
         self.ask_read(ticket)
         return ticket.future
 
@@ -280,18 +258,21 @@ class GroupDriver:
         if self.answers.forget(connection):
             self.post(ConnectionClosed(connection))
 
-    async def stop(self, timeout_ms: int) -> None:
-        """Hand leadership over, let the disk finish, close."""
+    async def hand_over(self, timeout_ms: int) -> None:
+        """Give leadership away; afterwards the core is stepped no more."""
         self.post(Shutdown())
         done, _ = await asyncio.wait((self._shutdown_ready,), timeout=timeout_ms / 1_000)
         if not done:
             log.warning("node=%d group=%s handed_over=no", self.node_id, self.name)
         self._stopped = True
-        self.answers.close()
         if self._timer is not None:
             self._timer.cancel()
         if self.links is not None:
             self.links.close()
+
+    async def close(self) -> None:
+        """Let the disk finish, close the log. Nobody reads it any more."""
+        self.answers.close()
         await self.disk.close()
 
     # --- the turn -------------------------------------------------------------------------------
@@ -349,7 +330,7 @@ class GroupDriver:
 
     def _who_carries_out(self) -> dict[type[Effect], Callable[[Any], None]]:
         """Which method carries out which effect."""
-        disk, answers = self.disk, self.answers
+        disk, answers, telling = self.disk, self.answers, self.telling
         table: dict[type[Effect], Callable[[Any], None]] = {
             PersistElectionState: disk.persist,
             ClearRecovering: disk.clear_recovering,
@@ -365,15 +346,15 @@ class GroupDriver:
             FetchSnapshot: self._fetch_snapshot,
             AbandonSnapshot: self._abandon_snapshot,
             InstallSnapshot: self._install_snapshot,
-            Committed: self._committed,
-            Lead: self._lead,
-            StepDown: self._step_down,
-            Accepted: self._accepted,
-            Refused: self._refused,
-            ReadReady: self._read_ready,
-            ReadRefused: self._read_refused,
-            Transition: self._transition,
-            PeerFault: self._peer_fault,
+            Committed: telling.committed,
+            Lead: telling.lead,
+            StepDown: telling.step_down,
+            Accepted: telling.accepted,
+            Refused: telling.refused,
+            ReadReady: telling.read_ready,
+            ReadRefused: telling.read_refused,
+            Transition: telling.transition,
+            PeerFault: telling.peer_fault,
             ShutdownReady: self._on_shutdown_ready,
         }
         assert set(table) == set(get_args(Effect)), "an effect that nobody carries out"
@@ -414,76 +395,6 @@ class GroupDriver:
 
     def _abandon_snapshot(self, _: AbandonSnapshot) -> None:
         """Nothing was being fetched."""
-
-    def _committed(self, effect: Committed) -> None:
-        high_watermark = effect.high_watermark
-        latencies, now = self.counters.commit_latencies_ms, time.monotonic()
-        while self._uncommitted and self._uncommitted[0][0] <= high_watermark:
-            _, began = self._uncommitted.popleft()
-            latencies.append((now - began) * 1_000)
-        for watcher in self.watchers:
-            watcher.committed(high_watermark)
-
-    def _lead(self, effect: Lead) -> None:
-        self.leading_epoch = effect.epoch
-        for watcher in self.watchers:
-            watcher.lead(effect.epoch)
-
-    def _step_down(self, effect: StepDown) -> None:
-        self.leading_epoch = None
-        self._uncommitted.clear()
-        for watcher in self.watchers:
-            watcher.step_down(effect.epoch)
-
-    def _accepted(self, effect: Accepted) -> None:
-        self._uncommitted.append((effect.end_offset, time.monotonic()))
-        ticket: Ticket = effect.token  # type: ignore[assignment]
-        ticket.accepted(effect.epoch, effect.base_offset, effect.end_offset)
-
-    def _refused(self, effect: Refused) -> None:
-        ticket: Ticket = effect.token  # type: ignore[assignment]
-        ticket.refused(effect.error)
-
-    def _read_ready(self, effect: ReadReady) -> None:
-        self.answers.reads_waiting -= 1
-        ticket: ReadTicket = effect.token  # type: ignore[assignment]
-        ticket.ready(effect.offset)
-
-    def _read_refused(self, effect: ReadRefused) -> None:
-        self.answers.reads_waiting -= 1
-        ticket: ReadTicket = effect.token  # type: ignore[assignment]
-        ticket.refused(effect.error)
-
-    def _transition(self, effect: Transition) -> None:
-        """One line for every change of state, and the length of elections."""
-        self.answers.release_held()  # while the log still ends in the epoch they were answered in
-        role = type(effect.new).__name__.lower()
-        leader_id = self.quorum.leader_id
-        leader = "" if leader_id is None else f" leader={leader_id}"
-        log.info(
-            "node=%d group=%s role=%s epoch=%d%s reason=%s",
-            self.node_id, self.name, role, effect.new.epoch, leader,
-            effect.reason.replace(" ", "_"),
-        )  # fmt: skip
-        if role in ("prospective", "candidate"):
-            self._campaign_began = self._campaign_began or time.monotonic()
-        elif role in ("leader", "follower") and self._campaign_began is not None:
-            self.counters.elected((time.monotonic() - self._campaign_began) * 1_000)
-            self._campaign_began = None
-
-    def _peer_fault(self, effect: PeerFault) -> None:
-        """Counted always, logged a few times a second at most."""
-        self.counters.peer_faults += 1
-        second = int(time.monotonic())
-        if second != self._fault_second:
-            self._fault_second, self._fault_lines = second, 0
-        self._fault_lines += 1
-        if self._fault_lines <= FAULT_LINES_PER_SECOND:
-            peer = "unknown" if effect.peer is None else effect.peer
-            log.warning(
-                "node=%d group=%s peer=%s fault=%r",
-                self.node_id, self.name, peer, effect.reason[:500],
-            )  # fmt: skip
 
     def _on_shutdown_ready(self, _: ShutdownReady) -> None:
         if not self._shutdown_ready.done():

@@ -18,7 +18,7 @@ import asyncio
 import gc
 import logging
 import sys
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -35,8 +35,10 @@ from raft.driver.health import HealthMonitor
 from raft.driver.metrics import MetricsServer
 from raft.driver.peers import Dialling, PeerLinks
 from raft.driver.registry import DirectoryLock, Registry
+from raft.driver.rooms import Room
 from raft.driver.service import Service
 from raft.driver.storage import Storage
+from raft.interfaces import ReplicatedLog
 from raft.net import Arena, Listener
 from raft.segments.files import FileSystem, RealFileSystem
 from raft.segments.properties import read_meta_properties
@@ -59,6 +61,7 @@ class Node:
         self.config = config
         self.cluster_id = config.cluster_id
         self.node_id = config.node_id
+        self.directory_id = config.directory_id
         self.voters = config.voter_set
         self.groups: dict[Group, GroupDriver] = {}
         self.directory: Directory | None = None
@@ -85,6 +88,9 @@ class Node:
             on_bad_answer=self._on_bad_answer,
         )
         self.health = HealthMonitor(self)
+        self._room: Room | None = config.room(self) if config.room is not None else None
+        if self._room is not None:
+            self._service.serve_also(self._room.handlers)
         self._metrics: MetricsServer | None = None
 
     # --- life ---------------------------------------------------------------------------------
@@ -128,10 +134,16 @@ class Node:
         self.health.stop()
         for task in tuple(self._tasks):
             task.cancel()
-        timeout_ms = self.config.shutdown_timeout_ms
-        await asyncio.gather(*(driver.stop(timeout_ms) for driver in self.groups.values()))
+        await asyncio.gather(*(self._stop_group(driver) for driver in self.groups.values()))
         await self._close_all()
         log.info("node=%d stopped=clean", self.node_id)
+
+    async def _stop_group(self, driver: GroupDriver) -> None:
+        """Hand over; let the room go; close the log, which nobody reads any more."""
+        await driver.hand_over(self.config.shutdown_timeout_ms)
+        if self._room is not None:
+            await self._room.end(driver.group.topic, driver.group.partition)
+        await driver.close()
 
     async def _close_all(self) -> None:
         if self._metrics is not None:
@@ -209,6 +221,8 @@ class Node:
             self._watch_cluster_log(driver)
         elif group.topic == BENCH_LOG:
             self._bench = BenchLog(driver, self.endpoint)
+        if self._room is not None:
+            self._room.begin(driver, group.topic, group.partition, storage.directory)
         return driver
 
     def _open_storage(self, group: Group, voters: tuple[NodeId, ...]) -> Storage:
@@ -268,7 +282,7 @@ class Node:
 
     async def _end(self, driver: GroupDriver) -> None:
         """A group was removed: stop it, list it no longer. Its directory stays for the operator."""
-        await driver.stop(self.config.shutdown_timeout_ms)
+        await self._stop_group(driver)
         assert self._registry is not None, "the node has not started"
         self._registry.remove(driver.group)
         log.info("node=%d group=%s action=end", self.node_id, driver.name)
@@ -309,6 +323,18 @@ class Node:
     def group(self, topic: str | UUID, partition: int = 0) -> GroupDriver | None:
         """A group by topic name or id."""
         return self._by_ref.get(GroupRef(topic, partition))
+
+    def log(self, topic: str, partition: int) -> ReplicatedLog | None:
+        """A group as rooms see it."""
+        return self._by_ref.get(GroupRef(topic, partition))
+
+    def call_soon(self, callback: Callable[[], None]) -> asyncio.Handle:
+        """In the next turn of the loop."""
+        return asyncio.get_running_loop().call_soon(callback)
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        """Later; the handle cancels it."""
+        return asyncio.get_running_loop().call_later(delay_s, callback)
 
     def bench_log(self) -> BenchLog | None:
         """The group for clients outside, where it is enabled and has begun."""

@@ -11,19 +11,20 @@ Source: KIP-35, KIP-584 (ApiVersions); KIP-919 (DescribeCluster of controllers);
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final, Protocol
 
 from raft import wire, wire_fetch
 from raft.core.errors import ErrorCode
 from raft.core.messages import Request
 from raft.core.voters import Endpoint, VoterSet
-from raft.driver.answers import API_VERSIONS_KEY, Asked, payload
+from raft.driver.answers import Asked
 from raft.driver.bench_log import BenchLog
 from raft.driver.group import GroupDriver
 from raft.driver.peers import OUR_VERSIONS, first_flexible
 from raft.interfaces import NotLeaderError
 from raft.net import (
+    API_VERSIONS_KEY,
     Answer,
     BadHeaderError,
     Frame,
@@ -33,6 +34,7 @@ from raft.net import (
     ServerConnection,
     parse_request_header,
 )
+from raft.net.handlers import Serve, Served, payload
 from raft.wire import BadRequestError, GroupRef, WireError
 from records.codec import decode_message
 from records.rpc import cluster, fetch, list_offsets, quorum
@@ -87,7 +89,8 @@ class Service:
             if key != PRODUCE or serves_produce
         }
         self._first_flexible = {key: FIRST_FLEXIBLE[key] for key in self._versions}
-        self._serve: dict[int, Callable[[ServerConnection, RequestHeader, Frame], Answer]] = {
+        self._large = {PRODUCE}
+        self._serve: dict[int, Serve] = {
             0: self._produce,
             1: self._fetch,
             2: self._list_offsets,
@@ -99,6 +102,15 @@ class Service:
             59: self._fetch_snapshot,
             60: self._describe_cluster,
         }
+
+    def serve_also(self, handlers: Mapping[int, Served]) -> None:
+        """Requests of the room on top; each bounds by itself what it decodes."""
+        for key, served in handlers.items():
+            assert key not in self._serve, f"api key {key} is the quorum's own"
+            self._versions[key] = (served.lowest, served.highest)
+            self._first_flexible[key] = first_flexible(key)
+            self._serve[key] = served.serve
+            self._large.add(key)
 
     def handle(self, connection: ServerConnection, frame: Frame) -> Answer:
         """Answer one request, or promise to.
@@ -116,7 +128,7 @@ class Service:
             if header.api_key == API_VERSIONS_KEY:
                 return self._versions_unsupported(header)
             raise BadHeaderError(f"api key {header.api_key} has no version {header.api_version}")
-        if len(frame) > MAX_QUESTION_BYTES and header.api_key != PRODUCE:
+        if len(frame) > MAX_QUESTION_BYTES and header.api_key not in self._large:
             raise BadHeaderError(
                 f"api key {header.api_key} of {len(frame)} bytes, the limit is {MAX_QUESTION_BYTES}"
             )

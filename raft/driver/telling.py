@@ -1,0 +1,191 @@
+"""Whom one group tells what: watchers of its life, proposers of their fate, readers, the log.
+
+The core's words to this node's own people. They are told on the loop, in the order in which the
+core said it, and may propose, read or ask again from within: what they ask for waits its turn.
+
+Source: `raft.interfaces` (Watcher, Ticket); `raft.core.effects`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from typing import Final, Protocol
+
+from raft.core.effects import (
+    Accepted,
+    Committed,
+    Lead,
+    PeerFault,
+    ReadReady,
+    ReadRefused,
+    Refused,
+    StepDown,
+    Transition,
+)
+from raft.core.errors import ErrorCode
+from raft.core.quorum import Quorum
+from raft.driver.answering import Answers
+from raft.driver.counters import Counters
+from raft.interfaces import NotLeaderError, Ticket, Watcher
+from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
+
+log = logging.getLogger("raft.driver")
+
+FAULT_LINES_PER_SECOND: Final = 5
+
+
+class ReadTicket(Protocol):
+    """Who asked for a linearizable read."""
+
+    def __hash__(self) -> int: ...
+
+    def ready(self, offset: Offset) -> None:
+        """Answer from state that holds everything below `offset`."""
+
+    def refused(self, error: ErrorCode) -> None:
+        """Ask the leader."""
+
+
+class BarrierTicket:
+    """A read whose outcome is a future."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, future: asyncio.Future[Offset]) -> None:
+        self.future = future
+
+    def ready(self, offset: Offset) -> None:
+        """The future's result."""
+        if not self.future.done():
+            self.future.set_result(offset)
+
+    def refused(self, error: ErrorCode) -> None:
+        """The future's exception."""
+        if not self.future.done():
+            self.future.set_exception(NotLeaderError(error))
+
+
+class Telling:
+    """What was told last, and who is to be told."""
+
+    def __init__(
+        self, *, node_id: NodeId, name: str, quorum: Quorum, answers: Answers, counters: Counters
+    ) -> None:
+        """Nobody watches yet."""
+        self.leading_epoch: Epoch | None = None  # between `Lead` and `StepDown`
+        self.watchers: list[Watcher] = []
+        self._node_id = node_id
+        self._name = name
+        self._quorum = quorum
+        self._answers = answers
+        self._counters = counters
+        self._uncommitted: deque[tuple[Offset, float]] = deque()
+        self._campaign_began: float | None = None
+        self._fault_second = 0
+        self._fault_lines = 0
+
+    def watch(self, watcher: Watcher, snapshot_id: OffsetAndEpoch | None) -> None:
+        """Tell `watcher` from now on; first what is true already."""
+        self.watchers.append(watcher)
+        if snapshot_id is not None:
+            watcher.snapshot(snapshot_id)
+        high_watermark = self._quorum.log.high_watermark
+        if high_watermark is not None:
+            watcher.committed(high_watermark)
+        if self.leading_epoch is not None:
+            watcher.lead(self.leading_epoch)
+
+    # --- watchers -------------------------------------------------------------------------------
+
+    def committed(self, effect: Committed) -> None:
+        """Everything below can be read and applied."""
+        high_watermark = effect.high_watermark
+        latencies, now = self._counters.commit_latencies_ms, time.monotonic()
+        while self._uncommitted and self._uncommitted[0][0] <= high_watermark:
+            _, began = self._uncommitted.popleft()
+            latencies.append((now - began) * 1_000)
+        for watcher in self.watchers:
+            watcher.committed(high_watermark)
+
+    def snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
+        """The log now begins where this snapshot ends."""
+        for watcher in self.watchers:
+            watcher.snapshot(snapshot_id)
+
+    def lead(self, effect: Lead) -> None:
+        """Proposals are accepted from now on."""
+        self.leading_epoch = effect.epoch
+        for watcher in self.watchers:
+            watcher.lead(effect.epoch)
+
+    def step_down(self, effect: StepDown) -> None:
+        """No more."""
+        self.leading_epoch = None
+        self._uncommitted.clear()
+        for watcher in self.watchers:
+            watcher.step_down(effect.epoch)
+
+    # --- who asked ------------------------------------------------------------------------------
+
+    def accepted(self, effect: Accepted) -> None:
+        """A proposal is in the log."""
+        self._uncommitted.append((effect.end_offset, time.monotonic()))
+        ticket: Ticket = effect.token  # type: ignore[assignment]
+        ticket.accepted(effect.epoch, effect.base_offset, effect.end_offset)
+
+    def refused(self, effect: Refused) -> None:
+        """It is not, and never will be."""
+        ticket: Ticket = effect.token  # type: ignore[assignment]
+        ticket.refused(effect.error)
+
+    def read_ready(self, effect: ReadReady) -> None:
+        """A read is confirmed."""
+        self._answers.reads_waiting -= 1
+        ticket: ReadTicket = effect.token  # type: ignore[assignment]
+        ticket.ready(effect.offset)
+
+    def read_refused(self, effect: ReadRefused) -> None:
+        """A read has to go elsewhere."""
+        self._answers.reads_waiting -= 1
+        ticket: ReadTicket = effect.token  # type: ignore[assignment]
+        ticket.refused(effect.error)
+
+    # --- the log of state -----------------------------------------------------------------------
+
+    def transition(self, effect: Transition) -> None:
+        """One line for every change of state, and the length of elections."""
+        self._answers.release_held()  # while the log still ends in the epoch they were answered in
+        role = type(effect.new).__name__.lower()
+        leader_id = self._quorum.leader_id
+        leader = "" if leader_id is None else f" leader={leader_id}"
+        log.info(
+            "node=%d group=%s role=%s epoch=%d%s reason=%s",
+            self._node_id, self._name, role, effect.new.epoch, leader,
+            effect.reason.replace(" ", "_"),
+        )  # fmt: skip
+        if role in ("prospective", "candidate"):
+            self._campaign_began = self._campaign_began or time.monotonic()
+        elif role in ("leader", "follower") and self._campaign_began is not None:
+            self._counters.elected((time.monotonic() - self._campaign_began) * 1_000)
+            self._campaign_began = None
+
+    def peer_fault(self, effect: PeerFault) -> None:
+        """Counted always, logged a few times a second at most."""
+        peer = "unknown" if effect.peer is None else str(effect.peer)
+        self.fault(peer, effect.reason)
+
+    def fault(self, peer: NodeId | str, reason: str) -> None:
+        """A peer broke the protocol."""
+        self._counters.peer_faults += 1
+        second = int(time.monotonic())
+        if second != self._fault_second:
+            self._fault_second, self._fault_lines = second, 0
+        self._fault_lines += 1
+        if self._fault_lines <= FAULT_LINES_PER_SECOND:
+            log.warning(
+                "node=%d group=%s peer=%s fault=%r",
+                self._node_id, self._name, peer, reason[:500],
+            )  # fmt: skip

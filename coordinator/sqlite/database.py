@@ -1,0 +1,150 @@
+"""Opening the database file, and keeping its write-ahead log short.
+
+Commits go to SQLite's WAL and are not flushed (`synchronous=NORMAL`): the replicated log is the
+durable copy, and after a power loss the file is merely older, never torn.
+
+The surprise is who copies the WAL back into the file. SQLite would do it inside whichever commit
+finds a thousand pages there, 40 ms and more of an event loop that should be answering. So that is
+switched off, and a thread copies, on a connection of its own; the call holds no lock that a writer
+or the interpreter needs. A WAL begins anew only once all of it is copied and nobody reads it: under
+steady commits the thread never catches up quite, so when the WAL has grown long, a last short copy
+runs between two transactions.
+
+Source: DESIGN §7; https://www.sqlite.org/wal.html (checkpointing).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+from pathlib import Path
+from typing import Final
+
+from coordinator.sqlite.schema import SCHEMA_VERSION, TABLES
+
+CACHE_KIB: Final = 24 * 1024
+"""Page cache of the writing connection: what a coordinator's memory mostly is."""
+
+READER_CACHE_KIB: Final = 2 * 1024
+
+COPY_AT_BYTES: Final = 8 * 1024 * 1024
+"""A WAL this long is copied back by the thread..."""
+
+STOP_AT_BYTES: Final = 64 * 1024 * 1024
+"""...and at this length the last part is copied between two transactions, so that it restarts."""
+
+SIDE_FILES: Final = ("-wal", "-shm", "-journal")
+
+
+def connect(path: Path, *, cache_kib: int = CACHE_KIB) -> sqlite3.Connection:
+    """A connection in autocommit mode: transactions are begun and committed by name.
+
+    Raises:  sqlite3.Error.
+    """
+    connection = sqlite3.connect(
+        path, isolation_level=None, cached_statements=128, check_same_thread=False, timeout=60
+    )
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA wal_autocheckpoint = 0")
+        connection.execute("PRAGMA journal_size_limit = 0")  # a WAL begun anew begins small
+        connection.execute(f"PRAGMA cache_size = -{cache_kib}")
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def create(path: Path) -> sqlite3.Connection:
+    """An empty database in place of whatever is at `path`. Raises OSError, sqlite3.Error."""
+    remove(path)
+    connection = connect(path)
+    connection.executescript(f"BEGIN; {TABLES} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+    return connection
+
+
+def open_existing(path: Path) -> sqlite3.Connection | None:
+    """The database at `path`, or None if there is none, or none that this code can read."""
+    if not path.exists():
+        return None
+    try:
+        connection = connect(path)
+    except sqlite3.Error:
+        return None
+    try:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version == SCHEMA_VERSION:
+            return connection
+    except sqlite3.Error:
+        pass
+    connection.close()
+    return None
+
+
+def remove(path: Path) -> None:
+    """Delete a database and the files beside it. Raises OSError."""
+    for suffix in (*SIDE_FILES, ""):  # the file itself last: without it the others mean nothing
+        with contextlib.suppress(FileNotFoundError):
+            Path(f"{path}{suffix}").unlink()
+
+
+def make_durable(path: Path) -> None:
+    """Flush a database that nobody has open, and its name's directory. Raises OSError."""
+    for target, flags in ((path, os.O_RDWR), (path.parent, os.O_RDONLY)):
+        fd = os.open(target, flags)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+class WalKeeper:
+    """Copies the WAL back in a thread; `tidy` is called between transactions."""
+
+    def __init__(self, path: Path) -> None:
+        self._wal = Path(f"{path}-wal")
+        self._path = path
+        self._thread: threading.Thread | None = None
+        self.copies = 0  # how often the thread ran
+        self.restarts = 0  # how often the last part was copied here
+
+    def tidy(self, connection: sqlite3.Connection) -> None:
+        """Start the thread if the WAL is long, finish its work if it is very long."""
+        if self._thread is not None:
+            if self._thread.is_alive():
+                return
+            self._thread = None
+            if self._size() >= STOP_AT_BYTES:
+                # All but the commits made during the copy is done: what is left is little. The
+                # next commit then begins the WAL anew, unless a reader still needs it.
+                connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+                self.restarts += 1
+            return
+        if self._size() >= COPY_AT_BYTES:
+            self._thread = threading.Thread(target=self._copy, name="coordinator-wal", daemon=True)
+            self._thread.start()
+            self.copies += 1
+
+    def close(self) -> None:
+        """Wait for the thread."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _size(self) -> int:
+        try:
+            return self._wal.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def _copy(self) -> None:
+        """On the thread. A copy that fails is tried again with the next one."""
+        with contextlib.suppress(sqlite3.Error):
+            connection = connect(self._path, cache_kib=READER_CACHE_KIB)
+            try:
+                connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            finally:
+                connection.close()

@@ -1,0 +1,100 @@
+"""Runs in SQLite: what they answer is what a list of them would. DESIGN §7."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from coordinator.sqlite import database
+from coordinator.sqlite.runs import RunRow, Runs, Tally
+
+
+def run_time(row: RunRow) -> int:
+    return row[5]
+
+
+class Model:
+    """A partition's runs as a list, and every question answered by looking at all of them."""
+
+    def __init__(self) -> None:
+        self.rows: list[RunRow] = []
+        self.log_start_offset = 0
+        self.next_offset = 0
+
+    def live(self) -> list[RunRow]:
+        return [row for row in self.rows if row[1] >= self.log_start_offset]
+
+    def walk(self, offset: int, limit: int) -> list[RunRow]:
+        return [row for row in self.live() if row[1] >= offset][:limit]
+
+    def first_since(self, timestamp: int) -> RunRow | None:
+        return next((row for row in self.live() if run_time(row) >= timestamp), None)
+
+    def greatest_time(self) -> int | None:
+        return max(map(run_time, self.live()), default=None)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_runs_are_found_as_in_a_list(tmp_path: Path, seed: int) -> None:
+    """With spans of four runs, so that a few hundred make several of level two."""
+    rng = random.Random(seed)
+    runs = Runs(database.create(tmp_path / "state.db"), span_runs=4)
+    models = [Model() for _ in range(3)]
+    tallies = [Tally(log_id) for log_id in range(3)]
+    for _ in range(120):
+        log_id = rng.randrange(3)
+        model, tally = models[log_id], tallies[log_id]
+        if rng.random() < 0.75:
+            new = []
+            for _ in range(rng.randrange(1, 6)):
+                base = model.next_offset
+                model.next_offset += rng.randrange(1, 5)
+                time = rng.randrange(1000) if rng.random() < 0.9 else rng.randrange(10**6)
+                row = (base, model.next_offset - 1, 7, 0, 10, time, 0)
+                new.append(row)
+            runs.add(tally, new)
+            model.rows += new
+        elif model.next_offset:
+            model.log_start_offset = rng.randint(model.log_start_offset, model.next_offset)
+            before = len(model.rows)
+            model.rows = model.live()
+            dead = runs.drop_below(tally, model.log_start_offset)
+            assert sum(piece.run_count for piece in dead) == before - len(model.rows)
+        assert tally.runs == len(model.rows)
+        assert tally.bytes == 10 * len(model.rows)
+        offset = rng.randint(model.log_start_offset, model.next_offset)
+        assert runs.walk(log_id, offset, 7) == model.walk(offset, 7)
+        assert runs.greatest_time(log_id, model.log_start_offset) == model.greatest_time()
+        for time in (rng.randrange(1000), rng.randrange(10**6), model.greatest_time() or 0):
+            found = runs.first_since(log_id, model.log_start_offset, time)
+            assert found == model.first_since(time), f"seed {seed}: since {time}"
+
+
+def test_a_search_by_time_reads_few_rows_of_many(tmp_path: Path) -> None:
+    """70,000 runs, the time sought is the last one's: three short walks, counted in steps."""
+    connection = database.create(tmp_path / "state.db")
+    runs, tally = Runs(connection), Tally(1)
+    runs.add(tally, ((n, n, 7, 0, 1, n, 0) for n in range(70_000)))
+    runs.drain()
+    assert (tally.runs, tally.span2_spans, tally.span_runs) == (70_000, 17, 112)
+    steps = count_steps(connection, lambda: runs.first_since(1, 0, 69_999))
+    assert steps < 20_000  # of SQLite's machine; a walk of all runs takes over half a million
+
+
+def count_steps(connection: sqlite3.Connection, work: object) -> int:
+    """Instructions of SQLite's virtual machine, to the nearest hundred."""
+    steps = 0
+
+    def tick() -> int:
+        nonlocal steps
+        steps += 100
+        return 0
+
+    connection.set_progress_handler(tick, 100)
+    assert callable(work)
+    assert work() is not None
+    connection.set_progress_handler(None, 0)
+    return steps

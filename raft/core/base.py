@@ -194,10 +194,13 @@ class QuorumBase(ABC):
 
         A former leader resigned: offsets of its epoch may be out that its disk never saw. A former
         candidate waits for the next epoch: votes for its former self may still be under way. A log
-        newer than the election state says that an epoch began, and no more.
+        or snapshot newer than the election state says that an epoch began, and no more.
         """
-        if self.log.last_epoch > election.epoch:
-            return Unattached(epoch=self.log.last_epoch)
+        seen = self.log.last_epoch
+        if self.log.snapshot_id is not None:
+            seen = max(seen, self.log.snapshot_id.epoch)
+        if seen > election.epoch:
+            return Unattached(epoch=seen)
         leader_id = election.leader_id
         if leader_id == self.node_id:
             if self.may_campaign:

@@ -141,7 +141,11 @@ class FetchSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class AbandonSnapshot:
-    """Stop fetching a snapshot: another epoch began. What was fetched may be kept for resuming."""
+    """Stop fetching a snapshot: another epoch began. What was fetched may be kept for resuming.
+
+    One that is complete and being verified may well be published; if it is, `SnapshotFetched` must
+    tell.
+    """
 
     snapshot_id: OffsetAndEpoch
 

@@ -179,14 +179,21 @@ class LogStartMoved:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotProgress:
-    """A piece of the snapshot we fetch came from the leader: a sign that it lives."""
+    """A piece of the snapshot we fetch came from the leader: a sign that it lives.
+
+    `complete` with the last: what follows, verifying and flushing, is our own disk's time, and the
+    leader is not taken for dead because nothing comes from it meanwhile.
+    """
+
+    complete: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFetched:
     """The snapshot is complete, verified and durable under its final name, but not yet used.
 
-    The core answers with `InstallSnapshot`, unless the world moved on meanwhile.
+    The core answers with `InstallSnapshot`, unless its log holds all that by now. It may also come
+    after an `AbandonSnapshot`: a snapshot that is there counts, whoever leads.
     """
 
     snapshot_id: OffsetAndEpoch

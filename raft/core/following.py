@@ -28,7 +28,7 @@ from raft.core.effects import (
     Truncate,
 )
 from raft.core.errors import ErrorCode
-from raft.core.events import AppendDurable, SnapshotFailed, SnapshotFetched
+from raft.core.events import AppendDurable, SnapshotFailed, SnapshotFetched, SnapshotProgress
 from raft.core.messages import (
     Batch,
     DescribeQuorumRequest,
@@ -38,7 +38,7 @@ from raft.core.messages import (
     FetchResponse,
 )
 from raft.core.progress import FollowerBook
-from raft.core.roles import Follower, Prospective, Unattached
+from raft.core.roles import Follower, Leader, Prospective, Unattached
 from raft.core.voters import ReplicaKey
 from raft.core.voting import Voting
 from records.types import NodeId, Offset, OffsetAndEpoch
@@ -144,7 +144,10 @@ class Following(Voting):
             self._set(Timer.ELECTION, self._now_ms + turn_ms)
 
     def _on_fetch_timeout(self) -> None:
-        if not self._may_fetch():  # our disk is slow, not the leader
+        if self._following.snapshot_complete:  # we are busy; let others decide who leads
+            self._following.hears_leader = False
+            self._set(Timer.FETCH, self._now_ms + self.config.fetch_timeout_ms)
+        elif not self._may_fetch():  # our disk is slow, not the leader
             self._set(Timer.FETCH, self._now_ms + self.config.fetch_timeout_ms)
         elif isinstance(self.role, Follower):
             self._leader_is_gone()
@@ -305,36 +308,85 @@ class Following(Voting):
 
     def _begin_snapshot(self, peer: NodeId, snapshot_id: OffsetAndEpoch) -> None:
         """Our log is behind the leader's start: fetch a snapshot, then go on from its end."""
-        known = self.log.snapshot_id
-        behind = snapshot_id.offset <= (known.offset if known else 0)
-        if behind or snapshot_id.offset <= (self.log.high_watermark or 0):
+        log = self.log
+        committed = log.high_watermark or log.start_offset
+        newer = snapshot_id.offset > committed
+        if not newer or not log.epoch_before(committed) <= snapshot_id.epoch <= self.epoch:
             self._fault(peer, f"offers snapshot {snapshot_id}, no newer than {self.log}")
             self._retry_later(peer, FetchRequest, self.config.retry_backoff_max_ms)
             return
         self._following.fetching_snapshot = snapshot_id
         self._effects.append(FetchSnapshot(peer, self.epoch, snapshot_id))
 
-    def _on_snapshot_progress(self) -> None:
-        if isinstance(self.role, Follower) and self._following.fetching_snapshot is not None:
+    def _on_snapshot_progress(self, event: SnapshotProgress) -> None:
+        following = self._following
+        if isinstance(self.role, Follower) and following.fetching_snapshot is not None:
+            following.snapshot_failures = 0
+            following.snapshot_complete = event.complete
             self._leader_is_back()
 
     def _on_snapshot_fetched(self, event: SnapshotFetched) -> None:
-        """Begin the log anew at the snapshot's end; everything before it is committed."""
-        if self._following.fetching_snapshot != event.snapshot_id:
-            return  # the epoch it was fetched in is over
-        self._following.fetching_snapshot = None
-        self.log.reset_to(event.snapshot_id)
-        self._effects.append(InstallSnapshot(event.snapshot_id, self.log.generation))
-        self.log.high_watermark = event.snapshot_id.offset
-        self._effects.append(Committed(event.snapshot_id.offset))
-        self._leader_is_back()
+        """A snapshot is there under its final name: from now on the newer of it and the log counts.
+
+        Also if another epoch began meanwhile, and whatever we have become: it was committed once,
+        and after a restart we would go by it (`_validate_snapshot`).
+        """
+        snapshot_id, following = event.snapshot_id, self._following
+        awaited = following.fetching_snapshot == snapshot_id
+        if awaited:
+            following.fetching_snapshot = None
+            following.snapshot_complete = False
+        if self.log.holds(snapshot_id):  # fetched as records meanwhile
+            if snapshot_id.offset > (self.log.high_watermark or 0):
+                self._commit_by_snapshot(snapshot_id)
+            self.log.note_snapshot(snapshot_id)
+        elif snapshot_id.offset <= (self.log.high_watermark or self.log.start_offset):
+            pass  # the log has begun at a newer one since
+        elif isinstance(self.role, Leader):
+            self._fault(None, f"snapshot {snapshot_id} is not of the log we lead: {self.log}")
+        else:
+            self._install(snapshot_id)
+        if awaited:
+            self._leader_is_back()
         self._see_if_recovered()
 
-    def _on_snapshot_failed(self, event: SnapshotFailed) -> None:
-        if self._following.fetching_snapshot == event.snapshot_id:
+    def _install(self, snapshot_id: OffsetAndEpoch) -> None:
+        """Begin the log anew at the snapshot's end; everything before it is committed."""
+        other = self._following.fetching_snapshot
+        if other is not None and other.offset <= snapshot_id.offset:
             self._following.fetching_snapshot = None
+            self._effects.append(AbandonSnapshot(other))
+        self.log.reset_to(snapshot_id)
+        self.voter_history.truncate(snapshot_id.offset)
+        self._note_voters()
+        self._effects.append(InstallSnapshot(snapshot_id, self.log.generation))
+        self._effects.append(Committed(snapshot_id.offset))
+        self._pump_due = True
+
+    def _commit_by_snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
+        self.log.high_watermark = snapshot_id.offset
+        self._effects.append(Committed(snapshot_id.offset))
+
+    def _validate_snapshot(self) -> None:
+        """At the start: what a crash left between publishing a snapshot and installing it.
+
+        Source: KIP-630, Validation of Snapshot and Log.
+        """
+        newest = self.log.snapshot_id
+        if newest is not None and not self.log.holds(newest):
+            self._install(newest)
+
+    def _on_snapshot_failed(self, event: SnapshotFailed) -> None:
+        """Fetch the log again, and be told again where to begin: soon, then less and less soon."""
+        following = self._following
+        if following.fetching_snapshot == event.snapshot_id:
+            following.fetching_snapshot = None
+            following.snapshot_complete = False
             if isinstance(self.role, Follower):
-                self._retry_later(self.role.leader_id, FetchRequest)
+                wait_ms = self.config.retry_backoff_ms << following.snapshot_failures
+                wait_ms = min(wait_ms, self.config.retry_backoff_max_ms)
+                following.snapshot_failures = min(following.snapshot_failures + 1, 10)
+                self._retry_later(self.role.leader_id, FetchRequest, wait_ms)
             self._pump_due = True
 
     # -- a lost disk ---------------------------------------------------------------------------

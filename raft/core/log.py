@@ -68,8 +68,11 @@ class LogState:
                  start_epoch: of the record before `start_offset` (from the snapshot that ends
                  there); 0 if the log starts at 0.
                  epochs: the epochs of the records in [start_offset, end_offset), in order.
-                 snapshot_id: of the newest snapshot, None if there is none or only the bootstrap.
-        Raises:  ValueError if these contradict each other.
+                 snapshot_id: of the newest snapshot, None if there is none or only the bootstrap;
+                 if the log does not hold it (see `holds`), `Start` begins the log anew there.
+        Raises:  ValueError if these contradict each other, or the log starts late and no snapshot
+                 stands for what is missing.
+        Source:  KIP-630, Validation of Snapshot and Log.
         """
         self.start_offset = start_offset
         self.start_epoch = start_epoch
@@ -88,13 +91,14 @@ class LogState:
         inside = not epochs or (
             start_offset <= epochs[0].start_offset and epochs[-1].start_offset < end_offset
         )
-        snapshot_end = snapshot_id.offset if snapshot_id is not None else 0
-        covered = start_offset <= snapshot_end <= end_offset
         nonempty_has_epochs = bool(epochs) or start_offset == end_offset
         if not (start_offset <= end_offset and in_order and inside and nonempty_has_epochs):
             raise ValueError(f"log geometry contradicts itself: {self}, epochs={epochs}")
-        if not covered:
-            raise ValueError(f"the newest snapshot must end inside the log: {self}")
+        if start_offset > (snapshot_id.offset if snapshot_id is not None else 0):
+            raise ValueError(f"no snapshot stands for what is before the log's start: {self}")
+        here = snapshot_id is not None and snapshot_id.offset == start_offset > 0
+        if here and snapshot_id != (start_offset, start_epoch):
+            raise ValueError(f"epoch {start_epoch} before the start contradicts {self}")
 
     def __repr__(self) -> str:
         return (
@@ -123,6 +127,15 @@ class LogState:
         """The epoch of the record before `offset`; 0 at the very beginning."""
         index = bisect_right(self._epochs, offset - 1, key=_start_of)
         return self._epochs[index - 1].epoch if index else self.start_epoch
+
+    def holds(self, snapshot_id: OffsetAndEpoch) -> bool:
+        """Does the log go through the snapshot's end, with a record of its epoch before it?
+
+        If not, the snapshot is the newer of the two, or the log is of another history from
+        somewhere before that offset on: either way the log is to begin anew at the snapshot's end.
+        """
+        offset, epoch = snapshot_id
+        return self.start_offset <= offset <= self.end_offset and self.epoch_before(offset) == epoch
 
     def judge_fetch(
         self, fetch_offset: Offset, last_fetched_epoch: Epoch
@@ -200,12 +213,24 @@ class LogState:
         if start_offset == self.end_offset:
             self._epochs.clear()
 
+    def note_snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
+        """There is a snapshot of committed records; it may be older than the newest."""
+        assert snapshot_id.offset <= (self.high_watermark or 0), (
+            f"snapshot {snapshot_id} of what is not committed: {self}"
+        )
+        assert snapshot_id.offset < self.start_offset or self.holds(snapshot_id), (
+            f"snapshot {snapshot_id} of another history: {self}"
+        )
+        if self.snapshot_id is None or self.snapshot_id < snapshot_id:
+            self.snapshot_id = snapshot_id
+
     def reset_to(self, snapshot_id: OffsetAndEpoch) -> None:
         """The log was emptied and starts where the snapshot ends."""
         self.start_offset = self.end_offset = self.flushed_end_offset = snapshot_id.offset
         self.start_epoch = self.last_epoch = snapshot_id.epoch
         self._epochs.clear()
         self.snapshot_id = snapshot_id
+        self.high_watermark = snapshot_id.offset  # a snapshot holds only what was committed
         self.generation += 1
 
 

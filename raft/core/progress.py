@@ -19,6 +19,8 @@ class FollowerBook:
         "fetching_snapshot",
         "hears_leader",
         "leader_lost",
+        "snapshot_complete",
+        "snapshot_failures",
         "spent_vote_due",
     )
 
@@ -26,6 +28,10 @@ class FollowerBook:
         self.hears_leader = False  # it answered a Fetch, and was not lost since
         self.leader_lost = False  # and we may not campaign: ask around
         self.fetching_snapshot: OffsetAndEpoch | None = None
+        self.snapshot_complete = (
+            False  # it is all here, and being verified: the leader owes nothing
+        )
+        self.snapshot_failures = 0  # in a row
         self.catch_up_offset: Offset | None = None  # recovering: the log end the leader had
         self.spent_vote_due = False  # recovering: our vote in this epoch is on its way to the disk
 

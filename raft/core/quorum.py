@@ -135,15 +135,11 @@ class Quorum(Leading):
             case Shutdown():
                 self._on_shutdown()
             case SnapshotTaken(snapshot_id):
-                assert snapshot_id.offset <= (self.log.high_watermark or 0), (
-                    f"snapshot {snapshot_id} of what is not committed: {self.log}"
-                )
-                if self.log.snapshot_id is None or self.log.snapshot_id < snapshot_id:
-                    self.log.snapshot_id = snapshot_id
+                self.log.note_snapshot(snapshot_id)
             case LogStartMoved(log_start_offset):
                 self.log.move_start(log_start_offset)
             case SnapshotProgress():
-                self._on_snapshot_progress()
+                self._on_snapshot_progress(event)
             case SnapshotFetched():
                 self._on_snapshot_fetched(event)
             case SnapshotFailed():
@@ -211,6 +207,7 @@ class Quorum(Leading):
 
     def _on_start(self) -> None:
         self._effects.append(Transition(None, self.role, "start"))
+        self._validate_snapshot()
         self._note_election_state()
         self._entered()
         self._pump_due = True
@@ -333,6 +330,8 @@ class Quorum(Leading):
             assert log.start_offset <= known <= end_offset, f"watermark outside the log: {log}"
             assert known >= self._highest_watermark, f"1: watermark went backwards: {log}"
             self._highest_watermark = known
+        newest = log.snapshot_id.offset if log.snapshot_id is not None else 0
+        assert log.start_offset <= newest <= (known or 0), f"KIP-630: snapshot and log: {log}"
         assert role.epoch >= self._highest_epoch, f"1: epoch went backwards: {role}"
         self._highest_epoch = role.epoch
         assert log.last_epoch <= role.epoch, f"log of an epoch to come: {log} in {role}"

@@ -31,7 +31,7 @@ from raft.core.messages import (
 )
 from raft.core.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
 from raft.core.voters import ReplicaKey
-from records.types import Epoch, NodeId
+from records.types import Epoch, NodeId, Offset
 
 
 class Voting(QuorumBase):
@@ -126,6 +126,7 @@ class Voting(QuorumBase):
     def _pump_votes(self, role: Prospective | Candidate) -> None:
         if isinstance(role, Candidate) and self.node_id not in role.granted:
             return  # our own vote is not durable yet
+        last_epoch, end_offset = self._newest()
         for peer in self.voters:
             settled = peer in role.granted or peer in role.rejected or peer == self.node_id
             if not settled and self._may_send(peer, VoteRequest):
@@ -136,8 +137,8 @@ class Voting(QuorumBase):
                         voter=self.voters.voter(peer).key,
                         candidate=self.identity,
                         epoch=role.epoch,
-                        last_epoch=self.log.last_epoch,
-                        end_offset=self.log.end_offset,
+                        last_epoch=last_epoch,
+                        end_offset=end_offset,
                         pre_vote=isinstance(role, Prospective),
                     ),
                 )
@@ -218,10 +219,7 @@ class Voting(QuorumBase):
     def _grants(self, request: VoteRequest) -> bool:
         if not self._may_vote():
             return False
-        log_ok = (request.last_epoch, request.end_offset) >= (
-            self.log.last_epoch,
-            self.log.end_offset,
-        )
+        log_ok = (request.last_epoch, request.end_offset) >= self._newest()
         match self.role:
             case Leader():
                 return False
@@ -234,6 +232,15 @@ class Voting(QuorumBase):
                 return log_ok and (request.pre_vote or free)
             case Unattached(voted=voted):
                 return log_ok and (request.pre_vote or voted in (None, request.candidate))
+
+    def _newest(self) -> tuple[Epoch, Offset]:
+        """Where the newest of snapshot and log ends: what votes are asked and given for.
+
+        One and the same: a snapshot newer than the log becomes the log's start the moment it is
+        there, so a log without a record ends where its snapshot does, and in its epoch.
+        Source: KIP-630, Changes to Leader Election.
+        """
+        return self.log.last_epoch, self.log.end_offset
 
     def _may_vote(self) -> bool:
         """A voter whose disk was lost has forgotten its votes, and what it acknowledged."""

@@ -38,6 +38,7 @@ class Disk:
     start: OffsetAndEpoch = field(default_factory=lambda: OffsetAndEpoch(Offset(0), Epoch(0)))
     snapshot_id: OffsetAndEpoch | None = None
     recovering: bool = False
+    late: list[OffsetAndEpoch] = field(default_factory=list)  # downloads that were abandoned
 
     def crash(self) -> None:
         """Lose what was not flushed."""
@@ -107,7 +108,9 @@ class Cluster:
         self.cut: set[tuple[NodeId, NodeId]] = set()
         self.held_links: dict[tuple[NodeId, NodeId], list[Callable[[], None]]] = {}
         self.leaders: dict[Epoch, NodeId] = {}
-        self.history: dict[int, object] = {}  # committed: base offset -> (epoch, data)
+        self.history: dict[
+            int, tuple[Epoch, object]
+        ] = {}  # committed: base offset -> (epoch, data)
         self.answered: dict[Any, str] = {}
         self.recorder: Callable[[NodeId, Quorum, list[fx.Effect]], None] | None = None
         self._queue: list[tuple[int, int, Callable[[], None]]] = []
@@ -291,9 +294,11 @@ class Cluster:
             case fx.FetchSnapshot(leader_id, _, snapshot_id):
                 self.say(f"{node.id} fetches snapshot {tuple(snapshot_id)} from {leader_id}")
             case fx.AbandonSnapshot(snapshot_id):
+                node.disk.late.append(snapshot_id)
                 self.say(f"{node.id} abandons snapshot {tuple(snapshot_id)}")
             case fx.InstallSnapshot(snapshot_id, generation):
-                disk = node.disk
+                disk, before = node.disk, self.history.get(snapshot_id.offset - 1)
+                assert before is None or before[0] == snapshot_id.epoch, f"{snapshot_id}: {before}"
                 disk.log, disk.flushed, disk.start = [], 0, snapshot_id
                 disk.snapshot_id, node.generation = snapshot_id, generation
                 self.say(f"{node.id} installs snapshot {tuple(snapshot_id)}")
@@ -426,9 +431,10 @@ class Cluster:
         unflushed = ""
         if log.flushed_end_offset != log.end_offset:
             unflushed = f" flushed={log.flushed_end_offset}"
+        start = f" start={log.start_offset}" if log.start_offset else ""
         return (
             f"{node_id} {type(role).__name__.lower():<11} epoch={role.epoch} "
-            f"leo={log.end_offset}{unflushed} hw={hw}"
+            f"leo={log.end_offset}{unflushed} hw={hw}{start}"
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from raft.core.errors import ErrorCode
+from raft.core.events import SnapshotFetched
 from raft.core.messages import DescribeQuorumRequest, EpochEnd, FetchRequest
 from raft.core.progress import LeaderBook
 from raft.core.quorum import Quorum
@@ -135,6 +136,40 @@ class NamesEpochsItHasForgotten(Quorum):
         self.recovering = recovering
 
 
+class VotesByTheLog(Quorum):
+    """Votes are asked and given by the records of the log, although a newer snapshot is there."""
+
+    def _newest(self) -> tuple[Epoch, Offset]:
+        return super()._newest() if self.log.epochs else (Epoch(0), Offset(0))
+
+
+class ForgetsALateSnapshot(Quorum):
+    """A snapshot that comes after its epoch is left lying beside the log."""
+
+    def _on_snapshot_fetched(self, event: SnapshotFetched) -> None:
+        if self._following.fetching_snapshot == event.snapshot_id:
+            super()._on_snapshot_fetched(event)
+
+
+class TakesItsLogAsItIs(Quorum):
+    """After a crash between a snapshot's rename and the log's reset, the log's end stays."""
+
+    def _validate_snapshot(self) -> None:
+        """Nothing."""
+
+    def _check_invariants(self) -> None:
+        """It would stop itself; here others are to notice."""
+
+
+class TakesAnySnapshotForItsOwn(Quorum):
+    """A leader lets a replica go on behind the log's start, whatever it holds before."""
+
+    def _judge_fetch(self, request: FetchRequest) -> EpochEnd | OffsetAndEpoch | None:
+        verdict = super()._judge_fetch(request)
+        behind = request.fetch_offset < self.log.start_offset
+        return None if isinstance(verdict, OffsetAndEpoch) and not behind else verdict
+
+
 MUTANTS: Final[dict[type[Quorum], str]] = {
     SkipsTheVotesPersist: "vote_durable",
     LeaderIdAfterTheFirstAppend: "leader_durable",
@@ -151,5 +186,9 @@ MUTANTS: Final[dict[type[Quorum], str]] = {
     LeadsWithoutAMajority: "check_quorum",
     FollowsBeforeItAskedAround: "recovering_stale_leader",
     NamesEpochsItHasForgotten: "recovering_two",
+    VotesByTheLog: "snapshot_votes",
+    ForgetsALateSnapshot: "snapshot_late",
+    TakesItsLogAsItIs: "snapshot_start",
+    TakesAnySnapshotForItsOwn: "snapshot_leader",
 }
 """Each mutant, and the transcript that pins the rule it breaks."""

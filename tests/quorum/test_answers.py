@@ -456,6 +456,10 @@ RECORD = Batch(Offset(5), Offset(6), Epoch(3), 100, b"")
         FetchResponse(leader_id=NodeId(2), epoch=Epoch(3), diverging=EpochEnd(2, 9)),  # nothing
         FetchResponse(leader_id=NodeId(2), epoch=Epoch(3), diverging=EpochEnd(-7, -7)),
         FetchResponse(leader_id=NodeId(2), epoch=Epoch(3), snapshot_id=OffsetAndEpoch(2, 1)),
+        FetchResponse(leader_id=NodeId(2), epoch=Epoch(3), snapshot_id=OffsetAndEpoch(4, 2)),
+        FetchResponse(leader_id=NodeId(2), epoch=Epoch(3), snapshot_id=OffsetAndEpoch(9, 4)),
+        FetchResponse(leader_id=NodeId(2), epoch=Epoch(3), snapshot_id=OffsetAndEpoch(9, 1)),
+        FetchResponse(leader_id=NodeId(2), epoch=Epoch(3), snapshot_id=OffsetAndEpoch(-1, -1)),
         FetchResponse(leader_id=NodeId(3), epoch=Epoch(3)),  # another leader of the same epoch
         FetchResponse(leader_id=NodeId(1), epoch=Epoch(3)),  # we ourselves
         FetchResponse(leader_id=NodeId(9), epoch=Epoch(3)),  # a stranger
@@ -471,6 +475,27 @@ def test_a_leader_that_talks_nonsense_is_logged_and_changes_nothing(response: ob
     assert not [effect for effect in effects if isinstance(effect, kinds)]
     assert member.quorum.role.epoch == 3
     assert member.quorum.log.end_offset == 5
+
+
+@pytest.mark.parametrize(
+    ("snapshot_id", "why"),
+    [(OffsetAndEpoch(5, 2), "not committed"), (OffsetAndEpoch(3, 2), "another history")],
+)
+def test_a_snapshot_of_our_own_is_of_what_is_committed(
+    snapshot_id: OffsetAndEpoch, why: str
+) -> None:
+    member, _ = follower()
+    member.quorum.log.high_watermark = Offset(4)
+    with pytest.raises(AssertionError, match=why):
+        member.do(ev.SnapshotTaken(snapshot_id))
+
+
+def test_a_snapshot_that_contradicts_the_log_a_leader_leads_is_no_reason_to_stop() -> None:
+    member = leader()
+    effects = member.do(ev.SnapshotFetched(OffsetAndEpoch(Offset(9), Epoch(2))))
+    assert [type(effect) for effect in effects] == [fx.PeerFault]
+    effects = member.do(ev.SnapshotFetched(OffsetAndEpoch(Offset(5), Epoch(2))))
+    assert effects == [fx.Committed(Offset(5))]  # an old download of what we hold
 
 
 def test_the_good_batches_before_a_bad_one_are_kept() -> None:

@@ -144,8 +144,9 @@ def test_what_must_never_happen_to_a_log_stops_it(act, why: str) -> None:
         {"end_offset": 3, "epochs": (EpochStart(2, 0), EpochStart(1, 2))},
         {"end_offset": 3, "epochs": (EpochStart(1, 3),)},
         {"start_offset": 2, "end_offset": 3, "epochs": (EpochStart(1, 2),)},  # no snapshot
-        {"end_offset": 1, "epochs": (EpochStart(1, 0),), "snapshot_id": snapshot(2, 1)},
         {"start_offset": 4, "end_offset": 3, "snapshot_id": snapshot(4, 1)},
+        {"start_offset": 4, "end_offset": 4, "snapshot_id": snapshot(3, 1)},  # too old a snapshot
+        {"start_offset": 4, "start_epoch": 2, "end_offset": 4, "snapshot_id": snapshot(4, 1)},
     ],
 )
 def test_a_disk_that_contradicts_itself_is_refused(geometry: dict) -> None:

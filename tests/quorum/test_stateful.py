@@ -93,6 +93,38 @@ class Upheaval(RuleBasedStateMachine):
         if self.up(node):
             self.do("resign", node)
 
+    @rule(node=st.integers(0, 4), trim=st.booleans())
+    def takes_a_snapshot(self, node: int, trim: bool) -> None:
+        if not self.up(node):
+            return
+        log = self.story.cluster.nodes[NodeId(node % self.size + 1)].quorum.log
+        newest = log.snapshot_id.offset if log.snapshot_id else 0
+        if (log.high_watermark or 0) > newest:
+            self.do_with("snapshot", node, log.high_watermark)
+            if trim and log.flushed_end_offset >= log.high_watermark:
+                self.do_with("trim", node, log.high_watermark)
+
+    @rule(node=st.integers(0, 4), well=st.booleans())
+    def a_download_ends(self, node: int, well: bool) -> None:
+        if self.up(node):
+            quorum = self.story.cluster.nodes[NodeId(node % self.size + 1)].quorum
+            if quorum._following.fetching_snapshot is not None:
+                self.do("fetched" if well else "failed", node)
+
+    @rule(node=st.integers(0, 4), crash=st.booleans())
+    def a_download_ends_late(self, node: int, crash: bool) -> None:
+        disk = self.story.cluster.nodes[NodeId(node % self.size + 1)].disk
+        if disk.late and self.up(node):
+            offset, epoch = disk.late.pop()
+            if not crash:
+                self.do_with("fetched", node, offset, epoch)
+            elif disk.snapshot_id is None or disk.snapshot_id < (offset, epoch):
+                self.do_with("checkpoint", node, offset, epoch)
+                self.do("crash", node)
+
+    def do_with(self, command: str, node: int, *numbers: object) -> None:
+        self.story.play([f"{command} {node % self.size + 1} " + " ".join(map(str, numbers))])
+
     @invariant()
     def logs_that_agree_on_an_epoch_agree_before_it(self) -> None:
         """Invariant 3, over all pairs: small logs, so compared whole."""
@@ -101,9 +133,13 @@ class Upheaval(RuleBasedStateMachine):
         logs = [node.disk.log for node in self.story.cluster.nodes.values()]
         for one in logs:
             for other in logs:
-                for at in range(min(len(one), len(other)) - 1, -1, -1):
-                    if one[at].epoch == other[at].epoch:
-                        assert one[: at + 1] == other[: at + 1], f"logs part before {at}"
+                here = {batch.base_offset: batch for batch in one}
+                there = {batch.base_offset: batch for batch in other}
+                both = sorted(here.keys() & there.keys())
+                for at in reversed(both):
+                    if here[at].epoch == there[at].epoch:
+                        below = [offset for offset in both if offset <= at]
+                        assert all(here[o] == there[o] for o in below), f"logs part before {at}"
                         break
 
     def teardown(self) -> None:
@@ -117,13 +153,22 @@ class Upheaval(RuleBasedStateMachine):
                 cluster.start(node_id)
             elif node.held is not None:
                 cluster.release_disk(node_id)
-        cluster.run(8000)
+        for _ in range(8):
+            cluster.run(1000)
+            self.let_downloads_end()
         leaders = [n for n in cluster.nodes.values() if n.quorum and type(n.quorum.role) is Leader]
         assert len(leaders) == 1, [cluster.state_line(node) for node in cluster.nodes]
         before = leaders[0].committed
-        self.story.play([f"append {leaders[0].id} last", "run 2000"])
+        self.story.play([f"append {leaders[0].id} last", "run 1000"])
+        self.let_downloads_end()
+        cluster.run(1000)
         committed = [node.committed for node in cluster.nodes.values()]
         assert min(committed) > before, [cluster.state_line(node) for node in cluster.nodes]
+
+    def let_downloads_end(self) -> None:
+        for node_id, node in self.story.cluster.nodes.items():
+            if node.quorum and node.quorum._following.fetching_snapshot is not None:
+                self.story.play([f"fetched {node_id}"])
 
 
 TestUpheaval = Upheaval.TestCase

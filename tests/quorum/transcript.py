@@ -21,6 +21,10 @@ the state of each node whose state changed. `pytest --rewrite` writes the output
     resign 1; shutdown 1; describe 1; logs; state; messages on|off
     snapshot 1 4; trim 1 4          node 1 has a snapshot ending at 4; its log starts at 4
     fetched 3 | failed 3            the snapshot that node 3 fetches has come, or cannot be had
+    progress 3 | complete 3         a piece of it has come, or the last one
+    fetched 3 7 1                   the one that ends at 7 in epoch 1 is there, awaited or not
+    checkpoint 3 7 1                the same, but node 3 crashes before it can take note
+    begins 3 4 1                    before a start: node 3's log begins after snapshot (4, 1)
 """
 
 from __future__ import annotations
@@ -115,7 +119,7 @@ class Story:
         disk = self.cluster.nodes[NodeId(int(node))].disk
         disk.log = [
             Batch(Offset(i), Offset(i + 1), Epoch(int(epoch)), 100, f"record {epoch}.{i}")
-            for i, epoch in enumerate(epochs)
+            for i, epoch in enumerate(epochs, disk.start.offset)
         ]
         disk.flushed = len(disk.log)
         if disk.log:
@@ -242,10 +246,34 @@ class Story:
         disk.flushed -= dropped
         disk.start = OffsetAndEpoch(quorum.log.start_offset, quorum.log.start_epoch)
 
-    def do_fetched(self, node: str) -> None:
-        snapshot_id = self._quorum(node)._following.fetching_snapshot
-        assert snapshot_id is not None, f"{node} fetches no snapshot"
+    def do_begins(self, node: str, end_offset: str, epoch: str) -> None:
+        snapshot_id = OffsetAndEpoch(Offset(int(end_offset)), Epoch(int(epoch)))
+        disk = self.cluster.nodes[NodeId(int(node))].disk
+        disk.start, disk.log, disk.flushed = snapshot_id, [], 0
+        disk.snapshot_id = snapshot_id if snapshot_id.offset else None
+        disk.election = ElectionState(epoch=snapshot_id.epoch)
+
+    def do_checkpoint(self, node: str, end_offset: str, epoch: str) -> None:
+        snapshot_id = OffsetAndEpoch(Offset(int(end_offset)), Epoch(int(epoch)))
+        self.cluster.nodes[NodeId(int(node))].disk.snapshot_id = snapshot_id
+
+    def do_fetched(self, node: str, *snapshot: str) -> None:
+        if snapshot:
+            end_offset, epoch = map(int, snapshot)
+            snapshot_id = OffsetAndEpoch(Offset(end_offset), Epoch(epoch))
+        else:
+            awaited = self._quorum(node)._following.fetching_snapshot
+            assert awaited is not None, f"{node} fetches no snapshot"
+            snapshot_id = awaited
+        disk = self.cluster.nodes[NodeId(int(node))].disk
+        disk.snapshot_id = max(disk.snapshot_id or snapshot_id, snapshot_id)
         self.cluster.step(NodeId(int(node)), ev.SnapshotFetched(snapshot_id))
+
+    def do_progress(self, node: str) -> None:
+        self.cluster.step(NodeId(int(node)), ev.SnapshotProgress())
+
+    def do_complete(self, node: str) -> None:
+        self.cluster.step(NodeId(int(node)), ev.SnapshotProgress(complete=True))
 
     def do_failed(self, node: str) -> None:
         snapshot_id = self._quorum(node)._following.fetching_snapshot
@@ -263,7 +291,7 @@ class Story:
     def do_logs(self) -> None:
         for node_id, node in self.cluster.nodes.items():
             epochs = " ".join(str(batch.epoch) for batch in node.disk.log)
-            self.cluster.say(f"{node_id} log {epochs}")
+            self.cluster.say(f"{node_id} log {epochs}".rstrip())
 
     def do_describe(self, node: str) -> None:
         effects = self._quorum(node).step(

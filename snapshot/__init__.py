@@ -7,9 +7,11 @@ record batches. Read in this order:
 - `partfile`: how a file appears whole or not at all.
 - `writer`: header, records, footer with the count and checksum of the whole.
 - `framing`: what is checked, batch by batch, and that upstream checks less.
-- `reader`: verify, load, and raw bytes for FetchSnapshot; `stream` cuts batches out of any file.
+- `reader`: verify and load; `stream` cuts batches out of any file.
+- `shelf`: one log's checkpoints, read, received and dropped; `download`: one on its way here.
 """
 
+from snapshot.download import PartDownload
 from snapshot.errors import DamagedFileError, TruncatedFileError
 from snapshot.framing import Checkpoint, Origin, Preamble
 from snapshot.names import (
@@ -22,6 +24,7 @@ from snapshot.names import (
 )
 from snapshot.partfile import PartFile
 from snapshot.reader import CheckpointReader, verify_checkpoint
+from snapshot.shelf import Shelf
 from snapshot.writer import CheckpointWriter
 
 __all__ = [
@@ -30,8 +33,10 @@ __all__ = [
     "CheckpointWriter",
     "DamagedFileError",
     "Origin",
+    "PartDownload",
     "PartFile",
     "Preamble",
+    "Shelf",
     "TruncatedFileError",
     "checkpoint_name",
     "list_checkpoints",

@@ -26,6 +26,9 @@ BOOTSTRAP_NAME: Final = "bootstrap.checkpoint"
 PART_SUFFIX: Final = ".part"
 DELETED_SUFFIX: Final = ".deleted"
 
+DOWNLOAD_NUMBER: Final = 0
+"""In the name of a part that a download writes: the next download may go on with it."""
+
 _NAME: Final = re.compile(r"(\d{20})-(\d{10})\.checkpoint", re.ASCII)
 _PART_NAME: Final = re.compile(r"(\d{20})-(\d{10})-\d{1,20}\.checkpoint\.part", re.ASCII)
 _LEFTOVER: Final = re.compile(
@@ -48,7 +51,11 @@ def checkpoint_name(snapshot_id: OffsetAndEpoch) -> str:
 
 
 def part_name(snapshot_id: OffsetAndEpoch, unique: int) -> str:
-    """The name while it is being written; `unique` (0 or more, 64 bits) tells attempts apart."""
+    """The name while it is being written.
+
+    Args:  unique: tells attempts apart, 64 bits; DOWNLOAD_NUMBER is a download's, of which there is
+           one at a time.
+    """
     base = checkpoint_name(snapshot_id).removesuffix(".checkpoint")
     return f"{base}-{unique}.checkpoint{PART_SUFFIX}"
 
@@ -87,6 +94,16 @@ def list_parts(files: FileSystem, directory: Path, snapshot_id: OffsetAndEpoch) 
     """What earlier attempts left of one checkpoint: a fetch may go on where one of them ended."""
     names = files.listdir(directory)
     return [directory / name for name in names if parse_part_name(name) == snapshot_id]
+
+
+def list_downloads(files: FileSystem, directory: Path) -> dict[OffsetAndEpoch, Path]:
+    """What downloads have left in a directory, by id: at most one part each."""
+    found = {}
+    for name in files.listdir(directory):
+        snapshot_id = parse_part_name(name)
+        if snapshot_id is not None and name == part_name(snapshot_id, DOWNLOAD_NUMBER):
+            found[snapshot_id] = directory / name
+    return found
 
 
 def mark_deleted(files: FileSystem, directory: Path, snapshot_id: OffsetAndEpoch) -> Path:

@@ -49,7 +49,7 @@ class PartFile:
 
         Args:    unique: instead of a random number in its temporary name.
         """
-        number = secrets.randbits(63) if unique is None else unique
+        number = 1 + secrets.randbits(62) if unique is None else unique
         return cls(
             files,
             directory / part_name(snapshot_id, number),
@@ -82,6 +82,11 @@ class PartFile:
                 self._file.truncate(self.size_bytes)
             raise
         self.size_bytes += len(data)
+
+    def flush(self) -> None:
+        """Make the bytes so far durable. Raises OSError: nothing is known of them any more."""
+        assert self._file is not None, f"{self.path} is closed"
+        self._file.fdatasync()
 
     def publish(self) -> Path:
         """Make the bytes durable and give them their final name, durably.

@@ -1,0 +1,184 @@
+"""A checkpoint on its way from a leader: pieces in, a whole checkpoint or nothing out.
+
+Pieces come in order and are appended to a part. What a peer says is checked as it comes as far as a
+piece allows (its position, the file's size, never more than that), and as a whole before the part
+gets the name that means "whole": every batch, header, footer, and the footer's count and checksum
+of all of it, by which a file put together from two leaders is found.
+
+A part outlives a lost connection and a restart. Its last bytes may never have reached the disk, so
+`begin` reads what is there and cuts it after the last sound batch; a footer is cut off, too, for a
+position at the file's end is one that no leader answers. What is left may still be another
+leader's: nobody can know before the end.
+
+The surprise: a failed flush costs the part. After one nobody knows what is on the disk.
+
+Source: KIP-630, FetchSnapshot and Validation of Snapshot and Log; DESIGN §6. Upstream's
+KafkaRaftClient cannot resume after a restart, and verifies nothing but the position.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from pathlib import Path
+from typing import Final, NoReturn
+
+from raft.interfaces import Piece, RejectedSnapshotError
+from raft.segments.files import File, FileSystem, Mode
+from records.types import OffsetAndEpoch
+from snapshot.errors import DamagedFileError
+from snapshot.framing import Checkpoint, Framing
+from snapshot.names import DOWNLOAD_NUMBER, part_name
+from snapshot.partfile import PartFile
+from snapshot.reader import verify_checkpoint
+from snapshot.stream import iter_file_batches
+from snapshot.writer import MAX_BATCH_BYTES
+
+FLUSH_EVERY_BYTES: Final = 8 * 1024 * 1024
+"""So that no flush has much to write: a long one would hold up the flushes of the log beside it."""
+
+
+class PartDownload:
+    """See the module. Implements `raft.interfaces.Download`."""
+
+    def __init__(self, files: FileSystem, part: PartFile, snapshot_id: OffsetAndEpoch) -> None:
+        self.snapshot_id = snapshot_id
+        self.checkpoint: Checkpoint | None = None  # what verification found
+        self.resumed_bytes = part.size_bytes  # what an earlier download had left
+        self._files = files
+        self._part = part
+        self._size_bytes: int | None = None  # of the whole file, as the first piece said
+        self._unflushed_bytes = 0
+
+    @classmethod
+    def begin(cls, files: FileSystem, directory: Path, snapshot_id: OffsetAndEpoch) -> PartDownload:
+        """Go on with the part that is there, or begin one. Raises OSError."""
+        path = directory / part_name(snapshot_id, DOWNLOAD_NUMBER)
+        if files.exists(path):
+            _cut_after_last_sound_batch(files, path, snapshot_id)
+            return cls(files, PartFile.resume(files, path), snapshot_id)
+        part = PartFile.create(files, directory, snapshot_id, unique=DOWNLOAD_NUMBER)
+        try:
+            files.fsync_directory(directory)  # or there is nothing to resume after a power loss
+        except OSError:
+            part.discard()
+            raise
+        return cls(files, part, snapshot_id)
+
+    @property
+    def position(self) -> int:
+        """The byte to ask for next."""
+        return self._part.size_bytes
+
+    @property
+    def size_bytes(self) -> int | None:
+        """Of the whole file; None before the first piece."""
+        return self._size_bytes
+
+    def take(self, position: int, piece: Piece) -> bool:
+        """Write a piece; True once the last byte is there.
+
+        Raises:  RejectedSnapshotError, the part is thrown away then; OSError, the part is what it
+                 was, and the same piece may be tried again.
+        """
+        reason = self._objection(position, piece)
+        if reason is not None:
+            self._reject(reason)
+        if self._size_bytes is None:
+            self._make_sure_of_room(piece.size_bytes)
+            self._size_bytes = piece.size_bytes
+        if len(piece.data):
+            self._part.append(piece.data)
+            self._flush_now_and_then(len(piece.data))
+        return self.position == self._size_bytes
+
+    def _objection(self, position: int, piece: Piece) -> str | None:
+        """Why a piece cannot belong here."""
+        if position != self.position:
+            return f"bytes from {position}, expected from {self.position}"
+        if self._size_bytes is not None and piece.size_bytes != self._size_bytes:
+            return f"the file had {self._size_bytes} bytes, now it has {piece.size_bytes}"
+        if position + len(piece.data) > piece.size_bytes:
+            return f"bytes up to {position + len(piece.data)} of {piece.size_bytes}"
+        if not len(piece.data) and position < piece.size_bytes:
+            return f"nothing from {position}, the file has {piece.size_bytes} bytes"
+        return None
+
+    def _make_sure_of_room(self, size_bytes: int) -> None:
+        """Better to wait with an empty disk than to fill it first: the log lives there, too."""
+        missing = size_bytes - self.position - self._files.free_bytes(self._part.path.parent)
+        if missing > 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._part.path))
+
+    def _flush_now_and_then(self, added_bytes: int) -> None:
+        self._unflushed_bytes += added_bytes
+        if self._unflushed_bytes < FLUSH_EVERY_BYTES:
+            return
+        try:
+            self._part.flush()
+        except OSError as error:
+            self._reject(f"it could not be flushed: {error}")
+        self._unflushed_bytes = 0
+
+    def verify(self) -> Checkpoint:
+        """Read it from beginning to end, as it is on the disk's side of every buffer of ours.
+
+        Raises:  RejectedSnapshotError; OSError.
+        """
+        if self.position != self._size_bytes:
+            self._reject(f"{self.position} bytes, the file has {self._size_bytes}")
+        try:
+            return verify_checkpoint(self._files, self._part.path, epoch=self.snapshot_id.epoch)
+        except DamagedFileError as error:
+            self._reject(str(error))
+
+    def publish(self) -> None:
+        """Verify, flush, rename, make the name durable.
+
+        Raises:  RejectedSnapshotError; OSError. Its bytes are thrown away either way; only if the
+                 last step failed, the checkpoint may be there, whole, the next time one looks.
+        """
+        try:
+            self.checkpoint = self.verify()
+            self._part.publish()
+        except OSError:
+            self.discard()
+            raise
+
+    def keep(self) -> None:
+        """Stop; a later `begin` goes on here. Without a flush: what is lost is downloaded again."""
+        self._part.keep()
+
+    def discard(self) -> None:
+        """Stop, and throw away what is there. After `publish` or `keep` this does nothing."""
+        with contextlib.suppress(OSError):  # a part that stays is cut, or found out, later
+            self._part.discard()
+
+    def _reject(self, reason: str) -> NoReturn:
+        self.discard()
+        raise RejectedSnapshotError(f"{self._part.path.name}: {reason}")
+
+
+def _cut_after_last_sound_batch(files: FileSystem, path: Path, snapshot_id: OffsetAndEpoch) -> None:
+    """Leave of a part what may be the beginning of a checkpoint of this id, and not all of one."""
+    file = files.open(path, Mode.WRITE)
+    try:
+        sound_bytes = _sound_bytes(file, path, snapshot_id)
+        if sound_bytes < file.size():
+            file.truncate(sound_bytes)
+    finally:
+        file.close()
+
+
+def _sound_bytes(file: File, path: Path, snapshot_id: OffsetAndEpoch) -> int:
+    """How many bytes stand before the first batch that is damaged, out of place or the footer."""
+    framing = Framing(path, size_bytes=1 << 62, epoch=snapshot_id.epoch)
+    sound_bytes = 0
+    with contextlib.suppress(DamagedFileError):
+        for batch in iter_file_batches(file, path, max_batch_bytes=MAX_BATCH_BYTES):
+            if batch.header.is_control and sound_bytes:
+                break
+            framing.take(batch)
+            sound_bytes += batch.header.size_bytes
+    return sound_bytes

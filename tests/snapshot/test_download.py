@@ -1,0 +1,373 @@
+"""A download ends in the leader's bytes or in nothing, whatever comes in between. DESIGN §6."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import random
+from pathlib import Path
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raft.interfaces import Piece, RejectedSnapshotError
+from raft.segments.files import RealFileSystem
+from records.batch import iter_batches
+from records.types import OffsetAndEpoch
+from snapshot import CheckpointWriter, PartDownload, Shelf, checkpoint_name, verify_checkpoint
+from snapshot import download as module
+from tests.simulation.disk import PowerLoss, SimulatedDisk
+from tests.snapshot.checkpoints import (
+    DIRECTORY,
+    ID,
+    PATH,
+    TIME,
+    as_kafka_closes,
+    closed,
+    data_batch,
+    features,
+    header_batch,
+    new_disk,
+    written,
+)
+
+WHOLE = written(20)
+PIECE = 150
+
+
+def shelf_on(disk: SimulatedDisk) -> Shelf:
+    return Shelf(disk, DIRECTORY, now_ms=lambda: 0)
+
+
+def pieces(data: bytes, position: int = 0, size: int = PIECE):
+    """What a leader answers, from a position on."""
+    while position < len(data):
+        yield position, Piece(len(data), data[position : position + size])
+        position += size
+
+
+def fetch(shelf: Shelf, data: bytes = WHOLE, *, limit: int | None = None) -> PartDownload:
+    """Ask for all there is, or for some pieces of it."""
+    download = shelf.receive(ID)
+    for count, (position, piece) in enumerate(pieces(data, download.position)):
+        if count == limit:
+            break
+        assert download.take(position, piece) == (download.position == len(data))
+    return download
+
+
+def install(shelf: Shelf, data: bytes = WHOLE) -> PartDownload:
+    download = fetch(shelf, data)
+    download.publish()
+    shelf.added(ID)
+    return download
+
+
+def reject(download: PartDownload, position: int, piece: Piece, match: str) -> None:
+    """It is refused, and nothing is left of the part."""
+    with pytest.raises(RejectedSnapshotError, match=match):
+        download.take(position, piece)
+
+
+def test_what_was_downloaded_is_the_leaders_file():
+    disk = new_disk()
+    shelf = shelf_on(disk)
+    assert shelf.newest is None
+    download = install(shelf)
+    assert disk.content(PATH) == WHOLE
+    assert disk.listdir(DIRECTORY) == [PATH.name]
+    assert shelf.newest == ID
+    assert download.checkpoint is not None
+    assert download.checkpoint.record_count == 20
+    assert download.size_bytes == len(WHOLE)
+
+
+def test_on_a_real_disk(tmp_path: Path):
+    shelf = Shelf(RealFileSystem(), tmp_path, now_ms=lambda: 0)
+    fetch(shelf, limit=3).keep()
+    shelf = Shelf(RealFileSystem(), tmp_path, now_ms=lambda: 0)
+    download = install(shelf)
+    assert 0 < download.resumed_bytes <= 3 * PIECE
+    assert (tmp_path / checkpoint_name(ID)).read_bytes() == WHOLE
+    assert [path.name for path in tmp_path.iterdir()] == [checkpoint_name(ID)]
+
+
+def test_a_kept_part_is_gone_on_with_after_its_last_whole_batch():
+    disk = new_disk()
+    shelf = shelf_on(disk)
+    fetch(shelf, limit=4).keep()
+    download = shelf_on(disk).receive(ID)
+    ends = [batch.position + batch.header.size_bytes for batch in iter_batches(WHOLE)]
+    assert download.position == max(end for end in ends if end <= 4 * PIECE)
+    assert download.resumed_bytes == download.position
+    download.keep()
+    install(shelf)
+    assert disk.content(PATH) == WHOLE
+
+
+def test_a_part_that_lacks_nothing_asks_for_its_footer_again():
+    """No leader answers a position at the end: upstream's refuses it."""
+    shelf = shelf_on(new_disk())
+    fetch(shelf).keep()
+    download = shelf.receive(ID)
+    assert 0 < download.position < len(WHOLE)
+    download.keep()
+    install(shelf)
+
+
+def test_a_part_whose_first_bytes_are_not_of_this_snapshot_begins_anew():
+    disk = new_disk()
+    shelf = shelf_on(disk)
+    strange = written(3).replace(b"\x00\x00\x00\x03\x02", b"\x00\x00\x00\x02\x02")  # epoch 2
+    fetch(shelf, strange, limit=2).keep()
+    assert shelf.receive(ID).position == 0
+
+
+def test_a_smaller_file_than_the_part_is_refused_and_the_part_is_gone():
+    disk = new_disk()
+    shelf = shelf_on(disk)
+    fetch(shelf, limit=4).keep()
+    download = shelf.receive(ID)
+    reject(download, download.position, Piece(download.position - 1, b""), "bytes up to")
+    assert disk.listdir(DIRECTORY) == []
+    assert shelf.receive(ID).position == 0
+
+
+@pytest.mark.parametrize(
+    ("position", "piece", "match"),
+    [
+        (PIECE + 1, Piece(len(WHOLE), b"x"), "expected from"),
+        (0, Piece(len(WHOLE), b"x"), "expected from"),
+        (PIECE, Piece(len(WHOLE) + 1, b"x"), "now it has"),
+        (PIECE, Piece(len(WHOLE), b""), "nothing from"),
+        (PIECE, Piece(len(WHOLE), WHOLE[PIECE:] + b"x"), "bytes up to"),
+    ],
+    ids=["a-gap", "a-repetition", "another-size", "nothing", "too-much"],
+)
+def test_a_piece_that_cannot_belong_here_costs_the_part(position, piece, match):
+    disk = new_disk()
+    shelf = shelf_on(disk)
+    reject(fetch(shelf, limit=1), position, piece, match)
+    assert disk.listdir(DIRECTORY) == []
+    install(shelf)
+
+
+@pytest.mark.parametrize("size", [-1, -(1 << 63)])
+def test_a_negative_size_is_refused(size):
+    download = shelf_on(new_disk()).receive(ID)
+    reject(download, 0, Piece(size, b""), "bytes up to 0")
+
+
+def test_a_size_that_no_disk_has_is_refused_before_the_disk_is_full():
+    disk = new_disk()
+    disk.capacity_bytes = 10_000
+    shelf = shelf_on(disk)
+    download = shelf.receive(ID)
+    with pytest.raises(OSError, match="No space"):
+        download.take(0, Piece(1 << 50, b"x" * 100))
+    assert disk.used_bytes == 0
+    download.discard()
+    assert disk.listdir(DIRECTORY) == []
+
+
+DAMAGED = {
+    "an-empty-file": b"",
+    "truncated-in-a-batch": WHOLE[:-1],
+    "without-a-footer": WHOLE[: -len(written(0)) // 2],
+    "a-flipped-bit": WHOLE[:400] + bytes([WHOLE[400] ^ 1]) + WHOLE[401:],
+    "something-after-the-footer": WHOLE + WHOLE[:61],
+    "garbage": random.Random(7).randbytes(3_000),
+    "of-another-epoch": closed(
+        header_batch(epoch=4) + data_batch(3, base_offset=1, epoch=4), epoch=4
+    ),
+    "a-count-that-lies": closed(header_batch() + data_batch(3, base_offset=1), record_count=3),
+    "no-header": closed(data_batch(3, base_offset=0)),
+}
+
+
+@pytest.mark.parametrize("data", DAMAGED.values(), ids=DAMAGED.keys())
+def test_what_is_no_checkpoint_of_this_id_never_gets_its_name(data):
+    disk = new_disk()
+    shelf = shelf_on(disk)
+    download = shelf.receive(ID)
+    with pytest.raises(RejectedSnapshotError):  # noqa: PT012 (the first piece, or the end)
+        for position, piece in pieces(data):
+            download.take(position, piece)
+        download.publish()
+    assert disk.listdir(DIRECTORY) == []
+    install(shelf)
+    assert disk.content(PATH) == WHOLE
+
+
+def test_a_file_spliced_from_two_leaders_is_found_and_fetched_anew():
+    """Each batch is sound and in its place; only the footer knows. DESIGN §6."""
+    first = header_batch() + data_batch(3, base_offset=1)
+    second = header_batch() + data_batch(3, base_offset=1).replace(b"feature-1", b"feature-9")
+    assert len(first) == len(second)
+    second = header_batch() + _resealed(second[len(header_batch()) :])
+    one = closed(first + data_batch(2, base_offset=4))
+    two = closed(second + data_batch(2, base_offset=4))
+    assert len(one) == len(two)
+    disk = new_disk()
+    shelf = shelf_on(disk)
+    download = shelf.receive(ID)
+    download.take(0, Piece(len(one), one[: len(first)]))
+    download.keep()
+    download = shelf_on(disk).receive(ID)  # another leader answers the rest
+    assert download.position == len(first)
+    assert download.take(len(first), Piece(len(two), two[len(first) :]))
+    with pytest.raises(RejectedSnapshotError, match="crc of all before the footer"):
+        download.publish()
+    install(shelf, two)
+    assert disk.content(PATH) == two
+
+
+def _resealed(batch: bytes) -> bytes:
+    return batch[:17] + crc32c(batch[21:]).to_bytes(4, "big") + batch[21:]
+
+
+def test_what_a_java_leader_wrote_is_taken_although_its_footer_proves_less():
+    data = as_kafka_closes(header_batch() + data_batch(3, base_offset=1))
+    disk = new_disk()
+    install(shelf_on(disk), data)
+    assert disk.content(PATH) == data
+
+
+def test_a_disk_that_fills_up_in_the_middle_keeps_what_came_before():
+    disk = new_disk()
+    shelf = shelf_on(disk)
+    download = fetch(shelf, limit=3)
+    position = download.position
+    disk.capacity_bytes = disk.used_bytes + 10
+    piece = Piece(len(WHOLE), WHOLE[position : position + PIECE])
+    for _ in range(3):
+        with pytest.raises(OSError, match="No space") as caught:
+            download.take(position, piece)
+        assert caught.value.errno == errno.ENOSPC
+        assert download.position == position
+    download.keep()
+    disk.capacity_bytes = None
+    install(shelf)
+    assert disk.content(PATH) == WHOLE
+
+
+def test_a_failed_flush_costs_the_part(monkeypatch):
+    """Nobody knows what is on the disk after one."""
+    monkeypatch.setattr(module, "FLUSH_EVERY_BYTES", 400)
+    disk = new_disk()
+    shelf = shelf_on(disk)
+    download = fetch(shelf, limit=2)
+    disk.fail_next("fdatasync")
+    reject(download, 2 * PIECE, Piece(len(WHOLE), WHOLE[300:450]), "flushed")
+    assert disk.listdir(DIRECTORY) == []
+    install(shelf)
+
+
+@pytest.mark.parametrize("operation", ["fdatasync", "rename", "fsync_directory"])
+def test_a_publication_that_fails_can_be_tried_again_from_the_start(operation):
+    disk = new_disk()
+    shelf = shelf_on(disk)
+    download = fetch(shelf)
+    disk.fail_next(operation)
+    with pytest.raises(OSError, match="Input/output"):
+        download.publish()
+    assert shelf.newest is None
+    install(shelf_on(disk))
+    assert disk.listdir(DIRECTORY) == [PATH.name]
+
+
+def test_bytes_are_flushed_now_and_then_and_not_all_at_the_end(monkeypatch):
+    monkeypatch.setattr(module, "FLUSH_EVERY_BYTES", 2 * PIECE)
+    disk = new_disk()
+    shelf = shelf_on(disk)
+    fetch(shelf, limit=4).keep()
+    (name,) = disk.listdir(DIRECTORY)
+    assert disk.durable_bytes(DIRECTORY / name) == 4 * PIECE
+
+
+def full_story(disk: SimulatedDisk) -> None:
+    """An older checkpoint is there; half is fetched, kept, fetched to its end and published."""
+    shelf = shelf_on(disk)
+    fetch(shelf, limit=3).keep()
+    install(shelf_on(disk))
+
+
+def story_disk() -> SimulatedDisk:
+    disk = new_disk()
+    disk.replace(DIRECTORY / checkpoint_name(OffsetAndEpoch(12, 1)), written(1))
+    return disk
+
+
+@pytest.fixture
+def often(monkeypatch):
+    """Flushed so often that the power may fail around it."""
+    monkeypatch.setattr(module, "FLUSH_EVERY_BYTES", 2 * PIECE)
+
+
+@pytest.mark.usefixtures("often")
+@pytest.mark.parametrize("seed", range(12))
+def test_power_loss_before_any_step_leaves_a_whole_checkpoint_or_a_part_to_go_on_with(seed):
+    disk = story_disk()
+    full_story(disk)
+    for step in range(disk.steps + 1):
+        disk = story_disk()
+        disk.power_loss_at = step
+        with contextlib.suppress(PowerLoss):
+            full_story(disk)
+            disk.power_loss_at = 0
+        disk.crash(random.Random(seed * 1_000 + step))
+        shelf = shelf_on(disk)
+        if shelf.newest == ID:
+            assert disk.content(PATH) == WHOLE
+            continue
+        download = shelf.receive(ID)
+        assert WHOLE.startswith(disk.content(download._part.path)), "garbage was kept"
+        download.keep()
+        install(shelf)
+        assert disk.content(PATH) == WHOLE
+        assert verify_checkpoint(disk, PATH).record_count == 20
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    cuts=st.lists(st.tuples(st.integers(1, 9), st.booleans()), max_size=6),
+    piece_bytes=st.integers(1, 400),
+    seed=st.integers(0, 1 << 32),
+)
+def test_any_interruptions_end_in_the_leaders_bytes(cuts, piece_bytes, seed):
+    """Kept, or the power fails; then again, with pieces of another size."""
+    disk, rng = new_disk(), random.Random(seed)
+    for count, power_fails in cuts:
+        download = shelf_on(disk).receive(ID)
+        for position, piece in list(pieces(WHOLE, download.position, piece_bytes))[:count]:
+            download.take(position, piece)
+        if power_fails:
+            disk.crash(rng)
+        else:
+            download.keep()
+    install(shelf_on(disk))
+    assert disk.content(PATH) == WHOLE
+
+
+def test_only_one_download_leaves_a_part():
+    disk = new_disk()
+    shelf = shelf_on(disk)
+    fetch(shelf, limit=2).keep()
+    newer = OffsetAndEpoch(99, 3)
+    shelf.receive(newer).keep()
+    (name,) = disk.listdir(DIRECTORY)
+    assert name.startswith(checkpoint_name(newer)[:20])
+
+
+def test_what_generation_left_is_no_part_of_a_download():
+    """It is removed at the start: nobody knows whose bytes they would be joined to."""
+    disk = new_disk()
+    writer = CheckpointWriter.create(disk, DIRECTORY, ID, last_timestamp=TIME)
+    writer._target_batch_bytes = 64
+    for record in features(5):
+        writer.append(record)
+    shelf = shelf_on(disk)
+    assert disk.listdir(DIRECTORY) == []
+    assert shelf.receive(ID).position == 0

@@ -116,6 +116,7 @@ def commit_records(count: int) -> list[ObjectCommitRecord]:
             topic_ids=topics,
             topic_indexes=tuple(rng.randrange(10) for _ in width),
             partitions=tuple(rng.randrange(100) for _ in width),
+            batch_counts=(1,) * BATCHES_PER_OBJECT,
             byte_offsets=tuple(batch * 8192 for batch in width),
             byte_sizes=tuple(rng.randrange(100, 8192) for _ in width),
             base_offsets=tuple(rng.randrange(10**12) for _ in width),
@@ -138,6 +139,7 @@ def coordinate_rows(record: ObjectCommitRecord) -> list[tuple[int, ...]]:
         zip(
             record.topic_indexes,
             record.partitions,
+            record.batch_counts,
             record.byte_offsets,
             record.byte_sizes,
             record.base_offsets,

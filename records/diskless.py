@@ -4,7 +4,11 @@ One `ObjectCommitRecord` is one uploaded object with all its batches and what be
 commit is atomic by construction. Its batches are *columns*, parallel arrays of numbers, because a
 coordinator decodes a hundred thousand batches a second: an array is one C call, an object is not.
 
-The records whose names end in `State` stand in checkpoints only.
+A partition is called by its topic's id and its index, except where there would be thousands of
+them: there by its *log id*, a number that the coordinator gave it and never gives again.
+
+The records whose names end in `State` stand in checkpoints only, in this order: the coordinator,
+its brokers, leases and topics; then objects, runs, producers and kept answers.
 
 Source: KIP-1164 (batch metadata, object lifecycle). The numbers, from 1100 on, and the records are
 ours: the KIP leaves the log's contents open.
@@ -23,6 +27,7 @@ class DisklessPartitionsRecord(MetadataRecord, key=1100, versions="0"):
     topic_name: String
     first_partition: Int32
     partition_count: Int32
+    first_log_id: Int64  # of the first of them; the others' follow
     controller_epoch: Int32  # of the controller that asked; a lower one is refused from now on
 
 
@@ -48,12 +53,14 @@ class DisklessTombstoneExpiredRecord(MetadataRecord, key=1103, versions="0"):
 
 
 class ObjectCommitRecord(MetadataRecord, key=1104, versions="0"):
-    """An object is committed: its batches, in the order they stand in it, and their outcomes.
+    """An object is committed: its batches, in the order they were told, and their outcomes.
 
-    The columns are equally long. A batch whose error code is not 0 was refused: it has no offset,
-    its bytes are dead from the start, and it stands here because a retry must get the same answer.
-    A duplicate (`duplicates`) answers the offset of its first commit and its bytes are dead too.
-    Source: KIP-1164, CommitBatches.
+    The batches of one partition are a *group*. There are as many topic indexes, partitions and
+    batch counts as groups; the columns after them have an entry for each batch, group by group.
+
+    A batch whose error code is not 0 was refused: it has no offset, its bytes are dead from the
+    start, and it stands here because a retry must get the same answer. A duplicate answers the
+    offset of its first commit and its bytes are dead too. Source: KIP-1164, CommitBatches.
     """
 
     object_id: Int64
@@ -63,20 +70,22 @@ class ObjectCommitRecord(MetadataRecord, key=1104, versions="0"):
     broker_epoch: Int64
     lease_id: Int64
     committed_at_ms: Int64  # ms since 1970, the append time of LogAppendTime topics
-    topic_ids: Array[Uuid]  # each topic once; the batches point into it
-    topic_indexes: Array[Int32]  # into topic_ids
-    partitions: Array[Int32]
+    topic_ids: Array[Uuid]  # each topic once; the groups point into it
+    topic_indexes: Array[Int32]  # of each group: into topic_ids
+    partitions: Array[Int32]  # of each group
+    batch_counts: Array[Int32]  # of each group, at least 1
     byte_offsets: Array[Int64]  # in the object
     byte_sizes: Array[Int32]
     base_offsets: Array[Int64]  # assigned, or the first commit's; -1 if refused
     record_counts: Array[Int32]
-    max_timestamps: Array[Int64]  # ms since 1970
+    max_timestamps: Array[Int64]  # ms since 1970; of append-time batches the append time, and of a
+    # duplicate the time that its first commit answered
     timestamp_types: Array[Int8]  # 0 create time, 1 append time
     producer_ids: Array[Int64]  # -1: not idempotent
     producer_epochs: Array[Int16]
     base_sequences: Array[Int32]
-    error_codes: Array[Int16]
-    duplicates: Array[Int8]  # 1: a duplicate of an earlier batch
+    error_codes: Array[Int16]  # empty: none was refused
+    duplicates: Array[Int8]  # 1: a duplicate of an earlier batch; empty: none is
 
 
 class LogStartOffsetsRecord(MetadataRecord, key=1105, versions="0"):
@@ -86,7 +95,7 @@ class LogStartOffsetsRecord(MetadataRecord, key=1105, versions="0"):
     topic_indexes: Array[Int32]
     partitions: Array[Int32]
     log_start_offsets: Array[Int64]  # inclusive: the first offset that is left
-    reason: Int8  # 0 DeleteRecords, 1 retention.ms, 2 retention.bytes, 3 external plan
+    reason: Int8  # 0 DeleteRecords, 1 retention.ms, 2 retention.bytes, 3 external plan, 4 deletion
 
 
 class LeaseGrantedRecord(MetadataRecord, key=1106, versions="0"):
@@ -106,7 +115,8 @@ class LeaseClosedRecord(MetadataRecord, key=1107, versions="0"):
 
     lease_id: Int64
     closed_at_ms: Int64
-    reason: Int8  # 0 given back, 1 expired, 2 its broker has a newer epoch
+    end_object_id: Int64  # exclusive: from here on nothing was uploaded, so nothing is orphaned
+    reason: Int8  # 0 given back, 1 expired
 
 
 class DeleteFenceRecord(MetadataRecord, key=1108, versions="0"):
@@ -135,43 +145,57 @@ class ObjectsRemovedRecord(MetadataRecord, key=1110, versions="0"):
 class ProducersExpiredRecord(MetadataRecord, key=1111, versions="0"):
     """Producers that were silent for too long are forgotten, in these partitions."""
 
-    topic_ids: Array[Uuid]
-    topic_indexes: Array[Int32]
-    partitions: Array[Int32]
+    log_ids: Array[Int64]
     producer_ids: Array[Int64]
 
 
-class CoordinatorState(MetadataRecord, key=1120, versions="0"):
-    """What a coordinator knows beside its partitions: the first data record of its checkpoints."""
+class LeasesForgottenRecord(MetadataRecord, key=1112, versions="0"):
+    """Leases long over, their orphans deleted, go: and with them the answers kept for them."""
 
-    controller_epoch: Int32  # the highest that has called
+    lease_ids: Array[Int64]
+
+
+class ControllerEpochRecord(MetadataRecord, key=1113, versions="0"):
+    """A controller of this epoch has called, and changed nothing: a lower one is refused now."""
+
+    controller_epoch: Int32
+
+
+class CoordinatorState(MetadataRecord, key=1120, versions="0"):
+    """What a coordinator counts: the first data record of its checkpoints."""
+
+    controller_epoch: Int32  # the highest that has called; -1: none has
     next_lease_id: Int64
     next_object_id: Int64
+    next_log_id: Int64
 
 
-class DisklessPartitionState(MetadataRecord, key=1121, versions="0"):
-    """A partition as a checkpoint has it. Its runs and producers follow."""
+class DisklessTopicState(MetadataRecord, key=1121, versions="0"):
+    """Partitions of a topic as a checkpoint has them. Their runs and producers follow."""
 
     topic_id: Uuid
     topic_name: String
-    partition: Int32
-    log_start_offset: Int64  # inclusive
-    high_watermark: Int64  # exclusive
+    first_partition: Int32
+    log_ids: Array[Int64]  # by rising partition; -1: it was removed, the topic being deleted
+    log_start_offsets: Array[Int64]  # inclusive
+    high_watermarks: Array[Int64]  # exclusive
     deleted_at_ms: Annotated[Int64, tag(0)] = -1  # of a tombstone; -1 while the topic lives
 
 
 class RunsState(MetadataRecord, key=1122, versions="0"):
-    """Live runs of a partition by rising offset: byte-contiguous batches of one object."""
+    """Live runs of a partition by rising offset: byte-contiguous batches of one object.
 
-    topic_id: Uuid
-    partition: Int32
-    base_offsets: Array[Int64]
+    Offsets have no gaps: a run begins where the one before it ends. It was appended when its object
+    was committed.
+    """
+
+    log_id: Int64
+    base_offset: Int64  # of the first run
     last_offsets: Array[Int64]  # inclusive
     object_ids: Array[Int64]
     byte_offsets: Array[Int64]
     byte_sizes: Array[Int64]
     max_timestamps: Array[Int64]
-    appended_at_ms: Array[Int64]
     timestamp_types: Array[Int8]
 
 
@@ -185,39 +209,49 @@ class ObjectsState(MetadataRecord, key=1123, versions="0"):
     broker_ids: Array[Int32]
     committed_at_ms: Array[Int64]
     marked_at_ms: Array[Int64]  # -1: not marked
-    fenced: Array[Int8]  # 1: a delete fence stands, the object need not exist
+    topic_ids: Array[Uuid]  # each topic once
+    topic_counts: Array[Int32]  # of each object: how many topics had accepted batches in it
+    topic_indexes: Array[Int32]  # object by object: which, into topic_ids
 
 
 class ProducersState(MetadataRecord, key=1124, versions="0"):
-    """Producers of a partition: their last five batches, oldest first, one entry each."""
+    """Producers of a partition by rising id, with their last five batches, oldest first."""
 
-    topic_id: Uuid
-    partition: Int32
+    log_id: Int64
     producer_ids: Array[Int64]
     producer_epochs: Array[Int16]
-    base_sequences: Array[Int32]
+    appended_at_ms: Array[Int64]  # of the last batch
+    batch_counts: Array[Int8]  # how many of its batches follow, 1 to 5
+    base_sequences: Array[Int32]  # producer by producer, as the columns below
     last_sequences: Array[Int32]  # inclusive
     base_offsets: Array[Int64]
-    appended_at_ms: Array[Int64]
+    append_times: Array[Int64]  # what a duplicate answers; -1: create time
 
 
 class LeaseState(MetadataRecord, key=1125, versions="0"):
-    """A lease as a checkpoint has it; kept for a while after it is over."""
+    """A lease as a checkpoint has it; kept for a while after it is over.
+
+    Ranges of ids are pairs of numbers: the first id, and the one after the last.
+    """
 
     lease_id: Int64
     broker_id: Int32
     broker_epoch: Int64
     first_object_id: Int64
-    object_count: Int32
-    last_committed_id: Int64  # -1: none yet
+    end_object_id: Int64  # exclusive
+    last_committed_id: Int64  # first_object_id - 1: none yet
+    skipped: Array[Int64]  # ranges at or below last_committed_id that were never committed
+    fenced: Array[Int64]  # single ids above last_committed_id, called safe to delete
     granted_at_ms: Int64
     closed_at_ms: Int64  # -1: open
+    orphans: Array[Int64]  # ranges that were never committed and are not yet deleted; once closed
 
 
 class KeptAnswerState(MetadataRecord, key=1126, versions="0"):
     """The answer to a committed object, kept for the broker that asks again.
 
-    The columns are those of its ObjectCommitRecord that an answer needs.
+    They stand by rising object id. The columns are those of the ObjectCommitRecord, and the log
+    start of each group.
     """
 
     object_id: Int64
@@ -226,7 +260,17 @@ class KeptAnswerState(MetadataRecord, key=1126, versions="0"):
     topic_ids: Array[Uuid]
     topic_indexes: Array[Int32]
     partitions: Array[Int32]
+    batch_counts: Array[Int32]
+    log_start_offsets: Array[Int64]  # of each group; -1 if there is no such partition
     base_offsets: Array[Int64]
-    log_start_offsets: Array[Int64]
+    append_times: Array[Int64]  # -1: create time; empty: of all
     error_codes: Array[Int16]
     duplicates: Array[Int8]
+
+
+class DisklessBrokerState(MetadataRecord, key=1127, versions="0"):
+    """The highest epoch of a broker that ever had a lease here: a lower one gets none."""
+
+    broker_id: Int32
+    broker_epoch: Int64
+    answered: Array[Int64]  # its objects whose answers are kept, in the order of their commits

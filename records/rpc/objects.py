@@ -46,6 +46,7 @@ class ReleaseObjectLeaseRequest(Request, key=1101, versions="0"):
     broker_id: Int32
     broker_epoch: Int64
     lease_id: Int64
+    end_object_id: Annotated[Int64, tag(0)] = -1  # nothing was uploaded from here on; -1: unsaid
 
 
 class ReleaseObjectLeaseResponse(Response, key=1101, versions="0"):

@@ -1,0 +1,77 @@
+"""Object keys: `<prefix>/<two hex of a hash>/<cluster id>/<coordinator partition>/<object id>`.
+
+The key is a function of the object's id, so no table holds keys, and a coordinator can name objects
+that were never committed. Cluster and coordinator partition stand in it, so two clusters in one
+bucket never touch each other's objects.
+
+The surprise: the two hex digits come first, of a hash of the id. An object store spreads its load
+by the first characters of a key; ids alone, which rise, would all go to one place.
+
+Source: DESIGN §7, Keys.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+from zlib import crc32
+
+MAX_OBJECT_ID: Final = 2**63 - 1
+MAX_KEY_BYTES: Final = 1024  # of S3
+
+_CLUSTER_ID: Final = re.compile(r"[A-Za-z0-9_-]+")
+_OBJECT_ID: Final = re.compile(r"0|[1-9][0-9]{0,18}")
+
+
+class ForeignKeyError(ValueError):
+    """A key that this coordinator never gave to an object."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"not a key of this coordinator: {key[:MAX_KEY_BYTES]!r}")
+        self.key = key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectKeys:
+    """The keys of one coordinator's objects.
+
+    >>> keys = ObjectKeys(prefix="esker", cluster_id="Ck3xYz", coordinator_partition=0)
+    >>> keys.key(4711)
+    'esker/ce/Ck3xYz/0/4711'
+    >>> keys.object_id("esker/ce/Ck3xYz/0/4711")
+    4711
+    """
+
+    prefix: str  # may hold slashes, "" for none
+    cluster_id: str
+    coordinator_partition: int
+
+    def __post_init__(self) -> None:
+        if not _CLUSTER_ID.fullmatch(self.cluster_id):
+            raise ValueError(f"a cluster id is base64, not {self.cluster_id!r}")
+        if self.coordinator_partition < 0:
+            raise ValueError(f"no partition: {self.coordinator_partition}")
+        if self.prefix.startswith("/") or self.prefix.endswith("/"):
+            raise ValueError(f"a prefix has no slash at its ends: {self.prefix!r}")
+        if len(self.key(MAX_OBJECT_ID).encode()) > MAX_KEY_BYTES:
+            raise ValueError(f"keys would exceed {MAX_KEY_BYTES} bytes: {self.prefix!r}")
+
+    def key(self, object_id: int) -> str:
+        """The key of an object."""
+        spread = crc32(object_id.to_bytes(8, "big")) >> 24
+        name = f"{spread:02x}/{self.cluster_id}/{self.coordinator_partition}/{object_id}"
+        return f"{self.prefix}/{name}" if self.prefix else name
+
+    def object_id(self, key: str) -> int:
+        """The object that has this key.
+
+        Raises:  ForeignKeyError if it is not exactly what `key` gives for some id.
+        """
+        digits = key.rpartition("/")[2]
+        if not _OBJECT_ID.fullmatch(digits):
+            raise ForeignKeyError(key)
+        object_id = int(digits)
+        if object_id > MAX_OBJECT_ID or self.key(object_id) != key:
+            raise ForeignKeyError(key)
+        return object_id

@@ -1,0 +1,68 @@
+"""Sets of object ids as ranges: most of a lease is committed, and what is not lies together.
+
+A set is a sorted tuple of disjoint, non-touching pairs (first, end), end exclusive.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+
+Ranges = tuple[tuple[int, int], ...]
+
+
+def contains(ranges: Ranges, number: int) -> bool:
+    """Is it in one of them?
+
+    >>> contains(((1, 3), (5, 6)), 2), contains(((1, 3), (5, 6)), 3)
+    (True, False)
+    """
+    at = bisect_right(ranges, number, key=lambda pair: pair[0])
+    return at > 0 and number < ranges[at - 1][1]
+
+
+def appended(ranges: Ranges, first: int, end: int) -> Ranges:
+    """With [first, end) put behind them; nothing if that is empty.
+
+    >>> appended(((1, 3),), 3, 5), appended(((1, 3),), 4, 5), appended(((1, 3),), 4, 4)
+    (((1, 5),), ((1, 3), (4, 5)), ((1, 3),))
+    """
+    if first >= end:
+        return ranges
+    if ranges and ranges[-1][1] == first:
+        return (*ranges[:-1], (ranges[-1][0], end))
+    assert not ranges or ranges[-1][1] < first, f"{first} is not behind {ranges}"
+    return (*ranges, (first, end))
+
+
+def without(ranges: Ranges, numbers: Iterable[int]) -> Ranges:
+    """Without these numbers, whether they are in it or not.
+
+    >>> without(((1, 4), (6, 7)), [6, 2, 9])
+    ((1, 2), (3, 4))
+    """
+    left = list(ranges)
+    for number in sorted(set(numbers)):
+        at = bisect_right(left, number, key=lambda pair: pair[0]) - 1
+        if at >= 0 and number < left[at][1]:
+            first, end = left[at]
+            left[at : at + 1] = [
+                pair for pair in ((first, number), (number + 1, end)) if pair[0] < pair[1]
+            ]
+    return tuple(left)
+
+
+def numbers(ranges: Ranges) -> Iterator[int]:
+    """All numbers in them, rising."""
+    for first, end in ranges:
+        yield from range(first, end)
+
+
+def flat(ranges: Ranges) -> tuple[int, ...]:
+    """As a record has them: first and end in turn."""
+    return tuple(number for pair in ranges for number in pair)
+
+
+def from_flat(flattened: tuple[int, ...]) -> Ranges:
+    """The reverse of `flat`."""
+    return tuple(zip(flattened[::2], flattened[1::2], strict=True))

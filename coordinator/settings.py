@@ -1,0 +1,43 @@
+"""What an operator sets for a batch coordinator, and the bounds that are nobody's to set.
+
+Source: DESIGN §7; the names are those of the properties, dots for underscores.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from coordinator.keys import ObjectKeys
+
+MAX_BATCHES: Final = 10_000
+"""Batches of one object: what one decision and one record may cost (DESIGN §7)."""
+
+MAX_RECORD_BYTES: Final = 1024 * 1024
+"""Of one object's commit record (DESIGN §7)."""
+
+KEPT_BATCHES: Final = 5
+"""Batches remembered of each producer and partition. Kafka's ProducerStateEntry has the same."""
+
+KEPT_ANSWERS: Final = 64
+"""Objects of one broker epoch whose answers are kept: more than a broker has in flight."""
+
+MAX_LEASE_IDS: Final = 10_000
+"""Object ids of one lease."""
+
+MAX_PARTITIONS: Final = 100_000
+"""Partitions of one topic."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorSettings:
+    """How one batch coordinator behaves. Times in ms."""
+
+    keys: ObjectKeys
+    file_delete_delay_ms: int = 60_000  # diskless.file.delete.delay.ms
+    lease_timeout_ms: int = 15 * 60_000  # of an open lease; longer than the longest upload
+    answer_retention_ms: int = 10 * 60_000  # kept answers live at least so long past their lease
+    producer_expiration_ms: int = 24 * 3600 * 1000  # producer.id.expiration.ms
+    tombstone_retention_ms: int = 24 * 3600 * 1000  # longer than any call is under way
+    sweep_limit: int = 2_000  # runs, objects, producers or ids that one sweep record may touch
+    find_limit: int = 1_000  # runs in one partition's answer to FindBatches

@@ -1,0 +1,509 @@
+"""The state that decisions read, as tables; and how a record changes it.
+
+`apply_record` is written once, against `Tables`, and serves three owners: the in-memory state,
+where a table is a dict; the database's store; and a leader's pending overlay, whose tables fall
+through to the database. So a decision made against pending state sees what every replica will see.
+
+Tables are only asked for a key, given one or relieved of one; nothing walks them except the small
+ones (`leases`, `brokers`, `topics`). Values are tuples, replaced and never changed, so an overlay
+may share them. Runs and objects are not here: no decision about a commit reads them.
+
+Two surprises. Partitions are keyed by *log id*, a number never given twice, and not by topic id:
+hashing a UUID costs more than deciding a batch, and when a topic is deleted, what is left of its
+producers under an old log id can be found by nobody. And nothing here chooses: what time it is, who
+is refused and which id comes next stands in the record, so replay and live traffic are the same.
+
+Source: DESIGN §7; KIP-1164, Batch Coordinator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from uuid import UUID
+
+from coordinator.ranges import Ranges, appended, contains, without
+from coordinator.settings import KEPT_ANSWERS, KEPT_BATCHES
+from records.diskless import (
+    ControllerEpochRecord,
+    DeleteFenceRecord,
+    DisklessPartitionsRecord,
+    DisklessPartitionsRemovedRecord,
+    DisklessTombstoneExpiredRecord,
+    DisklessTopicTombstoneRecord,
+    LeaseClosedRecord,
+    LeaseGrantedRecord,
+    LeasesForgottenRecord,
+    LogStartOffsetsRecord,
+    ObjectCommitRecord,
+    ObjectsMarkedRecord,
+    ObjectsRemovedRecord,
+    ProducersExpiredRecord,
+)
+from records.schema import MetadataRecord
+
+K = TypeVar("K", contravariant=True)
+V = TypeVar("V")
+
+Log = tuple[int, int]
+"""A partition: log start offset (inclusive), high watermark (exclusive)."""
+
+LogId = int
+ProducerKey = tuple[LogId, int]
+"""Log id and producer id."""
+
+KeptBatch = tuple[int, int, int, int]
+"""Base sequence, last sequence (inclusive), base offset, append time (-1: create time)."""
+
+Producer = tuple[int, int, tuple[KeptBatch, ...]]
+"""Epoch; when it last appended, ms since 1970; its last batches, at most five, oldest first."""
+
+NO_LOG: Final = -1
+"""In `Topic.log_ids`: a partition that is gone already, its topic being deleted."""
+
+
+class Topic(NamedTuple):
+    """A topic, or the tombstone of one."""
+
+    name: str
+    log_ids: tuple[LogId, ...]  # by partition
+    deleted_at_ms: int = -1  # -1 while it lives
+
+
+class Lease(NamedTuple):
+    """A block of object ids, [first_object_id, end_object_id), that one broker epoch may commit."""
+
+    broker_id: int
+    broker_epoch: int
+    first_object_id: int
+    end_object_id: int
+    last_committed_id: int  # the highest; first_object_id - 1: none yet
+    skipped: Ranges  # below it and never committed: dead
+    fenced: tuple[int, ...]  # above it, rising, and called safe to delete: dead too
+    granted_at_ms: int
+    closed_at_ms: int = -1  # -1: open
+    orphans: Ranges = ()  # once it is closed: all that is dead and not yet deleted
+
+    @property
+    def is_open(self) -> bool:
+        """May its broker still commit?"""
+        return self.closed_at_ms < 0
+
+    def committed(self, object_id: int) -> bool:
+        """Was this id of the lease committed? It may have been removed since."""
+        return object_id <= self.last_committed_id and not contains(self.skipped, object_id)
+
+
+class Broker(NamedTuple):
+    """What is remembered of a broker: its highest epoch, and that epoch's newest answers."""
+
+    epoch: int
+    open_leases: tuple[int, ...]
+    answered: tuple[int, ...]  # object ids in the order of their commits, at most 64
+
+
+class Answer(NamedTuple):
+    """The answer to a commit, in columns as its ObjectCommitRecord has them."""
+
+    lease_id: int
+    committed_at_ms: int
+    topic_ids: tuple[UUID, ...]
+    topic_indexes: tuple[int, ...]  # this and the next three: of each group
+    partitions: tuple[int, ...]
+    batch_counts: tuple[int, ...]
+    log_start_offsets: tuple[int, ...]
+    base_offsets: tuple[int, ...]  # this and the next three: of each batch
+    append_times: tuple[int, ...]  # empty: all -1
+    error_codes: tuple[int, ...]  # empty: all 0
+    duplicates: tuple[int, ...]  # empty: all 0
+
+
+@dataclass(slots=True)
+class Counters:
+    """Numbers that only rise. An overlay has a copy of its own."""
+
+    controller_epoch: int = -1  # the highest that has called
+    next_lease_id: int = 0
+    next_object_id: int = 0
+    next_log_id: int = 0
+
+
+class Table(Protocol[K, V]):
+    """What a decision and `apply_record` ask of a table. A dict is one."""
+
+    def get(self, key: K, /) -> V | None:
+        """The value, or None."""
+
+    def __setitem__(self, key: K, value: V, /) -> None:
+        """Add or replace."""
+
+    def pop(self, key: K, default: None, /) -> V | None:
+        """Remove; nothing if it is not there."""
+
+
+class SmallTable(Table[K, V], Protocol[K, V]):
+    """A table with few entries: it may be walked, in any order."""
+
+    def items(self) -> Iterable[tuple[Any, V]]:
+        """All entries."""
+
+
+class Tables(Protocol):
+    """The state that decisions read."""
+
+    @property
+    def topics(self) -> SmallTable[UUID, Topic]:
+        """By topic id; tombstones too."""
+
+    @property
+    def logs(self) -> Table[LogId, Log]:
+        """Partitions by log id."""
+
+    @property
+    def producers(self) -> Table[ProducerKey, Producer]:
+        """By log id and producer id."""
+
+    @property
+    def leases(self) -> SmallTable[int, Lease]:
+        """By lease id: the open ones, and closed ones until they are forgotten."""
+
+    @property
+    def brokers(self) -> SmallTable[int, Broker]:
+        """By broker id."""
+
+    @property
+    def answers(self) -> Table[int, Answer]:
+        """By object id."""
+
+    @property
+    def counters(self) -> Counters:
+        """To be changed in place."""
+
+
+def log_ids_of(tables: Tables, record: ObjectCommitRecord) -> list[LogId]:
+    """The log id of each group of a commit; NO_LOG where all of it was refused for having none.
+
+    To be asked in the state right before the record.
+    """
+    topics = [tables.topics.get(topic_id) for topic_id in record.topic_ids]
+    found = []
+    for index, partition in zip(record.topic_indexes, record.partitions, strict=True):
+        topic = topics[index]
+        live = topic is not None and topic.deleted_at_ms < 0 and 0 <= partition < len(topic.log_ids)
+        found.append(topic.log_ids[partition] if live and topic is not None else NO_LOG)
+    return found
+
+
+def lease_of(tables: Tables, object_id: int) -> int | None:
+    """The id of the lease that an object id belongs to; None if it is forgotten or not given."""
+    for lease_id, lease in tables.leases.items():
+        if lease.first_object_id <= object_id < lease.end_object_id:
+            return int(lease_id)
+    return None
+
+
+def apply_record(tables: Tables, record: MetadataRecord) -> None:
+    """Change the tables as a committed, or pending, record says. The only mutator.
+
+    Raises:  KeyError for a record that is not a batch coordinator's: `coordinator.log_records`
+             reads a log so that there is none.
+    """
+    _APPLY[type(record)](tables, record)
+
+
+# --- topics ------------------------------------------------------------------------------------
+
+
+def _partitions(tables: Tables, record: DisklessPartitionsRecord) -> None:
+    topic = tables.topics.get(record.topic_id) or Topic(record.topic_name, ())
+    assert topic.deleted_at_ms < 0, f"partitions for a tombstone: {record}"
+    assert len(topic.log_ids) == record.first_partition, f"partitions out of order: {record}"
+    counters = tables.counters
+    assert record.first_log_id >= counters.next_log_id, f"a log id given twice: {record}"
+    counters.next_log_id = record.first_log_id + record.partition_count
+    added = tuple(range(record.first_log_id, counters.next_log_id))
+    for log_id in added:
+        tables.logs[log_id] = (0, 0)
+    tables.topics[record.topic_id] = topic._replace(log_ids=topic.log_ids + added)
+    _heard_controller(tables, record.controller_epoch)
+
+
+def _tombstone(tables: Tables, record: DisklessTopicTombstoneRecord) -> None:
+    topic = tables.topics.get(record.topic_id) or Topic("", ())
+    tables.topics[record.topic_id] = topic._replace(deleted_at_ms=record.deleted_at_ms)
+    _heard_controller(tables, record.controller_epoch)
+
+
+def _partitions_removed(tables: Tables, record: DisklessPartitionsRemovedRecord) -> None:
+    topic = tables.topics.get(record.topic_id)
+    assert topic is not None, f"no such topic: {record}"
+    assert topic.deleted_at_ms >= 0, f"a living topic loses partitions: {record}"
+    left = list(topic.log_ids)
+    for partition in record.partitions:
+        tables.logs.pop(left[partition], None)
+        left[partition] = NO_LOG
+    tables.topics[record.topic_id] = topic._replace(log_ids=tuple(left))
+
+
+def _tombstone_expired(tables: Tables, record: DisklessTombstoneExpiredRecord) -> None:
+    tables.topics.pop(record.topic_id, None)
+
+
+def _controller_epoch(tables: Tables, record: ControllerEpochRecord) -> None:
+    _heard_controller(tables, record.controller_epoch)
+
+
+def _heard_controller(tables: Tables, epoch: int) -> None:
+    counters = tables.counters
+    assert epoch >= counters.controller_epoch, f"controller epoch {epoch} after {counters}"
+    counters.controller_epoch = epoch
+
+
+# --- commits -----------------------------------------------------------------------------------
+
+
+def _commit(tables: Tables, record: ObjectCommitRecord) -> None:
+    object_id = record.object_id
+    lease = tables.leases.get(record.lease_id)
+    assert lease is not None, f"a commit without a lease: object {object_id}"
+    assert lease.is_open, f"a commit under a closed lease: object {object_id}"
+    last = lease.last_committed_id
+    assert object_id > last, f"object {object_id} committed after object {last}"
+    tables.leases[record.lease_id] = lease._replace(
+        last_committed_id=object_id,
+        skipped=appended(lease.skipped, last + 1, object_id),
+        fenced=tuple(fenced for fenced in lease.fenced if fenced > object_id),
+    )
+    log_starts = _append_batches(tables, record)
+    times: tuple[int, ...] = ()
+    if any(record.timestamp_types):
+        times = tuple(_append_times(record))
+    tables.answers[object_id] = Answer(
+        record.lease_id,
+        record.committed_at_ms,
+        record.topic_ids,
+        record.topic_indexes,
+        record.partitions,
+        record.batch_counts,
+        tuple(log_starts),
+        record.base_offsets,
+        times,
+        record.error_codes,
+        record.duplicates,
+    )
+    _keep_newest_answers(tables, record.broker_id, record.broker_epoch, object_id)
+
+
+def _append_times(record: ObjectCommitRecord) -> Iterator[int]:
+    """What each batch answers as its append time; -1 for create time, as Kafka has it."""
+    for kind, time in zip(record.timestamp_types, record.max_timestamps, strict=True):
+        yield time if kind else -1
+
+
+def _append_batches(tables: Tables, record: ObjectCommitRecord) -> list[int]:
+    """Move the logs' ends and the producers' state; the log start of each group."""
+    log_starts: list[int] = []
+    now_ms = record.committed_at_ms
+    base_offsets, counts, times = record.base_offsets, record.record_counts, record.max_timestamps
+    kinds, producer_ids, epochs = (
+        record.timestamp_types,
+        record.producer_ids,
+        record.producer_epochs,
+    )
+    sequences, errors, duplicates = record.base_sequences, record.error_codes, record.duplicates
+    get_producer, logs = tables.producers.get, tables.logs
+    producers = tables.producers
+    at = 0
+    for log_id, batch_count in zip(log_ids_of(tables, record), record.batch_counts, strict=True):
+        first, at = at, at + batch_count
+        log = logs.get(log_id) if log_id >= 0 else None
+        if log is None:
+            log_starts.append(-1)
+            continue
+        log_start, end = log
+        log_starts.append(log_start)
+        for i in range(first, at):
+            if (errors and errors[i]) or (duplicates and duplicates[i]):
+                continue
+            base = base_offsets[i]
+            assert base == end, f"offset {base} at the end {end} of {log_id} in {record.object_id}"
+            count = counts[i]
+            end = base + count
+            producer_id = producer_ids[i]
+            if producer_id < 0:
+                continue
+            sequence, epoch = sequences[i], epochs[i]
+            batch = (
+                sequence,
+                (sequence + count - 1) & 0x7FFFFFFF,
+                base,
+                times[i] if kinds[i] else -1,
+            )
+            key = (log_id, producer_id)
+            before = get_producer(key)
+            if before is None or before[0] != epoch:
+                producers[key] = (epoch, now_ms, (batch,))
+            else:
+                kept = before[2]
+                producers[key] = (epoch, now_ms, (*kept[1 - KEPT_BATCHES :], batch))
+        logs[log_id] = (log_start, end)
+    return log_starts
+
+
+def _keep_newest_answers(tables: Tables, broker_id: int, epoch: int, object_id: int) -> None:
+    broker = tables.brokers.get(broker_id)
+    assert broker is not None, f"broker {broker_id} never had a lease"
+    assert broker.epoch == epoch, f"a commit of an old epoch {epoch}: {broker}"
+    answered = (*broker.answered, object_id)
+    if len(answered) > KEPT_ANSWERS:
+        tables.answers.pop(answered[0], None)
+        answered = answered[1:]
+    tables.brokers[broker_id] = broker._replace(answered=answered)
+
+
+def _log_starts(tables: Tables, record: LogStartOffsetsRecord) -> None:
+    for index, partition, offset in zip(
+        record.topic_indexes, record.partitions, record.log_start_offsets, strict=True
+    ):
+        topic = tables.topics.get(record.topic_ids[index])
+        assert topic is not None, f"no such topic: {record}"
+        log_id = topic.log_ids[partition]
+        log = tables.logs.get(log_id)
+        assert log is not None, f"no such partition: {record}"
+        assert log[0] <= offset <= log[1], f"log start {log} moves to {offset}"
+        tables.logs[log_id] = (offset, log[1])
+
+
+def _producers_expired(tables: Tables, record: ProducersExpiredRecord) -> None:
+    for key in zip(record.log_ids, record.producer_ids, strict=True):
+        tables.producers.pop(key, None)
+
+
+# --- leases ------------------------------------------------------------------------------------
+
+
+def _granted(tables: Tables, record: LeaseGrantedRecord) -> None:
+    counters = tables.counters
+    end = record.first_object_id + record.object_count
+    assert record.lease_id >= counters.next_lease_id, f"a lease id given twice: {record}"
+    assert record.first_object_id >= counters.next_object_id, f"an id given twice: {record}"
+    counters.next_lease_id, counters.next_object_id = record.lease_id + 1, end
+    for lease_id in record.closed_lease_ids:
+        _close(tables, lease_id, record.granted_at_ms, None)
+    tables.leases[record.lease_id] = Lease(
+        record.broker_id,
+        record.broker_epoch,
+        record.first_object_id,
+        end,
+        record.first_object_id - 1,
+        (),
+        (),
+        record.granted_at_ms,
+    )
+    broker = tables.brokers.get(record.broker_id)
+    if broker is None or broker.epoch != record.broker_epoch:
+        assert broker is None or broker.epoch < record.broker_epoch, f"{record} after {broker}"
+        broker = Broker(record.broker_epoch, (), ())
+    tables.brokers[record.broker_id] = broker._replace(
+        open_leases=(*broker.open_leases, record.lease_id)
+    )
+
+
+def _closed(tables: Tables, record: LeaseClosedRecord) -> None:
+    _close(tables, record.lease_id, record.closed_at_ms, record.end_object_id)
+
+
+def _close(tables: Tables, lease_id: int, closed_at_ms: int, end_object_id: int | None) -> None:
+    """From now on its uncommitted ids, as far as they may have been uploaded, are orphans."""
+    lease = tables.leases.get(lease_id)
+    assert lease is not None, f"no lease {lease_id} to close"
+    assert lease.is_open, f"lease {lease_id} is closed twice"
+    end = lease.end_object_id if end_object_id is None else end_object_id
+    orphans = appended(lease.skipped, lease.last_committed_id + 1, end)
+    tables.leases[lease_id] = lease._replace(closed_at_ms=closed_at_ms, orphans=orphans)
+    broker = tables.brokers.get(lease.broker_id)
+    assert broker is not None, f"a lease of nobody: {lease}"
+    tables.brokers[lease.broker_id] = broker._replace(
+        open_leases=tuple(other for other in broker.open_leases if other != lease_id)
+    )
+
+
+def _forgotten(tables: Tables, record: LeasesForgottenRecord) -> None:
+    for lease_id in record.lease_ids:
+        lease = tables.leases.pop(lease_id, None)
+        assert lease is not None, f"no lease {lease_id} to forget"
+        broker = tables.brokers.get(lease.broker_id)
+        assert broker is not None, f"a lease of nobody: {lease}"
+        for object_id in lease_answers(tables, lease):
+            tables.answers.pop(object_id, None)
+        first, end = lease.first_object_id, lease.end_object_id
+        tables.brokers[lease.broker_id] = broker._replace(
+            answered=tuple(i for i in broker.answered if not first <= i < end)
+        )
+
+
+def lease_answers(tables: Tables, lease: Lease) -> Iterator[int]:
+    """The objects of a lease whose answers are kept: they are among its last ones."""
+    kept = 0
+    for object_id in range(lease.last_committed_id, lease.first_object_id - 1, -1):
+        if kept == KEPT_ANSWERS:
+            return
+        if lease.committed(object_id):
+            kept += 1
+            if tables.answers.get(object_id) is not None:
+                yield object_id
+
+
+# --- objects -----------------------------------------------------------------------------------
+
+
+def _fenced(tables: Tables, record: DeleteFenceRecord) -> None:
+    for object_id in record.object_ids:
+        lease_id = lease_of(tables, object_id)
+        lease = None if lease_id is None else tables.leases.get(lease_id)
+        if lease is None or lease_id is None:
+            continue  # forgotten: nothing can commit it
+        assert not lease.committed(object_id), f"a fence for committed object {object_id}"
+        if object_id > lease.last_committed_id and object_id not in lease.fenced:
+            tables.leases[lease_id] = lease._replace(
+                fenced=tuple(sorted((*lease.fenced, object_id)))
+            )
+
+
+def _removed(tables: Tables, record: ObjectsRemovedRecord) -> None:
+    """Orphans among them are deleted: they are orphans no more."""
+    by_lease: dict[int, list[int]] = {}
+    for object_id in record.object_ids:
+        lease_id = lease_of(tables, object_id)
+        if lease_id is not None:
+            by_lease.setdefault(lease_id, []).append(object_id)
+    for lease_id, object_ids in by_lease.items():
+        lease = tables.leases.get(lease_id)
+        if lease is not None and lease.orphans:
+            tables.leases[lease_id] = lease._replace(orphans=without(lease.orphans, object_ids))
+
+
+def _nothing_here(_tables: Tables, _record: ObjectsMarkedRecord) -> None:
+    """Marks stand beside the objects, which are not in these tables."""
+
+
+_APPLY: Final[Mapping[type[MetadataRecord], Callable[[Tables, Any], None]]] = {
+    DisklessPartitionsRecord: _partitions,
+    DisklessTopicTombstoneRecord: _tombstone,
+    DisklessPartitionsRemovedRecord: _partitions_removed,
+    DisklessTombstoneExpiredRecord: _tombstone_expired,
+    ControllerEpochRecord: _controller_epoch,
+    ObjectCommitRecord: _commit,
+    LogStartOffsetsRecord: _log_starts,
+    ProducersExpiredRecord: _producers_expired,
+    LeaseGrantedRecord: _granted,
+    LeaseClosedRecord: _closed,
+    LeasesForgottenRecord: _forgotten,
+    DeleteFenceRecord: _fenced,
+    ObjectsRemovedRecord: _removed,
+    ObjectsMarkedRecord: _nothing_here,
+}
+
+RECORD_TYPES: Final = frozenset(_APPLY)
+"""The records of a batch coordinator's log."""

@@ -1,0 +1,78 @@
+"""What a batch coordinator must know that only the controller does: a narrow read interface.
+
+The batch coordinator's log and the controller's are two logs. A decision may use what the other one
+says, because a decision is made once, by a leader, and its outcome travels in the record: replaying
+the record asks nobody. So `decide` is given a `ClusterView`, and `apply` never is.
+
+Every answer may be old, and no decision may become wrong by that. A stale retention setting deletes
+what was allowed to go a moment ago; a stale broker epoch is caught by the lease, which is in the
+coordinator's own log; a producer id that is not known yet counts as new, so it must start at 0.
+
+Source: DESIGN §7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+from uuid import UUID
+
+
+class Enforcer(Enum):
+    """Who may enforce a topic's retention: its `esker.retention.enforcer`."""
+
+    COORDINATOR = "coordinator"
+    EXTERNAL = "external"
+    BOTH = "both"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """A topic's settings, as far as its batch coordinator acts on them."""
+
+    retention_ms: int | None = 7 * 24 * 3600 * 1000  # None: for ever
+    retention_bytes: int | None = None  # of each partition; None: no limit
+    enforcer: Enforcer = Enforcer.COORDINATOR
+
+
+class ClusterView(Protocol):
+    """The controller's image, as a batch coordinator sees it."""
+
+    def topic_config(self, topic_id: UUID) -> TopicConfig | None:
+        """The settings in force; None if the view knows no such topic: then nothing is deleted."""
+
+    def broker_epoch(self, broker_id: int) -> int | None:
+        """The epoch under which a broker is registered; None if the view knows of no brokers."""
+
+    def producer_id_handed_out_ms(self, producer_id: int) -> int | None:
+        """When the block with this producer id was handed out, ms since 1970.
+
+        None if that is longer ago than is remembered, which is at least as long as producers'
+        state lives. An id above every block that the view knows was handed out just now: its time
+        is in the future.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaticView:
+    """A view that says what it was given: for tests, and for clusters without a controller."""
+
+    configs: Mapping[UUID, TopicConfig] = field(default_factory=dict)
+    default_config: TopicConfig | None = TopicConfig()
+    broker_epochs: Mapping[int, int] = field(default_factory=dict)
+    handed_out_ms: Mapping[int, int | None] = field(default_factory=dict)
+    default_handed_out_ms: int | None = 2**62  # every producer id is new
+
+    def topic_config(self, topic_id: UUID) -> TopicConfig | None:
+        """See ClusterView."""
+        return self.configs.get(topic_id, self.default_config)
+
+    def broker_epoch(self, broker_id: int) -> int | None:
+        """See ClusterView."""
+        return self.broker_epochs.get(broker_id)
+
+    def producer_id_handed_out_ms(self, producer_id: int) -> int | None:
+        """See ClusterView."""
+        return self.handed_out_ms.get(producer_id, self.default_handed_out_ms)

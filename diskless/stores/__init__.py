@@ -1,0 +1,29 @@
+"""Object stores: where record bytes live.
+
+- `interface`: what a broker needs of a store, and how stores fail.
+- `directory`: files below a directory, the embedded default.
+- `s3`: S3 and what speaks its protocol.
+- `faults`: any of them, misbehaving.
+"""
+
+from diskless.stores.interface import (
+    ByteRange,
+    DeletionError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    ObjectStorage,
+    RangeError,
+    StorageError,
+    StoredObject,
+)
+
+__all__ = [
+    "ByteRange",
+    "DeletionError",
+    "ObjectExistsError",
+    "ObjectNotFoundError",
+    "ObjectStorage",
+    "RangeError",
+    "StorageError",
+    "StoredObject",
+]

@@ -1,0 +1,200 @@
+"""A directory as an object store: the embedded default, and what a shared file system can be.
+
+An object appears whole or not at all: its bytes go to a temporary name, are made durable, and get
+their name by a link, which fails where a rename would silently replace what is there. Then the
+directory is made durable, too.
+
+A temporary file is what a crash leaves: it is no object, and is removed once it is old.
+
+Source: KIP-1163, ObjectStorage; DESIGN §8.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import stat
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+from typing import Final, TypeVar
+
+from diskless.stores.interface import (
+    ByteRange,
+    DeletionError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    RangeError,
+    StorageError,
+    StoredObject,
+    check_key,
+    check_range,
+    joined,
+)
+from raft.segments.files import FileSystem, Mode, RealFileSystem
+from records.compression import Buffer
+
+T = TypeVar("T")
+
+THREADS: Final = 8
+UPLOADING: Final = ".uploading-"  # begins a temporary name; no part of a key begins with a dot
+ABANDONED_AFTER_S: Final = 24 * 3600.0
+"""A temporary file this old belongs to a process that died; no upload takes a day."""
+
+LIST_PAGE: Final = 1_000
+
+
+class DirectoryStore:
+    """Objects as files below one directory; the key is the path."""
+
+    def __init__(self, root: Path, files: FileSystem | None = None) -> None:
+        """Open the store, making the directory where it is missing.
+
+        Raises:  OSError.
+        """
+        self.root = root
+        self._files = files or RealFileSystem()
+        self._files.make_directory(root)
+        self._made: set[Path] = set()  # directories known to be durable
+        self._making = threading.Lock()
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="store")
+
+    # --- an ObjectStorage -----------------------------------------------------------------------
+
+    async def upload(self, key: str, parts: Sequence[Buffer], size_bytes: int) -> None:
+        data = joined(key, parts, size_bytes)
+        await self._in_thread(key, lambda: self._store(key, data))
+
+    async def fetch(self, key: str, byte_range: ByteRange) -> Buffer:
+        check_key(key)
+        check_range(byte_range)
+        return await self._in_thread(key, lambda: self._read(key, byte_range))
+
+    async def delete(self, keys: Collection[str]) -> None:
+        for key in keys:
+            check_key(key)
+        failed = await self._in_thread("delete", lambda: self._unlink_all(keys))
+        if failed:
+            raise DeletionError(failed)
+
+    async def list_objects(self, prefix: str) -> AsyncIterator[StoredObject]:
+        found = self._walk(self.root, prefix)
+        while page := await self._in_thread(prefix, lambda: _take(found, LIST_PAGE)):
+            for entry in page:
+                yield entry
+
+    async def close(self) -> None:
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+    # --- in a thread ----------------------------------------------------------------------------
+
+    async def _in_thread(self, key: str, work: Callable[[], T]) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        except OSError as error:
+            raise StorageError(key, error.strerror or str(error)) from error
+
+    def _path(self, key: str) -> Path:
+        return self.root.joinpath(*key.split("/"))
+
+    def _store(self, key: str, data: Buffer) -> None:
+        path = self._path(key)
+        self._make_directory(path.parent)
+        temporary = path.with_name(f"{UPLOADING}{secrets.token_hex(8)}")
+        file = self._files.open(temporary, Mode.CREATE)
+        try:
+            try:
+                file.write(0, data)
+                file.fdatasync()
+            finally:
+                file.close()
+            try:
+                os.link(temporary, path)  # atomic, and never replaces
+            except FileExistsError:
+                if not self._holds(path, data):
+                    raise ObjectExistsError(key) from None
+            self._files.fsync_directory(path.parent)
+        finally:
+            with contextlib.suppress(OSError):
+                self._files.unlink(temporary)
+
+    def _make_directory(self, directory: Path) -> None:
+        """Make it once, durably; `make_directory` asks the disk every time."""
+        with self._making:
+            if directory not in self._made:
+                self._files.make_directory(directory)
+                self._made.add(directory)
+
+    def _holds(self, path: Path, data: Buffer) -> bool:
+        file = self._files.open(path, Mode.READ)
+        try:
+            return file.size() == len(data) and file.read(0, len(data)) == data
+        finally:
+            file.close()
+
+    def _read(self, key: str, byte_range: ByteRange) -> bytes:
+        try:
+            file = self._files.open(self._path(key), Mode.READ)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            raise ObjectNotFoundError(key) from None
+        try:
+            size_bytes = file.size()
+            if byte_range.offset + byte_range.size > size_bytes:
+                raise RangeError(key, byte_range, size_bytes)
+            return file.read(byte_range.offset, byte_range.size)
+        except IsADirectoryError:
+            raise ObjectNotFoundError(key) from None
+        finally:
+            file.close()
+
+    def _unlink_all(self, keys: Collection[str]) -> dict[str, str]:
+        """Those that could not be deleted, and why. The names are gone durably."""
+        failed: dict[str, str] = {}
+        changed: dict[Path, list[str]] = {}
+        for key in keys:
+            path = self._path(key)
+            try:
+                self._files.unlink(path)
+                changed.setdefault(path.parent, []).append(key)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                failed[key] = error.strerror or str(error)
+        for directory, gone in changed.items():
+            try:
+                self._files.fsync_directory(directory)
+            except OSError as error:
+                failed.update(dict.fromkeys(gone, error.strerror or str(error)))
+        return failed
+
+    def _walk(self, directory: Path, prefix: str, key: str = "") -> Iterator[StoredObject]:
+        """Objects below a directory by rising key; `key` is the directory's own, with its slash."""
+        with os.scandir(directory) as entries:
+            children = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+        # As keys sort: a directory's name counts with the slash that follows it.
+        for name, is_directory in sorted(children, key=lambda c: c[0] + "/" if c[1] else c[0]):
+            child = f"{key}{name}/" if is_directory else f"{key}{name}"
+            if is_directory:
+                if child.startswith(prefix) or prefix.startswith(child):
+                    yield from self._walk(directory / name, prefix, child)
+            elif name.startswith(UPLOADING):
+                self._remove_if_abandoned(directory / name)
+            elif child.startswith(prefix):
+                with contextlib.suppress(FileNotFoundError):  # deleted while we looked
+                    found = (directory / name).stat()
+                    if stat.S_ISREG(found.st_mode):
+                        yield StoredObject(child, found.st_size, found.st_mtime_ns // 1_000_000)
+
+    def _remove_if_abandoned(self, path: Path) -> None:
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > ABANDONED_AFTER_S:
+                self._files.unlink(path)
+
+
+def _take(found: Iterator[StoredObject], count: int) -> list[StoredObject]:
+    return list(islice(found, count))

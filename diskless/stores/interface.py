@@ -1,0 +1,148 @@
+"""Where record bytes live: an object store, and all that a broker needs of one.
+
+An object's name stands for one byte string for ever: it is uploaded once, whole, never changed, and
+read by ranges. So a store needs four operations, and what is hard is not in them but in their
+failures. An upload whose answer was lost may have happened; a name that is taken may be taken by
+ourselves, a moment ago. `upload` therefore settles that itself where the store can tell
+(If-None-Match, and a look at what is there), and says which it was by the type of its error.
+
+Source: KIP-1163, Public Interfaces (ObjectStorage); DESIGN §8. `list_objects` is ours: audits and
+orphan sweeps compare the bucket with the log.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Collection, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+from records.compression import Buffer
+
+MAX_KEY_BYTES: Final = 1024  # S3's limit
+_PART: Final = r"[A-Za-z0-9_=,@+-][A-Za-z0-9_=.,@+-]*"  # begins with no dot
+_KEY: Final = re.compile(rf"{_PART}(/{_PART})*")
+
+
+class ByteRange(NamedTuple):
+    """Part of an object: `size` bytes from `offset` on. Source: KIP-1163, ByteRange."""
+
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """What a listing shows of an object."""
+
+    key: str
+    size_bytes: int
+    modified_ms: int  # ms since 1970, by the store's clock
+
+
+class StorageError(Exception):
+    """The store failed, or could not be reached. Whether an upload happened is not known."""
+
+    def __init__(self, key: str, reason: str, *, retriable: bool = True) -> None:
+        super().__init__(f"{key}: {reason}")
+        self.key = key
+        self.retriable = retriable  # throttled, timed out, a server's error: it may pass
+
+
+class ObjectNotFoundError(StorageError):
+    """There is no such object."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key, "no such object", retriable=False)
+
+
+class ObjectExistsError(StorageError):
+    """The name is taken by other bytes: an id was used twice. Nothing was overwritten."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key, "exists and holds other bytes", retriable=False)
+
+
+class RangeError(StorageError):
+    """The object does not have the bytes asked for."""
+
+    def __init__(self, key: str, byte_range: ByteRange, size_bytes: int | None = None) -> None:
+        known = "" if size_bytes is None else f" of {size_bytes} bytes"
+        reason = f"no {byte_range.size} bytes at {byte_range.offset} in an object{known}"
+        super().__init__(key, reason, retriable=False)
+
+
+class DeletionError(StorageError):
+    """Some objects could not be deleted; the others are gone."""
+
+    def __init__(self, failed: dict[str, str], *, retriable: bool = True) -> None:
+        key, reason = next(iter(failed.items()))
+        rest = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+        super().__init__(key, f"not deleted: {reason}{rest}", retriable=retriable)
+        self.failed = failed  # key: what the store said
+
+
+class ObjectStorage(Protocol):
+    """A store, seen from the event loop. Keys are relative to the configured bucket."""
+
+    async def upload(self, key: str, parts: Sequence[Buffer], size_bytes: int) -> None:
+        """Store an object, durably: it is whole and can be read everywhere when this returns.
+
+        Args:    parts: its bytes, in order. Uploading the same bytes again is no error.
+                 size_bytes: how many they must be together.
+        Raises:  ValueError for a wrong size or a key that cannot be, before anything is stored;
+                 ObjectExistsError; StorageError.
+        """
+
+    async def fetch(self, key: str, byte_range: ByteRange) -> Buffer:
+        """Exactly the bytes of the range.
+
+        Raises:  ValueError for a negative range; ObjectNotFoundError, RangeError, StorageError.
+        """
+
+    async def delete(self, keys: Collection[str]) -> None:
+        """Delete objects; what is not there counts as deleted.
+
+        Raises:  DeletionError naming those that may still be there.
+        """
+
+    def list_objects(self, prefix: str) -> AsyncIterator[StoredObject]:
+        """Every object whose key begins with `prefix`, by rising key.
+
+        Raises:  StorageError while iterating: what came before is no whole listing.
+        """
+
+    async def close(self) -> None:
+        """Let go of threads and connections."""
+
+
+def check_key(key: str) -> None:
+    """Is it a key that every store can hold, and that names nothing outside of one?
+
+    Raises:  ValueError.
+
+    >>> check_key("esker/7f/3Zk/0/12")
+    >>> check_key("../etc/passwd")
+    Traceback (most recent call last):
+    ValueError: '../etc/passwd' is no object key
+    """
+    if len(key) > MAX_KEY_BYTES or not _KEY.fullmatch(key):
+        raise ValueError(f"{key[:200]!r} is no object key")
+
+
+def check_range(byte_range: ByteRange) -> None:
+    """Raises ValueError for a range that no object could have."""
+    if byte_range.offset < 0 or byte_range.size < 0:
+        raise ValueError(f"negative {byte_range}")
+
+
+def joined(key: str, parts: Sequence[Buffer], size_bytes: int) -> Buffer:
+    """The bytes of an object, if they are as many as was said.
+
+    Raises:  ValueError.
+    """
+    check_key(key)
+    actual = sum(len(part) for part in parts)
+    if actual != size_bytes:
+        raise ValueError(f"{key}: {actual} bytes to upload, {size_bytes} were announced")
+    return parts[0] if len(parts) == 1 else b"".join(parts)

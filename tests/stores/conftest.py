@@ -1,0 +1,100 @@
+"""The stores that every claim is tested on: a directory, and S3's protocol spoken by moto's server.
+
+moto keeps objects in memory and checks no signatures; what it does with conditions, ranges,
+listings and bulk deletions is S3's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diskless.stores import ObjectStorage
+from diskless.stores.directory import DirectoryStore
+from diskless.stores.s3 import S3Config, S3Store
+
+START_S = 30.0
+_buckets = count(1)
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    """The address of a moto server of this test process."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    saved = {name: os.environ.get(name) for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
+    os.environ.update(dict.fromkeys(saved, "test"))
+    try:
+        _wait_for(port, server)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.kill()
+        server.wait()
+        for name, value in saved.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        assert server.poll() is None, "moto's server ended"
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        except OSError:
+            time.sleep(0.05)
+    raise AssertionError(f"moto's server does not listen after {START_S} s")
+
+
+@pytest.fixture
+def s3_config(s3_endpoint: str) -> S3Config:
+    """A new bucket."""
+    import boto3
+
+    bucket = f"esker-{next(_buckets)}-{os.getpid()}"
+    s3: Any = boto3.client("s3", endpoint_url=s3_endpoint, region_name="us-east-1")
+    s3.create_bucket(Bucket=bucket)
+    return S3Config(
+        bucket=bucket,
+        prefix="data",
+        endpoint_url=s3_endpoint,
+        region="us-east-1",
+        path_style=True,
+        attempts=2,
+    )
+
+
+@pytest.fixture(params=["directory", "s3"])
+def open_store(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[Callable[[], ObjectStorage]]:
+    """Opens the same store as often as it is called: one process after another."""
+    opened: list[ObjectStorage] = []
+    config = request.getfixturevalue("s3_config") if request.param == "s3" else None
+
+    def open_it() -> ObjectStorage:
+        opened.append(DirectoryStore(tmp_path / "objects") if config is None else S3Store(config))
+        return opened[-1]
+
+    yield open_it
+    for store in opened:
+        asyncio.run(store.close())

@@ -1,0 +1,156 @@
+"""What every object store promises. Source: KIP-1163, ObjectStorage; DESIGN §8."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+
+from diskless.stores import (
+    ByteRange,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    ObjectStorage,
+    RangeError,
+)
+
+Open = Callable[[], ObjectStorage]
+
+
+async def keys(store: ObjectStorage, prefix: str = "") -> list[str]:
+    return [entry.key async for entry in store.list_objects(prefix)]
+
+
+def test_what_was_uploaded_is_there_for_another_process(open_store: Open) -> None:
+    async def claim() -> None:
+        await open_store().upload("a/b/1", [b"one ", b"two"], 7)
+        assert bytes(await open_store().fetch("a/b/1", ByteRange(0, 7))) == b"one two"
+        assert bytes(await open_store().fetch("a/b/1", ByteRange(4, 2))) == b"tw"
+
+    asyncio.run(claim())
+
+
+def test_a_wrong_length_stores_nothing(open_store: Open) -> None:
+    async def claim() -> None:
+        store = open_store()
+        for size_bytes in (6, 8, 0, -1):
+            with pytest.raises(ValueError, match="announced"):
+                await store.upload("a", [b"one ", b"two"], size_bytes)
+        assert await keys(store) == []
+
+    asyncio.run(claim())
+
+
+def test_a_name_stands_for_one_byte_string(open_store: Open) -> None:
+    async def claim() -> None:
+        store = open_store()
+        await store.upload("a", [b"first"], 5)
+        await store.upload("a", [b"fir", b"st"], 5)  # the same bytes: an answer that was lost
+        for other in (b"other", b"longer than that", b""):
+            with pytest.raises(ObjectExistsError):
+                await store.upload("a", [other], len(other))
+        assert bytes(await store.fetch("a", ByteRange(0, 5))) == b"first"
+
+    asyncio.run(claim())
+
+
+def test_of_many_uploads_under_one_name_one_wins(open_store: Open) -> None:
+    async def claim() -> None:
+        store = open_store()
+        bodies = [b"%04d" % number for number in range(16)]
+        outcomes = await asyncio.gather(
+            *(store.upload("a", [body], 4) for body in bodies), return_exceptions=True
+        )
+        won = [body for body, outcome in zip(bodies, outcomes, strict=True) if outcome is None]
+        assert len(won) == 1
+        assert bytes(await store.fetch("a", ByteRange(0, 4))) == won[0]
+        assert all(isinstance(o, ObjectExistsError) for o in outcomes if o is not None)
+
+    asyncio.run(claim())
+
+
+def test_a_range_is_exactly_that_or_an_error(open_store: Open) -> None:
+    async def claim() -> None:
+        store = open_store()
+        await store.upload("a", [b"0123456789"], 10)
+        assert bytes(await store.fetch("a", ByteRange(9, 1))) == b"9"
+        assert bytes(await store.fetch("a", ByteRange(10, 0))) == b""
+        for past in (ByteRange(10, 1), ByteRange(5, 6), ByteRange(0, 11), ByteRange(99, 1)):
+            with pytest.raises(RangeError):
+                await store.fetch("a", past)
+        for negative in (ByteRange(-1, 2), ByteRange(0, -1)):
+            with pytest.raises(ValueError, match="negative"):
+                await store.fetch("a", negative)
+
+    asyncio.run(claim())
+
+
+def test_what_is_not_there_is_not_found(open_store: Open) -> None:
+    async def claim() -> None:
+        store = open_store()
+        await store.upload("a/b", [b"x"], 1)
+        for key in ("b", "a", "a/c", "a/b/c"):
+            for byte_range in (ByteRange(0, 1), ByteRange(0, 0)):
+                with pytest.raises(ObjectNotFoundError):
+                    await store.fetch(key, byte_range)
+
+    asyncio.run(claim())
+
+
+def test_deleting_is_idempotent_and_in_bulk(open_store: Open) -> None:
+    async def claim() -> None:
+        store = open_store()
+        names = [f"d/{number:04d}" for number in range(20)]
+        for name in names:
+            await store.upload(name, [b"x"], 1)
+        await store.delete([*names[:10], "never/there"])
+        await store.delete(names[:10])
+        await store.delete([])
+        assert await keys(store) == names[10:]
+
+    asyncio.run(claim())
+
+
+def test_a_listing_shows_every_object_by_rising_key(open_store: Open) -> None:
+    async def claim() -> None:
+        store = open_store()
+        names = ["a", "a-b/1", "ab", "b/10", "b/2", "b/c/1", "b0"]
+        for number, name in enumerate(names):
+            await store.upload(name, [bytes(number)], number)
+        found = [entry async for entry in store.list_objects("")]
+        assert [entry.key for entry in found] == names == sorted(names)
+        assert [entry.size_bytes for entry in found] == list(range(len(names)))
+        assert all(entry.modified_ms > 1_600_000_000_000 for entry in found)
+        assert await keys(store, "b/") == ["b/10", "b/2", "b/c/1"]
+        assert await keys(store, "b/1") == ["b/10"]
+        assert await keys(store, "nothing") == []
+
+    asyncio.run(claim())
+
+
+def test_a_listing_longer_than_a_page_is_whole(open_store: Open) -> None:
+    async def claim() -> None:
+        store = open_store()
+        names = [f"{number % 7}/{number:05d}" for number in range(1_100)]
+        await asyncio.gather(*(store.upload(name, [b""], 0) for name in names))
+        found = await keys(store)
+        assert sorted(found) == sorted(names)
+        assert all(one < two for one, two in pairwise(found))
+
+    asyncio.run(claim())
+
+
+def test_keys_that_could_leave_the_store_are_refused(open_store: Open) -> None:
+    async def claim() -> None:
+        store = open_store()
+        for key in ("", "/a", "a/", "a//b", "../a", "a/../b", ".", "a/.hidden", "a b", "a\n", "ä"):
+            with pytest.raises(ValueError, match="no object key"):
+                await store.upload(key, [b"x"], 1)
+            with pytest.raises(ValueError, match="no object key"):
+                await store.fetch(key, ByteRange(0, 1))
+            with pytest.raises(ValueError, match="no object key"):
+                await store.delete([key])
+
+    asyncio.run(claim())

@@ -22,7 +22,8 @@ from tests.simulation.history import LogAppend, LogRead
 from tests.simulation.world import World
 
 if TYPE_CHECKING:
-    from tests.simulation.node import Machine, Pending, Process
+    from tests.simulation.machine import Machine
+    from tests.simulation.node import Pending, Process
 
 PROPOSE_SHARE: Final = 0.75
 TO_A_LEADER: Final = 0.85

@@ -22,8 +22,9 @@ from tests.simulation.checks import Checker
 from tests.simulation.client import Client
 from tests.simulation.courier import DirectCourier, WireCourier
 from tests.simulation.history import check_log
+from tests.simulation.machine import Machine, Shared
 from tests.simulation.network import Network
-from tests.simulation.node import RARE, Machine, Process, Shared
+from tests.simulation.node import RARE, Process
 from tests.simulation.plan import LEADER, Fault, Plan
 from tests.simulation.world import MS, SECOND, Trace, World, stream
 

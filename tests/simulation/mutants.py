@@ -38,7 +38,8 @@ from records.types import Offset, OffsetAndEpoch
 from tests.simulation.checks import Checker, Ledger
 from tests.simulation.cluster import Cluster, Production
 from tests.simulation.disk import SimulatedDisk
-from tests.simulation.node import Machine, Pending, Process
+from tests.simulation.machine import Machine
+from tests.simulation.node import Pending, Process
 from tests.simulation.plan import LEADER, Fault, Plan, draw
 from tests.simulation.world import MS, SECOND
 

@@ -1,25 +1,21 @@
-"""A node of the simulated quorum: a machine that outlives its processes, and their driver.
+"""A process of the simulated quorum: the driver of one `Quorum`.
 
 The driver is the production one's contract (`raft.core.events`) on simulated things: the real
 `Quorum`, the real `Log` and election state on a simulated disk, messages over simulated
 connections. It decides nothing that the core decides.
 
-Where time passes: flushes and writes of the election state run on a disk "thread", one at a time,
-and end some time after they began; everything else takes no time. A machine can stop at any effect,
-at any change of its disk, and in between.
+This file has its life: starting, stopping, events in and effects out, time, and what is told to the
+state machine's side. `disk_work` and `links` have the rest, `machine` what outlives it.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
-from raft.core.config import QuorumConfig
 from raft.core.effects import (
     Accepted,
     Append,
@@ -48,251 +44,25 @@ from raft.core.events import (
     ConnectionClosed,
     ElectionStateDurable,
     Event,
-    PeerLost,
-    PeerRefused,
     Propose,
     Read,
     Received,
-    RequestFailed,
-    ResponseReceived,
     Start,
     Tick,
 )
 from raft.core.log import EpochStart, LogState
-from raft.core.messages import FetchRequest, Request, Response
-from raft.core.quorum import Quorum
 from raft.core.roles import ElectionState
-from raft.core.voters import ReplicaKey, VoterSet, VoterSetHistory
+from raft.core.voters import ReplicaKey, VoterSetHistory
 from raft.segments.errors import CorruptLogError, DiskFullError, FlushFailedError, StorageError
-from raft.segments.files import replace_file
-from raft.segments.log import Log, LogConfig
-from raft.segments.properties import QuorumState, read_quorum_state, write_quorum_state
-from records.batch import CRC_START, Batch, ControlType, iter_batches
-from records.batch_writer import build_control_batch, stamp
-from records.codec import encode_message
-from records.control import LeaderChangeMessage, Voter
-from records.errors import RecordError
-from records.types import Epoch, NodeId, Offset
-from tests.simulation.checks import Checker, Ledger
-from tests.simulation.disk import PowerLoss, SimulatedDisk
-from tests.simulation.network import Connection, Network
-from tests.simulation.world import World
+from raft.segments.properties import QuorumState, read_quorum_state
+from records.types import Epoch, Offset
+from tests.simulation.disk import PowerLoss
+from tests.simulation.disk_work import DiskWork
+from tests.simulation.links import Links
+from tests.simulation.machine import CLUSTER_ID, DIRECTORY, RECOVERING_MARK, Killed, Machine
 
 if TYPE_CHECKING:
     from tests.simulation.client import Client
-    from tests.simulation.courier import Courier
-
-DIRECTORY: Final = Path("/log")
-RECOVERING_MARK: Final = "recovering"
-ORIGIN: Final = Offset(0)
-CLUSTER_ID: Final = "simulated"
-
-
-class Killed(Exception):
-    """The process is killed here."""
-
-
-class Shared(NamedTuple):
-    """What all machines of one schedule have in common."""
-
-    world: World
-    network: Network
-    checker: Checker
-    courier: Courier
-    voters: VoterSet
-    config: QuorumConfig
-    log_config: LogConfig
-    quorum_class: type[Quorum]
-    log_class: type[Log]
-    process_class: type[Process]
-    died: Callable[[Machine], None]
-    ambush_one_in: int
-    ambush_within: int
-    ambushed: tuple[type[Effect], ...]
-    over: Callable[[], bool]  # the storm: nobody dies by chance any more
-
-
-class Clock:
-    """A monotonic clock that may run fast or slow, and jump ahead."""
-
-    __slots__ = ("_at_us", "_local_us", "_ppm", "_world")
-
-    def __init__(self, world: World, ppm: int, start_us: int) -> None:
-        self._world = world
-        self._ppm = ppm
-        self._at_us = world.now_us
-        self._local_us = start_us
-
-    def now_us(self) -> int:
-        return self._local_us + (self._world.now_us - self._at_us) * self._ppm // 1_000_000
-
-    def now_ms(self) -> int:
-        return self.now_us() // 1000
-
-    def seconds(self) -> float:
-        return self.now_us() / 1e6
-
-    def jump(self, by_us: int) -> None:
-        """Ahead, as after a suspended virtual machine."""
-        self._local_us = self.now_us() + by_us
-        self._at_us = self._world.now_us
-
-    def world_us(self, local_ms: int) -> int:
-        """When, in the world's time, this clock will show `local_ms`."""
-        ahead_us = local_ms * 1000 - self.now_us()
-        return self._world.now_us + max(0, -(-ahead_us * 1_000_000 // self._ppm))
-
-
-class Machine:
-    """What survives a process: disk, clock, identity."""
-
-    def __init__(
-        self, node_id: int, shared: Shared, random: Random, *, clock_ppm: int, clock_start_us: int
-    ) -> None:
-        self.node_id = node_id
-        self.shared = shared
-        self.random = random
-        self.clock = Clock(shared.world, clock_ppm, clock_start_us)
-        self.process: Process | None = None
-        self.client: Client | None = None
-        self.disks_lost = 0
-        self.lives = 0
-        self.lost_power = False
-        self.damaged = False  # the disk holds other bytes than it promised to
-        self.must_stay_down_us = 0  # after its disk was lost
-        self.killed_after: int | None = None  # effects until the process is killed
-        self.power_after: int | None = None  # effects until the power fails
-        self.disk_works_until_us = 0
-        self.flush_least_us, self.flush_spread_us = 100, 400
-        self.election = ElectionState(epoch=Epoch(0))  # as the disk has it
-        self.disk = SimulatedDisk()
-        shared.network.processes[node_id] = None
-        shared.network.powered[node_id] = True
-        shared.checker.ledgers[node_id] = Ledger()
-        self.format(recovering=False)
-
-    def __repr__(self) -> str:
-        return f"node {self.node_id}.{self.lives}"
-
-    directory = DIRECTORY
-
-    @property
-    def identity(self) -> ReplicaKey:
-        """Another disk is another directory id."""
-        directory_id = UUID(int=self.node_id * 1000 + self.disks_lost + 1)
-        return ReplicaKey(NodeId(self.node_id), directory_id)
-
-    def format(self, *, recovering: bool) -> None:
-        """What `storage format` does, with `--rejoin` if `recovering`."""
-        self.disk.make_directory(DIRECTORY)
-        if recovering:
-            replace_file(self.disk, DIRECTORY / RECOVERING_MARK, b"recovering\n")
-        log = self.shared.log_class.create(
-            self.disk, DIRECTORY, self.shared.log_config, clock=self.clock.seconds
-        )
-        log.close()
-
-    def start(self) -> None:
-        """Power on if need be, and start the process."""
-        if self.process is not None:
-            return
-        shared = self.shared
-        self.lives += 1
-        self.killed_after = self.power_after = None
-        shared.network.powered[self.node_id] = True
-        process = self.process = shared.process_class(self)
-        shared.network.processes[self.node_id] = process
-        shared.world.note(self, "starts")
-        process.guard(process.start)
-
-    def kill(self) -> None:
-        """kill -9: the kernel lives on, with its page cache and its resets."""
-        self._stop(kernel_answers=True)
-
-    def power_off(self) -> None:
-        """Power loss: what was not flushed is anyone's guess, and nobody says goodbye."""
-        self._stop(kernel_answers=False)
-
-    def lose_disk(self) -> None:
-        """The process stops, its disk is replaced and formatted with --rejoin."""
-        if self.process is not None:
-            self.kill()
-        self.disks_lost += 1
-        self.damaged = False
-        self.disk = SimulatedDisk()
-        self.shared.checker.wiped(self.node_id)
-        self.shared.checker.rare["recovering voters"] += 1
-        self.election = ElectionState(epoch=Epoch(0))
-        self.format(recovering=True)
-
-    def mend(self) -> None:
-        """No fault waits to happen here any more."""
-        self.killed_after = self.power_after = self.disk.power_loss_at = None
-        self.disk.capacity_bytes = None
-        self.disk.forget_failures()
-
-    def _stop(self, *, kernel_answers: bool) -> None:
-        process = self.process
-        if process is None:
-            return
-        self.shared.world.note(self, "is killed" if kernel_answers else "loses power")
-        self.process = None
-        self.shared.network.processes[self.node_id] = None
-        process.stop()
-        self.shared.network.process_died(process, kernel_answers=kernel_answers)
-        if not kernel_answers:
-            self.shared.network.powered[self.node_id] = False
-            self._crash_disk()
-            self.lost_power = True
-        self.shared.died(self)
-
-    def _log_files(self) -> list[Path]:
-        names = self.disk.listdir(DIRECTORY)
-        return [DIRECTORY / name for name in names if name.endswith(".log")]
-
-    def batches_on_disk(self) -> list[tuple[Path, Batch]]:
-        """Every sound batch of every segment, in order."""
-        found: list[tuple[Path, Batch]] = []
-        for path in self._log_files():
-            with contextlib.suppress(RecordError):  # a torn tail
-                found.extend((path, batch) for batch in iter_batches(self.disk.content(path)))
-        return found
-
-    def flip_a_bit(self, path: Path, batch: Batch, draw: int) -> None:
-        """Of the bytes that its checksum covers.
-
-        Base offset and epoch of a batch are not covered, and a wrong bit in its epoch can be wrong
-        for ever, in our log as in upstream's.
-        """
-        covered = batch.header.size_bytes - CRC_START
-        self.disk.flip_bit(path, batch.position + CRC_START + draw % covered, draw % 8)
-
-    def _crash_disk(self) -> None:
-        """Lose what was not flushed, or some of it; what survives may have a wrong bit."""
-        durable = {path: self.disk.durable_bytes(path) for path in self._log_files()}
-        self.disk.crash(self.random)
-        if self.random.random() < 0.2:
-            tail = [
-                (path, batch)
-                for path, batch in self.batches_on_disk()
-                if batch.position >= durable.get(path, 0)
-            ]
-            if tail:
-                self.flip_a_bit(*self.random.choice(tail), self.random.getrandbits(32))
-                self.shared.checker.rare["bits flipped in the tail"] += 1
-
-    @staticmethod
-    def stored(log: Log, offset: Offset = ORIGIN, end: int | None = None) -> Iterator[Batch]:
-        """A log's batches from `offset` on, as the production code reads them."""
-        while (records := log.read(offset, max_bytes=1 << 20, end_offset=end)) is not None:
-            yield from records.batches
-            offset = records.end_offset
-
-    def flush_us(self) -> int:
-        """How long the flush that begins now takes."""
-        takes_us = self.flush_least_us + int(self.random.random() * self.flush_spread_us)
-        self.disk_works_until_us = self.shared.world.now_us + takes_us
-        return takes_us
 
 
 class Pending(NamedTuple):
@@ -304,10 +74,12 @@ class Pending(NamedTuple):
     end_offset: Offset
 
 
-class Process:
+class Process(DiskWork, Links):
     """One life of a node: the driver of one `Quorum`."""
 
     def __init__(self, machine: Machine) -> None:
+        DiskWork.__init__(self)
+        Links.__init__(self)
         self.machine = machine
         self.node_id = machine.node_id
         self.alive = True
@@ -320,17 +92,6 @@ class Process:
         self._queue: deque[Event] = deque()
         self._inbox: list[Event] | None = None  # while paused
         self._busy = False
-        # Connections.
-        self._inbound: dict[int, Connection] = {}
-        self._requests: dict[tuple[int, int], Request] = {}  # unanswered, by connection
-        self._accepted = 0
-        self._outbound: dict[tuple[int, bool], Connection] = {}
-        self._outstanding: dict[int, Connection] = {}
-        # The disk's thread.
-        self._persist: PersistElectionState | None = None
-        self._unflushed = False
-        self._disk_works = False
-        self._generation = 0
         self._timer = 0
         self._timer_ms: int | None = None
         self.pending: deque[Pending] = deque()
@@ -485,193 +246,6 @@ class Process:
             machine.power_after -= 1
             if machine.power_after < 0:
                 raise PowerLoss
-
-    # -- the disk ----------------------------------------------------------------------------------
-
-    def _on_persist(self, effect: PersistElectionState) -> None:
-        self._persist = effect
-        self._work()
-
-    def _on_clear_recovering(self, _: ClearRecovering) -> None:
-        disk = self.machine.disk
-        self.checker.caught_up(self.node_id)
-        disk.unlink(DIRECTORY / RECOVERING_MARK)
-        disk.fsync_directory(DIRECTORY)
-
-    def _on_append(self, effect: Append) -> None:
-        parts: list[bytearray | memoryview] = []
-        for batch in effect.batches:
-            data = batch.data
-            assert isinstance(data, bytearray | memoryview), f"{self}: {batch}"
-            if isinstance(data, bytearray):  # our own proposal
-                stamp(data, base_offset=batch.base_offset, leader_epoch=batch.epoch)
-            parts.append(data)
-        self._write(b"".join(parts), effect.generation)
-
-    def _on_append_leader_change(self, effect: AppendLeaderChange) -> None:
-        self.checker.leads(self, effect.epoch)
-        message = LeaderChangeMessage(
-            version=0,
-            leader_id=effect.leader_id,
-            voters=tuple(Voter(voter_id=node) for node in effect.voters),
-            granting_voters=tuple(Voter(voter_id=node) for node in effect.granting_voters),
-        )
-        data = build_control_batch(
-            [(ControlType.LEADER_CHANGE, encode_message(message, 0))],
-            base_offset=effect.base_offset,
-            leader_epoch=effect.epoch,
-            timestamp=0,
-        )
-        self._write(bytes(data), effect.generation)
-
-    def _write(self, data: bytes, generation: int) -> None:
-        self.checker.appending(self.node_id, data)
-        self._generation = generation
-        self.log.append(data)
-        self._unflushed = True
-        self._work()
-
-    def _on_truncate(self, effect: Truncate) -> None:
-        self._generation = effect.generation
-        self.checker.truncating(self.node_id, effect.end_offset)
-        end = self.log.truncate_to(effect.end_offset)
-        assert end == effect.end_offset, f"{self}: cut at {end}, not at {effect.end_offset}"
-        self.checker.truncated(self.node_id, end)
-
-    def _work(self) -> None:
-        """Give the disk's thread something to do, if it is idle."""
-        if self._disk_works or not self.alive:
-            return
-        machine = self.machine
-        if self._persist is not None:
-            persist, self._persist = self._persist, None
-            self._disk_works = True
-            self.shared.world.after(machine.flush_us(), self._persisted, persist)
-        elif self._unflushed:
-            self._unflushed = False
-            self._disk_works = True
-            end, generation = self.log.log_end_offset, self._generation
-            self.shared.world.after(machine.flush_us(), self._flushed, end, generation)
-
-    def _persisted(self, effect: PersistElectionState) -> None:
-        if self.alive:
-            self.guard(self._write_election, effect)
-
-    def _write_election(self, effect: PersistElectionState) -> None:
-        state = effect.state
-        write_quorum_state(
-            self.machine.disk,
-            DIRECTORY,
-            QuorumState(
-                epoch=state.epoch,
-                leader_id=state.leader_id,
-                voted_id=state.voted.id if state.voted else None,
-                voted_directory_id=state.voted.directory_id if state.voted else None,
-            ),
-            version=1,
-        )
-        self.machine.election = state
-        self._worked(ElectionStateDurable(effect.sequence))
-
-    def _flushed(self, end: Offset, generation: int) -> None:
-        if self.alive:
-            self.guard(self._flush, end, generation)
-
-    def _flush(self, end: Offset, generation: int) -> None:
-        self.checker.flushed(self.node_id, self.log.flush())
-        self._worked(AppendDurable(end, generation))
-
-    def _worked(self, event: Event) -> None:
-        self._disk_works = False
-        self._work()
-        self.handle(event)
-
-    # -- connections, as their client --------------------------------------------------------------
-
-    def _on_send(self, effect: Send) -> None:
-        peer, request_id, request = effect
-        self.checker.requests(self, request)
-        key = (peer, isinstance(request, FetchRequest))
-        connection = self._outbound.get(key)
-        if connection is None:
-            connection = self._outbound[key] = self.shared.network.dial(self, peer)
-        self._outstanding[request_id] = connection
-        connection.request(request_id, self.shared.courier.request(request))
-
-    def _on_reconnect(self, effect: Reconnect) -> None:
-        key = (effect.peer, True)
-        old = self._outbound.pop(key, None)
-        if old is not None:
-            old.close()
-            self._fail_outstanding(old)
-        self._outbound[key] = self.shared.network.dial(self, effect.peer)
-
-    def _fail_outstanding(self, connection: Connection) -> None:
-        for request_id in [r for r, c in self._outstanding.items() if c is connection]:
-            del self._outstanding[request_id]
-            self.handle(RequestFailed(request_id))
-
-    def _forget(self, connection: Connection) -> None:
-        for key, known in tuple(self._outbound.items()):
-            if known is connection:
-                del self._outbound[key]
-
-    def dial_failed(self, connection: Connection, *, refused: bool) -> None:
-        """Nobody listens there, or nobody answers."""
-        self._forget(connection)
-        if refused:
-            self.handle(PeerRefused(NodeId(connection.server_id)))
-        self._fail_outstanding(connection)
-
-    def connection_lost(self, connection: Connection) -> None:
-        """An outbound connection was reset."""
-        self._forget(connection)
-        if connection.established:
-            self.handle(PeerLost(NodeId(connection.server_id)))
-        self._fail_outstanding(connection)
-
-    def deliver_response(self, connection: Connection, request_id: int, payload: Any) -> None:
-        """An answer arrived; one that nobody waits for is dropped."""
-        if self._outstanding.get(request_id) is connection:
-            del self._outstanding[request_id]
-            response = self.shared.courier.read_response(payload)
-            self.handle(ResponseReceived(request_id, response))
-
-    # -- connections, as their server --------------------------------------------------------------
-
-    def accepted(self, connection: Connection) -> int:
-        """The kernel took a connection; its number is never used again by this process."""
-        self._accepted += 1
-        self._inbound[self._accepted] = connection
-        return self._accepted
-
-    def deliver_request(self, connection: Connection, correlation: int, payload: Any) -> None:
-        request = self.shared.courier.read_request(payload)
-        self._requests[connection.number, correlation] = request
-        self.handle(Received(connection.number, correlation, request))
-
-    def inbound_closed(self, connection: Connection) -> None:
-        """An inbound connection is gone."""
-        if self._inbound.pop(connection.number, None) is not None:
-            self.handle(ConnectionClosed(connection.number))
-
-    def _on_respond(self, effect: Respond) -> None:
-        self._answer(*effect)
-
-    def _on_respond_fetch(self, effect: RespondFetch) -> None:
-        connection, correlation, response, offset, end, max_bytes = effect
-        records = self.log.read(offset, max_bytes=max_bytes, end_offset=end)
-        self._answer(connection, correlation, response, records)
-
-    def _answer(
-        self, number: int, correlation: int, response: Response, records: object = None
-    ) -> None:
-        request = self._requests.pop((number, correlation))
-        self.checker.responds(self, request, response)
-        connection = self._inbound.get(number)
-        if connection is not None:
-            payload = self.shared.courier.response(request, response, records)
-            connection.respond(correlation, payload)
 
     # -- time --------------------------------------------------------------------------------------
 

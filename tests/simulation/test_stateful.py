@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from raft.core.events import Resign
 from tests.simulation.cluster import Cluster
-from tests.simulation.node import Machine
+from tests.simulation.machine import Machine
 from tests.simulation.plan import Plan
 from tests.simulation.run import quiet
 from tests.simulation.world import MS, SECOND

@@ -264,7 +264,11 @@ class StateMachine(Protocol):
 
     @property
     def changed_records(self) -> int:
-        """Records of the newest checkpoint that are no longer true, and records added since."""
+        """Records, of the newest checkpoint or added since, that were replaced or deleted since.
+
+        An addition alone is no change (KIP-630, When to Snapshot). Survives a restart, if only
+        because the log after the checkpoint is applied again.
+        """
 
     @property
     def total_records(self) -> int:

@@ -158,7 +158,8 @@ class Shelf:
         """
         for other, path in list_downloads(self.files, self.directory).items():
             if other != snapshot_id:
-                self.files.unlink(path)
+                with contextlib.suppress(FileNotFoundError):
+                    self.files.unlink(path)
         return PartDownload.begin(self.files, self.directory, snapshot_id)
 
     def added(self, snapshot_id: OffsetAndEpoch) -> None:

@@ -1,0 +1,190 @@
+"""How far may the log be cut? Pure.
+
+A leader's log may start at any of its checkpoints. The further it is cut, the less disk, and the
+more replicas have to fetch a whole checkpoint for the sake of a few records. So it waits for
+whoever *holds on* to it:
+
+- a **replica** that lives (it fetched within `live_ms`) holds what it has not fetched yet;
+- a **reader** of its own (the archive) holds what it has not read yet, up to a bound of its own in
+  bytes, and whether it lives or not.
+
+A replica's hold ends when a checkpoint is older than `max_lag_ms`, or when log and checkpoints
+together take more than `max_retention_bytes`: one slow observer must not fill every disk. The bound
+of a reader ends only its own hold.
+
+The surprise is what a new leader knows: nobody. Nobody known to be slow looks just like nobody
+being slow, so it cuts nothing before every voter has fetched from it, or `live_ms` have passed.
+
+A follower cuts to its own newest checkpoint at or below its leader's log start: KIP-630's minimum
+of the two, brought down to where one of its checkpoints ends, because only there it knows the epoch
+before its first record.
+
+Source: KIP-630, When to Increase the LogStartOffset; KIP-876 for the retention by size; DESIGN §6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from records.types import Offset, OffsetAndEpoch
+
+
+class Kind(Enum):
+    """Who holds on."""
+
+    VOTER = "voter"
+    OBSERVER = "observer"
+    READER = "reader"  # has a bound of its own
+
+
+class Holder(NamedTuple):
+    """Somebody who still needs what is at and after `offset`."""
+
+    name: str
+    kind: Kind
+    offset: Offset | None  # holds everything below; None: not known, no Fetch in this epoch
+    last_seen_ms: int | None
+    max_lag_bytes: int | None = None  # a reader's; None: no bound
+
+
+class Candidate(NamedTuple):
+    """A checkpoint that the log may start at."""
+
+    snapshot_id: OffsetAndEpoch
+    size_bytes: int
+    log_bytes_after: int  # of the log, from the checkpoint's end on
+    age_ms: int  # since it was published here
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogStartSettings:
+    """The operator's words, in ms and bytes.
+
+    Raises:  ValueError naming the field, if one is impossible.
+    """
+
+    live_ms: int = 300_000
+    max_lag_ms: int = 7 * 24 * 3_600_000  # metadata.start.offset.lag.time.max.ms
+    max_retention_bytes: int | None = 100 * 1024 * 1024  # metadata.max.retention.bytes; None: any
+
+    def __post_init__(self) -> None:
+        if self.live_ms < 0:
+            raise ValueError(f"live_ms={self.live_ms} is negative")
+        if self.max_lag_ms < 0:
+            raise ValueError(f"max_lag_ms={self.max_lag_ms} is negative")
+        if self.max_retention_bytes is not None and self.max_retention_bytes < 0:
+            raise ValueError(f"max_retention_bytes={self.max_retention_bytes} is negative")
+
+
+def leader_log_start(
+    candidates: Sequence[Candidate],
+    holders: Sequence[Holder],
+    *,
+    log_start_offset: Offset,
+    log_bytes: int,
+    now_ms: int,
+    leading_since_ms: int,
+    settings: LogStartSettings,
+) -> OffsetAndEpoch | None:
+    """The checkpoint that a leader's log should start at now; None: where it starts already.
+
+    Args:    candidates: the checkpoints, oldest first. holders: every voter but the leader, every
+             observer it has heard of, and readers. log_bytes: of the whole log now.
+    """
+    beyond = [one for one in candidates if one.snapshot_id.offset > log_start_offset]
+    free = [one for one in beyond if not _read_on(one, holders)]
+    chosen: Candidate | None = None
+    for candidate in free:
+        if candidate.age_ms >= settings.max_lag_ms:
+            chosen = candidate
+    replicated = _replicated(holders, now_ms, leading_since_ms, settings)
+    for candidate in free:
+        if replicated is not None and candidate.snapshot_id.offset <= replicated:
+            chosen = _later(chosen, candidate)
+    forced = _forced_by_size(candidates, free, log_bytes, settings.max_retention_bytes)
+    chosen = _later(chosen, forced)
+    return None if chosen is None else chosen.snapshot_id
+
+
+def follower_log_start(
+    own_ids: Sequence[OffsetAndEpoch], leader_log_start: Offset, *, log_start_offset: Offset
+) -> OffsetAndEpoch | None:
+    """The checkpoint that a follower's log should start at now; None: where it starts already.
+
+    >>> from records.types import Epoch
+    >>> ids = [OffsetAndEpoch(Offset(n), Epoch(1)) for n in (10, 20, 30)]
+    >>> follower_log_start(ids, Offset(25), log_start_offset=Offset(0)).offset
+    20
+    """
+    reached = [one for one in own_ids if log_start_offset < one.offset <= leader_log_start]
+    return max(reached, default=None)
+
+
+def _later(one: Candidate | None, other: Candidate | None) -> Candidate | None:
+    return max(
+        (candidate for candidate in (one, other) if candidate is not None),
+        key=lambda candidate: candidate.snapshot_id,
+        default=None,
+    )
+
+
+def _read_on(candidate: Candidate, holders: Sequence[Holder]) -> bool:
+    """Does a reader still need what is before this checkpoint's end, within its bound?
+
+    What starting here would take from it is at least what lies after here, so its lag is more than
+    `log_bytes_after`; only when that alone exceeds its bound is the bound surely passed.
+    """
+    for holder in holders:
+        if holder.kind is not Kind.READER:
+            continue
+        behind = holder.offset is None or holder.offset < candidate.snapshot_id.offset
+        within = holder.max_lag_bytes is None or candidate.log_bytes_after <= holder.max_lag_bytes
+        if behind and within:
+            return True
+    return False
+
+
+def _replicated(
+    holders: Sequence[Holder], now_ms: int, leading_since_ms: int, settings: LogStartSettings
+) -> int | None:
+    """What all live replicas have (exclusive); None while a new leader cannot know."""
+    replicas = [holder for holder in holders if holder.kind is not Kind.READER]
+    unheard = [
+        one
+        for one in replicas
+        if one.kind is Kind.VOTER and (one.offset is None or one.last_seen_ms is None)
+    ]
+    if unheard and now_ms - leading_since_ms < settings.live_ms:
+        return None
+    live = [
+        one.offset
+        for one in replicas
+        if one.offset is not None
+        and one.last_seen_ms is not None
+        and now_ms - one.last_seen_ms <= settings.live_ms
+    ]
+    return min(live, default=(1 << 63) - 1)
+
+
+def _forced_by_size(
+    candidates: Sequence[Candidate],
+    free: Sequence[Candidate],
+    log_bytes: int,
+    max_retention_bytes: int | None,
+) -> Candidate | None:
+    """The first checkpoint from which on all fits; the last if even from there it does not."""
+    if max_retention_bytes is None:
+        return None
+    checkpoint_bytes = sum(candidate.size_bytes for candidate in candidates)
+    if log_bytes + checkpoint_bytes <= max_retention_bytes:
+        return None
+    for candidate in free:
+        staying = sum(
+            one.size_bytes for one in candidates if one.snapshot_id >= candidate.snapshot_id
+        )
+        if staying + candidate.log_bytes_after <= max_retention_bytes:
+            return candidate
+    return free[-1] if free else None

@@ -1,0 +1,92 @@
+"""When a checkpoint is taken: every rule of DESIGN §6, and of KIP-630, When to Snapshot."""
+
+from __future__ import annotations
+
+import pytest
+
+from snapshot.policy import Reason, Situation, SnapshotPolicy, SnapshotSettings
+
+SETTINGS = SnapshotSettings(min_changed_ratio=0.5, max_bytes_between=1_000, max_interval_ms=60_000)
+HOUR_MS = 3_600_000
+
+
+def situation(**facts: int) -> Situation:
+    quiet = {
+        "bytes_since": 0,
+        "records_since": 1,
+        "ms_since": 0,
+        "changed_records": 0,
+        "total_records": 100,
+        "checkpoint_bytes": 5_000,
+    }
+    return Situation(**(quiet | facts))
+
+
+RULES = [
+    # what is so, what follows
+    ({}, None),
+    # both the ratio and the bytes, neither alone
+    ({"bytes_since": 1_000, "changed_records": 50}, Reason.CHANGED),
+    ({"bytes_since": 999, "changed_records": 50}, None),
+    ({"bytes_since": 1_000, "changed_records": 49}, None),
+    ({"bytes_since": 999, "changed_records": 10_000}, None),
+    # an append-only log: it has outgrown its checkpoint, and the least that matters
+    ({"bytes_since": 5_001}, Reason.GROWN),
+    ({"bytes_since": 5_000}, None),
+    ({"bytes_since": 1_001, "checkpoint_bytes": 0}, Reason.GROWN),
+    ({"bytes_since": 1_000, "checkpoint_bytes": 0}, None),
+    ({"bytes_since": 1_001, "checkpoint_bytes": 10}, Reason.GROWN),
+    # the interval
+    ({"ms_since": 60_000}, Reason.OLD),
+    ({"ms_since": 59_999}, None),
+    # nothing was committed since: it would be the same checkpoint
+    ({"ms_since": 10 * HOUR_MS, "records_since": 0}, None),
+    # all was deleted: nothing is left that could have changed
+    ({"bytes_since": 1_000, "changed_records": 1, "total_records": 0}, Reason.CHANGED),
+    ({"bytes_since": 1_000, "changed_records": 0, "total_records": 0}, None),
+]
+
+
+@pytest.mark.parametrize(("facts", "reason"), RULES)
+def test_the_rules(facts, reason):
+    assert SnapshotPolicy(SETTINGS).should_take(situation(**facts)) is reason
+
+
+def test_the_interval_can_be_switched_off():
+    settings = SnapshotSettings(max_interval_ms=0)
+    assert SnapshotPolicy(settings).should_take(situation(ms_since=1 << 60)) is None
+
+
+def test_a_ratio_of_zero_leaves_the_bytes_to_decide():
+    policy = SnapshotPolicy(SnapshotSettings(min_changed_ratio=0, max_bytes_between=1_000))
+    assert policy.should_take(situation(bytes_since=1_000)) is Reason.CHANGED
+    assert policy.should_take(situation(bytes_since=999)) is None
+
+
+def test_nodes_do_not_all_generate_at_the_same_moment():
+    """Never for fewer bytes than configured, never later than configured."""
+    policies = [SnapshotPolicy(SETTINGS, node_id) for node_id in range(8)]
+    assert len({policy.bytes_between for policy in policies}) == 8
+    assert len({policy.interval_ms for policy in policies}) == 8
+    assert all(1_000 <= policy.bytes_between <= 1_500 for policy in policies)
+    assert all(30_000 <= policy.interval_ms <= 60_000 for policy in policies)
+
+
+def test_the_defaults_are_kafkas():
+    settings = SnapshotSettings()
+    assert (settings.min_changed_ratio, settings.max_bytes_between) == (0.5, 20 << 20)
+    assert settings.max_interval_ms == HOUR_MS
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"min_changed_ratio": 1.1},
+        {"min_changed_ratio": -0.1},
+        {"max_bytes_between": 0},
+        {"max_interval_ms": -1},
+    ],
+)
+def test_impossible_settings_are_refused_by_name(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        SnapshotSettings(**wrong)

@@ -1,0 +1,174 @@
+"""WAL segment objects: many partitions' batches in one object that explains itself.
+
+    batches, back to back, those of a partition together
+    footer     msgpack, see `Footer`
+    trailer    24 bytes: footer size (uint32), footer CRC-32C (uint32), object size (int64), magic
+
+The coordinator alone knows which offsets the batches have, and needs none of this to serve them.
+The footer is for who has the object and nothing else: a person with `esker dump-log`, an audit that
+compares the bucket with the log, a disaster recovery. It says who wrote the object, as which id, in
+which cluster, and what each byte range is.
+
+The surprise: batches stand here as producers sent them, with base offset 0. Offsets are decided
+after the object is written, are kept elsewhere, and are put into a batch when it is read.
+
+Source: KIP-1163, Data Format and WAL Segment Objects; DESIGN §8.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+import msgpack
+from crc32c import crc32c
+
+from records.batch import iter_batches
+from records.compression import Buffer
+from records.errors import RecordError
+
+FORMAT: Final = 1
+MAGIC: Final = b"EskrWAL1"
+TRAILER: Final = struct.Struct(">IIq8s")
+MAX_FOOTER_BYTES: Final = 16 * 1024 * 1024  # 10,000 partitions need half a megabyte
+MAX_PARTITIONS: Final = 100_000
+
+
+class DamagedObjectError(RecordError):
+    """An object whose bytes contradict its footer, or that has none."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"not a whole WAL segment object: {reason}")
+        self.reason = reason
+
+
+class PartitionBytes(NamedTuple):
+    """The part of an object that belongs to one partition."""
+
+    topic_id: UUID
+    partition: int
+    byte_offset: int
+    size_bytes: int
+    batch_count: int
+    record_count: int
+    crc: int  # CRC-32C of these bytes
+
+
+class Footer(NamedTuple):
+    """What an object says of itself."""
+
+    cluster_id: str
+    object_id: int
+    broker_id: int
+    broker_epoch: int
+    partitions: tuple[PartitionBytes, ...]  # by rising byte offset, without gaps
+    data_bytes: int  # where the footer begins
+
+
+class PartitionBatches(NamedTuple):
+    """Validated batches of one partition, to be written."""
+
+    topic_id: UUID
+    partition: int
+    batches: Sequence[Buffer]
+    record_count: int
+
+
+def build_object(
+    content: Iterable[PartitionBatches],
+    *,
+    cluster_id: str,
+    object_id: int,
+    broker_id: int,
+    broker_epoch: int,
+) -> tuple[list[Buffer], int]:
+    """The parts of an object, in order, and how many bytes they are together."""
+    parts: list[Buffer] = []
+    rows: list[tuple[bytes, int, int, int, int, int, int]] = []
+    position = 0
+    for topic_id, partition, batches, record_count in content:
+        begin, crc = position, 0
+        for batch in batches:
+            crc = crc32c(batch, crc)
+            position += len(batch)
+        parts.extend(batches)
+        size_bytes = position - begin
+        rows.append((topic_id.bytes, partition, begin, size_bytes, len(batches), record_count, crc))
+    assert len(rows) <= MAX_PARTITIONS, f"{len(rows)} partitions in one object"
+    footer = msgpack.packb([FORMAT, cluster_id, object_id, broker_id, broker_epoch, rows])
+    size_bytes = position + len(footer) + TRAILER.size
+    parts += [footer, TRAILER.pack(len(footer), crc32c(footer), size_bytes, MAGIC)]
+    return parts, size_bytes
+
+
+def footer_range(trailer: Buffer, size_bytes: int) -> tuple[int, int]:
+    """Where the footer is: its offset and size, from the object's last `TRAILER.size` bytes.
+
+    Raises:  DamagedObjectError.
+    """
+    if len(trailer) != TRAILER.size:
+        raise DamagedObjectError(f"{size_bytes} bytes are too few")
+    footer_bytes, _, object_bytes, magic = TRAILER.unpack(trailer)
+    if magic != MAGIC:
+        raise DamagedObjectError(f"it ends in {bytes(magic)!r}")
+    if object_bytes != size_bytes:
+        raise DamagedObjectError(f"{size_bytes} bytes, written as {object_bytes}")
+    offset = size_bytes - TRAILER.size - footer_bytes
+    if offset < 0 or footer_bytes > MAX_FOOTER_BYTES:
+        raise DamagedObjectError(f"a footer of {footer_bytes} bytes")
+    return offset, footer_bytes
+
+
+def parse_footer(footer: Buffer, trailer: Buffer, size_bytes: int) -> Footer:
+    """The footer's meaning, each of its claims checked against the others.
+
+    Args:    size_bytes: of the whole object.
+    Raises:  DamagedObjectError.
+    """
+    data_bytes, footer_bytes = footer_range(trailer, size_bytes)
+    if len(footer) != footer_bytes or crc32c(footer) != TRAILER.unpack(trailer)[1]:
+        raise DamagedObjectError("the footer's checksum is wrong")
+    try:
+        fields: Any = msgpack.unpackb(footer, max_array_len=MAX_PARTITIONS)
+        version, cluster_id, object_id, broker_id, broker_epoch, rows = fields
+        if version != FORMAT:
+            raise DamagedObjectError(f"format {version!r}, this version reads {FORMAT}")
+        partitions = tuple(PartitionBytes(UUID(bytes=row[0]), *row[1:]) for row in rows)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise DamagedObjectError(f"the footer cannot be read: {error}") from None
+    numbers = [object_id, broker_id, broker_epoch, *(n for row in partitions for n in row[1:])]
+    if type(cluster_id) is not str or any(type(n) is not int or n < 0 for n in numbers):
+        raise DamagedObjectError("the footer holds what no footer can")
+    position = 0
+    for row in partitions:
+        if row.byte_offset != position:
+            raise DamagedObjectError(f"a gap at byte {position}: {row}")
+        position += row.size_bytes
+    if position != data_bytes:
+        raise DamagedObjectError(f"{data_bytes} bytes of batches, {position} are accounted for")
+    return Footer(cluster_id, object_id, broker_id, broker_epoch, partitions, data_bytes)
+
+
+def read_footer(whole: Buffer) -> Footer:
+    """The footer of an object that is in memory. Raises DamagedObjectError."""
+    view = memoryview(whole)
+    trailer = view[-TRAILER.size :] if len(view) >= TRAILER.size else view[:0]
+    offset, size_bytes = footer_range(trailer, len(view))
+    return parse_footer(view[offset : offset + size_bytes], trailer, len(view))
+
+
+def verify_partition(row: PartitionBytes, data: Buffer) -> None:
+    """Are these the bytes that the footer describes, and each batch sound?
+
+    Raises:  DamagedObjectError; CorruptBatchError and IncompleteBatchError of `records`.
+    """
+    if len(data) != row.size_bytes or crc32c(data) != row.crc:
+        raise DamagedObjectError(f"{row}: other bytes stand there")
+    batch_count = record_count = 0
+    for _, batch, _ in iter_batches(data):
+        batch_count += 1
+        record_count += batch.record_count
+    if (batch_count, record_count) != (row.batch_count, row.record_count):
+        raise DamagedObjectError(f"{row}: holds {batch_count} batches, {record_count} records")

@@ -13,22 +13,21 @@ Source: DESIGN §7 (runs); docs/coordinator-state.md.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
+from coordinator.runs import Run, RunRow
 from coordinator.sqlite.schema import SPAN_RUNS
 
 NO_TIMESTAMP: Final = -(2**63)
 """Less than every timestamp: of a span that is empty."""
 
-_INSERT: Final = "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT: Final = "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _INSERT_SPAN: Final = "INSERT OR REPLACE INTO spans VALUES (?, ?, ?, ?)"
-_COLUMNS: Final = (
-    "base_offset, last_offset, object_id, byte_offset, byte_size, max_timestamp, timestamp_type"
+COLUMNS: Final = (
+    "base_offset, last_offset, object_id, byte_offset, byte_size,"
+    " max_timestamp, appended_at_ms, timestamp_type"
 )
-
-RunRow = tuple[int, int, int, int, int, int, int]
-"""Of a run: the columns of `_COLUMNS`."""
 
 
 class Tally:
@@ -80,16 +79,21 @@ class Runs:
     def __init__(self, connection: sqlite3.Connection, *, span_runs: int = SPAN_RUNS) -> None:
         self._connection = connection
         self._span_runs = span_runs
-        self._new: list[tuple[int, int, int, int, int, int, int, int]] = []
+        self._new: list[RunRow] = []
         self._new_spans: list[tuple[int, int, int, int]] = []
 
     # -- writing -------------------------------------------------------------------------------
 
-    def add(self, tally: Tally, rows: Iterable[RunRow]) -> None:
-        """Append runs of one partition, by rising offset."""
-        log_id, new = tally.log_id, self._new
-        for base, last, object_id, byte_offset, byte_size, time, kind in rows:
-            new.append((log_id, last, base, object_id, byte_offset, byte_size, time, kind))
+    def add(self, tallies: Mapping[int, Tally], rows: Iterable[RunRow]) -> None:
+        """Append runs, those of one partition by rising offset.
+
+        Args:  tallies: of the partitions, by log id; they are brought up to date.
+        """
+        new = self._new
+        for row in rows:
+            new.append(row)
+            log_id, _, last, _, _, byte_size, time, _, _ = row
+            tally = tallies[log_id]
             tally.runs += 1
             tally.bytes += byte_size
             if time > tally.span_max:
@@ -139,16 +143,17 @@ class Runs:
 
     # -- reading -------------------------------------------------------------------------------
 
-    def walk(self, log_id: int, offset: int, limit: int) -> list[RunRow]:
-        """The run that holds `offset`, or begins after it, and those that follow."""
+    def walk(self, log_id: int, offset: int) -> Iterator[Run]:
+        """The run that holds `offset`, and those that follow, as long as they are asked for."""
         self.drain()
-        return self._connection.execute(
-            f"SELECT {_COLUMNS} FROM runs WHERE log_id = ? AND last_offset >= ?"
-            " ORDER BY last_offset LIMIT ?",
-            (log_id, offset, limit),
-        ).fetchall()
+        for row in self._connection.execute(
+            f"SELECT {COLUMNS} FROM runs WHERE log_id = ? AND last_offset >= ?"
+            " ORDER BY last_offset",
+            (log_id, offset),
+        ):
+            yield Run._make(row)
 
-    def first_since(self, log_id: int, log_start_offset: int, timestamp: int) -> RunRow | None:
+    def first_since(self, log_id: int, log_start_offset: int, timestamp: int) -> Run | None:
         """The first live run whose time is `timestamp` or later."""
         self.drain()
         lowest = log_start_offset
@@ -156,13 +161,15 @@ class Runs:
             begin, end = self._narrow(log_id, 2, lowest, None, timestamp)
             begin, end = self._narrow(log_id, 1, begin, end, timestamp)
             upper = "" if end is None else f"AND last_offset <= {end}"
-            row: RunRow | None = self._connection.execute(
-                f"SELECT {_COLUMNS} FROM runs WHERE log_id = ? AND last_offset >= ? {upper}"
+            row = self._connection.execute(
+                f"SELECT {COLUMNS} FROM runs WHERE log_id = ? AND last_offset >= ? {upper}"
                 " AND max_timestamp >= ? ORDER BY last_offset LIMIT 1",
                 (log_id, begin, timestamp),
             ).fetchone()
-            if row is not None or end is None:
-                return row
+            if row is not None:
+                return Run._make(row)
+            if end is None:
+                return None
             lowest = end + 1
 
     def _narrow(
@@ -232,8 +239,12 @@ class Runs:
         ).fetchone()
         return None if time is None else int(time)
 
-    def scan(self, connection: sqlite3.Connection, log_id: int) -> Iterator[RunRow]:
-        """All runs of a partition by rising offset, on a connection of the caller's."""
-        yield from connection.execute(
-            f"SELECT {_COLUMNS} FROM runs WHERE log_id = ? ORDER BY last_offset", (log_id,)
-        )
+    def end_of(self, log_id: int, limit: int) -> int | None:
+        """The last offset of the `limit`th run, or of the last if there are fewer."""
+        self.drain()
+        walk = f"SELECT last_offset FROM runs WHERE log_id = {log_id} ORDER BY last_offset"
+        for query in (f"{walk} LIMIT 1 OFFSET {limit - 1}", f"{walk} DESC LIMIT 1"):
+            found = self._connection.execute(query).fetchone()
+            if found is not None:
+                return int(found[0])
+        return None

@@ -28,7 +28,7 @@ SPAN_RUNS: Final = 256
 TABLES: Final = """
 CREATE TABLE meta (
     name TEXT PRIMARY KEY,
-    value
+    value BLOB NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE topics (
     topic_id BLOB PRIMARY KEY,
@@ -47,12 +47,13 @@ CREATE TABLE partitions (
 );
 CREATE TABLE runs (
     log_id INTEGER NOT NULL,
-    last_offset INTEGER NOT NULL,
     base_offset INTEGER NOT NULL,
+    last_offset INTEGER NOT NULL,
     object_id INTEGER NOT NULL,
     byte_offset INTEGER NOT NULL,
     byte_size INTEGER NOT NULL,
     max_timestamp INTEGER NOT NULL,
+    appended_at_ms INTEGER NOT NULL,
     timestamp_type INTEGER NOT NULL,
     PRIMARY KEY (log_id, last_offset)
 ) WITHOUT ROWID;
@@ -71,7 +72,7 @@ CREATE TABLE objects (
     broker_id INTEGER NOT NULL,
     committed_at_ms INTEGER NOT NULL,
     marked_at_ms INTEGER NOT NULL,
-    fenced INTEGER NOT NULL
+    topic_ids BLOB NOT NULL
 );
 CREATE INDEX objects_unused ON objects (object_id) WHERE used_bytes = 0 AND marked_at_ms = -1;
 CREATE INDEX objects_marked ON objects (marked_at_ms, object_id) WHERE marked_at_ms >= 0;
@@ -85,9 +86,12 @@ CREATE TABLE leases (
     lease_id INTEGER PRIMARY KEY,
     row BLOB NOT NULL
 );
+CREATE TABLE brokers (
+    broker_id INTEGER PRIMARY KEY,
+    row BLOB NOT NULL
+);
 CREATE TABLE answers (
     object_id INTEGER PRIMARY KEY,
-    lease_id INTEGER NOT NULL,
     row BLOB NOT NULL
 );
 """

@@ -4,17 +4,18 @@ A batch of commits touches the same partitions and producers again and again. Th
 in a dict, and `flush` hands the changed ones to SQLite in one call before the transaction commits:
 two to three times the rate of writing each change.
 
-What was read or written is remembered in two generations of a bounded size: a full young one
-becomes the old one, and the old one is forgotten. That is nearly least-recently-used, for one dict
-look-up in the common case. That a row does *not* exist is remembered too.
+Tables that are small, or that every commit reads, are in memory whole (`WholeTable`). Producers and
+answers are not (`WriteBackTable`): what was read or written is remembered in two generations of a
+bounded size. A full young one becomes the old one, and the old one is forgotten: nearly
+least-recently-used, for one dict look-up in the common case. That a row does *not* exist is
+remembered too.
 
-Source: DESIGN §7 (partition and producer rows written once per transaction); measured in
-docs/coordinator-state.md.
+Source: DESIGN §7 (partition and producer rows written once per transaction).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, TypeVar
 
 K = TypeVar("K")
@@ -22,25 +23,60 @@ V = TypeVar("V")
 
 _MISSING: Final[Any] = object()
 
+Store = Callable[[Mapping[Any, Any]], None]
+"""Writes rows by key to SQLite; deletes those that are None."""
+
+
+class WholeTable(dict[K, V]):
+    """A table that is in memory whole, and knows which rows SQLite has not."""
+
+    __slots__ = ("_dirty", "_store")
+
+    def __init__(self, rows: Mapping[K, V], store: Store) -> None:
+        super().__init__(rows)
+        self._store = store
+        self._dirty: set[K] = set()
+
+    def __setitem__(self, key: K, value: V) -> None:
+        dict.__setitem__(self, key, value)
+        self._dirty.add(key)
+
+    def pop(self, key: K, default: Any = None) -> Any:
+        """Remove a row, there or not; the row or `default`."""
+        self._dirty.add(key)
+        return dict.pop(self, key, default)
+
+    def touch(self, key: K) -> None:
+        """Something that is stored with this row has changed."""
+        self._dirty.add(key)
+
+    def flush(self) -> int:
+        """Write what was changed; how many rows that was. Raises sqlite3.Error."""
+        if not self._dirty:
+            return 0
+        written = len(self._dirty)
+        self._store({key: self.get(key) for key in self._dirty})
+        self._dirty.clear()
+        return written
+
 
 class WriteBackTable(Generic[K, V]):
-    """A table's rows by key; None is a row that is not there."""
+    """A table of which the rows in use are in memory. None is a row that is not there."""
+
+    __slots__ = ("_capacity", "_dirty", "_load", "_old", "_store", "_young", "count")
 
     def __init__(
-        self,
-        load: Callable[[K], V | None],
-        store: Callable[[dict[K, V | None]], None],
-        *,
-        capacity: int,
+        self, load: Callable[[K], V | None], store: Store, *, capacity: int, count: int
     ) -> None:
         """
         Args:  load: reads one row from SQLite.
-               store: writes rows to SQLite, deletes those that are None.
                capacity: clean rows in a generation.
+               count: rows there are; right again after each flush.
         """
         self._load = load
         self._store = store
         self._capacity = capacity
+        self.count = count
         self._dirty: dict[K, V | None] = {}
         self._young: dict[K, V | None] = {}
         self._old: dict[K, V | None] = {}
@@ -49,29 +85,11 @@ class WriteBackTable(Generic[K, V]):
         """The row, or `default`."""
         value = self._dirty.get(key, _MISSING)
         if value is _MISSING:
-            value = self._young.get(key, _MISSING)
-            if value is _MISSING:
-                value = self._old.get(key, _MISSING)
-                if value is _MISSING:
-                    value = self._load(key)
-                self._young[key] = value
-                self._age()
+            value = self._clean(key)
         return default if value is None else value
-
-    def __getitem__(self, key: K) -> V:
-        value: V | None = self.get(key)
-        if value is None:
-            raise KeyError(key)
-        return value
-
-    def __contains__(self, key: K) -> bool:
-        return self.get(key) is not None
 
     def __setitem__(self, key: K, value: V) -> None:
         self._dirty[key] = value
-
-    def __delitem__(self, key: K) -> None:
-        self._dirty[key] = None
 
     def pop(self, key: K, default: Any = None) -> Any:
         """Remove a row, there or not; the row or `default`."""
@@ -79,18 +97,37 @@ class WriteBackTable(Generic[K, V]):
         self._dirty[key] = None
         return value
 
-    def flush(self) -> None:
-        """Write what was changed. Raises sqlite3.Error: the transaction then has to end."""
-        if not self._dirty:
-            return
-        self._store(self._dirty)
-        self._young.update(self._dirty)
+    def flush(self) -> int:
+        """Write what was changed; how many rows that was. Raises sqlite3.Error."""
+        dirty = self._dirty
+        if not dirty:
+            return 0
+        for key, value in dirty.items():
+            if (self._clean(key) is None) is not (value is None):
+                self.count += 1 if value is not None else -1
+        self._store(dirty)
         self._dirty = {}
+        self._young.update(dirty)
         self._age()
+        return len(dirty)
 
-    def forget(self) -> None:
-        """Drop all that is in memory, changes too."""
-        self._dirty, self._young, self._old = {}, {}, {}
+    def forget(self, keys: Callable[[K], bool]) -> None:
+        """Drop clean rows from memory: SQLite has been changed behind our back."""
+        assert not self._dirty, "rows that SQLite has not"
+        for generation in (self._young, self._old):
+            for key in [key for key in generation if keys(key)]:
+                del generation[key]
+
+    def _clean(self, key: K) -> V | None:
+        value = self._young.get(key, _MISSING)
+        if value is _MISSING:
+            value = self._old.get(key, _MISSING)
+            if value is _MISSING:
+                value = self._load(key)
+            self._young[key] = value
+            self._age()
+        result: V | None = value
+        return result
 
     def _age(self) -> None:
         if len(self._young) > self._capacity:

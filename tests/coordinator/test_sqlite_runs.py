@@ -4,37 +4,38 @@ from __future__ import annotations
 
 import random
 import sqlite3
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
+from coordinator.runs import Run
 from coordinator.sqlite import database
-from coordinator.sqlite.runs import RunRow, Runs, Tally
-
-
-def run_time(row: RunRow) -> int:
-    return row[5]
+from coordinator.sqlite.runs import Runs, Tally
 
 
 class Model:
     """A partition's runs as a list, and every question answered by looking at all of them."""
 
     def __init__(self) -> None:
-        self.rows: list[RunRow] = []
+        self.rows: list[Run] = []
         self.log_start_offset = 0
         self.next_offset = 0
 
-    def live(self) -> list[RunRow]:
-        return [row for row in self.rows if row[1] >= self.log_start_offset]
+    def live(self) -> list[Run]:
+        return [row for row in self.rows if row.last_offset >= self.log_start_offset]
 
-    def walk(self, offset: int, limit: int) -> list[RunRow]:
-        return [row for row in self.live() if row[1] >= offset][:limit]
+    def walk(self, offset: int, limit: int) -> list[Run]:
+        return [row for row in self.live() if row.last_offset >= offset][:limit]
 
-    def first_since(self, timestamp: int) -> RunRow | None:
-        return next((row for row in self.live() if run_time(row) >= timestamp), None)
+    def first_since(self, timestamp: int) -> Run | None:
+        return next((row for row in self.live() if row.max_timestamp >= timestamp), None)
+
+    def end_of(self, limit: int) -> int | None:
+        return next((row.last_offset for row in reversed(self.live()[:limit])), None)
 
     def greatest_time(self) -> int | None:
-        return max(map(run_time, self.live()), default=None)
+        return max((row.max_timestamp for row in self.live()), default=None)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -43,7 +44,7 @@ def test_runs_are_found_as_in_a_list(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     runs = Runs(database.create(tmp_path / "state.db"), span_runs=4)
     models = [Model() for _ in range(3)]
-    tallies = [Tally(log_id) for log_id in range(3)]
+    tallies = {log_id: Tally(log_id) for log_id in range(3)}
     for _ in range(120):
         log_id = rng.randrange(3)
         model, tally = models[log_id], tallies[log_id]
@@ -53,9 +54,9 @@ def test_runs_are_found_as_in_a_list(tmp_path: Path, seed: int) -> None:
                 base = model.next_offset
                 model.next_offset += rng.randrange(1, 5)
                 time = rng.randrange(1000) if rng.random() < 0.9 else rng.randrange(10**6)
-                row = (base, model.next_offset - 1, 7, 0, 10, time, 0)
+                row = Run(base, model.next_offset - 1, 7, 0, 10, time, 5, 0)
                 new.append(row)
-            runs.add(tally, new)
+            runs.add(tallies, [(log_id, *row) for row in new])
             model.rows += new
         elif model.next_offset:
             model.log_start_offset = rng.randint(model.log_start_offset, model.next_offset)
@@ -66,7 +67,8 @@ def test_runs_are_found_as_in_a_list(tmp_path: Path, seed: int) -> None:
         assert tally.runs == len(model.rows)
         assert tally.bytes == 10 * len(model.rows)
         offset = rng.randint(model.log_start_offset, model.next_offset)
-        assert runs.walk(log_id, offset, 7) == model.walk(offset, 7)
+        assert list(islice(runs.walk(log_id, offset), 7)) == model.walk(offset, 7)
+        assert runs.end_of(log_id, 9) == model.end_of(9)
         assert runs.greatest_time(log_id, model.log_start_offset) == model.greatest_time()
         for time in (rng.randrange(1000), rng.randrange(10**6), model.greatest_time() or 0):
             found = runs.first_since(log_id, model.log_start_offset, time)
@@ -77,7 +79,7 @@ def test_a_search_by_time_reads_few_rows_of_many(tmp_path: Path) -> None:
     """70,000 runs, the time sought is the last one's: three short walks, counted in steps."""
     connection = database.create(tmp_path / "state.db")
     runs, tally = Runs(connection), Tally(1)
-    runs.add(tally, ((n, n, 7, 0, 1, n, 0) for n in range(70_000)))
+    runs.add({1: tally}, ((1, n, n, 7, 0, 1, n, 5, 0) for n in range(70_000)))
     runs.drain()
     assert (tally.runs, tally.span2_spans, tally.span_runs) == (70_000, 17, 112)
     steps = count_steps(connection, lambda: runs.first_since(1, 0, 69_999))

@@ -1,0 +1,150 @@
+"""Finding a coordinator's leader, and keeping a connection to it.
+
+Whoever leads the group of a partition of `__diskless-metadata` is the coordinator. DescribeQuorum
+is answered without an error by the leader alone, so all known nodes are asked at once, and the one
+that answers is it: no redirect is followed, no cached name is trusted. The answer names the voters'
+endpoints, which are asked as well from then on.
+
+Surprise: a leader that turns out to be none is let go of, not cut off. Other requests on that
+connection still wait for their answers.
+
+Source: KIP-595, KIP-836 (DescribeQuorum), KIP-919 (any controller as a bootstrap server).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final, TypeAlias
+
+from coordinator.interface import CoordinatorError, ErrorCode
+from raft.net.errors import NetError
+from raft.net.rpc import Rpc, open_rpc
+from records.rpc.quorum import DescribeQuorumRequest, DescribeQuorumResponse
+
+Address: TypeAlias = tuple[str, int]
+"""Host and port."""
+
+DISKLESS_METADATA: Final = "__diskless-metadata"
+
+MAX_ADDRESSES: Final = 64
+"""Known nodes: a bound on what answers can make us remember and ask."""
+
+
+class LeaderFinder:
+    """The way to one coordinator's leader. Shared by all calls of a client."""
+
+    def __init__(
+        self, bootstrap: Iterable[Address], partition: int, *, client_id: str, timeout_ms: int
+    ) -> None:
+        self._known: dict[Address, None] = dict.fromkeys(bootstrap)  # in this order
+        if not self._known:
+            raise ValueError("no bootstrap servers")
+        self._partition = partition
+        self._client_id = client_id
+        self._timeout_ms = timeout_ms
+        self._current: Rpc | None = None
+        self._finding: asyncio.Task[Rpc] | None = None
+        self._let_go: set[Rpc] = set()
+        self._closed = False
+
+    async def leader(self) -> Rpc:
+        """A connection to the leader; whoever asks while it is being looked for waits along.
+
+        Raises:  CoordinatorError (COORDINATOR_NOT_AVAILABLE) if nobody known leads just now.
+        """
+        if self._closed:
+            raise CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the client is closed")
+        if self._current is not None and not self._current.connection.closed:
+            return self._current
+        if self._finding is None:
+            self._finding = asyncio.get_running_loop().create_task(self._find())
+            self._finding.add_done_callback(self._found)
+        return await asyncio.shield(self._finding)
+
+    def lost(self, rpc: Rpc) -> None:
+        """This one does not lead any more, or cannot be reached."""
+        if self._current is rpc:
+            self._current = None
+            if not rpc.connection.closed:
+                self._let_go.add(rpc)
+        for old in [old for old in self._let_go if not old.connection.in_flight]:
+            old.connection.close()
+            self._let_go.discard(old)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._closed = True
+        if self._finding is not None:
+            self._finding.cancel()
+        for rpc in (*self._let_go, *([self._current] if self._current else [])):
+            rpc.connection.close()
+        self._let_go.clear()
+        self._current = None
+
+    def _found(self, task: asyncio.Task[Rpc]) -> None:
+        self._finding = None
+        if task.cancelled() or task.exception() is not None:
+            return
+        if self._closed:
+            task.result().connection.close()
+        else:
+            self._current = task.result()
+
+    async def _find(self) -> Rpc:
+        """Ask everybody at once; the first that leads wins."""
+        asking = [asyncio.ensure_future(self._ask(address)) for address in self._known]
+        unheard = []
+        leader: Rpc | None = None
+        try:
+            for answer in asyncio.as_completed(asking):
+                try:
+                    leader = await answer
+                except NetError as error:
+                    unheard.append(str(error))
+                if leader is not None:
+                    return leader
+        finally:
+            for task in asking:
+                if not task.cancel() and not task.cancelled() and task.exception() is None:
+                    late = task.result()
+                    if late is not None and late is not leader:
+                        late.connection.close()
+        heard = len(asking) - len(unheard)
+        raise CoordinatorError(
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            f"{DISKLESS_METADATA}-{self._partition} has no leader: {heard} of {len(asking)} nodes "
+            f"answer{''.join(f'; {why}' for why in unheard)}",
+        )
+
+    async def _ask(self, address: Address) -> Rpc | None:
+        """A connection to this node if it leads; None if it does not."""
+        rpc = await open_rpc(*address, client_id=self._client_id, timeout_ms=self._timeout_ms)
+        leads = False
+        try:
+            answer = await rpc.call(self._question(), DescribeQuorumResponse)
+            found = answer.topics[0].partitions[0] if _has_partition(answer) else None
+            leads = found is not None and not (answer.error_code or found.error_code)
+            if leads:
+                self._learn(answer)
+        finally:
+            if not leads:
+                rpc.connection.close()
+        return rpc if leads else None
+
+    def _question(self) -> DescribeQuorumRequest:
+        topic = DescribeQuorumRequest.TopicData
+        partition = topic.PartitionData(partition_index=self._partition)
+        return DescribeQuorumRequest(
+            topics=(topic(topic_name=DISKLESS_METADATA, partitions=(partition,)),)
+        )
+
+    def _learn(self, answer: DescribeQuorumResponse) -> None:
+        for node in answer.nodes:
+            for at in node.listeners:
+                if len(self._known) < MAX_ADDRESSES:
+                    self._known.setdefault((at.host, at.port))
+
+
+def _has_partition(answer: DescribeQuorumResponse) -> bool:
+    return bool(answer.topics and answer.topics[0].partitions)

@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from coordinator.interface import CoordinatorError, ErrorCode
-from raft.interfaces import ReplicatedLog, draft_values
+from raft.interfaces import Draft, ReplicatedLog, draft_values
 from records.frame import encode_record
 from records.schema import MetadataRecord
 from records.types import Epoch, Offset
@@ -69,6 +69,10 @@ Decide = Callable[[Any, int], Decision]
 _Request = tuple[Decide, Done]
 
 
+def _one_batch(values: Sequence[Sequence[bytes]], now_ms: int) -> Draft:
+    return draft_values([value for decided in values for value in decided], timestamp_ms=now_ms)
+
+
 class _Proposal:
     """The ticket of one turn's records, and the answers that wait for their end."""
 
@@ -106,16 +110,20 @@ class Proposer:
         applied: Callable[[], Offset],
         call_soon: Callable[[Callable[[], None]], object],
         now_ms: Callable[[], int],
+        draft: Callable[[Sequence[Sequence[bytes]], int], Draft] | None = None,
     ) -> None:
         """
         Args:  applied: everything below it is in the applied state.
                now_ms: the wall clock, read once per turn and only here.
+               draft: makes a turn's values, decision by decision, and the time into what is
+               appended; one batch of all of them if not given.
         """
         self._log = log
         self._pending = pending
         self._applied = applied
         self._call_soon = call_soon
         self._now_ms = now_ms
+        self._draft = _one_batch if draft is None else draft
         self._epoch: Epoch | None = None
         self._may_decide = False
         self._is_turn_due = False
@@ -205,18 +213,21 @@ class Proposer:
         assert self._epoch is not None
         proposal = _Proposal(self, self._epoch, self._end_offset)
         begin, now_ms = self._end_offset, self._now_ms()
-        values: list[bytes] = []
+        values: list[list[bytes]] = []
         size_bytes = 0
         while self._queue and size_bytes < TURN_BYTES and len(proposal.requests) < TURN_REQUESTS:
             request = self._queue.popleft()
             decide, done = request
             decision = decide(self._pending, now_ms)
+            decided = []
             for record in decision.records:
                 value = encode_record(record)
                 self._pending.apply(self._end_offset, record)
                 self._end_offset = Offset(self._end_offset + 1)
-                values.append(value)
+                decided.append(value)
                 size_bytes += len(value)
+            if decided:
+                values.append(decided)
             proposal.answers.append((done, decision.response))
             proposal.requests.append(request)
         self.requests += len(proposal.requests)
@@ -225,7 +236,7 @@ class Proposer:
         if values:
             self.proposals += 1
             self._undetermined = proposal
-            draft = draft_values(values, timestamp_ms=now_ms)
+            draft = self._draft(values, now_ms)
             self._log.propose(proposal, proposal.epoch, draft, expected_end_offset=begin)
         else:
             proposal.is_accepted = True  # all before it is

@@ -67,7 +67,7 @@ CREATE TABLE spans (
 CREATE TABLE objects (
     object_id INTEGER PRIMARY KEY,
     size_bytes INTEGER NOT NULL,
-    used_bytes INTEGER NOT NULL,
+    used_bytes INTEGER NOT NULL CHECK (used_bytes BETWEEN 0 AND size_bytes),
     format INTEGER NOT NULL,
     broker_id INTEGER NOT NULL,
     committed_at_ms INTEGER NOT NULL,
@@ -79,6 +79,7 @@ CREATE INDEX objects_marked ON objects (marked_at_ms, object_id) WHERE marked_at
 CREATE TABLE producers (
     log_id INTEGER NOT NULL,
     producer_id INTEGER NOT NULL,
+    appended_at_ms INTEGER NOT NULL,
     row BLOB NOT NULL,
     PRIMARY KEY (log_id, producer_id)
 ) WITHOUT ROWID;

@@ -46,12 +46,8 @@ class WholeTable(dict[K, V]):
         self._dirty.add(key)
         return dict.pop(self, key, default)
 
-    def touch(self, key: K) -> None:
-        """Something that is stored with this row has changed."""
-        self._dirty.add(key)
-
     def flush(self) -> int:
-        """Write what was changed; how many rows that was. Raises sqlite3.Error."""
+        """Write what was changed; how many rows that was, new ones too. Raises sqlite3.Error."""
         if not self._dirty:
             return 0
         written = len(self._dirty)
@@ -98,18 +94,22 @@ class WriteBackTable(Generic[K, V]):
         return value
 
     def flush(self) -> int:
-        """Write what was changed; how many rows that was. Raises sqlite3.Error."""
+        """Write what was changed; how many rows were replaced or deleted. Raises sqlite3.Error."""
         dirty = self._dirty
         if not dirty:
             return 0
+        replaced = 0
         for key, value in dirty.items():
-            if (self._clean(key) is None) is not (value is None):
-                self.count += 1 if value is not None else -1
+            if self._clean(key) is not None:
+                replaced += 1
+                self.count -= value is None
+            else:
+                self.count += value is not None
         self._store(dirty)
         self._dirty = {}
         self._young.update(dirty)
         self._age()
-        return len(dirty)
+        return replaced
 
     def forget(self, keys: Callable[[K], bool]) -> None:
         """Drop clean rows from memory: SQLite has been changed behind our back."""

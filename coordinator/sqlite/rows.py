@@ -1,0 +1,78 @@
+"""How the values of `coordinator.state` stand in rows: packed, where no query looks inside.
+
+Source: docs/coordinator-state.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+from uuid import UUID
+
+import msgpack
+
+from coordinator.state import Answer, Broker, Lease, Producer, ProducerKey, Topic
+
+_pack: Final = msgpack.Packer().pack
+
+
+def _unpack(row: bytes) -> Any:
+    return msgpack.unpackb(row, use_list=False)
+
+
+def pack_topic(topic: Topic) -> bytes:
+    """A topic's row."""
+    return bytes(_pack(topic))
+
+
+def unpack_topic(row: bytes) -> Topic:
+    """The reverse."""
+    return Topic._make(_unpack(row))
+
+
+def pack_lease(lease: Lease) -> bytes:
+    """A lease's row."""
+    return bytes(_pack(lease))
+
+
+def unpack_lease(row: bytes) -> Lease:
+    """The reverse."""
+    return Lease._make(_unpack(row))
+
+
+def pack_broker(broker: Broker) -> bytes:
+    """A broker's row."""
+    return bytes(_pack(broker))
+
+
+def unpack_broker(row: bytes) -> Broker:
+    """The reverse."""
+    return Broker._make(_unpack(row))
+
+
+def pack_answer(answer: Answer) -> bytes:
+    """A kept answer's row."""
+    ids = tuple(topic_id.bytes for topic_id in answer.topic_ids)
+    return bytes(_pack(answer._replace(topic_ids=ids)))  # type: ignore[arg-type]
+
+
+def unpack_answer(row: bytes) -> Answer:
+    """The reverse."""
+    answer = Answer._make(_unpack(row))
+    return answer._replace(topic_ids=tuple(UUID(bytes=raw) for raw in answer.topic_ids))  # type: ignore[arg-type]
+
+
+def producer_rows(
+    producers: Mapping[ProducerKey, Producer],
+) -> list[tuple[int, int, int, bytes]]:
+    """Log id, producer id, time of the last append, and the rest packed."""
+    pack = _pack
+    return [
+        (key[0], key[1], value[1], pack((value[0], value[2]))) for key, value in producers.items()
+    ]
+
+
+def unpack_producer(appended_at_ms: int, row: bytes) -> Producer:
+    """The reverse."""
+    epoch, batches = _unpack(row)
+    return epoch, appended_at_ms, batches

@@ -1,0 +1,472 @@
+"""A coordinator's state in SQLite: committed records in, tables and runs out.
+
+A transaction spans several commits: it stays open from one call to the next until enough has
+gathered, and the applied offset commits with it. What is in an open transaction is read like the
+rest, on the same connection; a crash loses it, and the log brings it back.
+
+Who is asked for what: `topics`, `logs`, `leases` and `brokers` are small and in memory whole;
+`producers` and `answers` are cached; runs and objects are SQLite's alone. So memory does not grow
+with the number of batches.
+
+Source: DESIGN §7 (state in SQLite); docs/coordinator-state.md.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from dataclasses import astuple
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+import msgpack
+
+from coordinator.runs import Run, StoredObject, runs_of
+from coordinator.sqlite import database, rows
+from coordinator.sqlite.runs import Dead, Runs, Tally
+from coordinator.sqlite.schema import SPAN_RUNS
+from coordinator.sqlite.tables import WholeTable, WriteBackTable
+from coordinator.state import (
+    Answer,
+    Broker,
+    Counters,
+    Lease,
+    Log,
+    LogId,
+    Producer,
+    ProducerKey,
+    Topic,
+    apply_record,
+    log_ids_of,
+)
+from records.diskless import (
+    DisklessPartitionsRecord,
+    DisklessPartitionsRemovedRecord,
+    LogStartOffsetsRecord,
+    ObjectCommitRecord,
+    ObjectsMarkedRecord,
+    ObjectsRemovedRecord,
+)
+from records.schema import MetadataRecord
+from records.types import Epoch, Offset, OffsetAndEpoch
+
+COMMIT_ROWS: Final = 1_500
+"""Runs and commits that make a transaction full: 3-4 ms of SQLite."""
+
+CACHED_PRODUCERS: Final = 20_000
+"""In each of two generations: 10-20 MB when full."""
+
+CACHED_ANSWERS: Final = 128
+
+ABOVE_EVERY_OFFSET: Final = 2**63 - 1
+
+_IDLE_WINDOW: Final = 5
+"""Producers looked at, for each that a sweep may return."""
+
+
+class Store:
+    """See the module. Satisfies `state.Tables`, `reads.Runs` and `reads.Candidates`."""
+
+    def __init__(
+        self, path: Path, connection: sqlite3.Connection, *, span_runs: int = SPAN_RUNS
+    ) -> None:
+        """Raises sqlite3.Error, and whatever a row that makes no sense raises."""
+        self.path = path
+        self.connection = connection
+        self.wal = database.WalKeeper(path)
+        self.runs = Runs(connection, span_runs=span_runs)
+        self._objects: list[tuple[int, int, int, int, int, int, int, bytes]] = []
+        self._is_open = False  # a transaction
+        self._gathered = 0
+        self._idle_after: ProducerKey = (-1, -1)
+        self.flushes = 0
+        self._read_meta()
+        self._read_tables()
+
+    def _read_meta(self) -> None:
+        found = self.connection.execute("SELECT value FROM meta WHERE name = 'state'").fetchone()
+        numbers = (0, 0, 0, 0, 0, 0, 0, 0, -1, 0, 0, 0)
+        if found is not None:
+            numbers = msgpack.unpackb(found[0], use_list=False)
+        offset, epoch, self.last_timestamp, self.changed_records = numbers[:4]
+        self.applied = OffsetAndEpoch(Offset(offset), Epoch(epoch))
+        self.run_count, self.object_count, producers, answers = numbers[4:8]
+        self.counters = Counters(*numbers[8:])
+        self.producers: WriteBackTable[ProducerKey, Producer] = WriteBackTable(
+            self._load_producer, self._store_producers, capacity=CACHED_PRODUCERS, count=producers
+        )
+        self.answers: WriteBackTable[int, Answer] = WriteBackTable(
+            self._load_answer, self._store_answers, capacity=CACHED_ANSWERS, count=answers
+        )
+
+    def _read_tables(self) -> None:
+        read = self.connection.execute
+        topics = {
+            UUID(bytes=topic_id): rows.unpack_topic(row)
+            for topic_id, row in read("SELECT topic_id, row FROM topics")
+        }
+        leases = {
+            lease_id: rows.unpack_lease(row)
+            for lease_id, row in read("SELECT lease_id, row FROM leases")
+        }
+        brokers = {
+            broker_id: rows.unpack_broker(row)
+            for broker_id, row in read("SELECT broker_id, row FROM brokers")
+        }
+        logs: dict[LogId, Log] = {}
+        self.tallies: dict[LogId, Tally] = {}
+        for log_id, log_start_offset, high_watermark, *tally in read("SELECT * FROM partitions"):
+            logs[log_id] = (log_start_offset, high_watermark)
+            self.tallies[log_id] = Tally(log_id, *tally)
+        self.topics: WholeTable[UUID, Topic] = WholeTable(topics, self._store_topics)
+        self.logs: WholeTable[LogId, Log] = WholeTable(logs, self._store_logs)
+        self.leases: WholeTable[int, Lease] = WholeTable(leases, self._store_leases)
+        self.brokers: WholeTable[int, Broker] = WholeTable(brokers, self._store_brokers)
+
+    @property
+    def record_count(self) -> int:
+        """Rows of all tables that a checkpoint holds."""
+        whole = len(self.topics) + len(self.logs) + len(self.leases) + len(self.brokers)
+        cached = self.producers.count + self.answers.count
+        return 1 + whole + cached + self.run_count + self.object_count
+
+    # -- applying ------------------------------------------------------------------------------
+
+    def apply(self, record: MetadataRecord) -> None:
+        """One committed record. Raises sqlite3.Error: the state is then to be opened anew."""
+        self.begin()
+        self._gathered += 1
+        match record:
+            case ObjectCommitRecord():
+                self._commit(record)
+            case DisklessPartitionsRecord():
+                apply_record(self, record)
+                first = record.first_log_id
+                for log_id in range(first, first + record.partition_count):
+                    self.tallies[log_id] = Tally(log_id)
+            case LogStartOffsetsRecord():
+                apply_record(self, record)
+                self._move_log_starts(record)
+            case DisklessPartitionsRemovedRecord():
+                topic = self.topics[record.topic_id]
+                apply_record(self, record)
+                self._remove_logs([topic.log_ids[partition] for partition in record.partitions])
+            case ObjectsMarkedRecord():
+                self._mark_objects(record)
+            case ObjectsRemovedRecord():
+                apply_record(self, record)
+                self._remove_objects(record)
+            case _:
+                apply_record(self, record)
+
+    def _commit(self, record: ObjectCommitRecord) -> None:
+        new = runs_of(record, log_ids_of(self, record))
+        apply_record(self, record)
+        self.runs.add(self.tallies, new)
+        self.run_count += len(new)
+        self.object_count += 1
+        self._gathered += len(new)
+        self._objects.append(
+            (
+                record.object_id,
+                record.size_bytes,
+                sum(row[5] for row in new),
+                record.object_format,
+                record.broker_id,
+                record.committed_at_ms,
+                -1,
+                b"".join(topics_of(record)),
+            )
+        )
+
+    def _move_log_starts(self, record: LogStartOffsetsRecord) -> None:
+        self._drain()
+        for index, partition, offset in zip(
+            record.topic_indexes, record.partitions, record.log_start_offsets, strict=True
+        ):
+            log_id = self.topics[record.topic_ids[index]].log_ids[partition]
+            self._bury(self.runs.drop_below(self.tallies[log_id], offset))
+
+    def _bury(self, dead: list[Dead]) -> None:
+        """Lower the used bytes of the objects that dead runs lay in."""
+        self.connection.executemany(
+            "UPDATE objects SET used_bytes = used_bytes - ? WHERE object_id = ?",
+            [(piece.size_bytes, piece.object_id) for piece in dead],
+        )
+        count = sum(piece.run_count for piece in dead)
+        self.run_count -= count
+        self.changed_records += count + len(dead)
+        self._gathered += count
+
+    def _remove_logs(self, log_ids: list[LogId]) -> None:
+        """Of a deleted topic: runs, producers, and the partitions' rows."""
+        self._drain()
+        self.producers.flush()
+        for log_id in log_ids:
+            tally = self.tallies.pop(log_id, None)
+            if tally is None:
+                continue
+            self._bury(self.runs.drop_below(tally, ABOVE_EVERY_OFFSET))
+            gone = self.connection.execute("DELETE FROM producers WHERE log_id = ?", (log_id,))
+            self.producers.count -= gone.rowcount
+            self.changed_records += gone.rowcount + 1
+        removed = frozenset(log_ids)
+        self.producers.forget(lambda key: key[0] in removed)
+
+    def _mark_objects(self, record: ObjectsMarkedRecord) -> None:
+        self._drain()
+        self.connection.executemany(
+            "UPDATE objects SET marked_at_ms = ? WHERE object_id = ?",
+            [(record.marked_at_ms, object_id) for object_id in record.object_ids],
+        )
+        self.changed_records += len(record.object_ids)
+
+    def _remove_objects(self, record: ObjectsRemovedRecord) -> None:
+        self._drain()
+        gone = self.connection.executemany(
+            "DELETE FROM objects WHERE object_id = ?",
+            [(object_id,) for object_id in record.object_ids],
+        )
+        self.object_count -= gone.rowcount
+        self.changed_records += gone.rowcount
+
+    # -- transactions --------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Open a transaction if none is."""
+        if not self._is_open:
+            self.connection.execute("BEGIN")
+            self._is_open = True
+
+    @property
+    def is_full(self) -> bool:
+        """Has enough gathered to commit?"""
+        return self._gathered >= COMMIT_ROWS
+
+    def flush(self) -> None:
+        """Commit what was applied, and how far, in one transaction. Raises sqlite3.Error."""
+        if not self._is_open:
+            return
+        self._drain()
+        replaced = self.topics.flush() + self.logs.flush() + self.leases.flush()
+        replaced += self.brokers.flush() + self.producers.flush() + self.answers.flush()
+        self.changed_records += replaced
+        self.write_state()
+        self.connection.execute("COMMIT")
+        self._is_open = False
+        self._gathered = 0
+        self.flushes += 1
+        self.wal.tidy(self.connection)
+
+    def write_state(self) -> None:
+        """The numbers of `meta`, as part of the open transaction."""
+        numbers = (
+            self.applied.offset,
+            self.applied.epoch,
+            self.last_timestamp,
+            self.changed_records,
+            self.run_count,
+            self.object_count,
+            self.producers.count,
+            self.answers.count,
+            *astuple(self.counters),
+        )
+        self.connection.execute(
+            "INSERT OR REPLACE INTO meta VALUES ('state', ?)", (msgpack.packb(numbers),)
+        )
+
+    def _drain(self) -> None:
+        """Give SQLite the runs and objects that have gathered."""
+        self.runs.drain()
+        if self._objects:
+            self.connection.executemany(
+                "INSERT INTO objects VALUES (?, ?, ?, ?, ?, ?, ?, ?)", self._objects
+            )
+            self._objects.clear()
+
+    def close(self) -> None:
+        """Let go of the file; what was not flushed is lost."""
+        self.wal.close()
+        self.connection.close()
+
+    # -- rows of the tables --------------------------------------------------------------------
+
+    def _put(self, table: str, columns: int, written: list[tuple[object, ...]]) -> None:
+        marks = ", ".join("?" * columns)
+        self.connection.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", written)
+
+    def _delete(self, table: str, where: str, gone: list[tuple[object, ...]]) -> None:
+        if gone:
+            self.connection.executemany(f"DELETE FROM {table} WHERE {where}", gone)
+
+    def _store_topics(self, changed: Mapping[UUID, Topic | None]) -> None:
+        self._delete(
+            "topics", "topic_id = ?", [(key.bytes,) for key, row in changed.items() if row is None]
+        )
+        self._put(
+            "topics",
+            2,
+            [(k.bytes, rows.pack_topic(v)) for k, v in changed.items() if v is not None],
+        )
+
+    def _store_logs(self, changed: Mapping[LogId, Log | None]) -> None:
+        gone = [(log_id,) for log_id, log in changed.items() if log is None]
+        self._delete("partitions", "log_id = ?", list(gone))
+        tallies = self.tallies
+        self._put(
+            "partitions",
+            9,
+            [(k, *log, *tallies[k].row()) for k, log in changed.items() if log is not None],
+        )
+
+    def _store_leases(self, changed: Mapping[int, Lease | None]) -> None:
+        self._delete("leases", "lease_id = ?", [(k,) for k, v in changed.items() if v is None])
+        self._put(
+            "leases", 2, [(k, rows.pack_lease(v)) for k, v in changed.items() if v is not None]
+        )
+
+    def _store_brokers(self, changed: Mapping[int, Broker | None]) -> None:
+        self._put(
+            "brokers", 2, [(k, rows.pack_broker(v)) for k, v in changed.items() if v is not None]
+        )
+
+    def _store_answers(self, changed: Mapping[int, Answer | None]) -> None:
+        self._delete("answers", "object_id = ?", [(k,) for k, v in changed.items() if v is None])
+        self._put(
+            "answers", 2, [(k, rows.pack_answer(v)) for k, v in changed.items() if v is not None]
+        )
+
+    def _store_producers(self, changed: Mapping[ProducerKey, Producer | None]) -> None:
+        gone = [key for key, value in changed.items() if value is None]
+        if gone:
+            self._delete("producers", "log_id = ? AND producer_id = ?", list(gone))
+            changed = {key: value for key, value in changed.items() if value is not None}
+        self.connection.executemany(
+            "INSERT OR REPLACE INTO producers VALUES (?, ?, ?, ?)",
+            rows.producer_rows(changed),  # type: ignore[arg-type]
+        )
+
+    def _load_producer(self, key: ProducerKey) -> Producer | None:
+        found = self.connection.execute(
+            "SELECT appended_at_ms, row FROM producers WHERE log_id = ? AND producer_id = ?", key
+        ).fetchone()
+        return None if found is None else rows.unpack_producer(*found)
+
+    def _load_answer(self, object_id: int) -> Answer | None:
+        found = self.connection.execute(
+            "SELECT row FROM answers WHERE object_id = ?", (object_id,)
+        ).fetchone()
+        return None if found is None else rows.unpack_answer(found[0])
+
+    # -- reads.Runs ----------------------------------------------------------------------------
+
+    def runs_from(self, log_id: LogId, offset: int) -> Iterator[Run]:
+        """See `reads.Runs`."""
+        return self.runs.walk(log_id, offset)
+
+    def first_run_since(self, log_id: LogId, timestamp: int) -> Run | None:
+        """See `reads.Runs`."""
+        return self.runs.first_since(log_id, self.logs[log_id][0], timestamp)
+
+    def run_of_max_timestamp(self, log_id: LogId) -> Run | None:
+        """See `reads.Runs`."""
+        log_start_offset = self.logs[log_id][0]
+        greatest = self.runs.greatest_time(log_id, log_start_offset)
+        return (
+            None if greatest is None else self.runs.first_since(log_id, log_start_offset, greatest)
+        )
+
+    # -- reads.Candidates ----------------------------------------------------------------------
+
+    def stored_object(self, object_id: int) -> StoredObject | None:
+        """See `reads.Candidates`."""
+        self._drain_to_read()
+        found = self.connection.execute(
+            "SELECT * FROM objects WHERE object_id = ?", (object_id,)
+        ).fetchone()
+        return None if found is None else stored_object(found)
+
+    def unused_objects(self, limit: int) -> list[int]:
+        """See `reads.Candidates`."""
+        self._drain_to_read()
+        return [
+            object_id
+            for (object_id,) in self.connection.execute(
+                "SELECT object_id FROM objects WHERE used_bytes = 0 AND marked_at_ms = -1"
+                " ORDER BY object_id LIMIT ?",
+                (limit,),
+            )
+        ]
+
+    def marked_objects(self, limit: int, marked_until_ms: int | None) -> list[tuple[int, int]]:
+        """See `reads.Candidates`."""
+        self._drain_to_read()
+        until = ABOVE_EVERY_OFFSET if marked_until_ms is None else marked_until_ms
+        return self.connection.execute(
+            "SELECT marked_at_ms, object_id FROM objects"
+            " WHERE marked_at_ms >= 0 AND marked_at_ms <= ?"
+            " ORDER BY marked_at_ms, object_id LIMIT ?",
+            (until, limit),
+        ).fetchall()
+
+    def idle_producers(self, appended_before_ms: int, limit: int) -> list[ProducerKey]:
+        """See `reads.Candidates`. Each call looks at some, and the next one goes on from there."""
+        self.flush()
+        window = limit * _IDLE_WINDOW
+        seen = self.connection.execute(
+            "SELECT log_id, producer_id, appended_at_ms FROM producers"
+            " WHERE (log_id, producer_id) > (?, ?) ORDER BY log_id, producer_id LIMIT ?",
+            (*self._idle_after, window),
+        ).fetchall()
+        if len(seen) < window:
+            seen += self.connection.execute(
+                "SELECT log_id, producer_id, appended_at_ms FROM producers"
+                " WHERE (log_id, producer_id) <= (?, ?) ORDER BY log_id, producer_id LIMIT ?",
+                (*self._idle_after, window - len(seen)),
+            ).fetchall()
+        idle: list[ProducerKey] = []
+        for log_id, producer_id, appended_at_ms in seen:
+            if len(idle) == limit:
+                break
+            self._idle_after = (log_id, producer_id)
+            if appended_at_ms < appended_before_ms:
+                idle.append((log_id, producer_id))
+        return idle
+
+    def producers_of(self, log_id: LogId, limit: int) -> list[ProducerKey]:
+        """See `reads.Candidates`."""
+        self.flush()
+        return self.connection.execute(
+            "SELECT log_id, producer_id FROM producers WHERE log_id = ? LIMIT ?", (log_id, limit)
+        ).fetchall()
+
+    def last_offset_of_runs(self, log_id: LogId, limit: int) -> int | None:
+        """See `reads.Candidates`."""
+        return self.runs.end_of(log_id, limit)
+
+    def _drain_to_read(self) -> None:
+        if self._is_open:
+            self._drain()
+
+
+def topics_of(record: ObjectCommitRecord) -> list[bytes]:
+    """Ids of the topics with accepted batches in an object, rising."""
+    errors, duplicates = record.error_codes, record.duplicates
+    if not errors and not duplicates:
+        return sorted(topic_id.bytes for topic_id in set(record.topic_ids))
+    found, at = set(), 0
+    for index, count in zip(record.topic_indexes, record.batch_counts, strict=True):
+        first, at = at, at + count
+        for i in range(first, at):
+            if not (errors and errors[i]) and not (duplicates and duplicates[i]):
+                found.add(record.topic_ids[index].bytes)
+                break
+    return sorted(found)
+
+
+def stored_object(row: tuple[int, int, int, int, int, int, int, bytes]) -> StoredObject:
+    """From a row of `objects`."""
+    topics = row[7]
+    ids = tuple(topics[at : at + 16] for at in range(0, len(topics), 16))
+    return StoredObject(*row[1:7], ids)

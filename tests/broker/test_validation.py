@@ -1,0 +1,188 @@
+"""What a producer may send, by Kafka's rules. Source: upstream's LogValidator; DESIGN §8."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diskless.validation import Accepted, ProduceError, Refusal, TopicRules, validate
+from records.batch import CONTROL, CRC_START, HEADER_SIZE_BYTES, Record, iter_records, read_batch
+from records.batch_writer import build_batch
+from records.compression import Compression, compress
+from records.errors import RecordError
+
+NOW = 1_700_000_000_000
+RULES = TopicRules()
+CODECS = list(Compression)
+
+
+def batch(
+    *timestamps: int,
+    codec: Compression = Compression.NONE,
+    attributes: int = 0,
+    producer: tuple[int, int, int] = (-1, -1, -1),
+) -> bytearray:
+    records = [
+        (b"key", b"value", timestamp, [("header", b"x"), ("none", None)] if index % 2 else [])
+        for index, timestamp in enumerate(timestamps or (NOW, NOW + 5, NOW - 5))
+    ]
+    return build_batch(
+        records,
+        base_offset=0,
+        leader_epoch=-1,
+        compression=codec,
+        attributes=attributes,
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+        base_sequence=producer[2],
+    )
+
+
+def sealed(data: bytearray) -> bytearray:
+    struct.pack_into(">I", data, CRC_START - 4, crc32c(memoryview(data)[CRC_START:]))
+    return data
+
+
+def changed(data: bytearray, position: int, value: bytes) -> bytearray:
+    """Other bytes there, under a right checksum."""
+    data[position : position + len(value)] = value
+    return sealed(data)
+
+
+def refused(records: bytes | bytearray | None, version: int = 9) -> ProduceError:
+    outcome = validate(records, version, RULES, NOW)
+    assert isinstance(outcome, Refusal), outcome
+    assert outcome.message
+    return outcome.error
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_sound_batch_is_taken_as_it_is(codec: Compression) -> None:
+    data = batch(codec=codec)
+    outcome = validate(data, 9, RULES, NOW)
+    assert isinstance(outcome, Accepted)
+    assert outcome.batch.view == data
+    assert outcome.max_timestamp == NOW + 5
+
+
+def test_the_greatest_timestamp_is_that_of_the_records() -> None:
+    lying = changed(batch(NOW, NOW + 7), 35, struct.pack(">q", 0))
+    outcome = validate(lying, 9, RULES, NOW)
+    assert isinstance(outcome, Accepted)
+    assert outcome.max_timestamp == NOW + 7
+
+
+def test_exactly_one_batch_stands_for_a_partition() -> None:
+    assert refused(None) == refused(b"") == ProduceError.INVALID_RECORD
+    assert refused(batch() + batch()) == ProduceError.INVALID_RECORD
+    assert refused(batch() + b"\0") == ProduceError.INVALID_RECORD
+
+
+def test_bytes_that_are_no_batch_are_corrupt() -> None:
+    spoiled = batch()
+    spoiled[-1] ^= 1
+    assert refused(spoiled) == ProduceError.CORRUPT_MESSAGE
+    assert refused(batch()[:-1]) == ProduceError.CORRUPT_MESSAGE
+    assert refused(b"\0" * 100) == ProduceError.UNSUPPORTED_FOR_MESSAGE_FORMAT
+    assert refused(b"short") == ProduceError.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize(
+    ("position", "value"),
+    [
+        (0, struct.pack(">q", 5)),  # a base offset of its own
+        (23, struct.pack(">i", 5)),  # more offsets than records
+        (57, struct.pack(">i", 2)),  # fewer records than there are
+        (57, struct.pack(">i", 0)),
+    ],
+)
+def test_offsets_and_counts_that_do_not_agree_are_refused(position: int, value: bytes) -> None:
+    assert refused(changed(batch(), position, value)) == ProduceError.INVALID_RECORD
+
+
+def test_a_negative_count_is_no_batch() -> None:
+    negative = changed(batch(), 57, struct.pack(">i", -1))
+    assert refused(negative) == ProduceError.CORRUPT_MESSAGE
+
+
+def test_a_count_that_lies_is_found_among_compressed_records() -> None:
+    body = bytes(batch()[HEADER_SIZE_BYTES:])
+    for cut in (body[:-1], body + b"\0", body[:-1] + b"\1"):
+        data = batch()[:HEADER_SIZE_BYTES] + compress(Compression.LZ4, cut)
+        struct.pack_into(">i", data, 8, len(data) - 12)
+        assert refused(changed(data, 21, struct.pack(">h", 3))) == ProduceError.INVALID_RECORD
+
+
+def test_only_a_broker_writes_control_records() -> None:
+    assert refused(batch(attributes=CONTROL)) == ProduceError.INVALID_RECORD
+
+
+def test_a_producer_id_comes_with_epoch_and_sequence() -> None:
+    assert isinstance(validate(batch(producer=(7, 0, 0)), 9, RULES, NOW), Accepted)
+    for producer in ((7, -1, 0), (7, 0, -1)):
+        assert refused(batch(producer=producer)) == ProduceError.INVALID_RECORD
+
+
+def test_codecs_are_those_of_the_version() -> None:
+    assert refused(batch(codec=Compression.ZSTD), 6) == ProduceError.UNSUPPORTED_COMPRESSION_TYPE
+    assert isinstance(validate(batch(codec=Compression.ZSTD), 7, RULES, NOW), Accepted)
+    unknown = changed(batch(), 21, struct.pack(">h", 6))
+    assert refused(unknown) == ProduceError.UNSUPPORTED_COMPRESSION_TYPE
+    not_gzip = changed(batch(), 21, struct.pack(">h", 1))
+    assert refused(not_gzip) == ProduceError.CORRUPT_MESSAGE
+
+
+def test_max_message_bytes_is_of_the_batch_as_it_came() -> None:
+    data = batch()
+    exactly = RULES._replace(max_message_bytes=len(data))
+    assert isinstance(validate(data, 9, exactly, NOW), Accepted)
+    outcome = validate(data, 9, exactly._replace(max_message_bytes=len(data) - 1), NOW)
+    assert isinstance(outcome, Refusal)
+    assert outcome.error == ProduceError.MESSAGE_TOO_LARGE
+
+
+def test_timestamps_outside_the_rules_are_named() -> None:
+    rules = RULES._replace(timestamp_before_max_ms=1_000, timestamp_after_max_ms=10)
+    data = batch(NOW, NOW - 1_001, NOW + 10, NOW + 11, -1)
+    outcome = validate(data, 9, rules, NOW)
+    assert isinstance(outcome, Refusal)
+    assert outcome.error == ProduceError.INVALID_TIMESTAMP
+    assert [error.batch_index for error in outcome.record_errors] == [1, 3]
+    assert isinstance(validate(data, 9, rules._replace(log_append_time=True), NOW), Accepted)
+
+
+def test_records_without_a_time_are_taken() -> None:
+    outcome = validate(batch(-1, -1), 9, RULES, NOW)
+    assert isinstance(outcome, Accepted)
+    assert outcome.max_timestamp == -1
+    assert refused(batch(-2)) == ProduceError.INVALID_TIMESTAMP
+
+
+def read(data: bytearray) -> tuple[list[Record], str | None]:
+    """The records, or why there are none."""
+    try:
+        return list(iter_records(read_batch(data))), None
+    except RecordError as error:
+        return [], str(error)
+
+
+@given(st.lists(st.tuples(st.integers(0), st.integers(0, 255)), min_size=1, max_size=4))
+def test_what_is_taken_can_be_read_record_by_record(spoil: list[tuple[int, int]]) -> None:
+    """Nonsense under a right checksum: nobody else will look before it is stored."""
+    data = batch()
+    for position, value in spoil:
+        data[HEADER_SIZE_BYTES + position % (len(data) - HEADER_SIZE_BYTES)] = value
+    outcome = validate(sealed(data), 9, RULES._replace(log_append_time=True), NOW)
+    records, fault = read(data)
+    if fault is not None:
+        # A header's name that is no UTF-8 moves no offset; Kafka's brokers take it, too.
+        assert isinstance(outcome, Refusal) or "utf-8" in fault
+    elif isinstance(outcome, Accepted):
+        assert [record.offset for record in records] == list(range(3))
+        assert outcome.max_timestamp == max(record.timestamp for record in records)
+    elif outcome.error is ProduceError.INVALID_RECORD:
+        assert [record.offset for record in records] != [0, 1, 2]

@@ -167,7 +167,39 @@ def test_after_one_refusal_everything_unanswered_is_sent_again_oldest_first(
         assert unanswered[0] == 2, recorder.committed
         assert list(last) == sorted(last), "a new commit overtook one that was sent again"
 
-    served(story, settings=ClientSettings(retry_ms=1, retry_max_ms=5, max_in_flight=32))
+    served(story)
+
+
+def test_nothing_new_is_sent_between_a_refusal_and_the_last_answer() -> None:
+    """1 is refused while 2 waits; 3 is submitted then, and may not reach the coordinator yet."""
+
+    async def story(recorder: Recorder, started: list[Node], client: CoordinatorClient) -> None:
+        released = asyncio.Event()
+
+        async def wait() -> Response:
+            await released.wait()
+            return CommitBatchesResponse()
+
+        def then(_: str, request: Any) -> Awaitable[Response] | None:
+            if len(recorder.committed) == 1:
+                return fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return wait() if len(recorder.committed) == 2 else None
+
+        recorder.then = then
+        answers = [client.submit(commit(1)), client.submit(commit(2))]
+        while len(recorder.committed) < 2:
+            await asyncio.sleep(0)
+        async with await open_rpc(*started[0].address):
+            pass  # several round trips later the refusal has certainly arrived
+        answers.append(client.submit(commit(3)))
+        async with await open_rpc(*started[0].address):
+            pass
+        assert recorder.committed == [1, 2]
+        released.set()
+        await asyncio.gather(*answers)
+        assert recorder.committed == [1, 2, 1, 3]
+
+    served(story)
 
 
 def test_a_lost_connection_sends_the_same_commits_to_the_next_leader() -> None:

@@ -180,7 +180,7 @@ def test_nothing_new_is_sent_between_a_refusal_and_the_last_answer() -> None:
             await released.wait()
             return CommitBatchesResponse()
 
-        def then(_: str, request: Any) -> Awaitable[Response] | None:
+        def then(*_: object) -> Awaitable[Response] | None:
             if len(recorder.committed) == 1:
                 return fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return wait() if len(recorder.committed) == 2 else None

@@ -25,12 +25,12 @@ from raft.segments.segment import LOG_SUFFIX
 from records.batch import Batch
 from records.errors import RecordError
 from records.types import Offset, OffsetAndEpoch
+from snapshot.encoder import MAX_BATCH_BYTES
 from snapshot.errors import DamagedFileError
 from snapshot.framing import Checkpoint, Framing
 from snapshot.names import DELETED_SUFFIX, parse_checkpoint_name, parse_part_name
 from snapshot.reader import CheckpointReader, strangeness
 from snapshot.stream import iter_file_batches
-from snapshot.writer import MAX_BATCH_BYTES
 
 _MAX_TYPES: Final = 200  # told apart in one checkpoint; we know some fifty
 

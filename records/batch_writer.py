@@ -82,6 +82,32 @@ def build_value_batch(
     )
 
 
+def seal_value_records(
+    records: Buffer,
+    *,
+    base_offset: int,
+    leader_epoch: int,
+    timestamp: int,
+    record_count: int,
+    max_size_bytes: int = MAX_BATCH_SIZE_BYTES,
+) -> bytearray:
+    """A batch of records that are encoded already, as `build_value_batch` would encode them.
+
+    Raises:  BatchTooLargeError.
+    """
+    return _finish(
+        [records],
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        attributes=0,
+        base_timestamp=timestamp,
+        max_timestamp=timestamp,
+        record_count=record_count,
+        compression=Compression.NONE,
+        max_size_bytes=max_size_bytes,
+    )
+
+
 def build_batch(
     records: Iterable[
         tuple[Buffer | None, Buffer | None, int, Sequence[tuple[str, Buffer | None]]]

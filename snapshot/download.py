@@ -27,13 +27,13 @@ from typing import Final, NoReturn
 from raft.interfaces import Piece, RejectedSnapshotError
 from raft.segments.files import File, FileSystem, Mode
 from records.types import OffsetAndEpoch
+from snapshot.encoder import MAX_BATCH_BYTES
 from snapshot.errors import DamagedFileError
 from snapshot.framing import Checkpoint, Framing
 from snapshot.names import DOWNLOAD_NUMBER, part_name
 from snapshot.partfile import PartFile
 from snapshot.reader import verify_checkpoint
 from snapshot.stream import iter_file_batches
-from snapshot.writer import MAX_BATCH_BYTES
 
 FLUSH_EVERY_BYTES: Final = 8 * 1024 * 1024
 """So that no flush has much to write: a long one would hold up the flushes of the log beside it."""

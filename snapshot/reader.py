@@ -24,11 +24,11 @@ from records.errors import RecordError
 from records.frame import decode_record
 from records.schema import MetadataRecord
 from records.types import Epoch, Offset
+from snapshot.encoder import MAX_BATCH_BYTES
 from snapshot.errors import DamagedFileError
 from snapshot.framing import MAX_DECOMPRESSED_BYTES, Checkpoint, Framing
 from snapshot.names import BOOTSTRAP_NAME, parse_checkpoint_name, parse_part_name
 from snapshot.stream import iter_file_batches
-from snapshot.writer import MAX_BATCH_BYTES
 
 
 class CheckpointReader:

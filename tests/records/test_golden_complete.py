@@ -8,6 +8,7 @@ from tests.records import (
     test_golden_chunks,
     test_golden_control,
     test_golden_diskless,
+    test_golden_key_value,
     test_golden_security,
     test_golden_topics,
 )
@@ -17,6 +18,7 @@ FAMILIES = (
     test_golden_chunks,
     test_golden_control,
     test_golden_diskless,
+    test_golden_key_value,
     test_golden_security,
     test_golden_topics,
 )

@@ -54,7 +54,7 @@ def written(count: int = 2, *, target_batch_bytes: int = 64, **settings) -> byte
     """The bytes of a checkpoint of `count` records, in several batches."""
     disk = new_disk()
     with CheckpointWriter.create(disk, DIRECTORY, ID, last_timestamp=TIME, **settings) as writer:
-        writer._target_batch_bytes = target_batch_bytes
+        writer.target_batch_bytes = target_batch_bytes
         for record in features(count):
             writer.append(record)
         path = writer.freeze()

@@ -365,7 +365,7 @@ def test_what_generation_left_is_no_part_of_a_download():
     """It is removed at the start: nobody knows whose bytes they would be joined to."""
     disk = new_disk()
     writer = CheckpointWriter.create(disk, DIRECTORY, ID, last_timestamp=TIME)
-    writer._target_batch_bytes = 64
+    writer.target_batch_bytes = 64
     for record in features(5):
         writer.append(record)
     shelf = shelf_on(disk)

@@ -29,7 +29,7 @@ STEPS = 11  # create; header, five batches, footer; flush, rename, directory syn
 
 def write(disk: SimulatedDisk) -> None:
     with CheckpointWriter.create(disk, DIRECTORY, ID, last_timestamp=TIME) as writer:
-        writer._target_batch_bytes = 64
+        writer.target_batch_bytes = 64
         for record in features(5):
             writer.append(record)
         writer.freeze()

@@ -14,7 +14,7 @@ from records.errors import BatchTooLargeError
 from records.frame import encode_record
 from records.types import OffsetAndEpoch
 from snapshot import CheckpointReader, CheckpointWriter, Origin, verify_checkpoint
-from snapshot.writer import MAX_BATCH_BYTES, TARGET_BATCH_BYTES
+from snapshot.encoder import MAX_BATCH_BYTES, TARGET_BATCH_BYTES
 from tests.interop.recording import DIRECTORY as RECORDED
 from tests.interop.recording import Recording
 from tests.snapshot.checkpoints import (
@@ -87,9 +87,8 @@ def test_no_batch_exceeds_the_target_unless_one_record_does():
 def test_a_record_that_no_reader_would_accept_is_refused():
     disk = new_disk()
     with CheckpointWriter.create(disk, DIRECTORY, ID, last_timestamp=TIME) as writer:
-        writer.append_value(bytes(MAX_BATCH_BYTES))
         with pytest.raises(BatchTooLargeError):
-            writer.freeze()
+            writer.append_value(bytes(MAX_BATCH_BYTES))
     assert disk.listdir(DIRECTORY) == []
 
 

@@ -1,0 +1,14 @@
+"""The record of the small key-value state machine: what is in its checkpoints.
+
+Source: ours (DESIGN §6, §7): a state for benches, tests and whoever tries the quorum out.
+"""
+
+from records.schema import MetadataRecord
+from records.wire import Bytes
+
+
+class KeyValueState(MetadataRecord, key=1190, versions="0"):
+    """A key and its value. In checkpoints only: the log has ordinary records with a key."""
+
+    key: Bytes
+    value: Bytes

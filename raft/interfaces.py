@@ -216,6 +216,9 @@ class Snapshots(Protocol):
     def ids(self) -> Sequence[OffsetAndEpoch]:
         """All there are, oldest first."""
 
+    def size_bytes(self, snapshot_id: OffsetAndEpoch) -> int | None:
+        """Of its file; None if there is no such checkpoint. Keeps nothing. Raises OSError."""
+
     def read(self, snapshot_id: OffsetAndEpoch, position: int, max_bytes: int) -> Piece | None:
         """Bytes to answer a FetchSnapshot with; None if there is no such checkpoint.
 
@@ -241,7 +244,8 @@ class Frozen(Protocol):
         """Its records, framed (`records.frame.encode_record`), in the order they are to be loaded.
 
         The same state gives the same bytes, on whichever replica. Iterated in short slices, between
-        which the state machine goes on applying.
+        which the state machine goes on applying. Nothing (`b""`) says that there is nothing just
+        now: come back in some milliseconds.
         """
 
     def close(self) -> None:
@@ -280,6 +284,10 @@ class StateMachine(Protocol):
 
     def apply(self, batches: Iterable[Batch]) -> None:
         """Committed batches, in order, right after `applied`; control batches too."""
+
+    def reset(self) -> None:
+        """Forget everything: an empty state, `applied` at 0. Asked for where a state that outlived
+        its process turns out to be of another history than the log."""
 
     def load(self, snapshot_id: OffsetAndEpoch, batches: Iterable[Batch]) -> Iterator[None]:
         """Replace the state by a verified checkpoint's data batches, in slices of a few ms.

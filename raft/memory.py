@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Awaitable
 from typing import Final, NamedTuple
 
-from raft.interfaces import Draft, NotLeaderError, Ticket, Watcher
+from raft.interfaces import Draft, NotLeaderError, Snapshots, Ticket, Watcher
 from records.batch_writer import build_control_batch, stamp
 from records.compression import Buffer
 from records.control import LeaderChangeMessage, Voter
@@ -41,7 +41,17 @@ class MemoryLog:
     2
     """
 
-    def __init__(self, name: str = "memory-0", *, auto_commit: bool = True) -> None:
+    def __init__(
+        self,
+        name: str = "memory-0",
+        *,
+        auto_commit: bool = True,
+        snapshots: Snapshots | None = None,
+    ) -> None:
+        """An empty log.
+
+        Args:  snapshots: where its checkpoints are, for whoever takes or installs any.
+        """
         self.name = name
         self.auto_commit = auto_commit
         self.leading_epoch: Epoch | None = None
@@ -51,6 +61,7 @@ class MemoryLog:
         self._epoch = Epoch(0)
         self._opening: Epoch | None = None  # elected; its first record is not committed yet
         self._snapshot_id: OffsetAndEpoch | None = None
+        self._snapshots = snapshots
         self._stored: list[_Stored] = []
         self._watchers: list[Watcher] = []
 
@@ -59,6 +70,20 @@ class MemoryLog:
     @property
     def leader_id(self) -> NodeId | None:
         return NODE_ID if self.leading_epoch is not None else None
+
+    @property
+    def snapshots(self) -> Snapshots:
+        assert self._snapshots is not None, f"{self.name} was given no place for checkpoints"
+        return self._snapshots
+
+    def snapshot_taken(self, snapshot_id: OffsetAndEpoch) -> None:
+        assert snapshot_id.offset <= (self.high_watermark or 0), f"not committed: {snapshot_id}"
+        epoch = self._stored_epoch(snapshot_id.offset)
+        assert epoch in (None, snapshot_id.epoch), f"epoch {epoch} ends there: {snapshot_id}"
+        ends = {self.start_offset, *(stored.end_offset for stored in self._stored)}
+        assert snapshot_id.offset in ends, f"inside a batch: {snapshot_id}"
+        if self._snapshot_id is None or self._snapshot_id < snapshot_id:
+            self._snapshot_id = snapshot_id
 
     def watch(self, watcher: Watcher) -> None:
         self._watchers.append(watcher)
@@ -167,6 +192,11 @@ class MemoryLog:
             for watcher in self._watchers:
                 watcher.step_down(epoch)
 
+    def restart(self) -> None:
+        """The process ended: nobody watches any more, and nobody leads."""
+        self._watchers.clear()
+        self.depose(lose_uncommitted=False)
+
     def install_snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
         """As on a follower that lags too far behind: the log begins anew at the snapshot's end."""
         assert self.leading_epoch is None, "a leader installs no snapshot"
@@ -184,7 +214,8 @@ class MemoryLog:
         assert snapshot_id.offset <= (self.high_watermark or 0), f"not committed: {snapshot_id}"
         self._stored = [batch for batch in self._stored if batch.end_offset > snapshot_id.offset]
         self.start_offset = snapshot_id.offset
-        self._snapshot_id = snapshot_id
+        if self._snapshot_id is None or self._snapshot_id < snapshot_id:
+            self._snapshot_id = snapshot_id
 
     def _append(self, data: bytes, count: int, epoch: Epoch) -> None:
         base_offset, self.end_offset = self.end_offset, Offset(self.end_offset + count)

@@ -4,7 +4,8 @@ A leader's log may start at any of its checkpoints. The further it is cut, the l
 more replicas have to fetch a whole checkpoint for the sake of a few records. So it waits for
 whoever *holds on* to it:
 
-- a **replica** that lives (it fetched within `live_ms`) holds what it has not fetched yet;
+- a **replica** that lives (it fetched within `live_ms`, be it a checkpoint) holds what it has not
+  fetched yet;
 - a **reader** of its own (the archive) holds what it has not read yet, up to a bound of its own in
   bytes, and whether it lives or not.
 
@@ -45,7 +46,7 @@ class Holder(NamedTuple):
 
     name: str
     kind: Kind
-    offset: Offset | None  # holds everything below; None: not known, no Fetch in this epoch
+    offset: Offset | None  # holds everything below; None: nothing that is known
     last_seen_ms: int | None
     max_lag_bytes: int | None = None  # a reader's; None: no bound
 
@@ -152,19 +153,13 @@ def _replicated(
 ) -> int | None:
     """What all live replicas have (exclusive); None while a new leader cannot know."""
     replicas = [holder for holder in holders if holder.kind is not Kind.READER]
-    unheard = [
-        one
-        for one in replicas
-        if one.kind is Kind.VOTER and (one.offset is None or one.last_seen_ms is None)
-    ]
+    unheard = [one for one in replicas if one.kind is Kind.VOTER and one.last_seen_ms is None]
     if unheard and now_ms - leading_since_ms < settings.live_ms:
         return None
     live = [
-        one.offset
+        one.offset or 0  # it lives and holds nothing: it is fetching a checkpoint
         for one in replicas
-        if one.offset is not None
-        and one.last_seen_ms is not None
-        and now_ms - one.last_seen_ms <= settings.live_ms
+        if one.last_seen_ms is not None and now_ms - one.last_seen_ms <= settings.live_ms
     ]
     return min(live, default=(1 << 63) - 1)
 

@@ -84,6 +84,10 @@ REPLICAS = [
     ([voter(40), voter(9, LIVE_MS)], 0),
     ([voter(40), voter(9, LIVE_MS + 1)], 30),
     ([voter(40), observer(15, LIVE_MS + 1)], 30),
+    # who fetches a checkpoint lives, and has nothing yet
+    ([voter(40), voter(None)], 0),
+    ([voter(40), observer(None)], 0),
+    ([voter(40), observer(None, LIVE_MS + 1)], 30),
     # a voter that was never heard of, long after the election, is not alive
     ([voter(40), UNHEARD], 30),
     # alone
@@ -105,7 +109,7 @@ NEW_LEADERS = [
     ([UNHEARD, observer(40)], 0, 0),
     ([voter(40), voter(40)], 0, 30),
     ([voter(40), voter(20)], 0, 20),
-    ([voter(40), observer(None, 0)], 0, 30),  # an observer is waited for once it has fetched
+    ([voter(40), observer(None)], 0, 0),
 ]
 
 

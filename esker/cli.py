@@ -20,6 +20,7 @@ import typer
 from typer.core import TyperGroup
 
 COMMANDS: Final = {
+    "diskless": "esker.commands.diskless",
     "dump-log": "esker.commands.dump_log",
     "quorum": "esker.commands.quorum",
     "snapshot": "esker.commands.snapshot",

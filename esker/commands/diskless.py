@@ -1,0 +1,249 @@
+"""`esker diskless`: what a batch coordinator knows of topics and objects.
+
+The figures are those of KIP-1163's `kafka-diskless-metadata.sh`. Whichever controller is named, the
+coordinator's leader is asked.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, TypeVar
+
+import typer
+
+from coordinator.client import ClientSettings, CoordinatorClient, CoordinatorError
+from esker.config import parse_endpoint
+from raft.net.runner import run
+from records.rpc.objects import (
+    DescribeDisklessObjectRequest,
+    DescribeDisklessObjectResponse,
+    DescribeDisklessTopicsRequest,
+    DescribeDisklessTopicsResponse,
+)
+from records.uuids import encode_uuid
+
+R = TypeVar("R")
+
+app = typer.Typer(no_args_is_help=True, help="Diskless topics and the objects they lie in.")
+
+DESCRIBE_EXAMPLE = (
+    "Example: esker diskless describe orders --bootstrap-controller 127.0.0.1:9093 --json"
+)
+OBJECT_EXAMPLE = (
+    "Example: esker diskless object esker/f6/xBIbbGYlSzqHPEyzl9QSWw/0/4711"
+    " --bootstrap-controller 127.0.0.1:9093"
+)
+
+UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+COORDINATOR_IN_KEY: Final = re.compile(r"/(0|[1-9][0-9]{0,8})/[0-9]+$")
+
+Bootstrap = Annotated[
+    str, typer.Option(metavar="HOST:PORT[,...]", help="Controllers to ask; any of them will do.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")]
+TimeoutMs = Annotated[int, typer.Option(min=1, help="Milliseconds to wait for an answer.")]
+
+
+@app.callback()
+def diskless() -> None:
+    """Diskless topics and the objects they lie in."""
+
+
+@app.command(epilog=DESCRIBE_EXAMPLE)
+def describe(
+    bootstrap_controller: Bootstrap,
+    topics: Annotated[
+        list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Default: all of them.")
+    ] = None,
+    coordinator: Annotated[
+        int, typer.Option(min=0, help="Which partition of __diskless-metadata.")
+    ] = 0,
+    as_json: AsJson = False,
+    timeout_ms: TimeoutMs = 5000,
+) -> None:
+    """Print offsets and bytes of diskless topics.
+
+    StoredBytes are of the topic's own live batches. ObjectBytes are the whole sizes of the objects
+    they lie in, PastObjectBytes of objects that have none of it left and are not deleted yet.
+    DeadBytes are those of ObjectBytes that no topic uses. An object counts for each of its topics.
+    """
+    request = DescribeDisklessTopicsRequest(
+        coordinator_partition=coordinator, topic_names=tuple(topics) if topics else None
+    )
+    found = _ask(
+        bootstrap_controller,
+        coordinator,
+        timeout_ms,
+        lambda client: client.describe_topics(request),
+    )
+    _stop_on(found.error_code, found.error_message)
+    if as_json:
+        typer.echo(json.dumps(_topics_json(found)))
+    else:
+        for topic in found.topics:
+            if not topic.error_code:
+                typer.echo(_topic_text(topic))
+    unknown = [topic.topic_name for topic in found.topics if topic.error_code]
+    if unknown:
+        _stop_on(UNKNOWN_TOPIC_OR_PARTITION, f"no such diskless topic: {', '.join(unknown)}")
+
+
+@app.command(name="object", epilog=OBJECT_EXAMPLE)
+def object_(
+    key: Annotated[str, typer.Argument(metavar="KEY", help="The object's key in its bucket.")],
+    bootstrap_controller: Bootstrap,
+    as_json: AsJson = False,
+    timeout_ms: TimeoutMs = 5000,
+) -> None:
+    """Print an object's size, how much of it is used, and by whose batches."""
+    named = COORDINATOR_IN_KEY.search(key)
+    if named is None:
+        raise typer.BadParameter(
+            f"{key!r} does not end in /COORDINATOR/OBJECT-ID", param_hint="KEY"
+        )
+    coordinator = int(named[1])
+    request = DescribeDisklessObjectRequest(coordinator_partition=coordinator, object_key=key)
+    found = _ask(
+        bootstrap_controller,
+        coordinator,
+        timeout_ms,
+        lambda client: client.describe_object(request),
+    )
+    _stop_on(found.error_code, found.error_message)
+    typer.echo(json.dumps(_object_json(key, found)) if as_json else _object_text(key, found))
+
+
+def _ask(
+    bootstrap: str,
+    coordinator: int,
+    timeout_ms: int,
+    question: Callable[[CoordinatorClient], Awaitable[R]],
+) -> R:
+    """What the coordinator answers; ends the command if nobody does."""
+    try:
+        endpoints = [parse_endpoint(part.strip()) for part in bootstrap.split(",")]
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--bootstrap-controller") from None
+    settings = ClientSettings(timeout_ms=timeout_ms, attempt_timeout_ms=timeout_ms)
+
+    async def asked() -> R:
+        addresses = [(endpoint.host, endpoint.port) for endpoint in endpoints]
+        client = CoordinatorClient(addresses, partition=coordinator, settings=settings)
+        try:
+            return await question(client)
+        finally:
+            await client.close()
+
+    try:
+        return run(asked())
+    except CoordinatorError as error:
+        typer.echo(f"esker: {error.message}: are a majority of the voters running?", err=True)
+        raise typer.Exit(1) from None
+
+
+def _stop_on(error_code: int, message: str | None) -> None:
+    if error_code:
+        typer.echo(f"esker: {message or f'the coordinator answers error {error_code}'}", err=True)
+        raise typer.Exit(1)
+
+
+# --- what is printed ----------------------------------------------------------------------------
+
+
+def _columns(values: dict[str, Any]) -> str:
+    return "  ".join(f"{name}: {value}" for name, value in values.items())
+
+
+def _camel(values: dict[str, Any]) -> dict[str, Any]:
+    return {name[0].lower() + name[1:]: value for name, value in values.items()}
+
+
+def _topic(topic: DescribeDisklessTopicsResponse.Topic) -> dict[str, Any]:
+    return {
+        "Topic": topic.topic_name,
+        "TopicId": encode_uuid(topic.topic_id),
+        "PartitionCount": len(topic.partitions),
+        "StoredBytes": sum(partition.stored_bytes for partition in topic.partitions),
+        "ObjectBytes": topic.object_bytes,
+        "PastObjectBytes": topic.past_object_bytes,
+        "DeadBytes": topic.dead_bytes,
+    }
+
+
+def _partition(
+    partition: DescribeDisklessTopicsResponse.Topic.Partition,
+) -> dict[str, Any]:
+    return {
+        "Partition": partition.partition_index,
+        "LogStartOffset": partition.log_start_offset,
+        "HighWatermark": partition.high_watermark,
+        "Runs": partition.run_count,
+        "StoredBytes": partition.stored_bytes,
+    }
+
+
+def _topic_text(topic: DescribeDisklessTopicsResponse.Topic) -> str:
+    lines = [_columns(_topic(topic))]
+    lines += [f"  {_columns(_partition(partition))}" for partition in topic.partitions]
+    return "\n".join(lines)
+
+
+def _topics_json(found: DescribeDisklessTopicsResponse) -> dict[str, Any]:
+    return {
+        "appliedOffset": found.applied_offset,
+        "topics": [
+            _camel(_topic(topic))
+            | {"partitions": [_camel(_partition(partition)) for partition in topic.partitions]}
+            for topic in found.topics
+            if not topic.error_code
+        ],
+    }
+
+
+def _object(key: str, found: DescribeDisklessObjectResponse) -> dict[str, Any]:
+    return {
+        "Key": key,
+        "ObjectId": found.object_id,
+        "Format": found.object_format,
+        "SizeBytes": found.size_bytes,
+        "UsedBytes": found.used_bytes,
+        "BrokerId": found.broker_id,
+    }
+
+
+def _owner(owner: DescribeDisklessObjectResponse.Owner) -> dict[str, Any]:
+    return {
+        "Topic": owner.topic_name,
+        "Partition": owner.partition_index,
+        "Runs": owner.run_count,
+        "UsedBytes": owner.used_bytes,
+    }
+
+
+def _object_text(key: str, found: DescribeDisklessObjectResponse) -> str:
+    rows = _object(key, found)
+    rows["CommittedAt"] = _time(found.committed_at_ms)
+    if found.marked_at_ms >= 0:
+        rows["MarkedForDeletionAt"] = _time(found.marked_at_ms)
+    lines = [f"{name + ':':<24}{value}" for name, value in rows.items()]
+    lines += [f"  {_columns(_owner(owner))}" for owner in found.owners]
+    return "\n".join(lines)
+
+
+def _object_json(key: str, found: DescribeDisklessObjectResponse) -> dict[str, Any]:
+    return _camel(_object(key, found)) | {
+        "committedAtMs": found.committed_at_ms,
+        "markedAtMs": found.marked_at_ms,
+        "owners": [
+            _camel(_owner(owner)) | {"topicId": encode_uuid(owner.topic_id)}
+            for owner in found.owners
+        ],
+    }
+
+
+def _time(timestamp_ms: int) -> str:
+    moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    return moment.isoformat(sep=" ", timespec="milliseconds")

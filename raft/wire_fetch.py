@@ -1,4 +1,4 @@
-"""Fetch and FetchSnapshot on the wire: the messages that carry the log.
+"""Fetch on the wire: the message that carries the log.
 
 A Fetch names its group by topic (up to version 12) or topic id (from 13), its sender by a field
 (up to 14) or a tagged structure (from 15). Record bytes are never copied here: those received stay
@@ -31,7 +31,6 @@ from raft.wire_words import (
     UnexpectedAnswerError,
     WireError,
     checked_epoch,
-    checked_node,
     checked_offset,
     known_error,
     only,
@@ -276,64 +275,4 @@ def refuse_fetch(ref: GroupRef, form: FetchForm, error: int | None = None) -> rp
     )
     return rpc.FetchResponse(
         responses=(Topic(topic=form.topic, topic_id=form.topic_id, partitions=(partition,)),)
-    )
-
-
-# --- snapshots -----------------------------------------------------------------------------------
-
-SnapshotTopic = rpc.FetchSnapshotResponse.TopicSnapshot
-
-
-def read_fetch_snapshot(
-    message: rpc.FetchSnapshotRequest,
-) -> tuple[GroupRef, core.FetchSnapshotRequest]:
-    """Whose snapshot is asked for, and from where on. Raises BadRequestError."""
-    topic = only(message.topics, "topics")
-    partition = only(topic.partitions, "partitions")
-    snapshot = partition.snapshot_id
-    return GroupRef(topic.name, partition.partition), core.FetchSnapshotRequest(
-        cluster_id=message.cluster_id,
-        replica=ReplicaKey(checked_node(message.replica_id), partition.replica_directory_id),
-        epoch=checked_epoch(partition.current_leader_epoch),
-        snapshot_id=OffsetAndEpoch(
-            checked_offset(snapshot.end_offset), checked_epoch(snapshot.epoch)
-        ),
-        position=max(-1, partition.position),
-        max_bytes=max(0, message.max_bytes),
-    )
-
-
-def refuse_fetch_snapshot(
-    message: rpc.FetchSnapshotRequest,
-    ref: GroupRef,
-    error: int,
-    *,
-    leader_id: NodeId | None = None,
-    epoch: int = -1,
-    to: Answering | None = None,
-) -> rpc.FetchSnapshotResponse:
-    """An answer without bytes; the cluster's mismatch is an error of the whole answer."""
-    if error == ErrorCode.INCONSISTENT_CLUSTER_ID:
-        return rpc.FetchSnapshotResponse(error_code=error, topics=())
-    asked = message.topics[0].partitions[0].snapshot_id
-    data = SnapshotTopic.PartitionSnapshot
-    partition = data(
-        index=ref.partition,
-        error_code=error,
-        snapshot_id=data.SnapshotId(end_offset=asked.end_offset, epoch=asked.epoch),
-        current_leader=data.LeaderIdAndEpoch(leader_id=wire_node(leader_id), leader_epoch=epoch),
-        size=0,
-        position=0,
-        unaligned_records=b"",
-    )
-    endpoint = to.leader_endpoint if to else None
-    node = rpc.FetchSnapshotResponse.NodeEndpoint
-    nodes = (
-        (node(node_id=leader_id, host=endpoint.host, port=endpoint.port),)
-        if endpoint is not None and leader_id is not None
-        else ()
-    )
-    return rpc.FetchSnapshotResponse(
-        topics=(SnapshotTopic(name=str(ref.topic), partitions=(partition,)),),
-        node_endpoints=nodes,
     )

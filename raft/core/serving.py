@@ -15,6 +15,8 @@ Source: KIP-595, Fetch, DescribeQuorum; KIP-836; Raft dissertation, section 6.4 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from raft.core.base import NEVER, Timer
 from raft.core.committing import Committing
 from raft.core.effects import ReadReady, ReadRefused, RespondFetch, ServeSnapshot
@@ -33,6 +35,14 @@ from raft.core.progress import LeaderBook, ParkedFetch, ReplicaProgress, Waiting
 from raft.core.refusals import refusal
 from raft.core.voters import ReplicaKey
 from records.types import Epoch, Offset, OffsetAndEpoch
+
+
+class Followers(NamedTuple):
+    """The other replicas as their leader sees them; times on the leader's `now_ms` clock."""
+
+    since_ms: int  # we lead this epoch since then, and know nothing from before
+    voters: tuple[ReplicaState, ...]
+    observers: tuple[ReplicaState, ...]
 
 
 class Serving(Committing):
@@ -281,6 +291,18 @@ class Serving(Committing):
             return book.read_round
         rounds = sorted((voter.confirmed_round for voter in book.voters.values()), reverse=True)
         return rounds[needed - 1]
+
+    @property
+    def followers(self) -> Followers | None:
+        """Who fetches from us, and how far they are; None while we do not lead."""
+        book = self._leading
+        if book is None or not book.opened:
+            return None
+        return Followers(
+            book.since_ms,
+            tuple(replica.state() for replica in book.voters.values()),
+            tuple(replica.state() for replica in book.observers.values()),
+        )
 
     # -- snapshots and descriptions ------------------------------------------------------------
 

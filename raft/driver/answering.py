@@ -17,16 +17,16 @@ from itertools import count
 from typing import Final
 
 from raft.core.effects import Respond, RespondFetch, ServeSnapshot
-from raft.core.errors import ErrorCode
 from raft.core.messages import FetchResponse, FetchSnapshotResponse
 from raft.core.quorum import Quorum
 from raft.core.voters import Endpoint
 from raft.driver.answers import Asked
 from raft.driver.storage import Storage
-from raft.wire import Answering, Group, GroupRef, write_response
-from raft.wire_fetch import FetchForm, refuse_fetch_snapshot, write_fetch_response
-from records.rpc import fetch as fetch_rpc
-from records.types import Epoch, NodeId, Offset
+from raft.interfaces import Snapshots
+from raft.wire import Answering, Group, write_response
+from raft.wire_fetch import FetchForm, write_fetch_response
+from raft.wire_snapshot import Leader
+from records.types import NodeId, Offset
 
 HOLD_S: Final = 0.001  # the longest that news of the high watermark waits for records to go with it
 
@@ -41,6 +41,7 @@ class Answers:
         group: Group,
         quorum: Quorum,
         storage: Storage,
+        snapshots: Snapshots,
         endpoints: Callable[[NodeId], Endpoint | None],
     ) -> None:
         """Nothing asked yet.
@@ -53,6 +54,7 @@ class Answers:
         self._group = group
         self._quorum = quorum
         self._storage = storage
+        self._snapshots = snapshots
         self._endpoints = endpoints
         self._loop = asyncio.get_running_loop()
         self._asked: dict[int, dict[int, Asked]] = {}  # by connection, then correlation
@@ -94,7 +96,7 @@ class Answers:
             form = asked.form or FetchForm(self._group.topic, self._group.topic_id)
             asked.answer(write_fetch_response(response, to, form))
         elif isinstance(response, FetchSnapshotResponse):
-            self._refuse_snapshot(asked, response.error, response.leader_id, response.epoch)
+            self._refuse_snapshot(asked, response)
         else:
             wall_ms = time.time_ns() // 1_000_000
             voters = [(v, self._quorum.voters.voter(v).endpoints) for v in self._quorum.voters]
@@ -143,20 +145,18 @@ class Answers:
             self._send_log(effect, asked, end_offset)
 
     def serve_snapshot(self, effect: ServeSnapshot) -> None:
-        """There are no snapshots to serve yet."""
+        """The quorum has nothing against it: let the bytes be read."""
         asked = self._take(effect.connection, effect.correlation)
-        if asked is not None:
-            error = ErrorCode.SNAPSHOT_NOT_FOUND
-            self._refuse_snapshot(asked, error, self._quorum.leader_id, self._quorum.epoch)
+        if asked is None:
+            return
+        slot = asked.slot
+        assert slot is not None, f"no FetchSnapshot: {asked}"
+        leader = Leader(self._node_id, self._quorum.epoch, self._endpoints(self._node_id))
+        slot.question.grant(slot.at, self._snapshots, effect, leader)
 
-    def _refuse_snapshot(
-        self, asked: Asked, error: ErrorCode, leader_id: NodeId | None, epoch: Epoch
-    ) -> None:
-        assert isinstance(asked.message, fetch_rpc.FetchSnapshotRequest), f"no snapshot: {asked}"
-        ref = GroupRef(self._group.topic, self._group.partition)
-        asked.answer(
-            refuse_fetch_snapshot(
-                asked.message, ref, error, leader_id=leader_id, epoch=epoch,
-                to=self._answering(leader_id),
-            )
-        )  # fmt: skip
+    def _refuse_snapshot(self, asked: Asked, response: FetchSnapshotResponse) -> None:
+        slot, leader_id = asked.slot, response.leader_id
+        assert slot is not None, f"no FetchSnapshot: {asked}"
+        endpoint = None if leader_id is None else self._endpoints(leader_id)
+        leader = Leader(leader_id, response.epoch, endpoint)
+        slot.question.refuse(slot.at, response.error, leader)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from raft.driver.serving import Slot
 from raft.net import Reply, RequestHeader
 from raft.net.handlers import payload
 from raft.wire_fetch import FetchForm
@@ -16,7 +17,7 @@ class Asked(NamedTuple):
     header: RequestHeader
     reply: Reply
     form: FetchForm | None = None  # of a Fetch: how it named its topic
-    message: object = None  # of a FetchSnapshot: the request as it came
+    slot: Slot | None = None  # of a FetchSnapshot: which partition of which question
 
     def answer(self, message: Response) -> None:
         """Send the answer, at the request's version."""

@@ -18,6 +18,12 @@ class Counters:
     election_latency_max_ms: float = 0.0
     peer_faults: int = 0
     busy_s: float = 0.0
+    snapshots_fetched: int = 0
+    snapshots_resumed: int = 0  # downloads that went on where an earlier one had ended
+    snapshots_rejected: int = 0  # what came was no checkpoint, or not the one asked for
+    snapshots_installed: int = 0
+    snapshot_fetched_bytes: int = 0
+    log_starts_moved: int = 0
 
     def elected(self, latency_ms: float) -> None:
         """A leader is known, so long after this node began to campaign."""

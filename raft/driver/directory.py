@@ -2,9 +2,9 @@
 
 A group begins with the committed PartitionRecord of an internal topic and ends with the topic's
 removal. Committed records are applied in order, and nothing inside an open transaction is shown to
-anybody before its end. The first leader of an empty log writes the bootstrap records as one atomic
-batch, in upstream's form; a leader of an idle log writes a NoOpRecord now and then, so that
-whoever follows it knows that it lives.
+anybody, or checkpointed, before its end. The first leader of an empty log writes the bootstrap
+records as one atomic batch, in upstream's form; a leader of an idle log writes a NoOpRecord now and
+then, so that whoever follows it knows that it lives.
 
 A controller, once there is one, reads the same log and takes this place.
 
@@ -16,42 +16,36 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
-from typing import Final
-from uuid import UUID
+from collections.abc import Callable, Iterable, Iterator
 
+from raft.driver.cluster_records import ClusterRecords
 from raft.driver.config import INTERNAL_TOPICS
-from raft.driver.group import GroupDriver
-from raft.interfaces import Draft, draft_values
+from raft.interfaces import Draft, Frozen, ReplicatedLog, draft_values
 from raft.wire import Group
 from records.batch import Batch, iter_records
+from records.compression import Buffer
 from records.errors import RecordError, UnknownRecordError, UnsupportedVersionError
 from records.frame import decode_record, encode_record
 from records.metadata import (
     AbortTransactionRecord,
     BeginTransactionRecord,
     EndTransactionRecord,
-    FeatureLevelRecord,
     NoOpRecord,
     PartitionRecord,
     RemoveTopicRecord,
-    TopicRecord,
 )
 from records.schema import MetadataRecord
 from records.types import Epoch, Offset, OffsetAndEpoch
 
 log = logging.getLogger("raft.driver")
 
-READ_BYTES: Final = 64 * 1024  # decoded between two looks at the clock
-SLICE_S: Final = 0.005
-
 
 class Directory:
-    """Applies the cluster log's committed records; watches its group."""
+    """The cluster log's state machine, and its leader. Implements `StateMachine` and `Watcher`."""
 
     def __init__(
         self,
-        group: GroupDriver,
+        log: ReplicatedLog,
         *,
         bootstrap: tuple[MetadataRecord, ...],
         bench_topic: str | None,
@@ -64,69 +58,55 @@ class Directory:
 
         Args:    bench_topic: the one topic that is a group only if the node was told to serve it.
         """
-        self.applied_offset = Offset(group.storage.log.log_start_offset)  # exclusive
-        self.features: dict[str, int] = {}
-        self._group = group
+        self.applied = OffsetAndEpoch(Offset(0), Epoch(0))
+        self.last_timestamp = 0
+        self._log = log
         self._bootstrap = bootstrap
         self._served = INTERNAL_TOPICS if bench_topic is None else INTERNAL_TOPICS | {bench_topic}
         self._max_idle_interval_ms = max_idle_interval_ms
         self._on_start = on_start
         self._on_stop = on_stop
         self._on_applied = on_applied
-        self._topics: dict[UUID, str] = {}
-        self._started: dict[UUID, list[Group]] = {}
+        self._records = ClusterRecords()
+        self._unchanged = 0  # of `_records.changed`: what the newest checkpoint has
+        self._frozen_changed = 0  # the same, when a state was frozen last
+        self._started: list[Group] = []
         self._transaction: list[MetadataRecord] | None = None
         self._empty = True  # no record but control records was ever committed
-        self._target = self.applied_offset  # apply up to here (exclusive)
-        self._applying = False  # a slice is due
         self._leading: Epoch | None = None
+        self._leading_from = Offset(0)  # everything before our epoch is below
         self._active = False  # leading, and everything before our epoch is applied
         self._idle_timer: asyncio.TimerHandle | None = None
         self._idle_end_offset = Offset(-1)
 
-    # --- watching -----------------------------------------------------------------------------
+    @property
+    def applied_offset(self) -> Offset:
+        """Everything below is in the state."""
+        return self.applied.offset
+
+    @property
+    def features(self) -> dict[str, int]:
+        """Finalised features and their levels."""
+        return {name: one.feature_level for name, one in self._records.features.items()}
+
+    # --- a Watcher ----------------------------------------------------------------------------
 
     def committed(self, high_watermark: Offset) -> None:
-        """Apply what is committed now, in slices: a long log must not hold up other groups."""
-        self._target = high_watermark
-        if not self._applying:
-            self._apply_slice()
+        """Whoever feeds us is told the same."""
 
-    def _apply_slice(self) -> None:
-        """A few milliseconds' worth; the rest in the next turn of the loop."""
-        until = time.monotonic() + SLICE_S
-        while self.applied_offset < self._target:
-            found = self._group.storage.read(self.applied_offset, self._target, READ_BYTES)
-            if found is None:
-                break
-            for batch in found.batches:
-                self._apply_batch(batch)
-                self.applied_offset = batch.header.end_offset
-            if time.monotonic() >= until:
-                self._applying = True
-                asyncio.get_running_loop().call_soon(self._go_on)
-                return
-        self._applying = False
-        self._on_applied(self.applied_offset)
-        if self._leading is not None and not self._active:
-            self._activate(self._leading)
-
-    def _go_on(self) -> None:
-        if self._group.stopped:
-            return
-        try:
-            self._apply_slice()
-        except BaseException as error:
-            self._group.fail(error)
+    def snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
+        """Whoever feeds us loads it."""
 
     def lead(self, epoch: Epoch) -> None:
         """Begin to write, once everything before this epoch is applied."""
-        self._leading = epoch
-        if not self._applying:
-            self._activate(epoch)
+        self._leading, self._leading_from = epoch, self._log.high_watermark or Offset(0)
+        self._activate_if_due()
 
-    def _activate(self, epoch: Epoch) -> None:
+    def _activate_if_due(self) -> None:
         """Begin an empty log, and keep an idle one alive."""
+        epoch = self._leading
+        if epoch is None or self._active or self.applied.offset < self._leading_from:
+            return
         self._active = True
         if self._empty and self._bootstrap:
             self._write_bootstrap(epoch)
@@ -140,25 +120,83 @@ class Directory:
             self._idle_timer.cancel()
             self._idle_timer = None
 
-    def snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Nothing installs snapshots yet."""
-        raise AssertionError(f"{self._group.name}: snapshot {snapshot_id}")
+    # --- a StateMachine -----------------------------------------------------------------------
+
+    @property
+    def changed_records(self) -> int:
+        """Since the newest checkpoint."""
+        return self._records.changed - self._unchanged
+
+    @property
+    def total_records(self) -> int:
+        """Of a checkpoint taken now."""
+        return self._records.count
+
+    @property
+    def checkpointable(self) -> bool:
+        """Not inside a transaction, and not if it would lose what only a controller keeps."""
+        return self._transaction is None and self._records.complete
+
+    def apply(self, batches: Iterable[Batch]) -> None:
+        """Committed batches, in order."""
+        for batch in batches:
+            header = batch.header
+            if not header.is_control:
+                self._empty = False
+                for record in self._decoded(batch):
+                    self._apply(record)
+            self.last_timestamp = max(self.last_timestamp, header.max_timestamp)
+            self.applied = OffsetAndEpoch(header.end_offset, header.leader_epoch)
+        self._on_applied(self.applied.offset)
+        self._activate_if_due()
+
+    def reset(self) -> None:
+        """Forget everything; the groups that live end if the log does not name them again."""
+        self._records, self._unchanged, self._transaction = ClusterRecords(), 0, None
+        self.applied = OffsetAndEpoch(Offset(0), Epoch(0))
+        self.last_timestamp = 0
+
+    def load(self, snapshot_id: OffsetAndEpoch, batches: Iterable[Batch]) -> Iterator[None]:
+        """Replace everything; groups that are no longer there end, new ones begin."""
+        loaded = ClusterRecords()
+        for batch in batches:
+            for record in self._decoded(batch):
+                loaded.replay(record)
+            self.last_timestamp = max(self.last_timestamp, batch.header.max_timestamp)
+            yield
+        if not self._records.complete:
+            loaded.complete = False
+        self._records, self._unchanged = loaded, loaded.changed
+        self._transaction = None
+        self._empty = self._empty and not loaded.count
+        self.applied = snapshot_id
+        self._announce()
+        self._on_applied(self.applied.offset)
+        self._activate_if_due()
+
+    def freeze(self) -> Frozen:
+        """Its records as of now, encoded: they are few."""
+        self._frozen_changed = self._records.changed
+        return _FrozenRecords([encode_record(record) for record in self._records.records()])
+
+    def checkpointed(self, snapshot_id: OffsetAndEpoch, record_count: int) -> None:  # noqa: ARG002
+        """Count changed records from what was frozen last."""
+        self._unchanged = self._frozen_changed
 
     # --- applying -----------------------------------------------------------------------------
 
-    def _apply_batch(self, batch: Batch) -> None:
-        if batch.header.is_control:
-            return
-        self._empty = False
+    def _decoded(self, batch: Batch) -> Iterator[MetadataRecord]:
+        """Its records; one that cannot be read is one that is not kept."""
         for record in iter_records(batch):
             if record.value is None:
                 continue
             try:
-                self._apply(decode_record(record.value))
+                yield decode_record(record.value)
             except (UnknownRecordError, UnsupportedVersionError):
-                continue  # a controller's, from a later version; not about groups
+                self._records.complete = False  # a controller's, from a later version
             except RecordError as error:
-                log.error("group=%s offset=%d record=%s", self._group.name, record.offset, error)
+                self._records.complete = False
+                log.error("group=%s offset=%d record=%s", self._log.name, record.offset, error)
 
     def _apply(self, record: MetadataRecord) -> None:
         """Hold records back while a transaction is open."""
@@ -177,24 +215,32 @@ class Directory:
                 self._publish(record)
 
     def _publish(self, record: MetadataRecord) -> None:
+        self._records.replay(record)
         match record:
-            case FeatureLevelRecord(name=name, feature_level=level):
-                if level:
-                    self.features[name] = level
-                else:
-                    self.features.pop(name, None)
-            case TopicRecord(name=name, topic_id=topic_id) if name in self._served:
-                self._topics[topic_id] = name
-            case PartitionRecord(topic_id=topic_id) if topic_id in self._topics:
-                group = Group(self._topics[topic_id], record.partition_id, topic_id)
-                started = self._started.setdefault(topic_id, [])
-                if group not in started:
-                    started.append(group)
-                    self._on_start(group)
+            case PartitionRecord(topic_id=topic_id):
+                topic = self._records.topics.get(topic_id)
+                if topic is not None and topic.name in self._served:
+                    self._announce()
             case RemoveTopicRecord(topic_id=topic_id):
-                self._topics.pop(topic_id, None)
-                for group in self._started.pop(topic_id, ()):
-                    self._on_stop(group)
+                if any(group.topic_id == topic_id for group in self._started):
+                    self._announce()
+
+    def _announce(self) -> None:
+        """Begin and end groups until those that live are those that there are to be."""
+        records = self._records
+        wanted = [
+            Group(topic.name, index, topic_id)
+            for topic_id, topic in records.topics.items()
+            if topic.name in self._served
+            for index in records.partitions[topic_id]
+        ]
+        before, self._started = self._started, wanted
+        for group in before:
+            if group not in wanted:
+                self._on_stop(group)
+        for group in wanted:
+            if group not in before:
+                self._on_start(group)
 
     # --- writing ------------------------------------------------------------------------------
 
@@ -210,27 +256,42 @@ class Directory:
             EndTransactionRecord(),
         )
         draft = _draft(records)
-        end_offset = self._group.quorum.log.end_offset
-        self._group.propose(_Quiet("bootstrap"), epoch, draft, expected_end_offset=end_offset)
+        end_offset = self._log.end_offset
+        self._log.propose(_Quiet("bootstrap"), epoch, draft, expected_end_offset=end_offset)
         log.info(
-            "group=%s action=bootstrap epoch=%d records=%d", self._group.name, epoch, len(records)
+            "group=%s action=bootstrap epoch=%d records=%d", self._log.name, epoch, len(records)
         )
 
     def _arm_idle(self, epoch: Epoch) -> None:
-        self._idle_end_offset = self._group.quorum.log.end_offset
+        self._idle_end_offset = self._log.end_offset
         loop = asyncio.get_running_loop()
         delay_s = self._max_idle_interval_ms / 1_000
         self._idle_timer = loop.call_later(delay_s, self._on_idle_timer, epoch)
 
     def _on_idle_timer(self, epoch: Epoch) -> None:
-        if self._group.quorum.log.end_offset == self._idle_end_offset:
-            self._group.propose(_Quiet("no_op"), epoch, _draft((NoOpRecord(),)))
+        if self._log.end_offset == self._idle_end_offset:
+            self._log.propose(_Quiet("no_op"), epoch, _draft((NoOpRecord(),)))
         self._arm_idle(epoch)
 
 
 def _draft(records: tuple[MetadataRecord, ...]) -> Draft:
     values = [encode_record(record) for record in records]
     return draft_values(values, timestamp_ms=time.time_ns() // 1_000_000)
+
+
+class _FrozenRecords:
+    """The directory as it was once."""
+
+    def __init__(self, encoded: list[bytes]) -> None:
+        self._encoded = encoded
+
+    def values(self) -> Iterator[Buffer]:
+        """In the order in which they were sorted."""
+        return iter(self._encoded)
+
+    def close(self) -> None:
+        """Nothing is held that others wait for."""
+        self._encoded = []
 
 
 class _Quiet:

@@ -19,15 +19,17 @@ from raft.core.effects import (
     Append,
     AppendLeaderChange,
     ClearRecovering,
+    InstallSnapshot,
     PersistElectionState,
     Truncate,
 )
-from raft.core.events import AppendDurable, ElectionStateDurable, Event
+from raft.core.events import AppendDurable, ElectionStateDurable, Event, LogStartMoved
 from raft.driver.counters import Counters
 from raft.driver.disk import DiskThread
 from raft.driver.drafts import place
 from raft.driver.storage import Storage
 from raft.interfaces import Draft
+from raft.segments.segment import Segment
 from records.batch import ControlType
 from records.batch_writer import build_control_batch
 from records.control import LeaderChangeMessage, Voter
@@ -61,6 +63,7 @@ class DiskWork:
                  on_appended: called when the log has grown, before anything else happens.
         """
         self.busy = False  # the log is being cut: carry nothing out
+        self.resetting = False  # and there is nothing to be read in it just now
         self.recovering_cleared: Callable[[], None] | None = None
         self._name = name
         self._storage = storage
@@ -76,6 +79,8 @@ class DiskWork:
         self._flush_due = False
         self._flush_after_step = False
         self._recording: asyncio.TimerHandle | None = None
+        self._sweeping: asyncio.Future[None] | None = None
+        self._unswept: list[Segment] = []
         self._persisting = False
         self._persist_next: PersistElectionState | None = None
 
@@ -84,6 +89,8 @@ class DiskWork:
         self._closed = True
         if self._recording is not None:
             self._recording.cancel()
+        if self._sweeping is not None:
+            await asyncio.wait((self._sweeping,))
         await self._disk.run(self._storage.close)
         await self._disk.close()
 
@@ -204,6 +211,65 @@ class DiskWork:
     def _on_truncated(self, _: None) -> None:
         self.busy = False
         self._resume()
+
+    def install(self, effect: InstallSnapshot, done: Callable[[], None]) -> None:
+        """Empty the log and let it begin at a checkpoint; the group stands still meanwhile.
+
+        Args:    done: called before anything else is carried out.
+        """
+        self.busy = self.resetting = True
+        self._generation = effect.generation
+        snapshot_id = effect.snapshot_id
+        log.info(
+            "group=%s action=install_snapshot snapshot=%d-%d end_offset=%d",
+            self._name, *snapshot_id, self._storage.log.log_end_offset,
+        )  # fmt: skip
+
+        def installed(_: None) -> None:
+            self.resetting = False
+            self._counters.snapshots_installed += 1
+            done()
+            self._on_truncated(None)
+
+        self._disk.submit(lambda: self._storage.reset(snapshot_id), installed)
+
+    def move_start(self, start_offset: Offset) -> None:
+        """Let the log start at a checkpoint's end; then forget checkpoints that end before it.
+
+        The group stands still until the start is durable, not while files are deleted: those jobs
+        are a thread's own, and an unlinked gigabyte holds up no flush.
+        """
+        self.busy = True
+
+        def moved(segments: list[Segment]) -> None:
+            self._counters.log_starts_moved += 1
+            self.busy = False
+            self._post(LogStartMoved(start_offset))
+            self._resume()
+            self.sweep(segments)
+
+        self._disk.submit(lambda: self._storage.cut_prefix(start_offset), moved)
+
+    def sweep(self, segments: list[Segment]) -> None:
+        """Delete segments, and the checkpoints that nobody needs or reads any more."""
+        if self._sweeping is not None or self._closed:
+            self._unswept += segments
+            return
+        segments, self._unswept = [*self._unswept, *segments], []
+        storage = self._storage
+
+        def work() -> None:
+            storage.log.delete(segments)
+            storage.snapshots.drop_below(storage.log.log_start_offset)
+
+        self._sweeping = self._loop.run_in_executor(None, work)
+        self._sweeping.add_done_callback(self._swept)
+
+    def _swept(self, done: asyncio.Future[None]) -> None:
+        self._sweeping = None
+        error = done.exception()
+        if error is not None:  # they are no longer part of anything; the next start removes them
+            log.error("group=%s action=sweep error=%r", self._name, str(error))
 
     def clear_recovering(self, _: ClearRecovering) -> None:
         """Remove the mark of a lost disk."""

@@ -23,6 +23,20 @@ class LostDiskError(NodeError):
         self.directory = directory
 
 
+class MissingSnapshotError(NodeError):
+    """A log begins past 0, and no checkpoint here holds what came before: state is missing."""
+
+    def __init__(self, directory: Path, start_offset: int, newest: tuple[int, int] | None) -> None:
+        found = "there is none" if newest is None else f"the newest ends at {newest[0]}"
+        super().__init__(
+            f"{directory}: the log starts at {start_offset}, so a checkpoint must end there or "
+            f"later, but {found}. Bring the checkpoint back (its copy on another replica of this "
+            "cluster is as good), or empty the log directory and run "
+            "`esker storage format --rejoin`"
+        )
+        self.directory = directory
+
+
 class NotFormattedError(NodeError):
     """The log directory is not this node's."""
 

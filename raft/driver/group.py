@@ -71,7 +71,8 @@ from raft.driver.counters import Counters
 from raft.driver.disk import DiskThread
 from raft.driver.disk_work import DiskWork
 from raft.driver.drafts import new_batch
-from raft.driver.keeping import NoSnapshots
+from raft.driver.fetching import SnapshotFetcher
+from raft.driver.log_start import LogStart
 from raft.driver.storage import Storage
 from raft.driver.telling import BarrierTicket, ReadTicket, Telling
 from raft.interfaces import Draft, Snapshots, Ticket, Watcher
@@ -105,23 +106,28 @@ class GroupDriver:
         disk: DiskThread,
         endpoints: Callable[[NodeId], Endpoint | None],
         on_fatal: Callable[[BaseException], None],
-        snapshots: Snapshots | None = None,
     ) -> None:
         """A group that stands still until `start`.
 
         Args:    endpoints: where a voter listens, for answers that name the leader.
-                 snapshots: its checkpoints; None: it keeps none.
         """
         self.node_id = node_id
         self.group = group
         self.quorum = quorum
         self.storage = storage
-        self.snapshots: Snapshots = snapshots or NoSnapshots()
+        self.snapshots: Snapshots = storage.snapshots
         self.links: Links | None = None
+        self.fetcher: SnapshotFetcher | None = None  # None: it takes no snapshots in
+        self.log_start: LogStart | None = None  # None: its log starts where it does for ever
         self.on_turn: list[Callable[[], None]] = []  # last chance to propose in this turn
         self.counters = Counters()
         self.answers = Answers(
-            node_id=node_id, group=group, quorum=quorum, storage=storage, endpoints=endpoints
+            node_id=node_id,
+            group=group,
+            quorum=quorum,
+            storage=storage,
+            snapshots=self.snapshots,
+            endpoints=endpoints,
         )
         self.telling = Telling(
             node_id=node_id,
@@ -198,6 +204,8 @@ class GroupDriver:
         """Begin to live. `links` must be set."""
         assert self.links is not None, f"{self.name} has no links"
         self.post(Start())
+        if self.log_start is not None:
+            self.log_start.start()
 
     def post(self, event: Event) -> None:
         """Let the core know: now, or once it has carried out what it is at."""
@@ -214,16 +222,27 @@ class GroupDriver:
     def snapshot_taken(self, snapshot_id: OffsetAndEpoch) -> None:
         """A checkpoint of ours is durable under its final name."""
         self.post(SnapshotTaken(snapshot_id))
+        if self.log_start is not None:
+            self._loop.call_soon(self._look_at_log_start)
+
+    def _look_at_log_start(self) -> None:
+        if self.log_start is not None and not self._stopped:
+            self.log_start.look()
 
     def watch(self, watcher: Watcher) -> None:
         """Tell `watcher` from now on; first what is true already."""
-        self.telling.watch(watcher, None)
+        self.telling.watch(watcher, self.quorum.log.snapshot_id)
 
     def read(self, from_offset: Offset, max_bytes: int) -> Buffer:
         """Committed batches from the one that holds `from_offset` on; nothing at the watermark.
 
+        While the log is emptied for a snapshot there is nothing; the watchers are told when it
+        goes on, and where.
+
         Raises:  ValueError below the start of the log or above the high watermark.
         """
+        if self.disk.resetting:
+            return b""
         end_offset = self.high_watermark or self.start_offset
         if not self.start_offset <= from_offset <= end_offset:
             raise ValueError(f"{from_offset} is outside {self.start_offset}..{end_offset}")
@@ -267,12 +286,16 @@ class GroupDriver:
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
+        if self.log_start is not None:
+            self.log_start.close()
         if self.links is not None:
             self.links.close()
 
     async def close(self) -> None:
         """Let the disk finish, close the log. Nobody reads it any more."""
         self.answers.close()
+        if self.fetcher is not None:
+            await self.fetcher.close()
         await self.disk.close()
 
     # --- the turn -------------------------------------------------------------------------------
@@ -383,18 +406,25 @@ class GroupDriver:
         self.post(Tick())
 
     def _fetch_snapshot(self, effect: FetchSnapshot) -> None:
-        """Nobody fetches snapshots yet: say so, and the core tries the log again later."""
-        log.error(
-            "node=%d group=%s action=fetch_snapshot snapshot=%s error=unsupported",
-            self.node_id, self.name, effect.snapshot_id,
-        )  # fmt: skip
-        self.post(SnapshotFailed(effect.snapshot_id))
+        """Without a place for checkpoints the core is told so, and tries the log again later."""
+        if self.fetcher is None:
+            log.error(
+                "node=%d group=%s action=fetch_snapshot snapshot=%s error=unsupported",
+                self.node_id, self.name, effect.snapshot_id,
+            )  # fmt: skip
+            self.post(SnapshotFailed(effect.snapshot_id))
+        else:
+            self.fetcher.fetch(effect)
+
+    def _abandon_snapshot(self, effect: AbandonSnapshot) -> None:
+        if self.fetcher is not None:
+            self.fetcher.abandon(effect.snapshot_id)
 
     def _install_snapshot(self, effect: InstallSnapshot) -> None:
-        raise AssertionError(f"{self.name}: no snapshot was ever reported fetched: {effect}")
-
-    def _abandon_snapshot(self, _: AbandonSnapshot) -> None:
-        """Nothing was being fetched."""
+        """The log begins anew; who follows it loads the snapshot, and reads on from its end."""
+        snapshot_id = effect.snapshot_id
+        self.answers.release_held()
+        self.disk.install(effect, lambda: self.telling.snapshot(snapshot_id))
 
     def _on_shutdown_ready(self, _: ShutdownReady) -> None:
         if not self._shutdown_ready.done():

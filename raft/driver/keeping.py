@@ -7,10 +7,97 @@ Source: KIP-630; DESIGN §6.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
-from raft.interfaces import Download, Piece
-from records.types import Offset, OffsetAndEpoch
+from raft.driver.rooms import RoomHost
+from raft.interfaces import Download, Piece, ReplicatedLog, Snapshots, StateMachine
+from raft.segments.files import FileSystem
+from records.types import NodeId, Offset, OffsetAndEpoch
+
+
+class KeptCheckpoint(NamedTuple):
+    """One of our checkpoints, as far as the log's start goes."""
+
+    snapshot_id: OffsetAndEpoch
+    size_bytes: int
+    log_bytes_after: int  # of the log, from its end on
+    age_ms: int  # since it was published here, or found at the start
+
+
+class FollowingReplica(NamedTuple):
+    """Another replica, as its leader knows it; None: it has not fetched in this epoch."""
+
+    node_id: NodeId
+    voter: bool
+    offset: Offset | None  # it holds everything below, on disk
+    last_fetch_ms: int | None
+
+
+class LogStartView(NamedTuple):
+    """What there is to know when it is to be decided where a log may start. Times on one clock."""
+
+    now_ms: int
+    log_start_offset: Offset
+    log_bytes: int
+    checkpoints: Sequence[KeptCheckpoint]  # oldest first
+    leading_since_ms: int | None  # None: we do not lead
+    replicas: Sequence[FollowingReplica]  # of a leader: all others
+    leader_log_start: Offset | None  # of a follower: what its leader last said
+
+
+class Taken(NamedTuple):
+    """What came of asking for a checkpoint."""
+
+    snapshot_id: OffsetAndEpoch | None  # the newest there is; None: there is none
+    error: str | None = None  # why none was taken
+
+
+class Hosted(Protocol):
+    """A state machine that is driven: loaded, fed with what is committed, checkpointed."""
+
+    @property
+    def applied_offset(self) -> Offset:
+        """Everything below is in the state."""
+
+    @property
+    def generating(self) -> bool:
+        """Is a checkpoint being written?"""
+
+    @property
+    def generation_ms(self) -> float:
+        """How long the last checkpoint took to write; 0 if none was written since the start."""
+
+    @property
+    def load_ms(self) -> float:
+        """How long the last checkpoint took to load; 0 if none was loaded since the start."""
+
+    def take_now(self, done: Callable[[Taken], None]) -> None:
+        """Take a checkpoint whatever the policy says, and tell when it is durable."""
+
+    def close(self) -> None:
+        """Apply nothing more, write nothing more."""
+
+
+class Keeping(Protocol):
+    """Checkpoints: where they lie, when they are taken, and how far the log is cut."""
+
+    def shelf(self, files: FileSystem, directory: Path) -> Snapshots:
+        """The checkpoints in a group's directory, as found. Raises OSError."""
+
+    def log_start(self, view: LogStartView) -> OffsetAndEpoch | None:
+        """The checkpoint that the log should start at now; None: where it does already."""
+
+    def host(
+        self,
+        log: ReplicatedLog,
+        machine: StateMachine,
+        files: FileSystem,
+        directory: Path,
+        node: RoomHost,
+    ) -> Hosted:
+        """Drive a state machine from now on: watch its log, load, apply, take checkpoints."""
 
 
 class NoSnapshots:
@@ -18,6 +105,10 @@ class NoSnapshots:
 
     newest: OffsetAndEpoch | None = None
     ids: Sequence[OffsetAndEpoch] = ()
+
+    def size_bytes(self, snapshot_id: OffsetAndEpoch) -> int | None:  # noqa: ARG002
+        """There is none."""
+        return None
 
     def read(self, snapshot_id: OffsetAndEpoch, position: int, max_bytes: int) -> Piece | None:  # noqa: ARG002
         """There is none."""

@@ -25,20 +25,24 @@ from uuid import UUID
 
 from raft.core.quorum import Quorum
 from raft.core.voters import Endpoint, VoterSetHistory
+from raft.driver.applying import Applier
 from raft.driver.bench_log import BenchLog
 from raft.driver.config import BENCH_LOG, CLUSTER_METADATA, NodeConfig
 from raft.driver.directory import Directory
 from raft.driver.disk import DiskThread
 from raft.driver.errors import NotFormattedError
+from raft.driver.fetching import SnapshotFetcher
 from raft.driver.group import GroupDriver
 from raft.driver.health import HealthMonitor
+from raft.driver.keeping import Hosted
+from raft.driver.log_start import LogStart
 from raft.driver.metrics import MetricsServer
 from raft.driver.peers import Dialling, PeerLinks
 from raft.driver.registry import DirectoryLock, Registry
 from raft.driver.rooms import Room
 from raft.driver.service import Service
 from raft.driver.storage import Storage
-from raft.interfaces import ReplicatedLog
+from raft.interfaces import ReplicatedLog, StateMachine
 from raft.net import Arena, Listener
 from raft.segments.files import FileSystem, RealFileSystem
 from raft.segments.properties import read_meta_properties
@@ -64,6 +68,7 @@ class Node:
         self.directory_id = config.directory_id
         self.voters = config.voter_set
         self.groups: dict[Group, GroupDriver] = {}
+        self.hosted: dict[Group, Hosted] = {}  # their state machines
         self.directory: Directory | None = None
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._files = files or RealFileSystem()
@@ -143,12 +148,16 @@ class Node:
         await driver.hand_over(self.config.shutdown_timeout_ms)
         if self._room is not None:
             await self._room.end(driver.group.topic, driver.group.partition)
+        hosted = self.hosted.pop(driver.group, None)
+        if hosted is not None:
+            hosted.close()
         await driver.close()
 
     async def _close_all(self) -> None:
         if self._metrics is not None:
             await self._metrics.close()
         await self.listener.close(drain_ms=200)
+        self._service.snapshots.close()
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -213,7 +222,28 @@ class Node:
             for voter in config.voters
             if voter.key.id != self.node_id
         }
-        driver.links = PeerLinks(group, peers, self._dialling, driver.post)
+        driver.links = links = PeerLinks(group, peers, self._dialling, driver.post)
+        if config.keeping is not None:
+            driver.fetcher = SnapshotFetcher(
+                group=group,
+                cluster_id=config.cluster_id,
+                replica=identity,
+                snapshots=storage.snapshots,
+                dialling=self._dialling,
+                endpoints=self.endpoint,
+                counters=driver.counters,
+                post=driver.post,
+                on_fault=driver.telling.fault,
+            )
+            driver.log_start = LogStart(
+                quorum=quorum,
+                storage=storage,
+                disk=driver.disk,
+                rule=config.keeping.log_start,
+                leader_log_start=links.log_start_offset,
+                before=driver.answers.release_held,
+                on_fatal=driver.fail,
+            )
         self.groups[group] = driver
         self._by_ref[GroupRef(group.topic, group.partition)] = driver
         self._by_ref[GroupRef(group.topic_id, group.partition)] = driver
@@ -235,10 +265,11 @@ class Node:
                     files, config.log_dir, group, config.log, recovering=registry.rejoining
                 )
             registry.add(group)
-        return Storage.open(files, config.log_dir, group, config.log, voters)
+        shelf = config.keeping.shelf if config.keeping is not None else None
+        return Storage.open(files, config.log_dir, group, config.log, voters, shelf)
 
     def _watch_cluster_log(self, driver: GroupDriver) -> None:
-        self.directory = Directory(
+        self.directory = directory = Directory(
             driver,
             bootstrap=self.config.bootstrap,
             bench_topic=BENCH_LOG if self.config.bench_log else None,
@@ -247,7 +278,8 @@ class Node:
             on_stop=self._on_group_removed,
             on_applied=self._on_applied,
         )
-        driver.watch(self.directory)
+        self.host(driver, directory)
+        driver.watch(directory)
         registry = self._registry
         assert registry is not None, "the node has not started"
         if registry.rejoining:
@@ -327,6 +359,17 @@ class Node:
     def log(self, topic: str, partition: int) -> ReplicatedLog | None:
         """A group as rooms see it."""
         return self._by_ref.get(GroupRef(topic, partition))
+
+    def host(self, log: ReplicatedLog, machine: StateMachine) -> None:
+        """Drive a state machine of one of our groups: load it, feed it, take its checkpoints."""
+        driver = next(one for one in self.groups.values() if one is log)
+        assert driver.group not in self.hosted, f"{driver.name} has a state machine already"
+        keeping = self.config.keeping
+        if keeping is None:
+            self.hosted[driver.group] = Applier(log, machine, driver.fail)
+        else:
+            directory = driver.storage.directory
+            self.hosted[driver.group] = keeping.host(log, machine, self._files, directory, self)
 
     def call_soon(self, callback: Callable[[], None]) -> asyncio.Handle:
         """In the next turn of the loop."""

@@ -46,7 +46,7 @@ from raft.wire import Group, UnexpectedAnswerError
 from records.codec import decode_message, encode_parts
 from records.errors import RecordError
 from records.rpc import API, Request, Response, cluster, fetch
-from records.types import NodeId
+from records.types import NodeId, Offset
 
 log = logging.getLogger("raft.driver")
 
@@ -116,6 +116,7 @@ class PeerLink:
         post: Callable[[Event], None],
     ) -> None:
         self.peer = peer
+        self.log_start_offset: Offset | None = None  # as it said last, as a leader
         self._group = group
         self._endpoint = endpoint
         self._dialling = dialling
@@ -268,7 +269,7 @@ class PeerLink:
     def _message(self, request: core.Request, version: int) -> Request:
         if isinstance(request, core.FetchRequest):
             return wire_fetch.write_fetch(self._group, request, version)
-        assert not isinstance(request, core.FetchSnapshotRequest), "snapshots are not fetched yet"
+        assert not isinstance(request, core.FetchSnapshotRequest), "of `raft.driver.fetching`"
         return wire.write_request(self._group, request, self._dialling.own_endpoints)
 
     def _received(self, request_id: int, api_key: int, version: int, answer: Frame) -> None:
@@ -281,6 +282,8 @@ class PeerLink:
                 self._dialling.on_bad_answer(self.peer, f"api key {api_key}: {error}")
             self._post(RequestFailed(request_id))
         else:
+            if type(response) is core.FetchResponse and response.log_start_offset is not None:
+                self.log_start_offset = response.log_start_offset
             self._post(ResponseReceived(request_id, response))
 
 
@@ -331,6 +334,11 @@ class PeerLinks:
     def reconnect(self, peer: NodeId) -> None:
         """Close the Fetch connection to this peer and dial again at once."""
         self._fetch[peer].reconnect()
+
+    def log_start_offset(self, peer: NodeId) -> Offset | None:
+        """Where a peer said that its log starts, when it last answered a Fetch of ours."""
+        link = self._fetch.get(peer)
+        return link.log_start_offset if link is not None else None
 
     def close(self) -> None:
         """End them all."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 from uuid import UUID
 
-from raft.interfaces import ReplicatedLog
+from raft.interfaces import ReplicatedLog, StateMachine
 from raft.net.handlers import Served
 from records.types import NodeId, Offset
 
@@ -41,6 +41,12 @@ class RoomHost(Protocol):
 
     def log(self, topic: str, partition: int) -> ReplicatedLog | None:
         """A group's log, if the group has begun here."""
+
+    def host(self, log: ReplicatedLog, machine: StateMachine) -> None:
+        """Drive a state machine of this group: load it, feed it, take its checkpoints.
+
+        From `Room.begin`, once a group. It watches the log before whoever calls this.
+        """
 
     def call_soon(self, callback: Callable[[], None]) -> asyncio.Handle:
         """In the next turn of the loop."""

@@ -22,6 +22,7 @@ from raft.driver.answers import Asked
 from raft.driver.bench_log import BenchLog
 from raft.driver.group import GroupDriver
 from raft.driver.peers import OUR_VERSIONS, first_flexible
+from raft.driver.serving import Question, Slot, SnapshotServer
 from raft.interfaces import NotLeaderError
 from raft.net import (
     API_VERSIONS_KEY,
@@ -36,6 +37,7 @@ from raft.net import (
 )
 from raft.net.handlers import Serve, Served, payload
 from raft.wire import BadRequestError, GroupRef, WireError
+from raft.wire_snapshot import failed_fetch_snapshot, read_fetch_snapshot
 from records.codec import decode_message
 from records.rpc import cluster, fetch, list_offsets, quorum
 from records.types import NodeId, Offset
@@ -90,6 +92,7 @@ class Service:
         }
         self._first_flexible = {key: FIRST_FLEXIBLE[key] for key in self._versions}
         self._large = {PRODUCE}
+        self.snapshots = SnapshotServer()
         self._serve: dict[int, Serve] = {
             0: self._produce,
             1: self._fetch,
@@ -197,18 +200,24 @@ class Service:
     def _fetch_snapshot(
         self, connection: ServerConnection, header: RequestHeader, body: Frame
     ) -> Answer:
+        """Each partition goes to its group; the question is answered when all have judged."""
         message = decode_message(fetch.FetchSnapshotRequest, body, header.api_version)
         try:
-            ref, request = wire_fetch.read_fetch_snapshot(message)
+            asked = read_fetch_snapshot(message)
         except BadRequestError:
-            error = ErrorCode.INVALID_REQUEST
-            return payload(header, fetch.FetchSnapshotResponse(error_code=error, topics=()))
-        group = self._host.find(ref)
-        if group is None:
-            unknown = WireError.UNKNOWN_TOPIC_OR_PARTITION
-            return payload(header, wire_fetch.refuse_fetch_snapshot(message, ref, unknown))
-        asked = Asked(header, Reply(connection), None, message)
-        return self._hand_on(connection, group, asked, request)
+            return payload(header, failed_fetch_snapshot(ErrorCode.INVALID_REQUEST))
+        reply = Reply(connection)
+        question = Question(self.snapshots, header, reply, message, asked)
+        for index, one in enumerate(asked):
+            group = self._host.find(one.ref)
+            if group is None:
+                question.refuse(index, WireError.UNKNOWN_TOPIC_OR_PARTITION)
+            elif one.request is None:
+                question.refuse(index, ErrorCode.INVALID_REQUEST)
+            else:
+                waiting = Asked(header, reply, slot=Slot(question, index))
+                self._hand_on(connection, group, waiting, one.request)
+        return reply
 
     # --- clients ------------------------------------------------------------------------------
 

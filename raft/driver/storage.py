@@ -2,6 +2,7 @@
 
     <log dir>/<topic>-<partition>/
         *.log, *.index, ...    the log (`raft.segments`)
+        *.checkpoint           its checkpoints (`raft.interfaces.Snapshots`)
         partition.metadata     the topic's id
         quorum-state           the election state
         recovering             the mark of a lost disk, until the replica has caught up
@@ -16,13 +17,16 @@ Source: KIP-595, Quorum State; DESIGN §5 (lost disks, recovery point).
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from raft.core.log import EpochStart, LogState
 from raft.core.roles import ElectionState
 from raft.core.voters import ReplicaKey
-from raft.driver.errors import LostDiskError
+from raft.driver.errors import LostDiskError, MissingSnapshotError
+from raft.driver.keeping import NoSnapshots
+from raft.interfaces import Snapshots
 from raft.segments.errors import CorruptLogError
 from raft.segments.files import FileSystem, replace_file
 from raft.segments.log import Log, LogConfig
@@ -34,9 +38,9 @@ from raft.segments.properties import (
     write_quorum_state,
 )
 from raft.segments.recovery import holding_batches
-from raft.segments.segment import Records
+from raft.segments.segment import Records, Segment
 from raft.wire import Group
-from records.types import ZERO_UUID, Epoch, NodeId, Offset
+from records.types import ZERO_UUID, Epoch, NodeId, Offset, OffsetAndEpoch
 
 RECOVERING_FILE: Final = "recovering"
 TAIL_BYTES: Final = 4 * 1024 * 1024  # of the log's end kept in memory, per group
@@ -52,10 +56,16 @@ class Storage:
     """An open group directory; see the module for who may call what from where."""
 
     def __init__(
-        self, files: FileSystem, directory: Path, log: Log, voters: tuple[NodeId, ...]
+        self,
+        files: FileSystem,
+        directory: Path,
+        log: Log,
+        voters: tuple[NodeId, ...],
+        snapshots: Snapshots,
     ) -> None:
         self.directory = directory
         self.log = log
+        self.snapshots = snapshots
         self._files = files
         self._voters = voters
         self._tail: deque[_Piece] = deque()
@@ -96,9 +106,11 @@ class Storage:
         group: Group,
         config: LogConfig,
         voters: tuple[NodeId, ...],
+        shelf: Callable[[FileSystem, Path], Snapshots] | None = None,
     ) -> Storage:
         """Open a group; its log is recovered, and durable to its end.
 
+        Args:    shelf: opens its checkpoints; None: it keeps none.
         Raises:  LostDiskError if its directory is gone or another topic's; CorruptLogError,
                  CorruptFileError, MissingLogError, OSError.
         """
@@ -108,23 +120,47 @@ class Storage:
         topic_id = read_partition_metadata(files, directory)
         if topic_id != group.topic_id:
             raise LostDiskError(directory, f"holds topic id {topic_id}, not {group.topic_id}")
-        return cls(files, directory, Log.open(files, directory, config), voters)
+        snapshots = shelf(files, directory) if shelf is not None else NoSnapshots()
+        return cls(files, directory, Log.open(files, directory, config), voters, snapshots)
 
     # --- what the core must know --------------------------------------------------------------
 
     def log_state(self) -> LogState:
-        """The geometry of the log as found. Raises CorruptLogError if it contradicts itself."""
-        log = self.log
+        """The geometry of the log as found, and the newest checkpoint, whichever is newer.
+
+        Raises:  MissingSnapshotError if nothing stands for what is before the log's start;
+                 CorruptLogError if the log contradicts itself.
+        """
+        log, newest = self.log, self.snapshots.newest
+        start_offset = log.log_start_offset
+        if start_offset > (newest.offset if newest is not None else 0):
+            raise MissingSnapshotError(self.directory, start_offset, newest)
         try:
             return LogState(
-                start_offset=log.log_start_offset,
+                start_offset=start_offset,
+                start_epoch=self._epoch_before(start_offset),
                 end_offset=log.log_end_offset,
                 epochs=tuple(EpochStart(e.epoch, e.start_offset) for e in log.epochs),
+                snapshot_id=newest,
             )
         except ValueError as error:
             raise CorruptLogError(
                 path=self.directory, position=0, offset=log.log_start_offset, reason=str(error)
             ) from error
+
+    def _epoch_before(self, start_offset: Offset) -> Epoch:
+        """Of the record before the log's start: of the checkpoint that ends there.
+
+        If that one was taken away and a newer one was left, the epoch at the start has to do. It is
+        the same unless an epoch began right there; then a replica that stands just there is sent to
+        the snapshot, which is never wrong.
+        """
+        if start_offset == 0:
+            return Epoch(0)
+        for snapshot_id in self.snapshots.ids:
+            if snapshot_id.offset == start_offset:
+                return snapshot_id.epoch
+        return self.log.epoch_at(start_offset) or Epoch(0)
 
     def election_state(self) -> ElectionState:
         """What was promised before.
@@ -177,6 +213,18 @@ class Storage:
         self._tail_bytes = 0
         end = self.log.truncate_to(end_offset)
         assert end == end_offset, f"cut at {end}, asked for {end_offset}: inside a batch"
+
+    def reset(self, snapshot_id: OffsetAndEpoch) -> None:
+        """Empty the log; it starts where this checkpoint ends. The group stands still meanwhile."""
+        self._tail = deque()
+        self._tail_bytes = 0
+        self.log.reset_to(snapshot_id.offset)
+
+    def cut_prefix(self, start_offset: Offset) -> list[Segment]:
+        """Let the log start there, durably; what is to be deleted. The loop must not append."""
+        if self.log.flushed_end_offset < start_offset:  # a majority had it before our own disk
+            self.log.flush()
+        return self.log.cut_prefix(start_offset)
 
     # --- the loop's ---------------------------------------------------------------------------
 

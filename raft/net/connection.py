@@ -65,6 +65,12 @@ class Reply:
         self._ready = True
         self.connection._on_ready(self)
 
+    @property
+    def is_next(self) -> bool:
+        """Would an answer leave at once? No other is due before it on its connection."""
+        waiting = self.connection._waiting
+        return bool(waiting) and waiting[0] is self
+
     def fail(self, error: BaseException) -> None:
         """There will be no answer: close the connection, as if the handler had raised `error`."""
         self.connection._on_handler_error(error)
@@ -142,6 +148,11 @@ class ServerConnection(asyncio.BufferedProtocol):
     def closed(self) -> bool:
         """Whether answers can no longer be sent."""
         return self.close_reason is not None
+
+    @property
+    def writable(self) -> bool:
+        """False while the peer reads more slowly than we answer: hold large answers back."""
+        return not self._write_paused
 
     @property
     def in_flight(self) -> int:

@@ -36,7 +36,7 @@ from raft.segments.errors import (
     WriteFailedError,
 )
 from raft.segments.files import File, FileSystem, Mode, RealFileSystem
-from raft.segments.log import Appended, Log, LogConfig
+from raft.segments.log import Log
 from raft.segments.properties import (
     MetaProperties,
     QuorumState,
@@ -48,6 +48,7 @@ from raft.segments.properties import (
     write_quorum_state,
 )
 from raft.segments.segment import Records
+from raft.segments.settings import Appended, LogConfig
 
 __all__ = [
     "Appended",

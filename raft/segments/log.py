@@ -23,9 +23,7 @@ import logging
 import time
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
 
 from raft.segments.durability import Durability, storage_error
 from raft.segments.epochs import Epochs, EpochStart
@@ -39,36 +37,14 @@ from raft.segments.recovery import make_empty, recover, start_over
 from raft.segments.recovery_point import RecoveryPointFile
 from raft.segments.scan import NO_EPOCH, Advance
 from raft.segments.segment import Records, Segment
-from records.batch import MAX_BATCH_SIZE_BYTES, iter_batches, parse_header, read_batch
+from raft.segments.settings import MAX_RELATIVE, Appended
+from raft.segments.settings import LogConfig as LogConfig
+from records.batch import iter_batches, parse_header, read_batch
 from records.compression import Buffer
 from records.errors import RecordError
 from records.types import Epoch, Offset, OffsetAndEpoch
 
 logger = logging.getLogger(__name__)
-
-_MAX_RELATIVE: Final = (1 << 31) - 1  # of offsets and positions: index entries are int32
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogConfig:
-    """How segments are cut. Defaults are upstream's for the metadata log."""
-
-    segment_bytes: int = 1 << 30  # metadata.log.segment.bytes; a larger batch gets its own
-    segment_ms: int = 7 * 24 * 3600 * 1000  # metadata.log.segment.ms; by the batches' own times
-    index_interval_bytes: int = 4096  # index.interval.bytes
-    max_batch_size_bytes: int = MAX_BATCH_SIZE_BYTES
-    recovery_point_interval_ms: int = 1000  # the most that may be flushed and not known to be
-
-    def __post_init__(self) -> None:
-        assert 0 < self.segment_bytes <= _MAX_RELATIVE, f"positions are int32: {self}"
-
-
-class Appended(NamedTuple):
-    """What one append put into the log."""
-
-    base_offset: Offset
-    end_offset: Offset  # exclusive
-    epoch: Epoch  # of its last batch
 
 
 class Log:
@@ -204,6 +180,15 @@ class Log:
         """Of all segments, without indexes."""
         return sum(segment.size_bytes for segment in self._segments)
 
+    def bytes_from(self, offset: int) -> int:
+        """What the log takes from the batch that holds `offset` on; 0 at its end."""
+        if offset >= self._log_end_offset:
+            return 0
+        segment = self._segment_at(max(offset, self.log_start_offset))
+        before = segment.locate(max(offset, self.log_start_offset))
+        later = (one.size_bytes for one in self._segments if one.base_offset > segment.base_offset)
+        return segment.size_bytes - before + sum(later)
+
     def end_offset_for_epoch(self, epoch: int) -> OffsetAndEpoch | None:
         """The greatest epoch here that is not later than `epoch`, and its end offset.
 
@@ -278,7 +263,7 @@ class Log:
             return False
         return (
             tail.position > self.config.segment_bytes
-            or tail.end_offset - segment.base_offset > _MAX_RELATIVE
+            or tail.end_offset - segment.base_offset > MAX_RELATIVE
             or (first >= 0 and tail.newest - first > self.config.segment_ms)
         )
 
@@ -376,17 +361,21 @@ class Log:
     def _read_limit(self, offset: int, end_offset: int | None) -> Offset:
         """Where a read from `offset` ends. Raises OffsetOutOfRangeError."""
         if not self.log_start_offset <= offset <= self._log_end_offset:
-            raise OffsetOutOfRangeError(
-                offset=offset,
-                log_start_offset=self.log_start_offset,
-                log_end_offset=self._log_end_offset,
-            )
+            raise self._out_of_range(offset, self._log_end_offset)
         if end_offset is not None and end_offset < self._log_end_offset:
             return Offset(end_offset)
         return self._log_end_offset
 
+    def _out_of_range(self, offset: int, end_offset: Offset) -> OffsetOutOfRangeError:
+        return OffsetOutOfRangeError(
+            offset=offset, log_start_offset=self.log_start_offset, log_end_offset=end_offset
+        )
+
     def _segment_at(self, offset: int) -> Segment:
-        return self._segments[bisect_right(self._bases, offset) - 1]
+        segments = self._segments  # one list, whole: `cut_prefix` replaces it in another thread
+        if len(segments) == 1:
+            return segments[0]
+        return segments[bisect_right(segments, offset, key=_base_of) - 1]
 
     # --- deleting ----------------------------------------------------------------------------
 
@@ -403,11 +392,7 @@ class Log:
             if offset >= self._log_end_offset:
                 return self._log_end_offset
             if offset < self.log_start_offset:
-                raise OffsetOutOfRangeError(
-                    offset=offset,
-                    log_start_offset=self.log_start_offset,
-                    log_end_offset=self._log_end_offset,
-                )
+                raise self._out_of_range(offset, self._log_end_offset)
             keep = bisect_right(self._bases, offset)
             segment = self._segments[keep - 1]
             position = segment.locate(offset)
@@ -467,32 +452,47 @@ class Log:
         present start does nothing.
         Raises:  OffsetOutOfRangeError past the flushed end; WriteFailedError, DiskFullError.
         """
+        dropped = self.cut_prefix(new_start_offset)
+        self.delete(dropped)
+        return len(dropped)
+
+    def cut_prefix(self, new_start_offset: Offset) -> list[Segment]:
+        """As `drop_prefix`, but the files stay for `delete`: to unlink a gigabyte takes its time.
+
+        Its owner may read meanwhile, from the new start on, but not append. Segments that are not
+        deleted before a crash go with the next open.
+        """
         with self._durability.lock:
             self._durability.check()
             if new_start_offset <= self.log_start_offset:
-                return 0
+                return []
             if new_start_offset > self.flushed_end_offset:
-                raise OffsetOutOfRangeError(
-                    offset=new_start_offset,
-                    log_start_offset=self.log_start_offset,
-                    log_end_offset=self.flushed_end_offset,
-                )
+                raise self._out_of_range(new_start_offset, self.flushed_end_offset)
             self._durability.sync_new_names()  # or both old and new segments could be gone
             try:
                 self._durability.raise_start(new_start_offset)
-                dropped = 0
-                while len(self._bases) > 1 and self._bases[1] <= new_start_offset:
-                    self._segments[0].delete()
-                    del self._segments[0], self._bases[0]
-                    dropped += 1
             except OSError as error:
                 raise storage_error(self.directory, error) from error
+            keep = max(0, bisect_right(self._bases, new_start_offset) - 1)
+            dropped = self._segments[:keep]
+            self._segments = self._segments[keep:]  # a new list: who reads has the old or the new
+            self._bases = self._bases[keep:]
             self._durability.keep_only(self._segments)
             self._epochs.drop_before(new_start_offset)
             logger.info(
                 "log=%s action=drop_prefix start_offset=%d segments=%d",
-                self.directory,
-                new_start_offset,
-                dropped,
-            )
+                self.directory, new_start_offset, len(dropped),
+            )  # fmt: skip
             return dropped
+
+    def delete(self, segments: list[Segment]) -> None:
+        """Unlink what `cut_prefix` cut off. Any thread. Raises WriteFailedError."""
+        try:
+            for segment in segments:
+                segment.delete()
+        except OSError as error:
+            raise storage_error(self.directory, error) from error
+
+
+def _base_of(segment: Segment) -> Offset:
+    return segment.base_offset

@@ -10,6 +10,7 @@ from raft.core.effects import RespondFetch
 from raft.core.messages import FetchResponse
 from raft.driver.answering import HOLD_S, Answers
 from raft.driver.answers import Asked
+from raft.driver.keeping import NoSnapshots
 from raft.net import RequestHeader
 from raft.wire import Group
 from raft.wire_fetch import FetchForm, read_fetch_response
@@ -31,7 +32,8 @@ class Story:
         storage = SimpleNamespace(log=self, read_bytes=self.read_bytes)
         self.answers = Answers(
             node_id=NodeId(1), group=GROUP, quorum=SimpleNamespace(),  # type: ignore[arg-type]
-            storage=storage, endpoints=lambda _: None,  # type: ignore[arg-type]
+            storage=storage, snapshots=NoSnapshots(),  # type: ignore[arg-type]
+            endpoints=lambda _: None,
         )  # fmt: skip
 
     @property

@@ -7,16 +7,19 @@ from uuid import UUID
 
 import pytest
 
-from raft.driver import directory
+from raft.driver import applying
+from raft.driver.applying import Applier
 from raft.driver.directory import Directory
+from raft.interfaces import draft_values
 from raft.memory import MemoryLog, SilentTicket
-from raft.segments.segment import Records
 from raft.wire import Group
-from records.batch import iter_batches
+from records.batch import Batch, iter_batches
+from records.batch_writer import build_value_batch
 from records.frame import encode_record
 from records.metadata import (
     AbortTransactionRecord,
     BeginTransactionRecord,
+    BrokerRegistrationChangeRecord,
     EndTransactionRecord,
     FeatureLevelRecord,
     NoOpRecord,
@@ -25,13 +28,13 @@ from records.metadata import (
     TopicRecord,
 )
 from records.schema import MetadataRecord
-from records.types import Offset
+from records.types import Epoch, Offset, OffsetAndEpoch
 
 
 @pytest.fixture(autouse=True)
 def one_slice_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a loop there is no later: also a busy machine applies all in one slice."""
-    monkeypatch.setattr(directory, "SLICE_S", 60)
+    monkeypatch.setattr(applying, "SLICE_S", 60)
 
 
 TOPIC_ID = UUID(int=9)
@@ -43,47 +46,15 @@ PARTITION = PartitionRecord(
 )  # fmt: skip
 
 
-class _Log:
-    """A group driver, as far as the directory asks: one node's log in memory."""
-
-    name = "__cluster_metadata-0"
-    stopped = False
-
-    def __init__(self) -> None:
-        self.memory = MemoryLog()
-        self.storage = self.quorum = self.log = self
-        self.reads = 0
-
-    log_start_offset = Offset(0)
-
-    @property
-    def end_offset(self) -> Offset:
-        return self.memory.end_offset
-
-    def read(self, offset: Offset, end_offset: Offset, max_bytes: int) -> Records | None:
-        self.reads += 1
-        data = self.memory.read(offset, max_bytes)
-        batches = tuple(b for b in iter_batches(data) if b.header.end_offset <= end_offset)
-        return Records(memoryview(data), batches) if batches else None
-
-    def propose(self, ticket, epoch, draft, *, expected_end_offset=None) -> None:
-        self.memory.propose(ticket, epoch, draft, expected_end_offset=expected_end_offset)
-
-    def append(self, *records: MetadataRecord) -> None:
-        epoch = self.memory.leading_epoch
-        draft = directory.draft_values([encode_record(r) for r in records], timestamp_ms=0)
-        self.memory.propose(SilentTicket(), epoch, draft)
-
-
 class Watched:
     """A directory and what it has started and stopped."""
 
     def __init__(self, *, bootstrap: tuple[MetadataRecord, ...] = ()) -> None:
-        self.log = _Log()
+        self.log = MemoryLog("__cluster_metadata-0")
         self.started: list[Group] = []
         self.stopped: list[Group] = []
         self.directory = Directory(
-            self.log,  # type: ignore[arg-type]
+            self.log,
             bootstrap=bootstrap,
             bench_topic=None,
             max_idle_interval_ms=0,
@@ -92,41 +63,52 @@ class Watched:
             on_applied=lambda _: None,
         )
 
+    def watch(self) -> None:
+        Applier(self.log, self.directory, on_fatal=self.fail)
+        self.log.watch(self.directory)
+
     def lead(self) -> None:
-        self.log.memory.elect()
-        self.log.memory.watch(self.directory)
+        self.log.elect()
+        self.watch()
+
+    def append(self, *records: MetadataRecord) -> None:
+        draft = draft_values([encode_record(r) for r in records], timestamp_ms=0)
+        self.log.propose(SilentTicket(), self.log.leading_epoch, draft)
+
+    def fail(self, error: BaseException) -> None:
+        raise error
 
 
 def test_nothing_inside_an_open_transaction_is_published() -> None:
     watched = Watched()
     watched.lead()
-    watched.log.append(BeginTransactionRecord(name="t"), TOPIC, PARTITION)
+    watched.append(BeginTransactionRecord(name="t"), TOPIC, PARTITION)
     assert watched.started == []
-    watched.log.append(EndTransactionRecord())
+    watched.append(EndTransactionRecord())
     assert watched.started == [GROUP]
 
 
 def test_an_aborted_transaction_never_was() -> None:
     watched = Watched()
     watched.lead()
-    watched.log.append(BeginTransactionRecord(name="t"), TOPIC, PARTITION)
-    watched.log.append(AbortTransactionRecord(reason="no"))
-    watched.log.append(PARTITION)  # of a topic that does not exist
+    watched.append(BeginTransactionRecord(name="t"), TOPIC, PARTITION)
+    watched.append(AbortTransactionRecord(reason="no"))
+    watched.append(PARTITION)  # of a topic that does not exist
     assert watched.started == []
 
 
 def test_a_removed_topic_ends_its_groups() -> None:
     watched = Watched()
     watched.lead()
-    watched.log.append(TOPIC, PARTITION, PARTITION)
-    watched.log.append(RemoveTopicRecord(topic_id=TOPIC_ID))
+    watched.append(TOPIC, PARTITION, PARTITION)
+    watched.append(RemoveTopicRecord(topic_id=TOPIC_ID))
     assert (watched.started, watched.stopped) == ([GROUP], [GROUP])
 
 
 def test_topics_of_users_are_no_groups_of_the_quorum() -> None:
     watched = Watched()
     watched.lead()
-    watched.log.append(TopicRecord(name="orders", topic_id=TOPIC_ID), PARTITION)
+    watched.append(TopicRecord(name="orders", topic_id=TOPIC_ID), PARTITION)
     assert watched.started == []
 
 
@@ -138,23 +120,23 @@ def test_the_first_leader_writes_the_bootstrap_records_once() -> None:
     assert watched.directory.features == {"metadata.version": 27}
     end_offset = watched.log.end_offset
     assert end_offset == 1 + 5  # LeaderChange; Begin, three records, End
-    watched.log.memory.depose()
-    watched.log.memory.elect()
+    watched.log.depose()
+    watched.log.elect()
     assert watched.log.end_offset == end_offset + 1
 
 
 def test_a_long_log_is_applied_in_slices(monkeypatch) -> None:
-    monkeypatch.setattr(directory, "READ_BYTES", 200)
-    monkeypatch.setattr(directory, "SLICE_S", 0)
+    monkeypatch.setattr(applying, "READ_BYTES", 200)
+    monkeypatch.setattr(applying, "SLICE_S", 0)
     level = FeatureLevelRecord(name="metadata.version", feature_level=27)
 
     async def story() -> None:
         watched = Watched(bootstrap=(level,))
-        watched.log.memory.elect()
+        watched.log.elect()
         for _ in range(50):
-            watched.log.append(NoOpRecord())
-        watched.log.append(TOPIC, PARTITION)
-        watched.log.memory.watch(watched.directory)
+            watched.append(NoOpRecord())
+        watched.append(TOPIC, PARTITION)
+        watched.watch()
         assert watched.directory.applied_offset < watched.log.end_offset
         assert watched.started == []
         while watched.directory.applied_offset < watched.log.end_offset:
@@ -164,3 +146,77 @@ def test_a_long_log_is_applied_in_slices(monkeypatch) -> None:
         assert watched.directory.features == {}  # the log was not empty: no bootstrap
 
     asyncio.run(story())
+
+
+def checkpoint_of(watched: Watched) -> list[Batch]:
+    """The data batches of a checkpoint taken now."""
+    values = list(watched.directory.freeze().values())
+    data = build_value_batch(values, base_offset=0, leader_epoch=1, timestamp=0)
+    return list(iter_batches(bytes(data)))
+
+
+def test_a_checkpoint_holds_what_the_log_said() -> None:
+    """DESIGN §11, invariant 4: loaded and frozen again it is the same bytes."""
+    level = FeatureLevelRecord(name="metadata.version", feature_level=27)
+    other = TopicRecord(name="orders", topic_id=UUID(int=1))
+    watched = Watched()
+    watched.lead()
+    watched.append(other, level, TOPIC, PARTITION, FeatureLevelRecord(name="a", feature_level=1))
+    batches = checkpoint_of(watched)
+    loaded = Watched()
+    for _ in loaded.directory.load(watched.directory.applied, batches):
+        pass
+    assert loaded.started == [GROUP]
+    assert loaded.directory.features == {"metadata.version": 27, "a": 1}
+    assert loaded.directory.applied == watched.directory.applied
+    assert loaded.directory.changed_records == 0
+    assert loaded.directory.total_records == 5
+    assert [bytes(b.view) for b in checkpoint_of(loaded)] == [bytes(b.view) for b in batches]
+
+
+def test_a_checkpoint_ends_the_groups_that_it_no_longer_names() -> None:
+    watched, empty = Watched(), Watched()
+    watched.lead()
+    watched.append(TOPIC, PARTITION)
+    empty.lead()
+    empty.append(FeatureLevelRecord(name="a", feature_level=1))
+    for _ in watched.directory.load(OffsetAndEpoch(Offset(9), Epoch(1)), checkpoint_of(empty)):
+        pass
+    assert watched.stopped == [GROUP]
+
+
+def test_nothing_is_checkpointed_inside_an_open_transaction() -> None:
+    watched = Watched()
+    watched.lead()
+    watched.append(BeginTransactionRecord(name="t"), TOPIC)
+    assert not watched.directory.checkpointable
+    watched.append(EndTransactionRecord())
+    assert watched.directory.checkpointable
+
+
+def test_what_only_a_controller_keeps_is_not_lost_to_a_checkpoint() -> None:
+    watched = Watched()
+    watched.lead()
+    watched.append(BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=1))
+    assert not watched.directory.checkpointable
+
+
+def test_changed_records_are_counted_from_the_frozen_state_on() -> None:
+    watched = Watched()
+    watched.lead()
+    watched.append(TOPIC, PARTITION)
+    watched.directory.freeze()
+    watched.append(RemoveTopicRecord(topic_id=TOPIC_ID))
+    assert watched.directory.changed_records == 4
+    watched.directory.checkpointed(watched.directory.applied, 2)
+    assert watched.directory.changed_records == 2
+
+
+def test_a_leader_writes_only_once_what_came_before_its_epoch_is_applied() -> None:
+    level = FeatureLevelRecord(name="metadata.version", feature_level=27)
+    watched = Watched(bootstrap=(level,))
+    watched.log.watch(watched.directory)  # and nobody feeds it
+    watched.log.elect()
+    assert watched.log.end_offset == 1
+    Applier(watched.log, watched.directory, on_fatal=watched.fail)
+    assert watched.log.end_offset == 1 + 3

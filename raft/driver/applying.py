@@ -1,0 +1,93 @@
+"""Feeding a state machine without checkpoints: what is committed, in slices, and nothing more.
+
+For a node that keeps its whole log. With `Keeping` the snapshot room does this, and loads and takes
+checkpoints besides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final
+
+from raft.driver.keeping import Taken
+from raft.interfaces import ReplicatedLog, StateMachine
+from records.batch import iter_batches
+from records.types import Epoch, Offset, OffsetAndEpoch
+
+READ_BYTES: Final = 64 * 1024  # decoded between two looks at the clock
+SLICE_S: Final = 0.005
+
+
+class Applier:
+    """Watches a log for one state machine. Implements `raft.driver.keeping.Hosted`."""
+
+    generating = False
+    generation_ms = 0.0
+    load_ms = 0.0
+
+    def __init__(
+        self, log: ReplicatedLog, machine: StateMachine, on_fatal: Callable[[BaseException], None]
+    ) -> None:
+        """Begin with what is committed already."""
+        self._log = log
+        self._machine = machine
+        self._on_fatal = on_fatal
+        self._target = Offset(0)  # apply up to here (exclusive)
+        self._applying = False  # a slice is due
+        self._closed = False
+        log.watch(self)
+
+    @property
+    def applied_offset(self) -> Offset:
+        """Everything below is in the state."""
+        return self._machine.applied.offset
+
+    def take_now(self, done: Callable[[Taken], None]) -> None:
+        """There is no place for one."""
+        done(Taken(None, "this node keeps no checkpoints"))
+
+    def close(self) -> None:
+        """Apply nothing more."""
+        self._closed = True
+
+    # --- a Watcher ----------------------------------------------------------------------------
+
+    def committed(self, high_watermark: Offset) -> None:
+        """Apply what is committed now; a long log must not hold up other groups."""
+        self._target = high_watermark
+        if not self._applying:
+            self._apply_slice()
+
+    def _apply_slice(self) -> None:
+        """A few milliseconds' worth; the rest in the next turn of the loop."""
+        until = time.monotonic() + SLICE_S
+        while self.applied_offset < self._target and not self._closed:
+            data = self._log.read(self.applied_offset, READ_BYTES)
+            if not len(data):
+                break
+            self._machine.apply(iter_batches(data))
+            if time.monotonic() >= until:
+                self._applying = True
+                asyncio.get_running_loop().call_soon(self._go_on)
+                return
+        self._applying = False
+
+    def _go_on(self) -> None:
+        if self._closed:
+            return
+        try:
+            self._apply_slice()
+        except BaseException as error:
+            self._on_fatal(error)
+
+    def lead(self, epoch: Epoch) -> None:
+        """Not the feeder's business."""
+
+    def step_down(self, epoch: Epoch) -> None:
+        """Not the feeder's business."""
+
+    def snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
+        """Without a place for checkpoints none was taken in."""
+        raise AssertionError(f"{self._log.name}: snapshot {snapshot_id}")

@@ -1,0 +1,355 @@
+"""Fetching a checkpoint from the leader, piece by piece, over a connection of its own.
+
+A piece is as large as arrives in a fraction of a second: a slow link must show signs of life, or
+the core takes its leader for dead and the download never ends. The next piece is asked for while
+one is written, so neither network nor disk waits for the other. Everything that touches the disk is
+done by one thread of the download's own: a gigabyte that is flushed must not stand before a flush
+of the log.
+
+What is on the disk survives: a lost connection is dialled again, a new leader that has the same
+checkpoint continues it, and after a restart it goes on. What contradicts itself is thrown away and
+begun again. Whether to try again is the core's decision (`SnapshotFailed`), which backs off.
+
+Surprise: being told to stop does not stop what is complete. A checkpoint that is being verified and
+renamed may be there the next moment, so it is finished and reported, whoever leads by then.
+
+Source: KIP-630, Fetching Snapshots, Response Handling; `raft.core.events` (SnapshotFetched).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from raft.core.effects import FetchSnapshot
+from raft.core.errors import ErrorCode
+from raft.core.events import Event, SnapshotFailed, SnapshotFetched, SnapshotProgress
+from raft.core.messages import FetchSnapshotRequest
+from raft.core.voters import Endpoint, ReplicaKey
+from raft.driver.counters import Counters
+from raft.driver.peers import (
+    API_VERSIONS_ASKED,
+    API_VERSIONS_KEY,
+    CONNECT_TIMEOUT_MS,
+    VERSIONS_TIMEOUT_MS,
+    Dialling,
+    kind_of,
+    read_versions,
+)
+from raft.interfaces import Download, Piece, RejectedSnapshotError, Snapshots
+from raft.net import ClientConnection, ConnectError, ConnectionLostError, connect
+from raft.wire import Group, UnexpectedAnswerError, WireError
+from raft.wire_snapshot import (
+    RefusedError,
+    read_fetch_snapshot_response,
+    write_fetch_snapshot,
+)
+from records.codec import decode_message, encode_parts
+from records.errors import RecordError
+from records.rpc import cluster, fetch
+from records.types import NodeId, OffsetAndEpoch
+
+log = logging.getLogger("raft.driver")
+
+T = TypeVar("T")
+
+API_KEY: Final = 59
+LEAST_PIECE_BYTES: Final = 64 * 1024
+MOST_PIECE_BYTES: Final = 8 * 1024 * 1024  # upstream's MAX_FETCH_SIZE_BYTES; our leaders send less
+PIECE_S: Final = 0.1  # how long a piece should take; a leader is doubted after seconds
+PIECE_TIMEOUT_MS: Final = 10_000
+OVERHEAD_BYTES: Final = 64 * 1024  # of an answer beside its bytes
+MAX_FAILURES: Final = 5  # connections in a row that brought nothing
+RECONNECT_S: Final = 0.05  # doubled with each failure
+
+_GONE: Final = (ErrorCode.SNAPSHOT_NOT_FOUND, WireError.POSITION_OUT_OF_RANGE)
+"""Answers after which what is here already can be of no use."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Progress:
+    """One download."""
+
+    effect: FetchSnapshot
+    download: Download | None = None
+    piece_bytes: int = LEAST_PIECE_BYTES
+    complete: bool = False  # all bytes are here: it can no longer be abandoned
+    failures: int = 0
+
+
+class SnapshotFetcher:
+    """One group's downloads: one at a time. The loop's, except for the disk."""
+
+    def __init__(
+        self,
+        *,
+        group: Group,
+        cluster_id: str,
+        replica: ReplicaKey,
+        snapshots: Snapshots,
+        dialling: Dialling,
+        endpoints: Callable[[NodeId], Endpoint | None],
+        counters: Counters,
+        post: Callable[[Event], None],
+        on_fault: Callable[[NodeId, str], None],
+    ) -> None:
+        """Nothing to fetch.
+
+        Args:    on_fault: told what a leader sent that cannot be.
+        """
+        self._group = group
+        self._cluster_id = cluster_id
+        self._replica = replica
+        self._snapshots = snapshots
+        self._dialling = dialling
+        self._endpoints = endpoints
+        self._counters = counters
+        self._post = post
+        self._on_fault = on_fault
+        self._task: asyncio.Task[Event] | None = None
+        self._under_way: _Progress | None = None
+        self._wanted: FetchSnapshot | None = None  # once what is under way has ended
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix=f"download-{group.name}")
+        self._closed = False
+
+    @property
+    def receiving(self) -> OffsetAndEpoch | None:
+        """What is being fetched."""
+        return self._under_way.effect.snapshot_id if self._under_way is not None else None
+
+    def fetch(self, effect: FetchSnapshot) -> None:
+        """Carry out the core's wish; what is still going on is finished first.
+
+        If that is this very checkpoint, complete and being verified, its end is the answer.
+        """
+        under_way = self._under_way
+        if under_way is None:
+            self._begin(effect)
+        elif not under_way.complete or self.receiving != effect.snapshot_id:
+            self._wanted = effect
+            self._cancel(under_way)
+
+    def abandon(self, snapshot_id: OffsetAndEpoch) -> None:
+        """Stop; what is here stays for later. What is complete is finished all the same."""
+        if self._wanted is not None and self._wanted.snapshot_id == snapshot_id:
+            self._wanted = None
+        under_way = self._under_way
+        if under_way is not None and under_way.effect.snapshot_id == snapshot_id:
+            self._cancel(under_way)
+
+    def _cancel(self, under_way: _Progress) -> None:
+        if not under_way.complete and self._task is not None:
+            self._task.cancel()
+
+    async def close(self) -> None:
+        """Stop, whatever it is at; a checkpoint that is being renamed still gets its name."""
+        self._closed = True
+        self._wanted = None
+        task, under_way = self._task, self._under_way
+        if task is not None and under_way is not None:
+            self._cancel(under_way)
+            await asyncio.wait((task,))
+        self._threads.shutdown(wait=True)
+
+    def _begin(self, effect: FetchSnapshot) -> None:
+        self._under_way = _Progress(effect=effect)
+        self._task = asyncio.get_running_loop().create_task(self._run(self._under_way))
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Event]) -> None:
+        """Report how it ended, unless it was abandoned; begin what is wanted now."""
+        self._task = self._under_way = None
+        wanted, self._wanted = self._wanted, None
+        if wanted is not None and not self._closed:
+            self._begin(wanted)
+        if not task.cancelled():
+            self._post(task.result())
+
+    # --- one download -------------------------------------------------------------------------
+
+    async def _run(self, progress: _Progress) -> Event:
+        """Fetch it: the event that tells how that ended."""
+        snapshot_id = progress.effect.snapshot_id
+        try:
+            if await self._fetch(progress):
+                self._snapshots.added(snapshot_id)
+                return SnapshotFetched(snapshot_id)
+        except RejectedSnapshotError as error:
+            await self._leave(progress, discard=True)
+            self._counters.snapshots_rejected += 1
+            self._on_fault(progress.effect.leader_id, f"snapshot {snapshot_id}: {error}")
+        except OSError as error:
+            await self._leave(progress, discard=True)  # its room may be what the log needs next
+            self._log(progress, f"action=fetch_snapshot error={str(error)!r}")
+        finally:
+            await self._leave(progress, discard=False)
+        return SnapshotFailed(snapshot_id)
+
+    async def _leave(self, progress: _Progress, *, discard: bool) -> None:
+        """Let go of the part. Cancelling cannot interrupt this: the thread's jobs are in order."""
+        download, progress.download = progress.download, None
+        if download is not None:
+            end = download.discard if discard else download.keep
+            with contextlib.suppress(OSError):
+                await asyncio.shield(self._in_thread(end))
+
+    async def _fetch(self, progress: _Progress) -> bool:
+        """Is the checkpoint there under its name? Raises RejectedSnapshotError, OSError."""
+        snapshot_id = progress.effect.snapshot_id
+        began = time.monotonic()
+        receive = self._in_thread(lambda: self._snapshots.receive(snapshot_id))
+        progress.download = download = await self._even_if_cancelled(receive, progress)
+        resumed_at = download.position
+        self._counters.snapshots_resumed += resumed_at > 0
+        self._log(progress, f"action=fetch_snapshot position={resumed_at}")
+        while not progress.complete:
+            try:
+                await self._by_one_connection(progress, download)
+            except RefusedError as error:
+                self._log(progress, f"action=fetch_snapshot refused={error}")
+                if error.error in _GONE:
+                    await self._leave(progress, discard=True)
+                return False
+            except (ConnectError, ConnectionLostError, RecordError) as error:
+                progress.failures += 1
+                self._log(progress, f"action=fetch_snapshot lost={str(error)!r}")
+                if progress.failures >= MAX_FAILURES:
+                    return False
+                await asyncio.sleep(RECONNECT_S * 2**progress.failures)
+            except UnexpectedAnswerError as error:
+                raise RejectedSnapshotError(str(error)) from None
+        await self._in_thread(download.publish)
+        progress.download = None
+        fetched_bytes = download.position - resumed_at
+        self._counters.snapshots_fetched += 1
+        self._counters.snapshot_fetched_bytes += fetched_bytes
+        elapsed_ms = (time.monotonic() - began) * 1_000
+        self._log(progress, f"action=fetched_snapshot bytes={fetched_bytes} ms={elapsed_ms:.0f}")
+        return True
+
+    async def _even_if_cancelled(
+        self, receive: asyncio.Future[Download], progress: _Progress
+    ) -> Download:
+        """A part that the thread has opened is to be closed again."""
+        try:
+            return await asyncio.shield(receive)
+        except asyncio.CancelledError:
+            with contextlib.suppress(OSError):
+                progress.download = await receive
+            raise
+
+    async def _by_one_connection(self, progress: _Progress, download: Download) -> None:
+        """Fetch pieces until the last, or until something is wrong with the connection."""
+        connection, version = await self._connect(progress.effect.leader_id)
+        asked = self._ask(connection, version, progress, download.position)
+        try:
+            while True:
+                request, future, sent_at = asked
+                piece = self._read(await future, version, request)
+                elapsed_s = time.monotonic() - sent_at
+                progress.piece_bytes = next_piece_bytes(request.max_bytes, elapsed_s)
+                end = request.position + len(piece.data)
+                last = end >= piece.size_bytes or not len(piece.data)
+                if not last:
+                    asked = self._ask(connection, version, progress, end)
+                whole = await self._take(download, request.position, piece)
+                progress.failures = 0
+                progress.complete = whole
+                self._post(SnapshotProgress(complete=whole))
+                if whole:
+                    return
+        finally:
+            asked[1].cancel()  # the piece after, which nobody waits for any more
+            connection.close()
+
+    async def _take(self, download: Download, position: int, piece: Piece) -> bool:
+        """Write a piece. Raises RejectedSnapshotError, OSError."""
+        return await asyncio.shield(self._in_thread(lambda: download.take(position, piece)))
+
+    # --- the connection -----------------------------------------------------------------------
+
+    async def _connect(self, leader_id: NodeId) -> tuple[ClientConnection, int]:
+        """Dial, and agree on a version. Raises ConnectError, ConnectionLostError, RecordError."""
+        endpoint = self._endpoints(leader_id)
+        if endpoint is None:
+            raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        connection = await connect(
+            endpoint.host,
+            endpoint.port,
+            client_id=self._dialling.client_id,
+            timeout_ms=CONNECT_TIMEOUT_MS,
+            max_response_bytes=MOST_PIECE_BYTES + OVERHEAD_BYTES,
+        )
+        try:
+            asked = cluster.ApiVersionsRequest(
+                client_software_name="esker", client_software_version="0"
+            )
+            answer = await connection.request(
+                kind_of(API_VERSIONS_KEY, API_VERSIONS_ASKED),
+                tuple(encode_parts(asked, API_VERSIONS_ASKED)),
+                timeout_ms=VERSIONS_TIMEOUT_MS,
+            )
+            version = read_versions(answer).get(API_KEY)
+            if version is None:
+                raise RefusedError(ErrorCode.UNSUPPORTED_VERSION)
+        except BaseException:
+            connection.close()
+            raise
+        return connection, version
+
+    def _ask(
+        self, connection: ClientConnection, version: int, progress: _Progress, position: int
+    ) -> tuple[FetchSnapshotRequest, asyncio.Future[memoryview | bytes], float]:
+        request = FetchSnapshotRequest(
+            cluster_id=self._cluster_id,
+            replica=self._replica,
+            epoch=progress.effect.epoch,
+            snapshot_id=progress.effect.snapshot_id,
+            position=position,
+            max_bytes=progress.piece_bytes,
+        )
+        message = write_fetch_snapshot(self._group, request)
+        future = connection.request(
+            kind_of(API_KEY, version),
+            tuple(encode_parts(message, version)),
+            timeout_ms=PIECE_TIMEOUT_MS,
+        )
+        return request, future, time.monotonic()
+
+    def _read(
+        self, answer: memoryview | bytes, version: int, request: FetchSnapshotRequest
+    ) -> Piece:
+        message = decode_message(fetch.FetchSnapshotResponse, answer, version)
+        return read_fetch_snapshot_response(message, self._group, request)
+
+    # --- small things -------------------------------------------------------------------------
+
+    def _in_thread(self, job: Callable[[], T]) -> asyncio.Future[T]:
+        return asyncio.get_running_loop().run_in_executor(self._threads, job)
+
+    def _log(self, progress: _Progress, text: str) -> None:
+        effect = progress.effect
+        log.info(
+            "node=%d group=%s leader=%d epoch=%d snapshot=%d-%d %s",
+            self._replica.id, self._group.name, effect.leader_id, effect.epoch,
+            *effect.snapshot_id, text,
+        )  # fmt: skip
+
+
+def next_piece_bytes(piece_bytes: int, elapsed_s: float) -> int:
+    """How much to ask for next, when so much took so long; doubled or halved at most.
+
+    >>> [next_piece_bytes(262_144, elapsed_s) for elapsed_s in (0.01, 0.1, 3)]
+    [524288, 262144, 131072]
+    """
+    if elapsed_s < PIECE_S / 2:
+        return min(piece_bytes * 2, MOST_PIECE_BYTES)
+    if elapsed_s > PIECE_S * 2:
+        return max(piece_bytes // 2, LEAST_PIECE_BYTES)
+    return piece_bytes

@@ -1,0 +1,139 @@
+"""Where a group's log may start: asked about once a second, and when there is a new checkpoint.
+
+The rule itself is the snapshot room's (`Keeping.log_start`); here is what it needs to know, and
+what becomes of its answer: first nobody is told any more that something older could be read, then
+the start is durable, then segments and older checkpoints go.
+
+Checkpoints that somebody reads stay for a while, so what is below the start is swept again now and
+then.
+
+Source: KIP-630, When to Increase the LogStartOffset, When to Delete Snapshots; DESIGN §6.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final
+
+from raft.core.messages import ReplicaState
+from raft.core.quorum import Quorum
+from raft.driver.disk_work import DiskWork
+from raft.driver.keeping import FollowingReplica, KeptCheckpoint, LogStartView
+from raft.driver.storage import Storage
+from records.types import NodeId, Offset, OffsetAndEpoch
+
+EVERY_S: Final = 1.0
+SWEEP_EVERY_S: Final = 60.0
+
+
+class LogStart:
+    """One group's: evaluates the rule, and has the disk carry it out."""
+
+    def __init__(
+        self,
+        *,
+        quorum: Quorum,
+        storage: Storage,
+        disk: DiskWork,
+        rule: Callable[[LogStartView], OffsetAndEpoch | None],
+        leader_log_start: Callable[[NodeId], Offset | None],
+        before: Callable[[], None],
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        """Standing still until `start`.
+
+        Args:    leader_log_start: what a leader said last. before: called before the log is cut.
+        """
+        self._quorum = quorum
+        self._storage = storage
+        self._disk = disk
+        self._rule = rule
+        self._leader_log_start = leader_log_start
+        self._before = before
+        self._on_fatal = on_fatal
+        self._first_seen_ms: dict[OffsetAndEpoch, int] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._sweep_at = 0.0
+
+    def start(self) -> None:
+        """Look, and again every second."""
+        self.look()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(EVERY_S, self._on_timer)
+
+    def close(self) -> None:
+        """Move nothing more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _on_timer(self) -> None:
+        try:
+            self.start()
+        except BaseException as error:
+            self._on_fatal(error)
+
+    def look(self) -> None:
+        """Move the log's start if the rule says so and nothing else is going on."""
+        ids = self._usable()
+        if not ids or self._disk.busy:
+            return
+        chosen = self._rule(self._view(ids))
+        start_offset = self._storage.log.log_start_offset
+        if chosen is not None and chosen.offset > start_offset:
+            assert chosen in ids, f"a log start at {chosen}, where no checkpoint of ours ends"
+            self._before()
+            self._disk.move_start(chosen.offset)
+        elif ids[0].offset < start_offset and time.monotonic() >= self._sweep_at:
+            self._sweep_at = time.monotonic() + SWEEP_EVERY_S
+            self._disk.sweep([])
+
+    def _usable(self) -> list[OffsetAndEpoch]:
+        """Checkpoints that the log goes through; one just fetched is none before it is installed.
+
+        A log without one at or past its start has none to spare.
+        """
+        log, newest = self._quorum.log, self._quorum.log.snapshot_id
+        if newest is None:
+            return []
+        high_watermark = log.high_watermark or 0
+        return [
+            one
+            for one in self._storage.snapshots.ids
+            if one <= newest and one.offset <= high_watermark
+        ]
+
+    def _view(self, ids: list[OffsetAndEpoch]) -> LogStartView:
+        now_ms = time.monotonic_ns() // 1_000_000
+        quorum, log = self._quorum, self._storage.log
+        self._first_seen_ms = {one: self._first_seen_ms.get(one, now_ms) for one in ids}
+        followers, leader_id = quorum.followers, quorum.leader_id
+        replicas: list[FollowingReplica] = []
+        if followers is not None:
+            replicas += (_replica(state, voter=True) for state in followers.voters)
+            replicas += (_replica(state, voter=False) for state in followers.observers)
+        follows = followers is None and leader_id is not None and leader_id != quorum.node_id
+        return LogStartView(
+            now_ms=now_ms,
+            log_start_offset=log.log_start_offset,
+            log_bytes=log.size_bytes,
+            checkpoints=[
+                KeptCheckpoint(
+                    one,
+                    self._storage.snapshots.size_bytes(one) or 0,
+                    log.bytes_from(one.offset),
+                    now_ms - self._first_seen_ms[one],
+                )
+                for one in ids
+            ],
+            leading_since_ms=followers.since_ms if followers is not None else None,
+            replicas=replicas,
+            leader_log_start=(
+                self._leader_log_start(leader_id) if follows and leader_id is not None else None
+            ),
+        )
+
+
+def _replica(state: ReplicaState, *, voter: bool) -> FollowingReplica:
+    return FollowingReplica(state.key.id, voter, state.log_end_offset, state.last_fetch_ms)

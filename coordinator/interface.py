@@ -70,6 +70,7 @@ class ErrorCode(IntEnum):
     UNSUPPORTED_VERSION = 35  # of ListOffsets: a negative timestamp that means nothing here
     INVALID_PARTITIONS = 37  # none, or too many
     INVALID_REQUEST = 42  # contradicts itself, or what is known; nothing was changed
+    POLICY_VIOLATION = 44  # of a retention plan: the topic's settings keep this data
     OUT_OF_ORDER_SEQUENCE_NUMBER = 45  # of a batch: not the one after its predecessor
     DUPLICATE_SEQUENCE_NUMBER = 46  # the object is committed, its answer is no longer kept
     INVALID_PRODUCER_EPOCH = 47  # of a batch: a newer epoch of this producer has written

@@ -44,11 +44,8 @@ class Candidates(Protocol):
     def unused_objects(self, limit: int) -> list[int]:
         """Objects with no used bytes, not yet marked; by rising id."""
 
-    def marked_objects(self, limit: int, marked_until_ms: int | None) -> list[tuple[int, int]]:
-        """(marked at, object id) of marked objects, by rising (time, id).
-
-        Args:  marked_until_ms: only those marked at or before it; None: all.
-        """
+    def marked_objects(self, first_ms: int, last_ms: int, limit: int) -> list[tuple[int, int]]:
+        """(marked at, object id) of objects marked in [first_ms, last_ms], by rising (time, id)."""
 
     def idle_producers(self, appended_before_ms: int, limit: int) -> list[ProducerKey]:
         """Producers that last appended before it, in no order that matters."""

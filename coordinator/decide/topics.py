@@ -1,0 +1,205 @@
+"""Topics: created and deleted on the controller's word, dismantled in bounded steps.
+
+Calls may arrive late and out of order, from controllers that are none any more. A controller's
+calls carry its epoch, and the highest one heard is kept: lower ones are refused. Within one epoch a
+late call to create could follow the one to delete, so a deleted topic stays as a tombstone, also if
+it was never created here, for longer than any call is under way.
+
+Deleting a topic is one small record, and from then on nothing of it is found. Its runs and
+producers, of which there may be millions, go afterwards, a sweep's worth at a time.
+
+Source: DESIGN §7 (hand-over between groups, deletion); KIP-1164, InitDisklessTopics and
+DeleteDisklessTopics; KIP-631 (controller epochs).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+from coordinator.decide.base import Context, Decision
+from coordinator.interface import ErrorCode
+from coordinator.reads import Candidates
+from coordinator.settings import MAX_PARTITIONS
+from coordinator.state import NO_LOG, Tables
+from records.diskless import (
+    ControllerEpochRecord,
+    DisklessPartitionsRecord,
+    DisklessPartitionsRemovedRecord,
+    DisklessTombstoneExpiredRecord,
+    DisklessTopicTombstoneRecord,
+    LogStartOffsetsRecord,
+    ProducersExpiredRecord,
+)
+from records.rpc.coordinator import (
+    DeleteDisklessTopicsRequest,
+    DeleteDisklessTopicsResponse,
+    InitDisklessTopicsRequest,
+    InitDisklessTopicsResponse,
+)
+from records.schema import MetadataRecord
+from records.types import ZERO_UUID
+
+MAX_NAME_LENGTH: Final = 249
+"""Of a topic; Kafka's own limit."""
+
+MAX_TOPICS: Final = 10_000
+"""In one call."""
+
+DELETION: Final = 4
+"""LogStartOffsetsRecord's reason: a deleted topic is being dismantled."""
+
+_InitResult = InitDisklessTopicsResponse.TopicResult
+_DeleteResult = DeleteDisklessTopicsResponse.TopicResult
+
+
+def decide_init_topics(
+    request: InitDisklessTopicsRequest, tables: Tables, _context: Context
+) -> Decision[InitDisklessTopicsResponse]:
+    """Let topics have at least so many partitions here."""
+    results: list[_InitResult] = []
+    records: list[MetadataRecord] = []
+    seen: set[UUID] = set()
+    next_log_id = tables.counters.next_log_id
+    stale = request.controller_epoch < tables.counters.controller_epoch
+    for number, asked in enumerate(request.topics):
+        code, message = ErrorCode.NONE, None
+        topic = tables.topics.get(asked.topic_id)
+        existing = 0 if topic is None else len(topic.log_ids)
+        if stale:
+            code, message = ErrorCode.STALE_CONTROLLER_EPOCH, "a newer controller has called"
+        elif asked.topic_id in seen or number >= MAX_TOPICS:
+            code, message = ErrorCode.INVALID_REQUEST, "named twice, or too many topics in one call"
+        elif asked.topic_id == ZERO_UUID or not 0 < len(asked.topic_name) <= MAX_NAME_LENGTH:
+            code, message = ErrorCode.INVALID_REQUEST, "a topic has an id and a name"
+        elif topic is not None and topic.deleted_at_ms >= 0:
+            code, message = ErrorCode.UNKNOWN_TOPIC_ID, "it is deleted"
+        elif topic is not None and topic.name != asked.topic_name:
+            code, message = ErrorCode.INVALID_REQUEST, f"its name is {topic.name!r}"
+        elif not 1 <= asked.num_partitions <= MAX_PARTITIONS:
+            code, message = ErrorCode.INVALID_PARTITIONS, f"{asked.num_partitions} partitions"
+        elif asked.num_partitions > existing:
+            count = asked.num_partitions - existing
+            records.append(
+                DisklessPartitionsRecord(
+                    topic_id=asked.topic_id,
+                    topic_name=asked.topic_name,
+                    first_partition=existing,
+                    partition_count=count,
+                    first_log_id=next_log_id,
+                    controller_epoch=request.controller_epoch,
+                )
+            )
+            next_log_id += count
+        seen.add(asked.topic_id)
+        results.append(_InitResult(topic_id=asked.topic_id, error_code=code, error_message=message))
+    response = InitDisklessTopicsResponse(responses=tuple(results))
+    return Decision(_heard(request.controller_epoch, tables, records), response)
+
+
+def decide_delete_topics(
+    request: DeleteDisklessTopicsRequest, tables: Tables, context: Context
+) -> Decision[DeleteDisklessTopicsResponse]:
+    """Put tombstones on topics, known or not."""
+    results: list[_DeleteResult] = []
+    records: list[MetadataRecord] = []
+    seen: set[UUID] = set()
+    stale = request.controller_epoch < tables.counters.controller_epoch
+    for number, topic_id in enumerate(request.topic_ids):
+        code = ErrorCode.NONE
+        topic = tables.topics.get(topic_id)
+        if stale:
+            code = ErrorCode.STALE_CONTROLLER_EPOCH
+        elif topic_id in seen or topic_id == ZERO_UUID or number >= MAX_TOPICS:
+            code = ErrorCode.INVALID_REQUEST
+        elif topic is None or topic.deleted_at_ms < 0:
+            records.append(
+                DisklessTopicTombstoneRecord(
+                    topic_id=topic_id,
+                    controller_epoch=request.controller_epoch,
+                    deleted_at_ms=context.steady_ms,
+                )
+            )
+        seen.add(topic_id)
+        results.append(_DeleteResult(topic_id=topic_id, error_code=code))
+    response = DeleteDisklessTopicsResponse(responses=tuple(results))
+    return Decision(_heard(request.controller_epoch, tables, records), response)
+
+
+def _heard(epoch: int, tables: Tables, records: list[MetadataRecord]) -> tuple[MetadataRecord, ...]:
+    """The records; one for the controller's epoch alone, if it is new and no other tells of it."""
+    if not records and epoch > tables.counters.controller_epoch:
+        return (ControllerEpochRecord(controller_epoch=epoch),)
+    return tuple(records)
+
+
+def decide_dismantling(tables: Tables, candidates: Candidates, context: Context) -> Decision[None]:
+    """One step for each deleted topic: fewer runs, fewer producers, then no partition.
+
+    A step that is appended and not yet applied may be decided a second time: both are harmless.
+    """
+    records: list[MetadataRecord] = []
+    budget = context.settings.sweep_limit
+    for topic_id, topic in sorted(tables.topics.items()):
+        if topic.deleted_at_ms < 0:
+            continue
+        removed = []
+        for partition, log_id in enumerate(topic.log_ids):
+            if log_id == NO_LOG:
+                continue
+            if budget <= 0:
+                break
+            steps, cost = _empty_partition(topic_id, partition, log_id, tables, candidates, budget)
+            records += steps
+            budget -= cost
+            if not steps:
+                removed.append(partition)
+        if removed:
+            records.append(
+                DisklessPartitionsRemovedRecord(topic_id=topic_id, partitions=tuple(removed))
+            )
+        if budget <= 0:
+            break
+    return Decision(tuple(records), None)
+
+
+def _empty_partition(
+    topic_id: UUID,
+    partition: int,
+    log_id: int,
+    tables: Tables,
+    candidates: Candidates,
+    limit: int,
+) -> tuple[list[MetadataRecord], int]:
+    """Records that take up to `limit` rows from a partition, and what they cost; none: it is bare.
+
+    Whoever removes the partition drops what rows are left, so "bare" may be a little wrong.
+    """
+    log_start, end = tables.logs.get(log_id) or (0, 0)
+    last = candidates.last_offset_of_runs(log_id, limit) if log_start < end else None
+    if last is not None and last >= log_start:
+        step = LogStartOffsetsRecord(
+            topic_ids=(topic_id,),
+            topic_indexes=(0,),
+            partitions=(partition,),
+            log_start_offsets=(last + 1,),
+            reason=DELETION,
+        )
+        return [step], limit
+    keys = [key for key in candidates.producers_of(log_id, limit) if tables.producers.get(key)]
+    if not keys:
+        return [], 1
+    log_ids, producer_ids = zip(*keys, strict=True)
+    return [ProducersExpiredRecord(log_ids=log_ids, producer_ids=producer_ids)], len(keys)
+
+
+def decide_expired_tombstones(tables: Tables, context: Context) -> Decision[None]:
+    """Forget deleted topics that are dismantled and that no late call can name."""
+    records = [
+        DisklessTombstoneExpiredRecord(topic_id=topic_id)
+        for topic_id, topic in sorted(tables.topics.items())
+        if topic.deleted_at_ms >= 0
+        and all(log_id == NO_LOG for log_id in topic.log_ids)
+        and context.age_ms(topic.deleted_at_ms) >= context.settings.tombstone_retention_ms
+    ]
+    return Decision(tuple(records[: context.settings.sweep_limit]), None)

@@ -23,6 +23,10 @@ NO_TIMESTAMP: Final = -(2**63)
 """Less than every timestamp: of a span that is empty."""
 
 _INSERT: Final = "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_LOAD: Final = (
+    "INSERT INTO runs VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7,"
+    " (SELECT committed_at_ms FROM objects WHERE object_id = ?4), ?8)"
+)
 _INSERT_SPAN: Final = "INSERT OR REPLACE INTO spans VALUES (?, ?, ?, ?)"
 COLUMNS: Final = (
     "base_offset, last_offset, object_id, byte_offset, byte_size,"
@@ -92,15 +96,27 @@ class Runs:
         new = self._new
         for row in rows:
             new.append(row)
-            log_id, _, last, _, _, byte_size, time, _, _ = row
-            tally = tallies[log_id]
-            tally.runs += 1
-            tally.bytes += byte_size
-            if time > tally.span_max:
-                tally.span_max = time
-            tally.span_runs += 1
-            if tally.span_runs == self._span_runs:
-                self._close_span(tally, last)
+            self._count(tallies[row[0]], row[2], row[5], row[6])
+
+    def load(self, tally: Tally, rows: Iterable[tuple[int, ...]]) -> int:
+        """Add runs whose objects, there already, know when they were appended; how many.
+
+        Args:  rows: the fields of `Run` but the append time, by rising offset.
+        """
+        loaded = [(tally.log_id, *row) for row in rows]
+        self._connection.executemany(_LOAD, loaded)
+        for _, _, last, _, _, byte_size, time, _ in loaded:
+            self._count(tally, last, byte_size, time)
+        return len(loaded)
+
+    def _count(self, tally: Tally, last_offset: int, byte_size: int, time: int) -> None:
+        tally.runs += 1
+        tally.bytes += byte_size
+        if time > tally.span_max:
+            tally.span_max = time
+        tally.span_runs += 1
+        if tally.span_runs == self._span_runs:
+            self._close_span(tally, last_offset)
 
     def _close_span(self, tally: Tally, last_offset: int) -> None:
         self._new_spans.append((tally.log_id, 1, last_offset, tally.span_max))

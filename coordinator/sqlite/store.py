@@ -65,6 +65,10 @@ _IDLE_WINDOW: Final = 5
 """Producers looked at, for each that a sweep may return."""
 
 
+ObjectRow = tuple[int, int, int, int, int, int, int, bytes]
+"""The columns of `objects`; the last one is 16 bytes for each topic."""
+
+
 class Store:
     """See the module. Satisfies `state.Tables`, `reads.Runs` and `reads.Candidates`."""
 
@@ -76,7 +80,7 @@ class Store:
         self.connection = connection
         self.wal = database.WalKeeper(path)
         self.runs = Runs(connection, span_runs=span_runs)
-        self._objects: list[tuple[int, int, int, int, int, int, int, bytes]] = []
+        self._objects: list[ObjectRow] = []
         self._is_open = False  # a transaction
         self._gathered = 0
         self._idle_after: ProducerKey = (-1, -1)
@@ -238,6 +242,10 @@ class Store:
         if not self._is_open:
             self.connection.execute("BEGIN")
             self._is_open = True
+
+    def gathered(self, rows: int) -> None:
+        """So many rows more were written to the open transaction."""
+        self._gathered += rows
 
     @property
     def is_full(self) -> bool:
@@ -465,7 +473,7 @@ def topics_of(record: ObjectCommitRecord) -> list[bytes]:
     return sorted(found)
 
 
-def stored_object(row: tuple[int, int, int, int, int, int, int, bytes]) -> StoredObject:
+def stored_object(row: ObjectRow) -> StoredObject:
     """From a row of `objects`."""
     topics = row[7]
     ids = tuple(topics[at : at + 16] for at in range(0, len(topics), 16))

@@ -1,0 +1,36 @@
+"""The child process that reads a copied database and sends a checkpoint's records to its parent.
+
+    python -m coordinator.sqlite.scan COPY
+
+On standard output: each value behind its length, and a length of 0 when all is said; whoever does
+not see that has not seen everything. It yields the processor to everybody: nobody waits for a
+checkpoint.
+
+Source: coordinator.sqlite.frozen, which reads it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from coordinator.sqlite.frozen import LENGTH_BYTES
+from coordinator.sqlite.source import checkpoint_of
+
+NICENESS = 10
+
+
+def main() -> None:
+    """See the module."""
+    os.nice(NICENESS)
+    out = sys.stdout.buffer
+    for value in checkpoint_of(Path(sys.argv[1])):
+        out.write(len(value).to_bytes(LENGTH_BYTES, "big"))
+        out.write(value)
+    out.write(bytes(LENGTH_BYTES))
+    out.flush()
+
+
+if __name__ == "__main__":
+    main()

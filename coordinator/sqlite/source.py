@@ -1,0 +1,79 @@
+"""A database, walked from end to end: what a checkpoint is written from.
+
+Source: coordinator.checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+from coordinator.checkpoint import checkpoint_values
+from coordinator.runs import StoredObject
+from coordinator.sqlite import database, rows
+from coordinator.sqlite.runs import COLUMNS
+from coordinator.sqlite.store import Store, stored_object
+from coordinator.sqlite.tables import WholeTable, WriteBackTable
+from coordinator.state import (
+    Answer,
+    Broker,
+    Counters,
+    Lease,
+    Log,
+    LogId,
+    Producer,
+    ProducerKey,
+    Topic,
+)
+
+
+class StoreSource:
+    """`coordinator.checkpoint.CheckpointSource` over a store with nothing left to flush."""
+
+    def __init__(self, store: Store) -> None:
+        self._read = store.connection.execute
+        self.topics: WholeTable[UUID, Topic] = store.topics
+        self.logs: WholeTable[LogId, Log] = store.logs
+        self.producers: WriteBackTable[ProducerKey, Producer] = store.producers
+        self.leases: WholeTable[int, Lease] = store.leases
+        self.brokers: WholeTable[int, Broker] = store.brokers
+        self.answers: WriteBackTable[int, Answer] = store.answers
+        self.counters: Counters = store.counters
+
+    def all_objects(self) -> Iterator[tuple[int, StoredObject]]:
+        """See `CheckpointSource`."""
+        for row in self._read("SELECT * FROM objects ORDER BY object_id"):
+            yield row[0], stored_object(row)
+
+    def all_runs(self, log_id: LogId) -> Iterator[tuple[int, ...]]:
+        """See `CheckpointSource`."""
+        return self._read(
+            f"SELECT {COLUMNS} FROM runs WHERE log_id = ? ORDER BY last_offset", (log_id,)
+        )
+
+    def all_producers(self, log_id: LogId) -> Iterator[tuple[int, Producer]]:
+        """See `CheckpointSource`."""
+        for producer_id, appended_at_ms, row in self._read(
+            "SELECT producer_id, appended_at_ms, row FROM producers"
+            " WHERE log_id = ? ORDER BY producer_id",
+            (log_id,),
+        ):
+            yield producer_id, rows.unpack_producer(appended_at_ms, row)
+
+    def all_answers(self) -> Iterator[tuple[int, Answer]]:
+        """See `CheckpointSource`."""
+        for object_id, row in self._read("SELECT object_id, row FROM answers ORDER BY object_id"):
+            yield object_id, rows.unpack_answer(row)
+
+
+def checkpoint_of(path: Path) -> Iterator[bytes]:
+    """The records of the checkpoint of a database that nobody else has open.
+
+    Raises:  sqlite3.Error.
+    """
+    connection = database.connect(path, cache_kib=database.READER_CACHE_KIB)
+    try:
+        yield from checkpoint_values(StoreSource(Store(path, connection)))
+    finally:
+        connection.close()

@@ -204,6 +204,8 @@ class LogState:
         assert start_offset <= self.snapshot_id.offset, f"log start past the snapshot: {self}"
         self.start_epoch = self.epoch_before(start_offset)
         self.start_offset = start_offset
+        # What was dropped is durable in the snapshot, and the log may know more than we were told.
+        self.flushed_end_offset = max(self.flushed_end_offset, start_offset)
         # The epoch running at the new start stays, beginning there; older ones go.
         keep = bisect_right(self._epochs, start_offset, key=_start_of) - 1
         if keep >= 0:

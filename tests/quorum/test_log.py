@@ -119,6 +119,15 @@ def test_a_log_may_start_at_its_end() -> None:
     assert (log.start_offset, log.end_offset, log.last_epoch) == (9, 9, 4)
 
 
+def test_a_log_may_start_past_what_we_know_to_be_flushed() -> None:
+    """A segment that is full is flushed by the log itself; we are told with the next flush."""
+    log = log_of([1, 1, 1])
+    log.flushed_end_offset = Offset(1)
+    log.high_watermark, log.snapshot_id = Offset(3), snapshot(2, 1)
+    log.move_start(Offset(2))
+    assert (log.start_offset, log.flushed_end_offset, log.end_offset) == (2, 2, 3)
+
+
 @pytest.mark.parametrize(
     ("act", "why"),
     [

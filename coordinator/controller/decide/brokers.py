@@ -1,0 +1,293 @@
+"""Brokers come, live, leave and are forgotten.
+
+A broker registers fenced. It reads the cluster log, and once its heartbeat says that it has read
+its own registration it is unfenced: only then can it be named to clients. It is fenced again if it
+asks, if its session is over, or on its way out: there it waits until every other broker has read
+that it leaves, so that nobody is sent to it any more. Fencing rewrites no partition (DESIGN §8:
+whom clients see is computed), so a fenced broker costs one record, whatever it held.
+
+Source: KIP-631; KIP-841 (controlled shutdown); upstream's ClusterControlManager and
+BrokerHeartbeatManager.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from coordinator.controller.decide.context import Context, Decision
+from coordinator.controller.decide.features import unsupported_feature
+from coordinator.controller.errors import ErrorCode, RefusedError
+from coordinator.controller.image import MetadataImage
+from coordinator.controller.sessions import BrokerSessions
+from records.metadata import (
+    BrokerRegistrationChangeRecord,
+    RegisterBrokerRecord,
+    RegisterControllerRecord,
+    UnregisterBrokerRecord,
+)
+from records.rpc.brokers import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+    ControllerRegistrationRequest,
+    ControllerRegistrationResponse,
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+)
+from records.schema import MetadataRecord
+from records.types import Offset
+
+FENCE: Final = 1
+UNFENCE: Final = -1
+MAX_LISTENERS: Final = 32
+MAX_FEATURES: Final = 128
+MAX_LOG_DIRS: Final = 256
+FIRST_FREE_DIRECTORY: Final = 100  # ids below are reserved by upstream (DirectoryId)
+
+
+def register_broker(request: BrokerRegistrationRequest, context: Context) -> Decision:
+    """Make a broker a member, under an epoch that is the offset of its record.
+
+    Asking again as the same process changes nothing. Another process with the same id is refused
+    while the first one's session lives.
+    """
+    try:
+        _check_registration(request, context)
+    except RefusedError as refused:
+        return Decision((), BrokerRegistrationResponse(error_code=refused.code))
+    existing = context.image.brokers.get(request.broker_id)
+    if existing is not None and existing.incarnation_id != request.incarnation_id:
+        alive = context.sessions.is_alive(
+            request.broker_id, existing.broker_epoch, fenced=existing.fenced
+        )
+        if alive and not existing.in_controlled_shutdown:
+            code = ErrorCode.DUPLICATE_BROKER_REGISTRATION
+            return Decision((), BrokerRegistrationResponse(error_code=code))
+        existing = None
+    record = RegisterBrokerRecord(
+        broker_id=request.broker_id,
+        is_migrating_zk_broker=False,
+        incarnation_id=request.incarnation_id,
+        broker_epoch=context.next_offset,
+        end_points=tuple(
+            RegisterBrokerRecord.BrokerEndpoint(
+                name=listener.name,
+                host=listener.host,
+                port=listener.port,
+                security_protocol=listener.security_protocol,
+            )
+            for listener in request.listeners
+        ),
+        features=tuple(
+            RegisterBrokerRecord.BrokerFeature(
+                name=feature.name,
+                min_supported_version=feature.min_supported_version,
+                max_supported_version=feature.max_supported_version,
+            )
+            for feature in request.features
+        ),
+        rack=request.rack,
+        fenced=True if existing is None else existing.fenced,
+        in_controlled_shutdown=False if existing is None else existing.in_controlled_shutdown,
+        log_dirs=request.log_dirs,
+    )
+    if existing is not None and _same_but_epoch(existing, record):
+        return Decision((), BrokerRegistrationResponse(broker_epoch=existing.broker_epoch))
+    return Decision((record,), BrokerRegistrationResponse(broker_epoch=context.next_offset))
+
+
+def _same_but_epoch(one: RegisterBrokerRecord, other: RegisterBrokerRecord) -> bool:
+    return (one.end_points, one.features, one.rack, one.log_dirs) == (
+        other.end_points,
+        other.features,
+        other.rack,
+        other.log_dirs,
+    )
+
+
+def _check_registration(request: BrokerRegistrationRequest, context: Context) -> None:
+    if request.cluster_id != context.cluster_id:
+        raise RefusedError(
+            ErrorCode.INCONSISTENT_CLUSTER_ID,
+            f"Broker {request.broker_id} is of cluster {request.cluster_id!r}.",
+        )
+    if request.broker_id < 0:
+        raise RefusedError(ErrorCode.INVALID_REGISTRATION, f"Broker id {request.broker_id}.")
+    if request.is_migrating_zk_broker:
+        raise RefusedError(ErrorCode.INVALID_REGISTRATION, "There is no ZooKeeper to migrate from.")
+    names = [listener.name for listener in request.listeners]
+    check_endpoints(names, [listener.host for listener in request.listeners])
+    directories = set(request.log_dirs)
+    if len(directories) != len(request.log_dirs) or len(directories) > MAX_LOG_DIRS:
+        raise RefusedError(ErrorCode.INVALID_REGISTRATION, "Log directories repeat, or too many.")
+    if any(directory.int < FIRST_FREE_DIRECTORY for directory in directories):
+        raise RefusedError(ErrorCode.INVALID_REGISTRATION, "A log directory has a reserved id.")
+    if len(request.features) > MAX_FEATURES:
+        raise RefusedError(ErrorCode.INVALID_REGISTRATION, f"{len(request.features)} features.")
+    supported = {
+        feature.name: (feature.min_supported_version, feature.max_supported_version)
+        for feature in request.features
+    }
+    missing = unsupported_feature(context.image, supported)
+    if missing is not None:
+        raise RefusedError(
+            ErrorCode.UNSUPPORTED_VERSION, f"Broker {request.broker_id} does not support {missing}."
+        )
+
+
+def check_endpoints(names: list[str], hosts: list[str]) -> None:
+    """Listeners that others can connect to. Raises RefusedError (INVALID_REGISTRATION)."""
+    if not names or len(names) > MAX_LISTENERS:
+        raise RefusedError(ErrorCode.INVALID_REGISTRATION, f"{len(names)} listeners.")
+    if len(set(names)) != len(names) or "" in names:
+        raise RefusedError(ErrorCode.INVALID_REGISTRATION, f"Listener names {names} repeat.")
+    for host in hosts:
+        if host in ("", "0.0.0.0", "::"):
+            raise RefusedError(
+                ErrorCode.INVALID_REGISTRATION, f"Nobody can connect to the address {host!r}."
+            )
+
+
+def heartbeat(
+    request: BrokerHeartbeatRequest, context: Context, sessions: BrokerSessions
+) -> Decision:
+    """A broker lives. What it is to be from now on follows from what it is and what it wants."""
+    broker = context.image.brokers.get(request.broker_id)
+    if broker is None:
+        return _no_heartbeat(ErrorCode.BROKER_ID_NOT_REGISTERED)
+    if broker.broker_epoch != request.broker_epoch:
+        return _no_heartbeat(ErrorCode.STALE_BROKER_EPOCH)
+    read = Offset(request.current_metadata_offset)
+    session = sessions.heard(request.broker_id, request.broker_epoch, read)
+    caught_up = read >= broker.broker_epoch
+    fenced, leaving = broker.fenced, broker.in_controlled_shutdown
+    shut_down = False
+    if fenced:
+        shut_down = request.want_shut_down
+        # Upstream has no way back from a controlled shutdown but to register again; nor have we.
+        fenced = shut_down or leaving or request.want_fence or not caught_up
+    elif request.want_fence:
+        fenced, shut_down = True, request.want_shut_down
+    elif request.want_shut_down or leaving:
+        if not leaving:
+            session.shutting_down_at = context.next_offset  # of the record below
+        elif session.shutting_down_at is None:  # a leader before us wrote it
+            session.shutting_down_at = Offset(context.next_offset - 1)
+        elif sessions.all_have_read(
+            session.shutting_down_at, _serving(context.image, sessions, but=request.broker_id)
+        ):
+            fenced = shut_down = True
+        leaving = True
+    response = BrokerHeartbeatResponse(
+        is_caught_up=caught_up, is_fenced=fenced, should_shut_down=shut_down
+    )
+    if (fenced, leaving) == (broker.fenced, broker.in_controlled_shutdown):
+        return Decision((), response)
+    return Decision((_change(broker, fenced=fenced, leaving=leaving),), response)
+
+
+def _no_heartbeat(code: ErrorCode) -> Decision:
+    return Decision((), BrokerHeartbeatResponse(error_code=code, should_shut_down=False))
+
+
+def _change(
+    broker: RegisterBrokerRecord, *, fenced: bool, leaving: bool
+) -> BrokerRegistrationChangeRecord:
+    """Only what is different."""
+    mark = 0 if fenced == broker.fenced else FENCE if fenced else UNFENCE
+    return BrokerRegistrationChangeRecord(
+        broker_id=broker.broker_id,
+        broker_epoch=broker.broker_epoch,
+        fenced=mark,
+        in_controlled_shutdown=1 if leaving and not broker.in_controlled_shutdown else 0,
+    )
+
+
+def _serving(image: MetadataImage, sessions: BrokerSessions, *, but: int) -> list[tuple[int, int]]:
+    """Brokers that clients are sent to, by id and epoch."""
+    return [
+        (broker_id, broker.broker_epoch)
+        for broker_id, broker in image.brokers.items()
+        if broker_id != but
+        and not broker.fenced
+        and not broker.in_controlled_shutdown
+        and sessions.is_alive(broker_id, broker.broker_epoch, fenced=False)
+    ]
+
+
+def fence_silent(context: Context) -> Decision:
+    """Fence every broker whose session is over: what the leader does by itself now and then."""
+    records = [
+        _change(broker, fenced=True, leaving=broker.in_controlled_shutdown)
+        for broker_id, broker in sorted(context.image.brokers.items())
+        if not broker.fenced
+        and not context.sessions.is_alive(broker_id, broker.broker_epoch, fenced=False)
+    ]
+    return Decision(tuple(records), tuple(record.broker_id for record in records))
+
+
+def unregister_broker(request: UnregisterBrokerRequest, context: Context) -> Decision:
+    """Forget a broker. It may come back by registering."""
+    broker = context.image.brokers.get(request.broker_id)
+    if broker is None:
+        return Decision(
+            (),
+            UnregisterBrokerResponse(
+                error_code=ErrorCode.BROKER_ID_NOT_REGISTERED,
+                error_message=f"Broker {request.broker_id} is not registered.",
+            ),
+        )
+    record = UnregisterBrokerRecord(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch)
+    return Decision((record,), UnregisterBrokerResponse(error_message=None))
+
+
+def register_controller(request: ControllerRegistrationRequest, context: Context) -> Decision:
+    """Write down how a controller is reached; nothing, if that is known."""
+    try:
+        if request.controller_id < 0:
+            raise RefusedError(
+                ErrorCode.INVALID_REGISTRATION, f"Controller id {request.controller_id}."
+            )
+        names = [listener.name for listener in request.listeners]
+        check_endpoints(names, [listener.host for listener in request.listeners])
+        supported = {
+            feature.name: (feature.min_supported_version, feature.max_supported_version)
+            for feature in request.features
+        }
+        missing = unsupported_feature(context.image, supported)
+        if missing is not None:
+            raise RefusedError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"Controller {request.controller_id} does not support {missing}.",
+            )
+    except RefusedError as refused:
+        return Decision(
+            (),
+            ControllerRegistrationResponse(error_code=refused.code, error_message=refused.message),
+        )
+    record = RegisterControllerRecord(
+        controller_id=request.controller_id,
+        incarnation_id=request.incarnation_id,
+        zk_migration_ready=request.zk_migration_ready,
+        end_points=tuple(
+            RegisterControllerRecord.ControllerEndpoint(
+                name=listener.name,
+                host=listener.host,
+                port=listener.port,
+                security_protocol=listener.security_protocol,
+            )
+            for listener in request.listeners
+        ),
+        features=tuple(
+            RegisterControllerRecord.ControllerFeature(
+                name=feature.name,
+                min_supported_version=feature.min_supported_version,
+                max_supported_version=feature.max_supported_version,
+            )
+            for feature in request.features
+        ),
+    )
+    known = context.image.controllers.get(request.controller_id) == record
+    records: tuple[MetadataRecord, ...] = () if known else (record,)
+    return Decision(records, ControllerRegistrationResponse(error_message=None))

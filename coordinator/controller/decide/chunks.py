@@ -1,0 +1,241 @@
+"""A partition's offsets are cut into chunks; here only who holds which is decided.
+
+Creating a chunk ends the active one: its offsets up to the high watermark become a ChunkRecord with
+the replicas it has, and a PartitionChangeRecord gives the partition a new start and new replicas.
+The two are one fact and travel in one batch. The high watermark is exclusive, so the old chunk's
+last offset is one below it, and the new chunk starts at it.
+
+The controller cannot see the high watermark. It believes whoever asks (a broker, or our command,
+which read it behind the read barrier) as far as it can check: a start never goes back.
+
+Source: KIP-1114; DESIGN §3 (its contradictions about offsets), §9 (what is refused).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+from uuid import UUID
+
+from coordinator.controller.decide.context import Context, Decision
+from coordinator.controller.decide.placement import check_replicas
+from coordinator.controller.errors import ErrorCode, RefusedError
+from coordinator.controller.image import MetadataImage, TopicImage, active_start
+from records.chunks import ChunkChangeRecord, ChunkRecord
+from records.metadata import PartitionChangeRecord, PartitionRecord
+from records.rpc.chunks import (
+    AlterChunkAssignmentsRequest,
+    AlterChunkAssignmentsResponse,
+    CreateChunksRequest,
+    CreateChunksResponse,
+)
+from records.schema import MetadataRecord
+from records.types import Offset
+
+MAX_CHUNKS_OF_REQUEST: Final = 1_000
+"""All of a request is one batch, and so one step of every replica."""
+
+MAX_CHUNKS_OF_PARTITION: Final = 10_000
+
+FIRST_EPOCH: Final = 0
+
+
+def create_chunks(request: CreateChunksRequest, context: Context) -> Decision:
+    """End the active chunk of each partition, and begin another with other replicas."""
+    result = CreateChunksResponse.TopicPartitionResult
+    records: list[MetadataRecord] = []
+    results = []
+    seen: set[tuple[str, int]] = set()
+    too_many = len(request.topic_partitions) > MAX_CHUNKS_OF_REQUEST
+    for asked in request.topic_partitions:
+        code, message = ErrorCode.NONE, None
+        try:
+            if too_many:
+                raise RefusedError(
+                    ErrorCode.POLICY_VIOLATION, f"More than {MAX_CHUNKS_OF_REQUEST} at once."
+                )
+            if (asked.topic_name, asked.partition_id) in seen:
+                raise RefusedError(ErrorCode.INVALID_REQUEST, "Named twice.")
+            seen.add((asked.topic_name, asked.partition_id))
+            records += _create(asked, context.image)
+        except RefusedError as refused:
+            code, message = refused.code, refused.message
+        results.append(
+            result(
+                topic_name=asked.topic_name,
+                partition_id=asked.partition_id,
+                error_code=code,
+                error_message=message,
+            )
+        )
+    return Decision(tuple(records), CreateChunksResponse(results=tuple(results)), one_batch=True)
+
+
+def find_partition(
+    image: MetadataImage, topic_name: str, index: int
+) -> tuple[TopicImage, PartitionRecord, str]:
+    """A client's partition and what to call it. Raises RefusedError."""
+    what = f"{topic_name[:249]}-{index}"
+    topic = image.topic(topic_name)
+    partition = None if topic is None else topic.partitions.get(index)
+    if topic is None or partition is None:
+        raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no {what}.")
+    if topic.is_internal:
+        raise RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{what} is internal.")
+    return topic, partition, what
+
+
+def _create(
+    asked: CreateChunksRequest.TopicPartition, image: MetadataImage
+) -> tuple[MetadataRecord, MetadataRecord]:
+    """Both records of one chunk. Raises RefusedError."""
+    topic, partition, what = find_partition(image, asked.topic_name, asked.partition_id)
+    replicas = _check_count(check_replicas(asked.broker_ids, image, what), partition, what)
+    start = active_start(partition)
+    if asked.start_offset <= start:
+        raise RefusedError(
+            ErrorCode.INVALID_REQUEST,
+            f"{what}: a chunk at {asked.start_offset} must begin above {start}, where the active "
+            "one does: it would end an empty one.",
+        )
+    stop, end = asked.prev_stop_offset, asked.start_offset - 1
+    if not start - 1 <= stop <= end:
+        raise RefusedError(
+            ErrorCode.INVALID_REQUEST,
+            f"{what}: the chunk {start}..{end} cannot stop at {stop}.",
+        )
+    if len(topic.chunks.get(asked.partition_id, ())) >= MAX_CHUNKS_OF_PARTITION:
+        raise RefusedError(
+            ErrorCode.POLICY_VIOLATION, f"{what} has {MAX_CHUNKS_OF_PARTITION} chunks already."
+        )
+    ended = ChunkRecord(
+        partition_id=asked.partition_id,
+        topic_id=topic.topic_id,
+        start_offset=start,
+        start_timestamp=partition.start_timestamp,
+        stop_offset=stop,
+        end_offset=end,
+        chunk_epoch=FIRST_EPOCH,
+        replicas=partition.replicas,
+        directories=partition.directories,
+        isr=partition.replicas,  # a replica is a cache: it is in sync at once
+        removing_replicas=(),
+        adding_replicas=(),
+        epoch=FIRST_EPOCH,
+    )
+    changed = PartitionChangeRecord(
+        partition_id=asked.partition_id,
+        topic_id=topic.topic_id,
+        isr=replicas,
+        leader=-2 if replicas[0] == partition.leader else replicas[0],  # -2: unchanged
+        replicas=replicas,
+        start_offset=asked.start_offset,
+        start_timestamp=max(asked.start_timestamp, partition.start_timestamp),
+    )
+    return ended, changed
+
+
+def _check_count(
+    replicas: tuple[int, ...], partition: PartitionRecord, what: str
+) -> tuple[int, ...]:
+    if len(replicas) != len(partition.replicas):
+        raise RefusedError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"{what} has {len(partition.replicas)} replicas, {len(replicas)} are assigned.",
+        )
+    return replicas
+
+
+def alter_chunks(request: AlterChunkAssignmentsRequest, context: Context) -> Decision:
+    """Give inactive chunks other replicas. Nothing moves: one broker's cache grows, another's
+    shrinks.
+    """
+    result = AlterChunkAssignmentsResponse.AssignmentResult
+    records: list[MetadataRecord] = []
+    results = []
+    seen: set[tuple[str, int, int]] = set()
+    too_many = len(request.chunks) > MAX_CHUNKS_OF_REQUEST
+    for asked in request.chunks:
+        code, message = ErrorCode.NONE, None
+        try:
+            if too_many:
+                raise RefusedError(
+                    ErrorCode.POLICY_VIOLATION, f"More than {MAX_CHUNKS_OF_REQUEST} at once."
+                )
+            named = (asked.topic_name, asked.partition_id, asked.start_offset)
+            if named in seen:
+                raise RefusedError(ErrorCode.INVALID_REQUEST, "Named twice.")
+            seen.add(named)
+            records += _alter(asked, context.image)
+        except RefusedError as refused:
+            code, message = refused.code, refused.message
+        results.append(
+            result(
+                topic_name=asked.topic_name,
+                partition_id=asked.partition_id,
+                start_offset=asked.start_offset,
+                error_code=code,
+                error_message=message,
+            )
+        )
+    response = AlterChunkAssignmentsResponse(results=tuple(results))
+    return Decision(tuple(records), response, one_batch=True)
+
+
+def _alter(
+    asked: AlterChunkAssignmentsRequest.Assignment, image: MetadataImage
+) -> list[MetadataRecord]:
+    """Raises RefusedError."""
+    topic, partition, what = find_partition(image, asked.topic_name, asked.partition_id)
+    chunks = topic.chunks.get(asked.partition_id, ())
+    chunk = next((c for c in chunks if c.start_offset == asked.start_offset), None)
+    if chunk is None:
+        raise RefusedError(
+            ErrorCode.INVALID_REQUEST, f"{what} has no chunk that starts at {asked.start_offset}."
+        )
+    if asked.chunk_epoch not in (-1, chunk.chunk_epoch):
+        raise RefusedError(
+            ErrorCode.INVALID_UPDATE_VERSION,
+            f"{what}: the chunk at {asked.start_offset} has epoch {chunk.chunk_epoch}, "
+            f"not {asked.chunk_epoch}.",
+        )
+    replicas = _check_count(check_replicas(asked.broker_ids, image, what), partition, what)
+    if replicas == chunk.replicas:
+        return []
+    return [
+        ChunkChangeRecord(
+            partition_id=asked.partition_id,
+            topic_id=topic.topic_id,
+            start_offset=asked.start_offset,
+            replicas=replicas,
+            isr=replicas,
+            epoch=chunk.chunk_epoch + 1,
+        )
+    ]
+
+
+def remove_chunks(image: MetadataImage, log_starts: Mapping[tuple[UUID, int], Offset]) -> Decision:
+    """Remove what nobody needs: chunks that the log start has passed, and those nobody holds.
+
+    Args:  log_starts: of partitions whose coordinator was asked; the others wait.
+    """
+    records: list[MetadataRecord] = []
+    for topic in image.iter_topics():
+        for index in sorted(topic.chunks):
+            log_start = log_starts.get((topic.topic_id, index), Offset(0))
+            for chunk in topic.chunks[index]:
+                held = any(broker_id in image.brokers for broker_id in chunk.replicas)
+                if (held and log_start <= chunk.end_offset) or len(records) >= MAX_REMOVED:
+                    continue
+                records.append(
+                    ChunkChangeRecord(
+                        partition_id=index,
+                        topic_id=topic.topic_id,
+                        start_offset=chunk.start_offset,
+                        epoch=chunk.chunk_epoch + 1,
+                    )
+                )
+    return Decision(tuple(records), len(records))
+
+
+MAX_REMOVED: Final = 1_000  # in one decision; the next one goes on

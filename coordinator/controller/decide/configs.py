@@ -1,0 +1,340 @@
+"""Settings of topics, and of brokers as defaults for all topics.
+
+Only differences are stored. What is in force of a topic is its own setting, else the cluster's
+default (a broker setting of the empty name), else the built-in one; DescribeConfigs says which.
+`__cluster_metadata` shows what it is: cleaned by snapshots, read-only.
+
+Source: KIP-133, KIP-226, KIP-339; KIP-630 (`cleanup.policy=snapshot`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import IntEnum
+from typing import Final
+
+from coordinator.controller.config_defs import (
+    BROKER_CONFIGS,
+    MAX_NAME_LENGTH,
+    TOPIC_CONFIGS,
+    ConfigDef,
+    ConfigType,
+    check_config,
+)
+from coordinator.controller.decide.context import Context, Decision
+from coordinator.controller.errors import ErrorCode, RefusedError
+from coordinator.controller.image import (
+    BROKER,
+    CLUSTER_METADATA,
+    INTERNAL_TOPICS,
+    TOPIC,
+    MetadataImage,
+    Resource,
+)
+from records.metadata import ConfigRecord
+from records.rpc.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from records.schema import MetadataRecord
+
+CLUSTER_DEFAULT: Final = Resource(BROKER, "")
+MAX_CHANGES: Final = 1_000  # of one resource
+
+
+class Source(IntEnum):
+    """DescribeConfigs' sources. Source: KIP-226."""
+
+    TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+
+
+class Operation(IntEnum):
+    """IncrementalAlterConfigs' operations. Source: KIP-339."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+_Synonym = tuple[str, str, Source]
+
+
+def synonyms(
+    image: MetadataImage, own: Mapping[str, str | None], name: str, definition: ConfigDef
+) -> list[_Synonym]:
+    """Where a topic setting's value can come from, the one in force first."""
+    found: list[_Synonym] = []
+    value = own.get(name)
+    if value is not None:
+        found.append((name, value, Source.TOPIC_CONFIG))
+    if definition.broker_name is not None:
+        default = image.config(CLUSTER_DEFAULT, definition.broker_name)
+        if default is not None:
+            found.append((definition.broker_name, default, Source.DYNAMIC_DEFAULT_BROKER_CONFIG))
+    found.append((definition.broker_name or name, definition.default, Source.DEFAULT_CONFIG))
+    return found
+
+
+def described_configs(
+    image: MetadataImage, own: Mapping[str, str | None]
+) -> Iterator[tuple[str, str, Source]]:
+    """Every topic setting that is in force, by name: (name, value, where from)."""
+    for name, definition in TOPIC_CONFIGS.items():
+        _, value, source = synonyms(image, own, name, definition)[0]
+        yield name, value, source
+
+
+def topic_value(image: MetadataImage, topic: str, name: str) -> str:
+    """The value in force of one topic setting."""
+    own = image.config(Resource(TOPIC, topic), name)
+    return synonyms(image, {name: own}, name, TOPIC_CONFIGS[name])[0][1]
+
+
+# --- describing ---------------------------------------------------------------------------------
+
+_Described = DescribeConfigsResponse.DescribeConfigsResult
+_Shown = _Described.DescribeConfigsResourceResult
+
+
+def describe_configs(request: DescribeConfigsRequest, image: MetadataImage) -> object:
+    """The settings of resources; read from an image, so nothing is written."""
+    results = []
+    for resource in request.resources:
+        keys = resource.configuration_keys
+        wanted = None if keys is None else frozenset(keys)
+        named = Resource(resource.resource_type, resource.resource_name)
+        try:
+            shown = [
+                entry
+                for entry in _describe(named, image, documented=request.include_documentation)
+                if wanted is None or entry.name in wanted
+            ]
+        except RefusedError as refused:
+            results.append(
+                _Described(
+                    error_code=refused.code,
+                    error_message=refused.message,
+                    resource_type=named.type,
+                    resource_name=named.name,
+                    configs=(),
+                )
+            )
+            continue
+        if not request.include_synonyms:
+            shown = [_without_synonyms(entry) for entry in shown]
+        results.append(
+            _Described(
+                error_message=None,
+                resource_type=named.type,
+                resource_name=named.name,
+                configs=tuple(shown),
+            )
+        )
+    return DescribeConfigsResponse(results=tuple(results))
+
+
+def _without_synonyms(entry: _Shown) -> _Shown:
+    return _Shown(
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.read_only,
+        config_source=entry.config_source,
+        is_sensitive=False,
+        config_type=entry.config_type,
+        documentation=entry.documentation,
+    )
+
+
+def _describe(resource: Resource, image: MetadataImage, *, documented: bool) -> Iterator[_Shown]:
+    """Raises RefusedError."""
+    if resource == (TOPIC, CLUSTER_METADATA):
+        yield _cluster_metadata(documented=documented)
+    elif resource.type == TOPIC:
+        if resource.name not in image.topic_ids:
+            raise RefusedError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"There is no topic {resource.name[:MAX_NAME_LENGTH]!r}.",
+            )
+        own = image.configs.get(resource, {})
+        for name, definition in TOPIC_CONFIGS.items():
+            found = synonyms(image, own, name, definition)
+            yield _entry(name, found, definition, documented=documented)
+    elif resource.type == BROKER:
+        check_broker(resource.name, image)
+        own = image.configs.get(resource, {})
+        for name, definition in BROKER_CONFIGS.items():
+            found = []
+            if own.get(name) is not None:
+                ours = Source.DYNAMIC_BROKER_CONFIG
+                if resource == CLUSTER_DEFAULT:
+                    ours = Source.DYNAMIC_DEFAULT_BROKER_CONFIG
+                found.append((name, own[name], ours))
+            default = image.config(CLUSTER_DEFAULT, name)
+            if default is not None and resource != CLUSTER_DEFAULT:
+                found.append((name, default, Source.DYNAMIC_DEFAULT_BROKER_CONFIG))
+            if resource == CLUSTER_DEFAULT and not found:
+                continue  # of the cluster's defaults, only what was set is one
+            found.append((name, definition.default, Source.DEFAULT_CONFIG))
+            yield _entry(name, found, definition, documented=documented)
+    else:
+        raise _unknown_type(resource)
+
+
+def _entry(name: str, found: list[_Synonym], definition: ConfigDef, *, documented: bool) -> _Shown:
+    synonym = _Shown.DescribeConfigsSynonym
+    _, value, source = found[0]
+    return _Shown(
+        name=name,
+        value=value,
+        read_only=False,
+        config_source=source,
+        is_sensitive=False,
+        synonyms=tuple(synonym(name=n, value=v, source=s) for n, v, s in found),
+        config_type=definition.type,
+        documentation=definition.about if documented else None,
+    )
+
+
+def _cluster_metadata(*, documented: bool) -> _Shown:
+    about = "The cluster's own log is cut down to a snapshot (KIP-630)."
+    return _Shown(
+        name="cleanup.policy",
+        value="snapshot",
+        read_only=True,
+        config_source=Source.STATIC_BROKER_CONFIG,
+        is_sensitive=False,
+        config_type=ConfigType.LIST,
+        documentation=about if documented else None,
+    )
+
+
+def check_broker(name: str, image: MetadataImage) -> None:
+    """A broker resource is a registered broker's id, or empty: all. Raises RefusedError."""
+    if name == "":
+        return
+    if not name.isascii() or not name.isdigit() or len(name) > 10:
+        raise RefusedError(ErrorCode.INVALID_REQUEST, f"{name[:20]!r} is no broker id.")
+    if int(name) not in image.brokers:
+        raise RefusedError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker {name} is not registered.")
+
+
+def _unknown_type(resource: Resource) -> RefusedError:
+    return RefusedError(
+        ErrorCode.INVALID_REQUEST, f"Resource type {resource.type}: only topics (2), brokers (4)."
+    )
+
+
+# --- changing -----------------------------------------------------------------------------------
+
+_Resource = IncrementalAlterConfigsRequest.AlterConfigsResource
+
+
+def alter_configs(request: IncrementalAlterConfigsRequest, context: Context) -> Decision:
+    """Change some settings of each resource: all that are asked for it, or none."""
+    result = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
+    records: list[MetadataRecord] = []
+    results = []
+    seen: set[Resource] = set()
+    too_many = len(request.resources) > context.limits.max_items_of_request
+    for asked in request.resources:
+        resource = Resource(asked.resource_type, asked.resource_name)
+        code, message = ErrorCode.NONE, None
+        try:
+            if too_many:
+                raise RefusedError(
+                    ErrorCode.POLICY_VIOLATION, f"{len(request.resources)} resources at once."
+                )
+            if resource in seen:
+                raise RefusedError(ErrorCode.INVALID_REQUEST, "Named twice.")
+            seen.add(resource)
+            records += _alter(asked, resource, context.image)
+        except RefusedError as refused:
+            code, message = refused.code, refused.message
+        results.append(
+            result(
+                error_code=code,
+                error_message=message,
+                resource_type=resource.type,
+                resource_name=resource.name,
+            )
+        )
+    kept = () if request.validate_only else tuple(records)
+    return Decision(kept, IncrementalAlterConfigsResponse(responses=tuple(results)))
+
+
+def _alter(asked: _Resource, resource: Resource, image: MetadataImage) -> list[ConfigRecord]:
+    """Raises RefusedError."""
+    known = _known_configs(resource, image)
+    own = image.configs.get(resource, {})
+    names = [config.name for config in asked.configs]
+    if len(set(names)) != len(names) or len(names) > MAX_CHANGES:
+        raise RefusedError(
+            ErrorCode.INVALID_REQUEST, f"{resource.name}: settings repeat, or are too many."
+        )
+    records = []
+    for config in asked.configs:
+        value = _new_value(config, known, own.get(config.name))
+        if value != own.get(config.name):
+            records.append(
+                ConfigRecord(
+                    resource_type=resource.type,
+                    resource_name=resource.name,
+                    name=config.name,
+                    value=value,
+                )
+            )
+    return records
+
+
+def _known_configs(resource: Resource, image: MetadataImage) -> dict[str, ConfigDef]:
+    """What may be set there. Raises RefusedError."""
+    if resource.type == TOPIC:
+        if resource.name in INTERNAL_TOPICS:
+            raise RefusedError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"{resource.name} is internal: its settings are fixed.",
+            )
+        if resource.name not in image.topic_ids:
+            raise RefusedError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"There is no topic {resource.name[:MAX_NAME_LENGTH]!r}.",
+            )
+        return TOPIC_CONFIGS
+    if resource.type == BROKER:
+        check_broker(resource.name, image)
+        return BROKER_CONFIGS
+    raise _unknown_type(resource)
+
+
+def _new_value(
+    config: _Resource.AlterableConfig, known: dict[str, ConfigDef], own: str | None
+) -> str | None:
+    """The value afterwards; None: none of its own. Raises RefusedError."""
+    definition = known.get(config.name)
+    if config.config_operation == Operation.DELETE:
+        return None if definition is not None else check_config(config.name, None, known)
+    if config.config_operation == Operation.SET:
+        return check_config(config.name, config.value, known)
+    if config.config_operation not in (Operation.APPEND, Operation.SUBTRACT):
+        raise RefusedError(
+            ErrorCode.INVALID_REQUEST,
+            f"{config.name}: operation {config.config_operation} is unknown.",
+        )
+    if definition is None or config.value is None:
+        return check_config(config.name, config.value, known)
+    if definition.type is not ConfigType.LIST:
+        raise RefusedError(ErrorCode.INVALID_CONFIG, f"{config.name} is no list.")
+    items = [item for item in (own if own is not None else definition.default).split(",") if item]
+    given = [item.strip() for item in config.value.split(",") if item.strip()]
+    if config.config_operation == Operation.APPEND:
+        items += [item for item in given if item not in items]
+    else:
+        items = [item for item in items if item not in given]
+    return check_config(config.name, ",".join(items), known)

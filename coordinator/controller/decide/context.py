@@ -1,0 +1,57 @@
+"""What a decision is given besides the request and the image, and what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final, Protocol
+from uuid import UUID
+
+from coordinator.controller.image import MetadataImage
+from records.schema import MetadataRecord
+from records.types import Offset
+
+FEATURES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType({"metadata.version": (15, 27)})
+"""Levels we can run under. 15 (3.7-IV0) has registered controllers, and so our every record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Records to write together or not at all, and the answer once they are committed."""
+
+    records: Sequence[MetadataRecord]
+    response: Any
+    one_batch: bool = False  # never to be cut into several batches, whatever its size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a cluster is set to, and what one request may ask for."""
+
+    default_partitions: int = 1  # num.partitions
+    default_replication_factor: int = 1  # default.replication.factor
+    max_partitions_of_topic: int = 100_000
+    max_records_of_request: int = 120_000
+    max_items_of_request: int = 10_000  # topics, resources, chunks
+    producer_id_block: int = 1_000
+
+
+class Sessions(Protocol):
+    """Which brokers the leader has heard of lately; see coordinator.controller.sessions."""
+
+    def is_alive(self, broker_id: int, broker_epoch: int, *, fenced: bool) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """The pending image, and what must not be made up inside a decision."""
+
+    image: MetadataImage
+    next_offset: Offset  # of the decision's first record
+    now_ms: int  # the wall clock, for what is written down
+    cluster_id: str
+    sessions: Sessions
+    new_id: Callable[[], UUID]
+    limits: Limits = field(default_factory=Limits)
+    features: Mapping[str, tuple[int, int]] = FEATURES

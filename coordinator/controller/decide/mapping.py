@@ -1,0 +1,117 @@
+"""Which batch coordinator has a partition.
+
+A partition belongs to a coordinator before it has data, and stays: its batches are in that
+coordinator's log, and moving those is not built. An empty partition may move. Whether it is empty
+only its coordinator can say, and it must stop taking commits in the same step; so `move` is decided
+after the old coordinator has let go of it (`coordinator.controller.handover`).
+
+Source: KIP-1164, AssignPartitionToBatchCoordinator; DESIGN §7, Hand-over between groups.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from uuid import UUID
+
+from coordinator.controller.decide.context import Context, Decision
+from coordinator.controller.decide.topics import mappings
+from coordinator.controller.errors import ErrorCode, RefusedError
+from coordinator.controller.image import MetadataImage
+from records.rpc.coordinator import (
+    AssignPartitionToBatchCoordinatorRequest,
+    AssignPartitionToBatchCoordinatorResponse,
+)
+from records.schema import MetadataRecord
+
+
+class Move(NamedTuple):
+    """A partition that is to change its coordinator."""
+
+    topic_id: UUID
+    partition: int
+    source: int
+    target: int
+
+
+Verdict = tuple[ErrorCode, str | None]
+Verdicts = dict[tuple[UUID, int], Verdict]
+
+
+def check_moves(
+    request: AssignPartitionToBatchCoordinatorRequest, image: MetadataImage
+) -> tuple[list[Move], Verdicts]:
+    """What is possible of a request, and what is to be said of the rest already."""
+    moves: list[Move] = []
+    verdicts: Verdicts = {}
+    for topic in request.topics:
+        for asked in topic.partitions:
+            named = (topic.topic_id, asked.partition_index)
+            try:
+                if named in verdicts or any(move[:2] == named for move in moves):
+                    raise RefusedError(ErrorCode.INVALID_REQUEST, "Named twice.")
+                move = _check(*named, asked.batch_coordinator_partition_index, image)
+            except RefusedError as refused:
+                verdicts[named] = (refused.code, refused.message)
+                continue
+            if move.source == move.target:
+                verdicts[named] = (ErrorCode.NONE, None)
+            else:
+                moves.append(move)
+    return moves, verdicts
+
+
+def _check(topic_id: UUID, partition: int, target: int, image: MetadataImage) -> Move:
+    """Raises RefusedError."""
+    topic = image.topics.get(topic_id)
+    if topic is None:
+        raise RefusedError(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic with id {topic_id}.")
+    if topic.is_internal:
+        raise RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is internal.")
+    if partition not in topic.partitions:
+        raise RefusedError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no {topic.name}-{partition}."
+        )
+    if not 0 <= target < image.coordinator_count:
+        raise RefusedError(
+            ErrorCode.INVALID_REQUEST,
+            f"There are {image.coordinator_count} batch coordinators, and no number {target}.",
+        )
+    return Move(topic_id, partition, topic.coordinator(partition), target)
+
+
+def assign(moves: list[Move], context: Context) -> Decision:
+    """Write down moves whose source has let go; those that no longer fit are left out."""
+    records: list[MetadataRecord] = []
+    done: list[Move] = []
+    for move in moves:
+        topic = context.image.topics.get(move.topic_id)
+        if topic is None or move.partition not in topic.partitions:
+            continue
+        if topic.coordinator(move.partition) != move.source:
+            continue
+        records += mappings(move.topic_id, [move.partition], move.target)
+        done.append(move)
+    return Decision(tuple(records), tuple(done))
+
+
+def answer_moves(
+    request: AssignPartitionToBatchCoordinatorRequest, verdicts: Verdicts
+) -> AssignPartitionToBatchCoordinatorResponse:
+    """An answer for every partition that was named."""
+    response = AssignPartitionToBatchCoordinatorResponse
+    return response(
+        responses=tuple(
+            response.Topic(
+                topic_id=topic.topic_id,
+                partitions=tuple(
+                    response.Topic.Partition(
+                        partition_index=asked.partition_index,
+                        error_code=verdicts[topic.topic_id, asked.partition_index][0],
+                        error_message=verdicts[topic.topic_id, asked.partition_index][1],
+                    )
+                    for asked in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+    )

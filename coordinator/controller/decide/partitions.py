@@ -1,0 +1,141 @@
+"""Topics get more partitions; so does `__diskless-metadata`, and that is a new batch coordinator.
+
+The quorum's own topics are grown like any other, but their replicas are the voters: the next
+partition of `__diskless-metadata` is a Raft group on every node of the quorum. It starts when the
+record is applied, and from then on new topics are spread over one coordinator more.
+
+Source: KIP-195; KIP-1164, Scaling the number of Batch Coordinators; DESIGN §5 (groups' lives).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from coordinator.controller.decide.context import Context, Decision
+from coordinator.controller.decide.placement import (
+    check_replicas,
+    coordinator_loads,
+    deal,
+    new_partition,
+)
+from coordinator.controller.decide.topics import mappings
+from coordinator.controller.errors import ErrorCode, RefusedError
+from coordinator.controller.image import DISKLESS_METADATA, TopicImage
+from records.rpc.topics import CreatePartitionsRequest, CreatePartitionsResponse
+from records.schema import MetadataRecord
+
+MAX_COORDINATORS: Final = 64
+"""Each is a group of the quorum with a log, timers and a database of its own."""
+
+_Topic = CreatePartitionsRequest.CreatePartitionsTopic
+
+
+def create_partitions(request: CreatePartitionsRequest, context: Context) -> Decision:
+    """Grow topics, each for itself."""
+    result = CreatePartitionsResponse.CreatePartitionsTopicResult
+    records: list[MetadataRecord] = []
+    results = []
+    seen: set[str] = set()
+    too_many = len(request.topics) > context.limits.max_items_of_request
+    for topic in request.topics:
+        try:
+            if too_many:
+                raise RefusedError(
+                    ErrorCode.POLICY_VIOLATION, f"{len(request.topics)} topics at once."
+                )
+            if topic.name in seen:
+                raise RefusedError(ErrorCode.INVALID_REQUEST, "Named twice.")
+            seen.add(topic.name)
+            made = _grow(topic, context, len(records))
+        except RefusedError as refused:
+            results.append(
+                result(name=topic.name, error_code=refused.code, error_message=refused.message)
+            )
+            continue
+        records += made
+        results.append(result(name=topic.name))
+    kept = () if request.validate_only else tuple(records)
+    return Decision(kept, CreatePartitionsResponse(results=tuple(results)))
+
+
+def _grow(asked: _Topic, context: Context, records_so_far: int) -> list[MetadataRecord]:
+    """Raises RefusedError."""
+    topic = context.image.topic(asked.name)
+    if topic is None:
+        raise RefusedError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {asked.name[:249]!r}."
+        )
+    now, limits = len(topic.partitions), context.limits
+    if topic.is_internal and topic.name != DISKLESS_METADATA:
+        raise RefusedError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is internal and does not grow."
+        )
+    most = MAX_COORDINATORS if topic.is_internal else limits.max_partitions_of_topic
+    if not now < asked.count <= most:
+        raise RefusedError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"{topic.name} has {now} partitions; it can have {now + 1} to {most}, "
+            f"not {asked.count}.",
+        )
+    added = range(now, asked.count)
+    if len(added) + records_so_far > limits.max_records_of_request:
+        raise RefusedError(
+            ErrorCode.POLICY_VIOLATION, f"{topic.name}: too many partitions; send several requests."
+        )
+    replicas = _replicas(asked, topic, context, added)
+    records: list[MetadataRecord] = [
+        new_partition(topic.topic_id, index, replicas[index - now]) for index in added
+    ]
+    if not topic.is_internal:
+        # A topic's partitions stay together, so that one object of a broker commits in one place.
+        coordinator = _coordinator(topic, context)
+        if coordinator:
+            records += mappings(topic.topic_id, added, coordinator)
+    return records
+
+
+def _coordinator(topic: TopicImage, context: Context) -> int:
+    used = {topic.coordinator(index) for index in topic.partitions}
+    if len(used) == 1:
+        return used.pop()
+    loads = coordinator_loads(context.image)
+    return min(sorted(used), key=loads.__getitem__)
+
+
+def _replicas(
+    asked: _Topic, topic: TopicImage, context: Context, added: range
+) -> list[tuple[int, ...]]:
+    width = len(topic.partitions[0].replicas)
+    if topic.is_internal:
+        if asked.assignments:
+            raise RefusedError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"{topic.name} is on every voter, whatever is assigned.",
+            )
+        voters = sorted(topic.partitions[0].replicas)
+        return deal(voters, len(voters), len(added), first=added.start % len(voters))
+    if asked.assignments is not None and asked.assignments:
+        if len(asked.assignments) != len(added):
+            raise RefusedError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"{topic.name}: {len(added)} partitions come, replicas of "
+                f"{len(asked.assignments)} are assigned.",
+            )
+        assigned = [
+            check_replicas(entry.broker_ids, context.image, f"{topic.name}-{index}")
+            for index, entry in zip(added, asked.assignments, strict=True)
+        ]
+        if {len(replicas) for replicas in assigned} != {width}:
+            raise RefusedError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"{topic.name}: its partitions have {width} replicas each.",
+            )
+        return assigned
+    brokers = sorted(context.image.brokers)
+    if not brokers:
+        raise RefusedError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"{topic.name}: no broker is registered that could be a replica.",
+        )
+    first = (topic.topic_id.int + added.start) % len(brokers)
+    return deal(brokers, width, len(added), first=first)

@@ -1,0 +1,82 @@
+"""Who is named as a partition's replicas, and which coordinator gets it.
+
+In a diskless cluster a replica is a name in a record: any broker serves any partition, and what
+clients are told is computed from the brokers that live (DESIGN §8). So replicas are dealt out round
+robin over the *registered* brokers, once, and never dealt again. The first is named as leader.
+
+Coordinators get whole topics: a new one goes to the coordinator with the fewest partitions.
+
+Source: DESIGN §8; KIP-1164, Scaling the number of Batch Coordinators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from coordinator.controller.errors import ErrorCode, RefusedError
+from coordinator.controller.image import MetadataImage
+from records.metadata import PartitionRecord
+
+
+def deal(
+    brokers: Sequence[int], replication_factor: int, count: int, *, first: int
+) -> list[tuple[int, ...]]:
+    """Replicas of `count` partitions: min(factor, brokers) each, round robin from `first` on.
+
+    >>> deal([1, 2, 3], 2, 3, first=1)
+    [(2, 3), (3, 1), (1, 2)]
+    """
+    width = min(replication_factor, len(brokers))
+    return [
+        tuple(brokers[(first + index + place) % len(brokers)] for place in range(width))
+        for index in range(count)
+    ]
+
+
+def new_partition(topic_id: UUID, index: int, replicas: tuple[int, ...]) -> PartitionRecord:
+    """A partition as it begins, and mostly stays."""
+    return PartitionRecord(
+        partition_id=index,
+        topic_id=topic_id,
+        replicas=replicas,
+        isr=replicas,
+        removing_replicas=(),
+        adding_replicas=(),
+        leader=replicas[0],
+        leader_epoch=0,
+        partition_epoch=0,
+    )
+
+
+def check_replicas(replicas: Sequence[int], image: MetadataImage, what: str) -> tuple[int, ...]:
+    """Replicas that somebody names. Raises RefusedError (INVALID_REPLICA_ASSIGNMENT)."""
+    if not replicas:
+        raise _bad(f"{what}: no replicas.")
+    if len(set(replicas)) != len(replicas):
+        raise _bad(f"{what}: {list(replicas)[:20]} names a broker twice.")
+    for broker_id in replicas:
+        if broker_id not in image.brokers:
+            raise _bad(f"{what}: broker {broker_id} is not registered.")
+    return tuple(replicas)
+
+
+def _bad(message: str) -> RefusedError:
+    return RefusedError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+
+
+def coordinator_loads(image: MetadataImage) -> list[int]:
+    """How many client partitions each batch coordinator has."""
+    loads = [0] * max(1, image.coordinator_count)
+    if len(loads) == 1:
+        return loads
+    for topic in image.topics.values():
+        if topic.is_internal:
+            continue
+        elsewhere = 0
+        for index in topic.coordinators.values():
+            if index:
+                elsewhere += 1
+                loads[min(index, len(loads) - 1)] += 1
+        loads[0] += len(topic.partitions) - elsewhere
+    return loads

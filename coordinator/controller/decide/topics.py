@@ -1,0 +1,320 @@
+"""Topics are created, grown and deleted.
+
+Each topic of a request stands or falls alone; what stands is written together. A topic that is
+there is not yet one that can be written to: its batch coordinator has to be told, and the answer
+waits for that (`coordinator.controller.handover`).
+
+Source: KIP-4, KIP-195, KIP-464, KIP-516; upstream's ReplicationControlManager, whose codes and
+order of checks these are. Any replication factor is accepted (DESIGN §8).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+from uuid import UUID
+
+from coordinator.controller.apply import plain_name
+from coordinator.controller.config_defs import TOPIC_CONFIGS, check_config
+from coordinator.controller.decide.configs import described_configs
+from coordinator.controller.decide.context import Context, Decision
+from coordinator.controller.decide.placement import (
+    check_replicas,
+    coordinator_loads,
+    deal,
+    new_partition,
+)
+from coordinator.controller.errors import ErrorCode, RefusedError
+from coordinator.controller.image import INTERNAL_TOPICS, TOPIC, MetadataImage, TopicImage
+from records.chunks import TopicPartitionToBatchCoordinatorMapping
+from records.metadata import ConfigRecord, RemoveTopicRecord, TopicRecord
+from records.rpc.topics import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from records.schema import MetadataRecord
+from records.types import ZERO_UUID
+
+MAX_TOPIC_NAME: Final = 249
+MAX_TOPIC_CONFIGS: Final = 200
+_LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
+
+_Topic = CreateTopicsRequest.CreatableTopic
+_Result = CreateTopicsResponse.CreatableTopicResult
+
+
+def check_topic_name(name: str) -> None:
+    """Raises RefusedError (INVALID_TOPIC_EXCEPTION). Source: upstream's Topic.validate."""
+    shown = repr(name[:MAX_TOPIC_NAME])
+    if not name:
+        raise _bad_name("A topic's name must not be empty.")
+    if name in (".", ".."):
+        raise _bad_name(f"A topic cannot be named {shown}.")
+    if len(name) > MAX_TOPIC_NAME:
+        raise _bad_name(f"{shown}... is longer than {MAX_TOPIC_NAME} characters.")
+    if not _LEGAL_NAME.fullmatch(name):
+        raise _bad_name(f"{shown}: a name consists of letters, digits, '.', '_' and '-'.")
+
+
+def _bad_name(message: str) -> RefusedError:
+    return RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
+
+
+def create_topics(request: CreateTopicsRequest, context: Context) -> Decision:
+    """Create what can be created. Every topic gets an answer of its own."""
+    limits = context.limits
+    if len(request.topics) > limits.max_items_of_request:
+        message = f"{len(request.topics)} topics; {limits.max_items_of_request} is the limit."
+        refused = RefusedError(ErrorCode.POLICY_VIOLATION, message)
+        return Decision((), _answer(_refuse(topic.name, refused) for topic in request.topics))
+    records: list[MetadataRecord] = []
+    results: list[_Result] = []
+    builder = _Builder(context)
+    names = [topic.name for topic in request.topics]
+    repeated = {name for name in names if names.count(name) > 1} if _repeats(names) else set()
+    told: set[str] = set()
+    for topic in request.topics:
+        if topic.name in repeated:
+            if topic.name not in told:  # one answer for all of them, as upstream
+                told.add(topic.name)
+                results.append(
+                    _refuse(topic.name, RefusedError(ErrorCode.INVALID_REQUEST, "Named twice."))
+                )
+            continue
+        try:
+            made = builder.create(topic, len(records))
+        except RefusedError as refused:
+            results.append(_refuse(topic.name, refused))
+            continue
+        records += made
+        results.append(builder.result(made))
+    kept = () if request.validate_only else tuple(records)
+    return Decision(kept, _answer(results))
+
+
+def _repeats(names: list[str]) -> bool:
+    return len(set(names)) != len(names)
+
+
+def _answer(results: Iterable[_Result]) -> CreateTopicsResponse:
+    return CreateTopicsResponse(topics=tuple(results))
+
+
+def _refuse(name: str, refused: RefusedError) -> _Result:
+    return _Result(name=name, error_code=refused.code, error_message=refused.message)
+
+
+class _Builder:
+    """Turns one topic after another into records; knows what the request made so far."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._image = context.image
+        self._brokers = sorted(context.image.brokers)
+        self._similar: dict[str, str] = {}  # made by this request
+        self._loads = coordinator_loads(context.image)
+
+    def create(self, topic: _Topic, records_so_far: int) -> list[MetadataRecord]:
+        """The records of a new topic. Raises RefusedError."""
+        self._check_name(topic.name)
+        topic_id = self._new_id()
+        assignment = self._assignment(topic, topic_id)
+        if len(assignment) + records_so_far > self._context.limits.max_records_of_request:
+            raise RefusedError(
+                ErrorCode.POLICY_VIOLATION,
+                f"{topic.name}: the request makes too many partitions; send several.",
+            )
+        configs = self._configs(topic)
+        coordinator = min(range(len(self._loads)), key=self._loads.__getitem__)
+        self._loads[coordinator] += len(assignment)
+        alike = plain_name(topic.name)
+        if alike is not None:
+            self._similar[alike] = topic.name
+        records: list[MetadataRecord] = [TopicRecord(name=topic.name, topic_id=topic_id)]
+        records += [new_partition(topic_id, i, replicas) for i, replicas in enumerate(assignment)]
+        if coordinator:
+            records += mappings(topic_id, range(len(assignment)), coordinator)
+        records += configs
+        return records
+
+    def result(self, made: list[MetadataRecord]) -> _Result:
+        """What to say of a topic that was made."""
+        topic = made[0]
+        assert isinstance(topic, TopicRecord)
+        settings = {r.name: r.value for r in made if isinstance(r, ConfigRecord)}
+        partitions = [r for r in made if hasattr(r, "replicas")]
+        shown = _Result.CreatableTopicConfigs
+        return _Result(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            error_message=None,
+            num_partitions=len(partitions),
+            replication_factor=len(partitions[0].replicas),
+            configs=tuple(
+                shown(name=name, value=value, read_only=False, config_source=source)
+                for name, value, source in described_configs(self._image, settings)
+            ),
+        )
+
+    def _check_name(self, name: str) -> None:
+        check_topic_name(name)
+        if name in self._image.topic_ids:
+            raise RefusedError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        if name in INTERNAL_TOPICS:
+            raise _bad_name(f"{name} is the quorum's own.")
+        alike = plain_name(name)
+        if alike is None:
+            return
+        others = {*self._image.similar.get(alike, ())}
+        if alike in self._similar:
+            others.add(self._similar[alike])
+        if others:
+            raise _bad_name(f"{name} collides with {min(others)}: . and _ are one to metrics.")
+
+    def _new_id(self) -> UUID:
+        while True:
+            found = self._context.new_id()
+            if found.int > 1 and found not in self._image.topics:  # 0 and 1 mean other things
+                return found
+
+    def _assignment(self, topic: _Topic, topic_id: UUID) -> list[tuple[int, ...]]:
+        if topic.assignments:
+            return self._assigned(topic)
+        count, factor = topic.num_partitions, topic.replication_factor
+        limits = self._context.limits
+        if count == -1:
+            count = limits.default_partitions
+        if factor == -1:
+            factor = limits.default_replication_factor
+        if not 0 < count <= limits.max_partitions_of_topic:
+            raise RefusedError(
+                ErrorCode.INVALID_PARTITIONS,
+                f"{topic.name}: {count} partitions; 1 to {limits.max_partitions_of_topic} can be.",
+            )
+        if factor <= 0:
+            raise RefusedError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"{topic.name}: replication factor {factor}; it must be at least 1.",
+            )
+        if not self._brokers:
+            raise RefusedError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"{topic.name}: no broker is registered that could be a replica.",
+            )
+        return deal(self._brokers, factor, count, first=topic_id.int % len(self._brokers))
+
+    def _assigned(self, topic: _Topic) -> list[tuple[int, ...]]:
+        if topic.num_partitions != -1 or topic.replication_factor != -1:
+            raise RefusedError(
+                ErrorCode.INVALID_REQUEST,
+                f"{topic.name}: replicas are assigned, so partitions and factor must be -1.",
+            )
+        by_index = {entry.partition_index: entry.broker_ids for entry in topic.assignments}
+        if len(by_index) > self._context.limits.max_partitions_of_topic:
+            raise RefusedError(
+                ErrorCode.INVALID_PARTITIONS, f"{topic.name}: {len(by_index)} partitions."
+            )
+        if len(by_index) != len(topic.assignments) or sorted(by_index) != [*range(len(by_index))]:
+            raise RefusedError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"{topic.name}: partitions must be 0, 1, 2 and so on, each once.",
+            )
+        assignment = [
+            check_replicas(by_index[index], self._image, f"{topic.name}-{index}")
+            for index in range(len(by_index))
+        ]
+        if len({len(replicas) for replicas in assignment}) != 1:
+            raise RefusedError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"{topic.name}: every partition must have as many replicas as the others.",
+            )
+        return assignment
+
+    def _configs(self, topic: _Topic) -> list[MetadataRecord]:
+        names = [config.name for config in topic.configs]
+        if _repeats(names) or len(names) > MAX_TOPIC_CONFIGS:
+            raise RefusedError(
+                ErrorCode.INVALID_CONFIG, f"{topic.name}: settings repeat, or are too many."
+            )
+        return [
+            ConfigRecord(
+                resource_type=TOPIC,
+                resource_name=topic.name,
+                name=config.name,
+                value=check_config(config.name, config.value, TOPIC_CONFIGS),
+            )
+            for config in topic.configs
+        ]
+
+
+def mappings(
+    topic_id: UUID, partitions: Iterable[int], coordinator: int
+) -> list[TopicPartitionToBatchCoordinatorMapping]:
+    """Give partitions to a coordinator. Coordinator 0 needs no record at first: it is the default,
+    and Java reads a log without these.
+    """
+    return [
+        TopicPartitionToBatchCoordinatorMapping(
+            partition_index=index,
+            topic_id=topic_id,
+            batch_coordinator_partition_index=coordinator,
+        )
+        for index in partitions
+    ]
+
+
+def delete_topics(request: DeleteTopicsRequest, context: Context) -> Decision:
+    """Delete topics by name or id; their coordinators are told afterwards."""
+    named = [(name, ZERO_UUID) for name in request.topic_names]
+    named += [(topic.name or "", topic.topic_id) for topic in request.topics]
+    result = DeleteTopicsResponse.DeletableTopicResult
+    records: list[MetadataRecord] = []
+    results = []
+    gone: set[UUID] = set()
+    too_many = len(named) > context.limits.max_items_of_request
+    for name, topic_id in named:
+        try:
+            if too_many:
+                raise RefusedError(ErrorCode.POLICY_VIOLATION, f"{len(named)} topics at once.")
+            topic = _find(name, topic_id, context.image)
+            if topic.topic_id in gone:
+                raise RefusedError(ErrorCode.INVALID_REQUEST, "Named twice.")
+            if topic.is_internal:
+                raise _bad_name(f"{topic.name} is internal and cannot be deleted.")
+        except RefusedError as refused:
+            results.append(
+                result(
+                    name=name or None,
+                    topic_id=topic_id,
+                    error_code=refused.code,
+                    error_message=refused.message,
+                )
+            )
+            continue
+        gone.add(topic.topic_id)
+        records.append(RemoveTopicRecord(topic_id=topic.topic_id))
+        results.append(result(name=topic.name, topic_id=topic.topic_id))
+    return Decision(tuple(records), DeleteTopicsResponse(responses=tuple(results)))
+
+
+def _find(name: str, topic_id: UUID, image: MetadataImage) -> TopicImage:
+    """Raises RefusedError."""
+    if bool(name) == (topic_id != ZERO_UUID):
+        raise RefusedError(ErrorCode.INVALID_REQUEST, "A topic is named by its name or by its id.")
+    if name:
+        if name in INTERNAL_TOPICS and name not in image.topic_ids:
+            raise _bad_name(f"{name} is internal and cannot be deleted.")
+        topic = image.topic(name)
+        if topic is None:
+            raise RefusedError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"There is no topic {name[:MAX_TOPIC_NAME]!r}.",
+            )
+        return topic
+    found: TopicImage | None = image.topics.get(topic_id)
+    if found is None:
+        raise RefusedError(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic with id {topic_id}.")
+    return found

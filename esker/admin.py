@@ -64,8 +64,8 @@ async def describe_quorum(
     for attempt in range(_ATTEMPTS):
         if attempt:
             await asyncio.sleep(_PAUSE_S)
-        cluster = await _first_answer(bootstrap, _describe_cluster, timeout_ms)
-        for endpoint in _leader_first(cluster):
+        cluster = await ask_first(bootstrap, timeout_ms)
+        for endpoint in controllers(cluster):
             try:
                 async with await open_rpc(
                     endpoint.host, endpoint.port, timeout_ms=timeout_ms
@@ -101,7 +101,12 @@ async def _describe_cluster(rpc: Rpc) -> DescribeClusterResponse:
     )
 
 
-def _leader_first(cluster: DescribeClusterResponse) -> list[Endpoint]:
+async def ask_first(bootstrap: tuple[Endpoint, ...], timeout_ms: int) -> DescribeClusterResponse:
+    """Who the controllers are, by the first one that can be reached. Raises AdminError."""
+    return await _first_answer(bootstrap, _describe_cluster, timeout_ms)
+
+
+def controllers(cluster: DescribeClusterResponse) -> list[Endpoint]:
     """The controllers, the one believed to lead before the others."""
     ordered = sorted(cluster.brokers, key=lambda node: node.broker_id != cluster.controller_id)
     return [Endpoint(node.host, node.port) for node in ordered]

@@ -1,20 +1,25 @@
 """`esker quorum`: what the metadata quorum says of itself.
 
-The columns and words of `describe` are those of Kafka's own `kafka-metadata-quorum`.
+The columns and words of `describe` are those of Kafka's own `kafka-metadata-quorum`; after them, of
+each replica that says so, where its log begins and its newest snapshot.
 """
 
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 import typer
 
 from esker.admin import AdminError, QuorumDescription, describe_quorum
-from esker.config import Endpoint, parse_endpoint
+from esker.commands.snapshot_nodes import parse_bootstrap, parse_group
+from esker.commands.tables import table
+from esker.snapshot_admin import NodeSnapshots, describe_snapshots
 from raft.net.runner import run
 from records.rpc.quorum import ReplicaState
+from records.rpc.snapshots import DescribeSnapshotsResponse
 from records.uuids import encode_uuid
 
 app = typer.Typer(no_args_is_help=True, help="The metadata quorum: its leader and replicas.")
@@ -34,7 +39,10 @@ def describe(
         typer.Option(metavar="HOST:PORT[,...]", help="Controllers to ask; any of them will do."),
     ],
     replication: Annotated[
-        bool, typer.Option("--replication", help="A line for each replica: offsets, lag, times.")
+        bool,
+        typer.Option(
+            "--replication", help="A line for each replica: offsets, lag, times, snapshot."
+        ),
     ] = False,
     group: Annotated[
         str, typer.Option(metavar="TOPIC-N", help="Which replicated partition.")
@@ -43,31 +51,32 @@ def describe(
     timeout_ms: Annotated[int, typer.Option(help="Milliseconds to wait for each answer.")] = 5000,
 ) -> None:
     """Print leader, epoch and high watermark, or with --replication every replica's progress."""
-    topic, _, partition = group.rpartition("-")
-    if not topic or not partition.isdecimal() or len(partition) > 9:
-        raise typer.BadParameter(f"{group!r} is not TOPIC-N", param_hint="--group")
+    topic, partition = parse_group(group)
+    bootstrap = parse_bootstrap(bootstrap_controller)
+    own: OwnWords = {}
     try:
-        found = run(
-            describe_quorum(
-                _bootstrap(bootstrap_controller), topic, int(partition), timeout_ms=timeout_ms
+        found = run(describe_quorum(bootstrap, topic, partition, timeout_ms=timeout_ms))
+        if replication:
+            own = _own_words(
+                run(describe_snapshots(bootstrap, (topic, partition), timeout_ms=timeout_ms))
             )
-        )
     except AdminError as error:
         typer.echo(f"esker: {error}", err=True)
         raise typer.Exit(1) from None
     if as_json:
-        typer.echo(json.dumps(_as_json(found)))
+        typer.echo(json.dumps(_as_json(found, own)))
     elif replication:
-        typer.echo(_replication_table(found))
+        typer.echo(_replication_table(found, own))
     else:
         typer.echo(_status(found))
 
 
-def _bootstrap(text: str) -> tuple[Endpoint, ...]:
-    try:
-        return tuple(parse_endpoint(part.strip()) for part in text.split(","))
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--bootstrap-controller") from None
+OwnWords = Mapping[int, DescribeSnapshotsResponse.Group]
+"""By node id: what a replica says of its own log and checkpoints."""
+
+
+def _own_words(nodes: Iterable[NodeSnapshots]) -> OwnWords:
+    return {said.node_id: group for said in nodes for group in said.groups if group.error_code == 0}
 
 
 def _lag(found: QuorumDescription, replica: ReplicaState) -> int:
@@ -108,7 +117,7 @@ def _names(found: QuorumDescription, replicas: tuple[ReplicaState, ...]) -> str:
     return "[" + ", ".join(one(replica) for replica in replicas) + "]"
 
 
-def _rows(found: QuorumDescription) -> list[dict[str, Any]]:
+def _rows(found: QuorumDescription, own: OwnWords) -> list[dict[str, Any]]:
     partition = found.partition
     rows = []
     for status, replicas in (
@@ -126,35 +135,39 @@ def _rows(found: QuorumDescription) -> list[dict[str, Any]]:
                     "LastFetchTimestamp": replica.last_fetch_timestamp,
                     "LastCaughtUpTimestamp": replica.last_caught_up_timestamp,
                     "Status": "Leader" if leads else status,
+                    **_snapshot_columns(own.get(replica.replica_id)),
                 }
             )
     return sorted(rows, key=lambda row: row["Status"] != "Leader")
 
 
-def _replication_table(found: QuorumDescription) -> str:
+def _snapshot_columns(said: DescribeSnapshotsResponse.Group | None) -> dict[str, Any]:
+    """Of a replica that was asked and answered; None otherwise, and where there is no snapshot."""
+    newest = said.snapshots[-1] if said is not None and said.snapshots else None
+    return {
+        "LogStartOffset": None if said is None else said.log_start_offset,
+        "NewestSnapshot": None if newest is None else f"{newest.end_offset}-{newest.epoch}",
+    }
+
+
+def _replication_table(found: QuorumDescription, own: OwnWords) -> str:
     now_ms = int(time.time() * 1000)
-    rows = [
-        {
-            name: _ago(value, now_ms) if name.endswith("Timestamp") else str(value)
-            for name, value in row.items()
-        }
-        for row in _rows(found)
-    ]
-    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in rows[0]}
-    lines = [list(widths), *(list(row.values()) for row in rows)]
-    return "\n".join(_aligned(line, list(widths.values())) for line in lines)
+    rows = _rows(found, own)
+    cells = [[_cell(name, value, now_ms) for name, value in row.items()] for row in rows]
+    return table(list(rows[0]), cells)
 
 
-def _aligned(cells: list[str], widths: list[int]) -> str:
-    padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
-    return "  ".join(padded).rstrip()
+def _cell(name: str, value: Any, now_ms: int) -> str:
+    if value is None:
+        return "-"
+    return _ago(value, now_ms) if name.endswith("Timestamp") else str(value)
 
 
 def _ago(timestamp_ms: int, now_ms: int) -> str:
     return "never" if timestamp_ms < 0 else f"{max(0, now_ms - timestamp_ms)} ms ago"
 
 
-def _as_json(found: QuorumDescription) -> dict[str, Any]:
+def _as_json(found: QuorumDescription, own: OwnWords) -> dict[str, Any]:
     partition = found.partition
     return {
         "clusterId": found.cluster_id,
@@ -163,6 +176,6 @@ def _as_json(found: QuorumDescription) -> dict[str, Any]:
         "highWatermark": partition.high_watermark,
         "replicas": [
             {name[0].lower() + name[1:]: value for name, value in row.items()}
-            for row in _rows(found)
+            for row in _rows(found, own)
         ],
     }

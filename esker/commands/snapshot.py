@@ -1,7 +1,8 @@
-"""`esker snapshot`: the checkpoints of a node's logs, in its directory.
+"""`esker snapshot`: the checkpoints of a quorum's logs, in a node's directory or on running nodes.
 
-Nothing is changed. What is damaged is named with the byte where it begins, and makes the exit code
-1; one damaged file does not keep the others from being listed.
+In a directory nothing is changed. What is damaged is named with the byte where it begins, and makes
+the exit code 1; one damaged file does not keep the others from being listed. Neither does a node
+that does not answer.
 """
 
 from __future__ import annotations
@@ -23,13 +24,16 @@ from esker.checkpoints import (
     inspect,
     survey,
 )
+from esker.commands.snapshot_nodes import list_nodes, take_on_nodes
+from esker.commands.tables import table
 from esker.dump.batches import origin_remark
 from esker.dump.human import on_one_line, printable, time_text
 from snapshot.errors import DamagedFileError
 
 app = typer.Typer(no_args_is_help=True, help="The checkpoints of the quorum's logs (KIP-630).")
 
-LIST_EXAMPLE = "Example: esker snapshot list /var/lib/esker"
+LIST_EXAMPLE = "Example: esker snapshot list --bootstrap-controller 127.0.0.1:9093"
+TAKE_EXAMPLE = "Example: esker snapshot take --bootstrap-controller 127.0.0.1:9093 --node 2"
 INSPECT_EXAMPLE = (
     "Example: esker snapshot inspect "
     "/var/lib/esker/__cluster_metadata-0/00000000000000001280-0000000002.checkpoint"
@@ -51,21 +55,37 @@ def snapshot() -> None:
 @app.command("list", epilog=LIST_EXAMPLE)
 def list_command(
     directories: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Argument(metavar="DIRECTORY", help="A node's log directory, or a group's in it."),
-    ],
+    ] = None,
+    bootstrap_controller: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT[,...]", help="Ask running nodes instead of reading files."),
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option(metavar="TOPIC-N", help="Of running nodes: only this group.")
+    ] = None,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Read each checkpoint to its end. Slower.")
+        bool, typer.Option("--verify", help="Read each file's checkpoint to its end. Slower.")
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object a line, for programs.")
     ] = False,
+    timeout_ms: Annotated[int, typer.Option(help="Milliseconds to wait for each answer.")] = 5000,
 ) -> None:
     """Print every checkpoint, where the log begins, and what both take of the disk in bytes.
 
-    A node may be running in the directory. Exit code 0: no checkpoint is damaged, as far as it was
-    read. 1: one is. 2: a directory could not be read.
+    Of directories (a node may be running there) or, with --bootstrap-controller, of every node of a
+    quorum. Exit code 0: all was read and nothing is damaged, as far as it was read. 1: something
+    is, or a node does not answer. 2: a directory could not be read.
     """
+    if bootstrap_controller is not None:
+        if directories or verify:
+            raise typer.BadParameter("goes with directories only", param_hint="--verify, DIRECTORY")
+        code = list_nodes(bootstrap_controller, group, as_json=as_json, timeout_ms=timeout_ms)
+        raise typer.Exit(code)
+    if not directories:
+        raise typer.BadParameter("name a DIRECTORY, or --bootstrap-controller")
     try:
         groups = survey(directories, verify=verify)
     except NoGroupError as error:
@@ -77,7 +97,7 @@ def list_command(
             typer.echo(json.dumps(line, separators=(",", ":")))
     else:
         typer.echo(_group_table(groups))
-    damaged = any(one.state is State.DAMAGED for group in groups for one in group.checkpoints)
+    damaged = any(one.state is State.DAMAGED for found in groups for one in found.checkpoints)
     raise typer.Exit(DAMAGED if damaged else OK)
 
 
@@ -149,19 +169,6 @@ def _summary(group: GroupFiles) -> str:
         f"{printable(group.path)}: log{start}, {group.segment_bytes} bytes in "
         f"{group.segment_count} segment{'s' * (group.segment_count != 1)}; "
         f"checkpoints, {size} bytes"
-    )
-
-
-def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as their widest cell.
-
-    >>> table(("A", "B"), [("1", "2"), ("333", "4")])
-    'A    B\\n1    2\\n333  4'
-    """
-    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in (headings, *rows)
     )
 
 
@@ -266,3 +273,36 @@ def _text(found: Inspection) -> str:
 def _fail(reason: str) -> NoReturn:
     typer.echo(f"esker: {on_one_line(reason)}", err=True)
     raise typer.Exit(UNREADABLE)
+
+
+# --- take ----------------------------------------------------------------------------------------
+
+
+@app.command("take", epilog=TAKE_EXAMPLE)
+def take_command(
+    bootstrap_controller: Annotated[
+        str,
+        typer.Option(metavar="HOST:PORT[,...]", help="Controllers to ask; any of them will do."),
+    ],
+    group: Annotated[
+        str, typer.Option(metavar="TOPIC-N", help="Of which replicated partition.")
+    ] = "__cluster_metadata-0",
+    node: Annotated[
+        list[int] | None,
+        typer.Option(metavar="ID", help="Which node; may be given again. Default: every one."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object a line, for programs.")
+    ] = False,
+    timeout_ms: Annotated[
+        int, typer.Option(help="Milliseconds to wait for each node's checkpoint.")
+    ] = 60_000,
+) -> None:
+    """Have nodes write a checkpoint now, one after the other, and wait until it is durable.
+
+    A log is cut only once every live replica has a checkpoint, so the default is to ask them all.
+    Exit code 0: each has one. 1: a node has not, or does not answer.
+    """
+    raise typer.Exit(
+        take_on_nodes(bootstrap_controller, group, node, as_json=as_json, timeout_ms=timeout_ms)
+    )

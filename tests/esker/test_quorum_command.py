@@ -61,8 +61,9 @@ def test_replication_has_a_line_for_each_replica_and_the_leader_first(quorum):
     shown = describe(quorum, "--replication", "--group", "esker-bench-log-0")
     head, leader, *followers = shown.stdout.splitlines()
     assert head.split()[:4] == ["NodeId", "DirectoryId", "LogEndOffset", "Lag"]
-    assert leader.split()[-1] == "Leader"
-    assert [line.split()[-1] for line in followers] == ["Follower", "Follower"]
+    assert head.split()[-3:] == ["Status", "LogStartOffset", "NewestSnapshot"]
+    assert leader.split()[-3] == "Leader"
+    assert [line.split()[-3] for line in followers] == ["Follower", "Follower"]
 
 
 def test_a_group_that_is_not_there_is_refused_by_name(quorum):

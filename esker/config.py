@@ -5,7 +5,7 @@ is made from that table. A key that is not there, or a value that cannot be, is 
 an error that names the key: a misspelt setting that is ignored is found out in production.
 
 Source: the names and defaults of Apache Kafka 4.x (its documentation, Configuration), KIP-595,
-KIP-835; DESIGN §12 for what differs.
+KIP-835, KIP-630 and KIP-876 (checkpoints); DESIGN §12 for what differs.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from typing import Any, Final
 from esker.properties import PropertiesError, read_properties
 from raft.core.config import QuorumConfig
 from records.types import NodeId
+from snapshot.log_start import LogStartSettings
+from snapshot.policy import SnapshotSettings
 
 MEBIBYTE: Final = 1024 * 1024
 
@@ -155,6 +157,26 @@ def _is_loopback(host: str) -> bool:
 
 _MILLISECONDS = _integer(1, 2**31 - 1)
 
+
+def _ratio(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a number") from None
+    if not 0 <= value <= 1:  # not a number is no ratio either
+        raise ValueError(f"{text} is not between 0 and 1")
+    return value
+
+
+def _one_of(*words: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in words:
+            raise ValueError(f"{text!r} is none of {', '.join(words)}")
+        return text
+
+    return parse
+
+
 SETTINGS: Final = {
     setting.key: setting
     for setting in (
@@ -233,6 +255,37 @@ SETTINGS: Final = {
             "Milliseconds after which a log begins a new file.",
         ),
         Setting(
+            "metadata.log.max.record.bytes.between.snapshots",
+            _integer(1, 2**63 - 1),
+            SnapshotSettings().max_bytes_between,
+            "Bytes of log since the newest checkpoint before another is taken (see the ratio).",
+        ),
+        Setting(
+            "metadata.snapshot.min.changed_records.ratio",
+            _ratio,
+            SnapshotSettings().min_changed_ratio,
+            "Share of a checkpoint's records (0 to 1) that must have changed before another is "
+            "taken; one is also taken once the log since it is larger than it.",
+        ),
+        Setting(
+            "metadata.log.max.snapshot.interval.ms",
+            _integer(0, 2**63 - 1),
+            SnapshotSettings().max_interval_ms,
+            "Milliseconds after which a checkpoint is taken if anything was committed; 0: never.",
+        ),
+        Setting(
+            "metadata.start.offset.lag.time.max.ms",
+            _integer(0, 2**63 - 1),
+            LogStartSettings().max_lag_ms,
+            "Milliseconds that a log keeps what is before a checkpoint for a replica that lags.",
+        ),
+        Setting(
+            "metadata.max.retention.bytes",
+            _integer(-1, 2**63 - 1),
+            LogStartSettings().max_retention_bytes,
+            "Bytes of a log and its checkpoints past which it waits for no replica; -1: no bound.",
+        ),
+        Setting(
             "metadata.max.idle.interval.ms",
             _integer(0, 2**31 - 1),
             500,
@@ -262,6 +315,12 @@ SETTINGS: Final = {
             False,
             "Serves the group `esker-bench-log` on the controller listener, for benchmarks.",
         ),
+        Setting(
+            "esker.bench.log.state",
+            _one_of("none", "kv"),
+            "none",
+            "What is built from `esker-bench-log`: `kv`, its keys and their newest values; `none`.",
+        ),
     )
 }
 """Every setting a node knows, by key."""
@@ -287,11 +346,14 @@ class ControllerConfig:
     retry_backoff_ms: int
     segment_bytes: int
     segment_ms: int
+    snapshots: SnapshotSettings
+    log_start: LogStartSettings
     max_idle_interval_ms: int
     request_max_bytes: int
     connections_max_idle_ms: int
     metrics: Endpoint | None
     bench_log: bool
+    bench_log_state: str
     warnings: tuple[str, ...]
 
 
@@ -346,6 +408,7 @@ def _check_together(values: Mapping[str, Any]) -> ControllerConfig:
             "advertised.listeners",
             f"others cannot connect to {advertised}: name a host or an address for {name}",
         )
+    retention_bytes: int = values["metadata.max.retention.bytes"]
     warnings = []
     if not _is_loopback(bind.host):
         warnings.append(
@@ -366,11 +429,21 @@ def _check_together(values: Mapping[str, Any]) -> ControllerConfig:
         retry_backoff_ms=values["controller.quorum.retry.backoff.ms"],
         segment_bytes=values["metadata.log.segment.bytes"],
         segment_ms=values["metadata.log.segment.ms"],
+        snapshots=SnapshotSettings(
+            min_changed_ratio=values["metadata.snapshot.min.changed_records.ratio"],
+            max_bytes_between=values["metadata.log.max.record.bytes.between.snapshots"],
+            max_interval_ms=values["metadata.log.max.snapshot.interval.ms"],
+        ),
+        log_start=LogStartSettings(
+            max_lag_ms=values["metadata.start.offset.lag.time.max.ms"],
+            max_retention_bytes=None if retention_bytes < 0 else retention_bytes,
+        ),
         max_idle_interval_ms=values["metadata.max.idle.interval.ms"],
         request_max_bytes=values["socket.request.max.bytes"],
         connections_max_idle_ms=values["connections.max.idle.ms"],
         metrics=values["esker.metrics.listener"],
         bench_log=values["esker.bench.log.enable"],
+        bench_log_state=values["esker.bench.log.state"],
         warnings=tuple(warnings),
     )
 

@@ -52,6 +52,7 @@ class Taken(NamedTuple):
 
     snapshot_id: OffsetAndEpoch | None  # the newest there is; None: there is none
     error: str | None = None  # why none was taken
+    broken: bool = False  # the disk's fault
 
 
 class Hosted(Protocol):

@@ -28,6 +28,7 @@ from raft.core.voters import Endpoint, VoterSetHistory
 from raft.driver.applying import Applier
 from raft.driver.bench_log import BenchLog
 from raft.driver.config import BENCH_LOG, CLUSTER_METADATA, NodeConfig
+from raft.driver.describing import SnapshotDesk
 from raft.driver.directory import Directory
 from raft.driver.disk import DiskThread
 from raft.driver.errors import NotFormattedError
@@ -94,8 +95,9 @@ class Node:
         )
         self.health = HealthMonitor(self)
         self._room: Room | None = config.room(self) if config.room is not None else None
+        self._service.serve_also(SnapshotDesk(self).handlers, large=False)
         if self._room is not None:
-            self._service.serve_also(self._room.handlers)
+            self._service.serve_also(self._room.handlers, large=True)
         self._metrics: MetricsServer | None = None
 
     # --- life ---------------------------------------------------------------------------------

@@ -106,14 +106,15 @@ class Service:
             60: self._describe_cluster,
         }
 
-    def serve_also(self, handlers: Mapping[int, Served]) -> None:
-        """Requests of the room on top; each bounds by itself what it decodes."""
+    def serve_also(self, handlers: Mapping[int, Served], *, large: bool) -> None:
+        """More requests; `large` ones bound by themselves what they decode."""
         for key, served in handlers.items():
             assert key not in self._serve, f"api key {key} is the quorum's own"
             self._versions[key] = (served.lowest, served.highest)
             self._first_flexible[key] = first_flexible(key)
             self._serve[key] = served.serve
-            self._large.add(key)
+            if large:
+                self._large.add(key)
 
     def handle(self, connection: ServerConnection, frame: Frame) -> Answer:
         """Answer one request, or promise to.

@@ -140,7 +140,11 @@ class Storage:
                 start_offset=start_offset,
                 start_epoch=self._epoch_before(start_offset),
                 end_offset=log.log_end_offset,
-                epochs=tuple(EpochStart(e.epoch, e.start_offset) for e in log.epochs),
+                epochs=tuple(
+                    EpochStart(epoch, first)
+                    for epoch, first in log.epochs
+                    if first < log.log_end_offset  # an epoch in force at the end has no record yet
+                ),
                 snapshot_id=newest,
             )
         except ValueError as error:

@@ -3,6 +3,7 @@
 - `interface`: what a broker needs of a store, and how stores fail.
 - `directory`: files below a directory, the embedded default.
 - `s3`: S3 and what speaks its protocol.
+- `memory`: a dictionary, for simulations.
 - `faults`: any of them, misbehaving.
 """
 

@@ -34,7 +34,7 @@ from diskless.stores.interface import (
     StoredObject,
     check_key,
     check_range,
-    joined,
+    check_upload,
 )
 from raft.segments.files import FileSystem, Mode, RealFileSystem
 from records.compression import Buffer
@@ -67,8 +67,8 @@ class DirectoryStore:
     # --- an ObjectStorage -----------------------------------------------------------------------
 
     async def upload(self, key: str, parts: Sequence[Buffer], size_bytes: int) -> None:
-        data = joined(key, parts, size_bytes)
-        await self._in_thread(key, lambda: self._store(key, data))
+        check_upload(key, parts, size_bytes)
+        await self._in_thread(key, lambda: self._store(key, b"".join(parts)))
 
     async def fetch(self, key: str, byte_range: ByteRange) -> Buffer:
         check_key(key)
@@ -102,7 +102,7 @@ class DirectoryStore:
     def _path(self, key: str) -> Path:
         return self.root.joinpath(*key.split("/"))
 
-    def _store(self, key: str, data: Buffer) -> None:
+    def _store(self, key: str, data: bytes) -> None:
         path = self._path(key)
         self._make_directory(path.parent)
         temporary = path.with_name(f"{UPLOADING}{secrets.token_hex(8)}")
@@ -130,7 +130,7 @@ class DirectoryStore:
                 self._files.make_directory(directory)
                 self._made.add(directory)
 
-    def _holds(self, path: Path, data: Buffer) -> bool:
+    def _holds(self, path: Path, data: bytes) -> bool:
         file = self._files.open(path, Mode.READ)
         try:
             return file.size() == len(data) and file.read(0, len(data)) == data

@@ -136,13 +136,9 @@ def check_range(byte_range: ByteRange) -> None:
         raise ValueError(f"negative {byte_range}")
 
 
-def joined(key: str, parts: Sequence[Buffer], size_bytes: int) -> Buffer:
-    """The bytes of an object, if they are as many as was said.
-
-    Raises:  ValueError.
-    """
+def check_upload(key: str, parts: Sequence[Buffer], size_bytes: int) -> None:
+    """Raises ValueError if the key cannot be, or the parts are not as many bytes as was said."""
     check_key(key)
     actual = sum(len(part) for part in parts)
     if actual != size_bytes:
         raise ValueError(f"{key}: {actual} bytes to upload, {size_bytes} were announced")
-    return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -36,7 +36,7 @@ from diskless.stores.interface import (
     StoredObject,
     check_key,
     check_range,
-    joined,
+    check_upload,
 )
 from records.compression import Buffer
 
@@ -112,8 +112,8 @@ class S3Store:
     # --- an ObjectStorage -----------------------------------------------------------------------
 
     async def upload(self, key: str, parts: Sequence[Buffer], size_bytes: int) -> None:
-        data = joined(key, parts, size_bytes)
-        await self._in_thread(lambda: self._put(key, data))
+        check_upload(key, parts, size_bytes)
+        await self._in_thread(lambda: self._put(key, b"".join(parts)))
 
     async def fetch(self, key: str, byte_range: ByteRange) -> Buffer:
         check_key(key)
@@ -148,8 +148,7 @@ class S3Store:
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    def _put(self, key: str, data: Buffer) -> None:
-        body = data if isinstance(data, bytes) else bytes(data)
+    def _put(self, key: str, body: bytes) -> None:
         try:
             self._s3.put_object(
                 Bucket=self._bucket,

@@ -21,6 +21,7 @@ import pytest
 
 from diskless.stores import ObjectStorage
 from diskless.stores.directory import DirectoryStore
+from diskless.stores.memory import MemoryStore
 from diskless.stores.s3 import S3Config, S3Store
 
 START_S = 30.0
@@ -83,7 +84,7 @@ def s3_config(s3_endpoint: str) -> S3Config:
     )
 
 
-@pytest.fixture(params=["directory", "s3"])
+@pytest.fixture(params=["directory", "s3", "memory"])
 def open_store(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> Iterator[Callable[[], ObjectStorage]]:
@@ -91,7 +92,11 @@ def open_store(
     opened: list[ObjectStorage] = []
     config = request.getfixturevalue("s3_config") if request.param == "s3" else None
 
+    memory = MemoryStore(lambda: time.time_ns() // 1_000_000)
+
     def open_it() -> ObjectStorage:
+        if request.param == "memory":
+            return memory
         opened.append(DirectoryStore(tmp_path / "objects") if config is None else S3Store(config))
         return opened[-1]
 

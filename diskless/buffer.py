@@ -1,0 +1,190 @@
+"""The append buffer: what producers sent, until it is one object.
+
+Batches wait here for at most the commit interval. Then the buffer is closed: the batches of a
+partition are laid side by side, in the order they came, and what is left is the object's content,
+the commit that describes it, and who waits for which batch.
+
+The surprise: an object is of one coordinator, so there is one buffer for each coordinator
+partition, and closing one says nothing about the others.
+
+Source: KIP-1163, Produce path; DESIGN §7 (bounds of an object), §8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol
+from uuid import UUID
+
+from coordinator.settings import MAX_BATCHES
+from diskless.validation import Accepted
+from diskless.wal import PartitionBatches
+from records.rpc.coordinator import CommitBatch, CommitBatchesRequest
+
+OBJECT_FORMAT: Final = 1  # of CommitBatches: a WAL segment object, `diskless.wal`
+MAX_BUFFERED_BATCHES: Final = MAX_BATCHES * 4 // 5
+"""Batches of one object: safely below what a coordinator takes, and below 1 MiB of its record."""
+
+NO_SEQUENCE: Final = -1
+SEQUENCES: Final = 2**31  # the one after 2147483647 is 0
+
+
+class AppendResult(NamedTuple):
+    """What became of one batch; Kafka's error code, 0 if it is committed."""
+
+    error: int
+    message: str | None = None
+    base_offset: int = -1
+    log_append_time: int = -1
+    log_start_offset: int = -1
+
+
+class Waiter(Protocol):
+    """Who sent a batch, and is told once what became of it."""
+
+    def appended(self, result: AppendResult) -> None: ...
+
+
+class _Entry(NamedTuple):
+    accepted: Accepted
+    append_time: bool  # message.timestamp.type=LogAppendTime
+    waiter: Waiter
+
+
+class ClosedBuffer:
+    """A buffer's content, laid out: what one object will be."""
+
+    def __init__(self, partitions: dict[tuple[UUID, int], list[_Entry]], data_bytes: int) -> None:
+        self.data_bytes = data_bytes
+        # As the commit has them: by topic, so that each topic stands in it once.
+        self._ordered = sorted(partitions.items(), key=lambda item: item[0])
+
+    @property
+    def content(self) -> list[PartitionBatches]:
+        """The object's bytes, for `wal.build_object`."""
+        return [
+            PartitionBatches(
+                topic_id,
+                partition,
+                [entry.accepted.batch.view for entry in entries],
+                sum(entry.accepted.batch.header.record_count for entry in entries),
+            )
+            for (topic_id, partition), entries in self._ordered
+        ]
+
+    def commit_request(
+        self,
+        *,
+        broker_id: int,
+        broker_epoch: int,
+        lease_id: int,
+        object_id: int,
+        object_size: int,
+        coordinator_partition: int,
+    ) -> CommitBatchesRequest:
+        """The commit of this object."""
+        topic_type = CommitBatchesRequest.Topic
+        topics: list[CommitBatchesRequest.Topic] = []
+        found: list[CommitBatchesRequest.Topic.Partition] = []
+        byte_offset, last_topic = 0, None
+        for (topic_id, partition), entries in self._ordered:
+            if last_topic is not None and topic_id != last_topic:
+                topics.append(topic_type(topic_id=last_topic, partitions=tuple(found)))
+                found = []
+            last_topic = topic_id
+            rows = []
+            for entry in entries:
+                rows.append(_row(entry, byte_offset))
+                byte_offset += entry.accepted.batch.header.size_bytes
+            found.append(topic_type.Partition(partition_index=partition, batches=tuple(rows)))
+        if last_topic is not None:
+            topics.append(topic_type(topic_id=last_topic, partitions=tuple(found)))
+        return CommitBatchesRequest(
+            broker_id=broker_id,
+            broker_epoch=broker_epoch,
+            lease_id=lease_id,
+            object_id=object_id,
+            object_format=OBJECT_FORMAT,
+            object_size=object_size,
+            coordinator_partition=coordinator_partition,
+            topics=tuple(topics),
+        )
+
+    def tell_all(self, result: AppendResult) -> None:
+        """The same became of every batch."""
+        for _, entries in self._ordered:
+            for entry in entries:
+                entry.waiter.appended(result)
+
+    def tell_each(self, results: Sequence[AppendResult]) -> None:
+        """One result for each batch, in the order of the commit."""
+        waiters = [entry.waiter for _, entries in self._ordered for entry in entries]
+        for waiter, result in zip(waiters, results, strict=True):
+            waiter.appended(result)
+
+    @property
+    def batch_count(self) -> int:
+        return sum(len(entries) for _, entries in self._ordered)
+
+
+def _row(entry: _Entry, byte_offset: int) -> CommitBatch:
+    header = entry.accepted.batch.header
+    last_sequence = NO_SEQUENCE
+    if header.base_sequence >= 0:
+        last_sequence = (header.base_sequence + header.record_count - 1) % SEQUENCES
+    return CommitBatch(
+        byte_offset=byte_offset,
+        size=header.size_bytes,
+        base_offset=0,
+        last_offset=header.last_offset_delta,
+        batch_max_timestamp=entry.accepted.max_timestamp,
+        message_timestamp_type=int(entry.append_time),
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        last_sequence=last_sequence,
+    )
+
+
+class AppendBuffer:
+    """The open buffer of one coordinator partition."""
+
+    def __init__(self, max_bytes: int) -> None:
+        """Args: max_bytes: of batches, diskless.append.buffer.max.bytes."""
+        self.max_bytes = max_bytes
+        self.size_bytes = 0
+        self.batch_count = 0
+        self._partitions: dict[tuple[UUID, int], list[_Entry]] = {}
+
+    def fits(self, accepted: Accepted) -> bool:
+        """Would it still be one object of the configured size? An empty buffer takes any batch."""
+        if not self.batch_count:
+            return True
+        size_bytes = self.size_bytes + accepted.batch.header.size_bytes
+        return size_bytes <= self.max_bytes and self.batch_count < MAX_BUFFERED_BATCHES
+
+    def add(
+        self,
+        topic_id: UUID,
+        partition: int,
+        accepted: Accepted,
+        *,
+        append_time: bool,
+        waiter: Waiter,
+    ) -> None:
+        """Put a batch behind those of its partition. It must fit."""
+        assert self.fits(accepted), f"{self.size_bytes} bytes, {self.batch_count} batches are in it"
+        entries = self._partitions.setdefault((topic_id, partition), [])
+        entries.append(_Entry(accepted, append_time, waiter))
+        self.size_bytes += accepted.batch.header.size_bytes
+        self.batch_count += 1
+
+    @property
+    def full(self) -> bool:
+        return self.size_bytes >= self.max_bytes or self.batch_count >= MAX_BUFFERED_BATCHES
+
+    def close(self) -> ClosedBuffer:
+        """Take everything out; the buffer is empty and open again."""
+        closed = ClosedBuffer(self._partitions, self.size_bytes)
+        self._partitions, self.size_bytes, self.batch_count = {}, 0, 0
+        return closed

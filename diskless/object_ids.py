@@ -1,0 +1,149 @@
+"""Object ids, leased in blocks, handed out one by one in rising order.
+
+A block is renewed before it is used up or too old: an id must still be leased when its object's
+upload, with all its retries, is over. What is left of an old block is simply not used; the
+coordinator ends the lease by age and knows those ids as dead.
+
+Source: DESIGN §7 (object leases), §8 (a lease outlives the longest upload).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, NamedTuple, Protocol
+
+from coordinator.interface import CoordinatorError, ErrorCode
+from records.rpc.objects import (
+    AcquireObjectLeaseRequest,
+    AcquireObjectLeaseResponse,
+    ReleaseObjectLeaseRequest,
+    ReleaseObjectLeaseResponse,
+)
+
+RENEW_LEFT: Final = 4  # a new block is asked for when a quarter of the old one is left
+
+
+class LeaseRefusedError(Exception):
+    """The coordinator grants no ids: `fenced` if because a newer epoch of this broker has some."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(f"no lease of object ids (error {code}): {message}")
+        self.fenced = code == ErrorCode.STALE_BROKER_EPOCH
+
+
+class Leases(Protocol):
+    """The part of a batch coordinator that leases ids."""
+
+    async def acquire_lease(
+        self, request: AcquireObjectLeaseRequest
+    ) -> AcquireObjectLeaseResponse: ...
+
+    async def release_lease(
+        self, request: ReleaseObjectLeaseRequest
+    ) -> ReleaseObjectLeaseResponse: ...
+
+
+class LeasedId(NamedTuple):
+    lease_id: int
+    object_id: int
+
+
+class _Block(NamedTuple):
+    lease_id: int
+    first: int
+    end: int  # exclusive
+    expires: float  # loop time from which its ids are no longer given out
+
+
+class ObjectIds:
+    """The ids of one broker at one coordinator partition."""
+
+    def __init__(
+        self,
+        coordinator: Leases,
+        *,
+        coordinator_partition: int,
+        broker_id: int,
+        broker_epoch: int,
+        block_size: int,
+        usable_s: float,
+    ) -> None:
+        """Nothing is leased yet.
+
+        Args:    usable_s: how long after the request for a block its ids are given out: the lease's
+                 time-out less the longest upload.
+        """
+        assert usable_s > 0, f"ids that are usable for {usable_s} s"
+        self._coordinator = coordinator
+        self._coordinator_partition = coordinator_partition
+        self._broker_id = broker_id
+        self._broker_epoch = broker_epoch
+        self._block_size = block_size
+        self._usable_s = usable_s
+        self._loop = asyncio.get_running_loop()
+        self._block: _Block | None = None
+        self._next = 0
+        self._coming: asyncio.Task[_Block] | None = None
+
+    async def next(self) -> LeasedId:
+        """The next id, higher than all before it.
+
+        Raises:  LeaseRefusedError, CoordinatorError: no id was used.
+        """
+        block = self._block
+        if block is None or self._next >= block.end or self._loop.time() >= block.expires:
+            block = await self._renewed()
+        object_id = self._next
+        self._next += 1
+        if (block.end - self._next) * RENEW_LEFT <= self._block_size:
+            self._ask()
+        return LeasedId(block.lease_id, object_id)
+
+    async def release(self) -> None:
+        """Give the block back: its unused ids are orphans that never were."""
+        if self._coming is not None:
+            self._coming.cancel()
+        block, self._block = self._block, None
+        if block is not None:
+            request = ReleaseObjectLeaseRequest(
+                coordinator_partition=self._coordinator_partition,
+                broker_id=self._broker_id,
+                broker_epoch=self._broker_epoch,
+                lease_id=block.lease_id,
+                end_object_id=self._next,
+            )
+            try:
+                await self._coordinator.release_lease(request)
+            except CoordinatorError:
+                return  # it ends by age
+
+    def _ask(self) -> asyncio.Task[_Block]:
+        if self._coming is None:
+            self._coming = self._loop.create_task(self._acquire())
+        return self._coming
+
+    async def _renewed(self) -> _Block:
+        coming = self._ask()
+        try:
+            block = await asyncio.shield(coming)
+        finally:
+            if coming.done() and self._coming is coming:
+                self._coming = None
+        self._block, self._next = block, block.first
+        return block
+
+    async def _acquire(self) -> _Block:
+        expires = self._loop.time() + self._usable_s
+        answer = await self._coordinator.acquire_lease(
+            AcquireObjectLeaseRequest(
+                coordinator_partition=self._coordinator_partition,
+                broker_id=self._broker_id,
+                broker_epoch=self._broker_epoch,
+                object_count=self._block_size,
+            )
+        )
+        if answer.error_code:
+            raise LeaseRefusedError(answer.error_code, answer.error_message or "")
+        end = answer.first_object_id + answer.object_count
+        assert answer.first_object_id >= self._next, f"ids went backwards: {answer}"
+        return _Block(answer.lease_id, answer.first_object_id, end, expires)

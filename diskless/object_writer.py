@@ -1,0 +1,377 @@
+"""From buffered batches to committed objects: in the order in which the buffers were closed.
+
+    append ─► buffer ─► closed ─► id ─► upload ─┐ (several at once)
+                                                ├─► commit, in order ─► answers
+              closed ─► id ─► upload ───────────┘
+
+Uploads overlap and may end in any order; commits do not. A producer's second batch may be in a
+later object than its first, and offsets are given in the order of commits.
+
+What can fail, and what the producers hear:
+
+- no id, because no coordinator answers or the lease is refused: nothing was written,
+  NOT_ENOUGH_REPLICAS, and a producer may send again;
+- the upload, with its retries: KAFKA_STORAGE_ERROR. The id is burnt, and later objects pass: their
+  batches of the same idempotent producers are refused by sequence, so order is kept;
+- no coordinator takes the commit, and none can have: NOT_ENOUGH_REPLICAS;
+- the commit's outcome is unknown: nobody is told anything until it is known, for the same object
+  can be asked about again (`commit_file` is idempotent). Who waits no longer than the timeout of
+  its request is answered REQUEST_TIMED_OUT by whoever holds that request;
+- this broker was fenced, or is closing: NOT_LEADER_OR_FOLLOWER.
+
+The surprise: an upload that is said to have failed may still have happened. So an id is never used
+for other bytes, and an object that was uploaded and not committed is the coordinator's to find:
+it knows which ids were never committed.
+
+Source: KIP-1163, Produce path, Error handling; DESIGN §8 (Produce; Errors a producer sees).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Final, NamedTuple, Protocol
+from uuid import UUID
+
+from coordinator.interface import NEVER_COMMITTED, CoordinatorError, ErrorCode
+from coordinator.keys import ObjectKeys
+from coordinator.settings import KEPT_ANSWERS
+from diskless.buffer import AppendBuffer, AppendResult, ClosedBuffer, Waiter
+from diskless.object_ids import LeasedId, LeaseRefusedError, Leases, ObjectIds
+from diskless.stores import ObjectStorage, StorageError
+from diskless.validation import Accepted
+from diskless.wal import build_object
+from records.compression import Buffer
+from records.rpc.coordinator import CommitBatchesRequest, CommitBatchesResponse
+
+log = logging.getLogger("diskless.produce")
+
+NOT_LEADER_OR_FOLLOWER: Final = 6
+REQUEST_TIMED_OUT: Final = 7
+NOT_ENOUGH_REPLICAS: Final = 19
+KAFKA_STORAGE_ERROR: Final = 56
+
+NOT_WRITTEN: Final = AppendResult(NOT_ENOUGH_REPLICAS, "no batch coordinator takes it now")
+CLOSING: Final = AppendResult(NOT_LEADER_OR_FOLLOWER, "this broker is closing or was fenced")
+UNKNOWN: Final = AppendResult(REQUEST_TIMED_OUT, "it may have been written, or may yet be")
+RETRY_MAX_S: Final = 2.0  # between two uploads of one object, or two questions for its outcome
+
+
+class CommittingCoordinator(Leases, Protocol):
+    """The part of a batch coordinator that a writer needs."""
+
+    def submit(self, request: CommitBatchesRequest) -> asyncio.Future[CommitBatchesResponse]:
+        """Commit; the place in the order is taken by the call."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterSettings:
+    """How batches become objects. Times in ms.
+
+    Raises:  ValueError naming what does not fit together.
+    """
+
+    commit_interval_ms: int = 250  # diskless.append.commit.interval.ms
+    buffer_max_bytes: int = 8 * 1024 * 1024  # diskless.append.buffer.max.bytes
+    max_uploads: int = 8  # at the same time
+    upload_timeout_ms: int = 60_000  # of one object, with its retries
+    upload_retry_ms: int = 50  # the first pause; each next one twice as long, and jittered
+    lease_ids: int = 1_000  # ids of one lease
+    lease_timeout_ms: int = 15 * 60_000  # the coordinator's
+
+    def __post_init__(self) -> None:
+        if self.lease_timeout_ms < 2 * self.upload_timeout_ms:
+            raise ValueError(
+                f"a lease of {self.lease_timeout_ms} ms does not outlive an upload of "
+                f"{self.upload_timeout_ms} ms: it must be twice as long"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who writes."""
+
+    cluster_id: str
+    broker_id: int
+    broker_epoch: int
+
+
+class _Object(NamedTuple):
+    """A closed buffer with its name, being uploaded."""
+
+    closed: ClosedBuffer
+    request: CommitBatchesRequest
+    upload: asyncio.Task[None]
+
+
+class ObjectWriter:
+    """The produce path of one broker to one coordinator partition. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        *,
+        store: ObjectStorage,
+        coordinator: CommittingCoordinator,
+        keys: ObjectKeys,
+        identity: Identity,
+        settings: WriterSettings,
+        random: Random,
+        on_fenced: Callable[[], None],
+    ) -> None:
+        """An empty buffer.
+
+        Args:    on_fenced: called when the coordinator knows a newer epoch of this broker.
+        """
+        self.in_flight_bytes = 0  # of batches that are buffered, uploaded or committed just now
+        self._store = store
+        self._coordinator = coordinator
+        self._keys = keys
+        self._identity = identity
+        self._settings = settings
+        self._random = random
+        self._on_fenced = on_fenced
+        self._loop = asyncio.get_running_loop()
+        self._ids = ObjectIds(
+            coordinator,
+            coordinator_partition=keys.coordinator_partition,
+            broker_id=identity.broker_id,
+            broker_epoch=identity.broker_epoch,
+            block_size=settings.lease_ids,
+            usable_s=(settings.lease_timeout_ms - settings.upload_timeout_ms) / 2_000,
+        )
+        self._buffer = AppendBuffer(settings.buffer_max_bytes)
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed: deque[ClosedBuffer] = deque()
+        self._uploading: deque[_Object] = deque()
+        self._uploads = asyncio.Semaphore(settings.max_uploads)
+        self._commits = asyncio.Semaphore(KEPT_ANSWERS // 2)
+        self._naming: asyncio.Task[None] | None = None
+        self._committing: asyncio.Task[None] | None = None
+        self._asking: set[asyncio.Task[None]] = set()
+        self._stopped = False
+
+    # --- what producers bring -------------------------------------------------------------------
+
+    def append(
+        self,
+        topic_id: UUID,
+        partition: int,
+        accepted: Accepted,
+        *,
+        append_time: bool,
+        waiter: Waiter,
+    ) -> None:
+        """Take a validated batch; `waiter` hears what became of it."""
+        if self._stopped:
+            waiter.appended(CLOSING)
+            return
+        if not self._buffer.fits(accepted):
+            self.close_buffer()
+        self._buffer.add(topic_id, partition, accepted, append_time=append_time, waiter=waiter)
+        self.in_flight_bytes += accepted.batch.header.size_bytes
+        if self._buffer.full:
+            self.close_buffer()
+        elif self._timer is None:
+            delay_s = self._settings.commit_interval_ms / 1_000
+            self._timer = self._loop.call_later(delay_s, self.close_buffer)
+
+    def close_buffer(self) -> None:
+        """What is buffered is an object now; it keeps its place in the order from here on."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._buffer.batch_count:
+            self._closed.append(self._buffer.close())
+            if self._naming is None:
+                self._naming = self._loop.create_task(self._name_all())
+
+    async def close(self, timeout_s: float) -> None:
+        """Write what is buffered, wait for all outcomes, give the lease back.
+
+        Args:    timeout_s: after it, what is not known is told to be unknown.
+        """
+        self.close_buffer()
+        self._stopped = True
+        deadline = self._loop.time() + timeout_s
+        while working := [t for t in (self._naming, self._committing, *self._asking) if t]:
+            left_s = deadline - self._loop.time()
+            if left_s <= 0:
+                await self._give_up(working)
+                return
+            await asyncio.wait(working, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        await self._ids.release()
+
+    async def _give_up(self, working: list[asyncio.Task[None]]) -> None:
+        """Leave: uploads may or may not have happened, but nothing will be committed by us."""
+        uploads = [written.upload for written in self._uploading]
+        for task in (*working, *uploads):
+            task.cancel()
+        await asyncio.wait([*working, *uploads])
+        while self._uploading:
+            self._tell_all(self._uploading.popleft().closed, CLOSING)
+        while self._closed:
+            self._tell_all(self._closed.popleft(), CLOSING)
+
+    # --- names and uploads ----------------------------------------------------------------------
+
+    async def _name_all(self) -> None:
+        """Give closed buffers their ids, oldest first, and begin their uploads."""
+        try:
+            while self._closed:
+                await self._uploads.acquire()
+                try:
+                    leased = await self._ids.next()
+                except (CoordinatorError, LeaseRefusedError) as error:
+                    self._uploads.release()
+                    log.warning("object_ids=none reason=%r", str(error))
+                    self._refuse_closed(error)
+                    continue
+                self._begin(self._closed.popleft(), leased)
+        finally:
+            self._naming = None
+
+    def _refuse_closed(self, error: Exception) -> None:
+        """No ids: what waits for one is surely not written."""
+        fenced = isinstance(error, LeaseRefusedError) and error.fenced
+        while self._closed:
+            self._tell_all(self._closed.popleft(), CLOSING if fenced else NOT_WRITTEN)
+        if fenced:
+            self._on_fenced()
+
+    def _begin(self, closed: ClosedBuffer, leased: LeasedId) -> None:
+        identity = self._identity
+        parts, size_bytes = build_object(
+            closed.content,
+            cluster_id=identity.cluster_id,
+            object_id=leased.object_id,
+            broker_id=identity.broker_id,
+            broker_epoch=identity.broker_epoch,
+        )
+        request = closed.commit_request(
+            broker_id=identity.broker_id,
+            broker_epoch=identity.broker_epoch,
+            lease_id=leased.lease_id,
+            object_id=leased.object_id,
+            object_size=size_bytes,
+            coordinator_partition=self._keys.coordinator_partition,
+        )
+        key = self._keys.key(leased.object_id)
+        upload = self._loop.create_task(self._upload(key, parts, size_bytes))
+        self._uploading.append(_Object(closed, request, upload))
+        if self._committing is None:
+            self._committing = self._loop.create_task(self._commit_all())
+
+    async def _upload(self, key: str, parts: list[Buffer], size_bytes: int) -> None:
+        """Upload, again and again until the time is over: the same bytes under the same name.
+
+        Raises:  StorageError of the last attempt.
+        """
+        settings = self._settings
+        deadline = self._loop.time() + settings.upload_timeout_ms / 1_000
+        pause_s = settings.upload_retry_ms / 1_000
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout_at(deadline):
+                        await self._store.upload(key, parts, size_bytes)
+                    return
+                except TimeoutError:
+                    raise StorageError(key, "the upload took too long") from None
+                except StorageError as error:
+                    jittered_s = pause_s * (0.5 + self._random.random())
+                    if not error.retriable or self._loop.time() + jittered_s >= deadline:
+                        raise
+                    log.info("key=%s action=upload_again reason=%r", key, str(error))
+                await asyncio.sleep(jittered_s)
+                pause_s = min(RETRY_MAX_S, 2 * pause_s)
+        finally:
+            self._uploads.release()
+
+    # --- commits --------------------------------------------------------------------------------
+
+    async def _commit_all(self) -> None:
+        """Commit what is uploaded, each as soon as all before it are on their way."""
+        try:
+            while self._uploading:
+                written = await self._next_uploaded()
+                error = written.upload.exception()
+                if error is None:
+                    await self._commits.acquire()
+                    answer = self._coordinator.submit(written.request)
+                    task = self._loop.create_task(self._outcome(written, answer))
+                    self._asking.add(task)
+                    task.add_done_callback(self._asking.discard)
+                else:
+                    log.warning("object=%d error=%r", written.request.object_id, str(error))
+                    result = AppendResult(KAFKA_STORAGE_ERROR, "the object store failed")
+                    self._tell_all(written.closed, result)
+                self._uploading.remove(written)
+        finally:
+            self._committing = None
+
+    async def _next_uploaded(self) -> _Object:
+        """The oldest, once its upload is over: never one that overtook it."""
+        oldest = self._uploading[0]
+        await asyncio.wait([oldest.upload])
+        return oldest
+
+    async def _outcome(self, written: _Object, answer: Awaitable[CommitBatchesResponse]) -> None:
+        """Tell the producers, once the outcome is known; ask for it until it is."""
+        pause_s = self._settings.upload_retry_ms / 1_000
+        in_doubt = False
+        try:
+            while True:
+                try:
+                    self._tell(written, await answer)
+                    return
+                except CoordinatorError as error:
+                    object_id, code = written.request.object_id, error.code
+                    log.warning("object=%d reason=%r", object_id, str(error))
+                    if code is ErrorCode.COORDINATOR_NOT_AVAILABLE and not in_doubt:
+                        self._tell_all(written.closed, NOT_WRITTEN)
+                        return
+                in_doubt = True
+                await asyncio.sleep(pause_s * (0.5 + self._random.random()))
+                pause_s = min(RETRY_MAX_S, 2 * pause_s)
+                answer = self._coordinator.submit(written.request)
+        except asyncio.CancelledError:
+            self._tell_all(written.closed, UNKNOWN)
+            raise
+        finally:
+            self._commits.release()
+
+    def _tell(self, written: _Object, response: CommitBatchesResponse) -> None:
+        if response.error_code == ErrorCode.NONE:
+            self.in_flight_bytes -= written.closed.data_bytes
+            written.closed.tell_each(
+                [
+                    AppendResult(
+                        row.error_code, None, row.assigned_base_offset, row.log_append_time,
+                        row.log_start_offset,
+                    )
+                    for topic in response.topics
+                    for partition in topic.partitions
+                    for row in partition.results
+                ]
+            )  # fmt: skip
+            return
+        code = response.error_code
+        log.warning(
+            "object=%d refused=%d reason=%r",
+            written.request.object_id, code, response.error_message,
+        )  # fmt: skip
+        if code == ErrorCode.STALE_BROKER_EPOCH:
+            self._tell_all(written.closed, CLOSING)
+            self._on_fenced()
+        elif code in NEVER_COMMITTED:
+            self._tell_all(written.closed, NOT_WRITTEN)
+        else:
+            self._tell_all(written.closed, AppendResult(code, response.error_message))
+
+    def _tell_all(self, closed: ClosedBuffer, result: AppendResult) -> None:
+        self.in_flight_bytes -= closed.data_bytes
+        closed.tell_all(result)

@@ -1,0 +1,49 @@
+"""An event loop whose clock moves only when nothing is left to do: hours pass in milliseconds.
+
+Nothing here waits for real time, so nothing may be awaited that another thread or the network
+brings. A loop with nothing to do and nobody to wake it would hang for ever: it says so instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class _Selector(selectors.SelectSelector):
+    """Instead of waiting, lets the time pass that would have been waited."""
+
+    def __init__(self, advance: Callable[[float], None]) -> None:
+        super().__init__()
+        self._advance = advance
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:
+            raise AssertionError("everybody waits, and nothing will ever happen")
+        if timeout > 0:
+            self._advance(timeout)
+        return []
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._now = 1_000.0
+        super().__init__(_Selector(self._pass))
+
+    def time(self) -> float:
+        return self._now
+
+    def _pass(self, seconds: float) -> None:
+        self._now += seconds
+
+
+def run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """The result of `work()` on a loop of its own."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(work())

@@ -13,10 +13,19 @@ Source: DESIGN §7.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Final, Protocol
+from uuid import UUID
 
+from coordinator.interface import ErrorCode
 from coordinator.runs import Run, StoredObject
-from coordinator.state import LogId, ProducerKey
+from coordinator.settings import CoordinatorSettings
+from coordinator.state import NO_LOG, LogId, ProducerKey, Tables
+from records.rpc.coordinator import (
+    FindBatchesRequest,
+    FindBatchesResponse,
+    ListDisklessOffsetsRequest,
+    ListDisklessOffsetsResponse,
+)
 
 
 class Runs(Protocol):
@@ -58,3 +67,177 @@ class Candidates(Protocol):
 
         None if there is none.
         """
+
+
+# --- findBatches and listOffsets ----------------------------------------------------------------
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4
+LATEST_TIERED: Final = -5
+"""ListOffsets' sentinels, as Kafka has them."""
+
+_Found = FindBatchesResponse.Topic.Partition
+_Listed = ListDisklessOffsetsResponse.Topic.Partition
+
+
+def find_batches(
+    request: FindBatchesRequest, tables: Tables, runs: Runs, settings: CoordinatorSettings
+) -> FindBatchesResponse:
+    """Runs from the offsets asked for on, in the order of the request, until its bytes are used up.
+
+    A run that crosses a limit is still told, since its reader can stop inside it; the first run of
+    the answer is told however large it is. Whoever finds the request's bytes, or `find_limit` runs,
+    used up gets its offsets and no runs: a fetcher that rotates its partitions is served next time.
+    """
+    budget = _Budget(request.max_bytes, settings.find_limit)
+    return FindBatchesResponse(
+        responses=tuple(
+            FindBatchesResponse.Topic(
+                topic_id=topic.topic_id,
+                partitions=tuple(
+                    _find(topic.topic_id, asked, tables, runs, settings, budget)
+                    for asked in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+    )
+
+
+class _Budget:
+    """What one answer may still hold."""
+
+    __slots__ = ("bytes_left", "runs_left", "told_any")
+
+    def __init__(self, max_bytes: int, max_runs: int) -> None:
+        self.bytes_left = max_bytes
+        self.runs_left = max_runs
+        self.told_any = False
+
+
+def _find(
+    topic_id: UUID,
+    asked: FindBatchesRequest.Topic.Partition,
+    tables: Tables,
+    runs: Runs,
+    settings: CoordinatorSettings,
+    budget: _Budget,
+) -> FindBatchesResponse.Topic.Partition:
+    index = asked.partition_index
+    log_id = find_log_id(tables, topic_id, index)
+    log = None if isinstance(log_id, ErrorCode) else tables.logs.get(log_id)
+    if isinstance(log_id, ErrorCode) or log is None:
+        code = log_id if isinstance(log_id, ErrorCode) else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return _Found(
+            partition_index=index,
+            error_code=code,
+            log_start_offset=-1,
+            high_watermark=-1,
+            batches=(),
+        )
+    log_start, high_watermark = log
+    code = ErrorCode.NONE
+    batches: list[FindBatchesResponse.Topic.Partition.Batch] = []
+    if not log_start <= asked.offset <= high_watermark:
+        code = ErrorCode.OFFSET_OUT_OF_RANGE
+    elif asked.offset < high_watermark:
+        left = asked.max_bytes
+        for run in runs.runs_from(log_id, asked.offset):
+            used_up = left <= 0 or budget.bytes_left <= 0
+            if budget.runs_left <= 0 or (used_up and budget.told_any):
+                break
+            batches.append(_batch(run, settings))
+            left -= run.byte_size
+            budget.bytes_left -= run.byte_size
+            budget.runs_left -= 1
+            budget.told_any = True
+    return _Found(
+        partition_index=index,
+        error_code=code,
+        log_start_offset=log_start,
+        high_watermark=high_watermark,
+        batches=tuple(batches),
+    )
+
+
+def _batch(run: Run, settings: CoordinatorSettings) -> FindBatchesResponse.Topic.Partition.Batch:
+    base, last, object_id, place, size, newest, appended, kind = run
+    return _Found.Batch(
+        object_key=settings.keys.key(object_id),
+        byte_offset=place,
+        size=size,
+        base_offset=base,
+        last_offset=last,
+        log_append_timestamp=appended,
+        batch_max_timestamp=newest,
+        message_timestamp_type=kind,
+    )
+
+
+def list_offsets(
+    request: ListDisklessOffsetsRequest, tables: Tables, runs: Runs
+) -> ListDisklessOffsetsResponse:
+    """Offsets by timestamp.
+
+    The surprise: a coordinator knows runs, not records. For a timestamp, and for the greatest one,
+    it answers the first offset of the run in question that is left; who wants the record reads on
+    from there. The timestamp beside it is the run's greatest.
+    """
+    return ListDisklessOffsetsResponse(
+        responses=tuple(
+            ListDisklessOffsetsResponse.Topic(
+                topic_id=topic.topic_id,
+                partitions=tuple(
+                    _list(topic.topic_id, asked, tables, runs) for asked in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+    )
+
+
+def _list(
+    topic_id: UUID,
+    asked: ListDisklessOffsetsRequest.Topic.Partition,
+    tables: Tables,
+    runs: Runs,
+) -> ListDisklessOffsetsResponse.Topic.Partition:
+    log_id = find_log_id(tables, topic_id, asked.partition_index)
+    log = None if isinstance(log_id, ErrorCode) else tables.logs.get(log_id)
+    code, timestamp, offset = ErrorCode.NONE, -1, -1
+    if isinstance(log_id, ErrorCode):
+        code = log_id
+    elif log is None:
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    else:
+        log_start, high_watermark = log
+        run: Run | None = None
+        if asked.timestamp >= 0:
+            run = runs.first_run_since(log_id, asked.timestamp)
+        elif asked.timestamp == LATEST:
+            offset = high_watermark
+        elif asked.timestamp in (EARLIEST, EARLIEST_LOCAL):
+            offset = log_start
+        elif asked.timestamp == MAX_TIMESTAMP:
+            run = runs.run_of_max_timestamp(log_id)
+        elif asked.timestamp != LATEST_TIERED:  # of which there is nothing
+            code = ErrorCode.UNSUPPORTED_VERSION
+        if run is not None:
+            timestamp, offset = run.max_timestamp, max(run.base_offset, log_start)
+    return _Listed(
+        partition_index=asked.partition_index,
+        error_code=code,
+        timestamp=timestamp,
+        offset=offset,
+    )
+
+
+def find_log_id(tables: Tables, topic_id: UUID, partition: int) -> LogId | ErrorCode:
+    """The log id of a living topic's partition, or why there is none."""
+    topic = tables.topics.get(topic_id)
+    if topic is None or topic.deleted_at_ms >= 0:
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    log_id = topic.log_ids[partition] if 0 <= partition < len(topic.log_ids) else NO_LOG
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if log_id == NO_LOG else log_id

@@ -40,4 +40,4 @@ class CoordinatorSettings:
     producer_expiration_ms: int = 24 * 3600 * 1000  # producer.id.expiration.ms
     tombstone_retention_ms: int = 24 * 3600 * 1000  # longer than any call is under way
     sweep_limit: int = 2_000  # runs, objects, producers or ids that one sweep record may touch
-    find_limit: int = 1_000  # runs in one partition's answer to FindBatches
+    find_limit: int = 10_000  # runs in one answer to FindBatches

@@ -11,7 +11,7 @@ from typing import TypeVar
 from raft.driver.peers import kind_of
 from raft.net import request_header
 from records.batch import iter_batches, iter_records
-from records.batch_writer import build_value_batch
+from records.batch_writer import build_batch, build_value_batch
 from records.codec import decode_message, encode_message
 from records.rpc import API, Request, Response, cluster, fetch, list_offsets, produce, quorum
 
@@ -83,6 +83,22 @@ class Client:
     ) -> int:
         """Append values as one batch; the offset of the first, once committed."""
         batch = build_value_batch(values, base_offset=0, leader_epoch=-1, timestamp=0)
+        return self.produce_batch(bytes(batch), topic, version=version)
+
+    def produce_keyed(
+        self,
+        records: Sequence[tuple[bytes | None, bytes | None]],
+        topic: str = "esker-bench-log",
+    ) -> int:
+        """The same of records with keys; a value of None deletes its key."""
+        rows = [(key, value, 0, ()) for key, value in records]
+        batch = build_batch(rows, base_offset=0, leader_epoch=-1)
+        return self.produce_batch(bytes(batch), topic)
+
+    def produce_batch(
+        self, batch: bytes, topic: str = "esker-bench-log", *, version: int = 9
+    ) -> int:
+        """Append a batch as it is; the offset of its first record, once committed."""
         data = produce.ProduceRequest.TopicProduceData
         request = produce.ProduceRequest(
             acks=-1,
@@ -90,7 +106,7 @@ class Client:
             topic_data=(
                 data(
                     name=topic,
-                    partition_data=(data.PartitionProduceData(index=0, records=bytes(batch)),),
+                    partition_data=(data.PartitionProduceData(index=0, records=batch),),
                 ),
             ),
         )

@@ -6,15 +6,17 @@ with EskerQuorum(directory) as quorum:
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
 from esker.config import load_config
 from esker.storage import format_storage
+from tests.driver.client import Client, ClientError
 from tests.interop.kafka_rpc import Connection, RpcError
 from tests.interop.kafka_run import free_port, stop_process, until
 from tests.interop.kafka_scenario import CLUSTER_ID
@@ -26,8 +28,15 @@ METADATA_TOPIC: Final = "__cluster_metadata"
 class EskerQuorum:
     """Controllers with static voters, formatted and started; stopped at the end of the block."""
 
-    def __init__(self, directory: Path, node_ids: Sequence[int] = (1, 2, 3)) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        node_ids: Sequence[int] = (1, 2, 3),
+        *,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
         self.directory = directory
+        self._settings = dict(settings or {})
         self.ports = {node: free_port() for node in node_ids}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         for node in node_ids:
@@ -44,7 +53,19 @@ class EskerQuorum:
         return ",".join(f"{node}@127.0.0.1:{port}" for node, port in self.ports.items())
 
     def metadata_log(self, node: int) -> Path:
-        return self.directory / str(node) / f"{METADATA_TOPIC}-0"
+        return self.group_log(node, f"{METADATA_TOPIC}-0")
+
+    def group_log(self, node: int, group: str) -> Path:
+        return self.directory / str(node) / group
+
+    def esker(self, *words: str) -> str:
+        """The output of an `esker` command that is to succeed."""
+        ran = subprocess.run(
+            [sys.executable, "-m", "esker", *words],
+            capture_output=True, text=True, timeout=60, check=False, cwd=PROJECT,
+        )  # fmt: skip
+        assert ran.returncode == 0, f"{words}: {ran.stderr}{self.said()}"
+        return ran.stdout
 
     def describe(self, node: int) -> Any:
         """A node's answer to DescribeQuorum on the metadata log, or None if it has none yet."""
@@ -54,6 +75,28 @@ class EskerQuorum:
                 return connection.call("describe_quorum", 2, topics=topics).topics[0].partitions[0]
         except (OSError, RpcError):
             return None
+
+    def observers(self, leader: int) -> list[int]:
+        """Who follows the metadata log without a vote, as its leader sees it."""
+        answer = self.describe(leader)
+        return [] if answer is None else [one.replica_id for one in answer.observers]
+
+    def wait_for_leader_of(self, topic: str) -> int:
+        """The node that answers linearizable reads of partition 0 of a group for clients."""
+        leaders: list[int] = []
+
+        def one_leads() -> bool:
+            for node in self._processes:
+                with (
+                    contextlib.suppress(OSError, ClientError),
+                    Client("127.0.0.1", self.ports[node]) as client,
+                ):
+                    client.end_offset(topic)
+                    leaders.append(node)
+            return bool(leaders)
+
+        until(one_leads, self.said)
+        return leaders[0]
 
     def wait_for_leader(self) -> int:
         """The node that leads the metadata log and has committed in its epoch."""
@@ -113,6 +156,7 @@ class EskerQuorum:
             "listeners": f"CONTROLLER://127.0.0.1:{self.ports[node]}",
             "controller.quorum.voters": self.voters,
             "log.dirs": self.directory / str(node),
+            **self._settings,
         }
         self._properties(node).write_text("".join(f"{k}={v}\n" for k, v in lines.items()))
         format_storage(load_config(self._properties(node)), CLUSTER_ID)

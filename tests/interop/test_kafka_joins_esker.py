@@ -82,7 +82,7 @@ def test_a_kafka_broker_follows_our_leaders_to_the_same_bytes(
         copy = Copy(observer.metadata_log / f"{0:020}.log")
         until(lambda: copy.last_epoch() is not None, observer.said)
         epoch = copy.last_epoch() or 0
-        until(lambda: OBSERVER in _observers(quorum, first), quorum.said)
+        until(lambda: OBSERVER in quorum.observers(first), quorum.said)
         quorum.stop(first)
         second = quorum.wait_for_leader()
         until(lambda: (copy.last_epoch() or 0) > epoch, observer.said)
@@ -91,11 +91,6 @@ def test_a_kafka_broker_follows_our_leaders_to_the_same_bytes(
     written = (quorum.metadata_log(second) / f"{0:020}.log").read_bytes()
     assert written.startswith(copied)
     assert dump(kafka, [copy.path])[copy.path] == read(copy.path)
-
-
-def _observers(quorum: EskerQuorum, leader: int) -> list[int]:
-    answer = quorum.describe(leader)
-    return [] if answer is None else [observer.replica_id for observer in answer.observers]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,91 +1,159 @@
-"""The coordinator's own retention: which log starts should move, a bounded look at a time.
+"""A coordinator's own retention, a bounded piece at a time: which log starts may move now.
 
-A pass looks at the oldest runs of some partitions and lets the planner compute; whether the result
-still holds is judged by `decide.decide_retention`, like anybody's plan. It runs between commits,
-never inside one.
+A pass visits partitions in the order of their topic ids and goes on where the last one stopped. Of
+most it reads one run: if the oldest may stay, all may. Of the others it reads the oldest runs, up
+to a limit, and the planner does the rest; what is left over is found again by a later pass.
 
 Source: DESIGN §7, Retention.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
 import numpy as np
 
-from coordinator.decide.base import Context
-from coordinator.decide.log_start import BY_TIME, NewLogStart
-from coordinator.planner import NOTHING, UNLIMITED, plan_retention
-from coordinator.planner import Runs as Columns
-from coordinator.reads import Runs, find_log_id
-from coordinator.state import LogId, Tables
-from coordinator.view import Enforcer, TopicConfig
+from coordinator.decide.log_start import NewLogStart
+from coordinator.planner import NOTHING, RETENTION_MS, UNLIMITED, Runs, plan_retention
+from coordinator.runs import Run
+from coordinator.state import Log, LogId, SmallTable, Table, Topic
+from coordinator.view import ClusterView, Enforcer
+
+Place = tuple[UUID, int]
+"""A topic id and a partition: where a pass stopped."""
 
 
-class Sized(Runs, Protocol):
-    """Runs whose bytes are known in total."""
+class Kept(Protocol):
+    """What a pass reads: applied state."""
+
+    @property
+    def topics(self) -> SmallTable[UUID, Topic]:
+        """By topic id; tombstones too."""
+
+    @property
+    def logs(self) -> Table[LogId, Log]:
+        """Log start and high watermark, by log id."""
+
+    def runs_from(self, log_id: LogId, offset: int) -> Iterable[Run]:
+        """The run that holds `offset` and those after it, as far as they are read."""
 
     def run_totals(self, log_id: LogId) -> tuple[int, int]:
         """How many live runs a partition has, and their bytes."""
 
 
-def plan_pass(
-    partitions: Iterable[tuple[UUID, int]], tables: Tables, runs: Sized, context: Context
-) -> list[NewLogStart]:
-    """New log starts of these partitions, from at most `sweep_limit` runs in all.
+class Pass(NamedTuple):
+    """What one pass found, and where the next begins."""
 
-    Args:  tables, runs: applied state.
+    rows: tuple[NewLogStart, ...]
+    stopped_at: Place | None  # None: all partitions were visited
+
+
+class _Partition(NamedTuple):
+    topic_id: UUID
+    partition: int
+    log_start: int
+    total_bytes: int
+    retention_ms: int
+    retention_bytes: int
+    runs: list[Run]
+
+
+def retention_pass(
+    kept: Kept,
+    view: ClusterView,
+    now_ms: int,
+    *,
+    after: Place | None = None,
+    max_partitions: int = 1_000,
+    max_runs: int = 2_000,
+) -> Pass:
+    """The rows that `decide_retention` is to judge.
+
+    Args:  after: where the last pass stopped. max_partitions, max_runs: what is read at most, save
+           for one run of each partition.
     """
-    left = context.settings.sweep_limit
-    looked_at: list[tuple[UUID, int, TopicConfig, int]] = []
-    rows: list[tuple[int, int, int]] = []
-    bounds, totals = [0], []
-    for topic_id, partition in partitions:
-        config = context.view.topic_config(topic_id)
-        log_id = find_log_id(tables, topic_id, partition)
-        log = tables.logs.get(log_id)
-        if config is None or log is None or not _limited(config) or left <= 0 or log[0] == log[1]:
+    place = after
+    partitions: list[_Partition] = []
+    for visited, (topic_id, topic, partition) in enumerate(_partitions_after(kept, after)):
+        if visited == max_partitions or max_runs <= 0:
+            return Pass(tuple(_planned(partitions, now_ms)), place)
+        place = (topic_id, partition)
+        found = _look(kept, view, topic_id, topic, partition, now_ms, max_runs)
+        if found is not None:
+            partitions.append(found)
+            max_runs -= len(found.runs)
+    return Pass(tuple(_planned(partitions, now_ms)), None)
+
+
+def _partitions_after(kept: Kept, after: Place | None) -> Iterator[tuple[UUID, Topic, int]]:
+    for topic_id, topic in sorted(kept.topics.items()):
+        if topic.deleted_at_ms >= 0 or (after is not None and topic_id < after[0]):
             continue
-        oldest = [
-            (run.last_offset, run.max_timestamp, run.byte_size)
-            for run in islice(runs.runs_from(log_id, log[0]), left)
-        ]
-        left -= len(oldest)
-        rows += oldest
-        bounds.append(len(rows))
-        totals.append(runs.run_totals(log_id)[1])
-        looked_at.append((topic_id, partition, config, log[0]))
-    if not looked_at:
-        return []
-    lasts, times, sizes = (np.array(column, np.int64) for column in zip(*rows, strict=True))
-    plan = plan_retention(
-        Columns(lasts, times, sizes),
-        bounds,
-        log_start_offsets=[log_start for _, _, _, log_start in looked_at],
-        total_bytes=totals,
-        retention_ms=_limits(config.retention_ms for _, _, config, _ in looked_at),
-        retention_bytes=_limits(config.retention_bytes for _, _, config, _ in looked_at),
-        now_ms=context.now_ms,
+        first = after[1] + 1 if after is not None and topic_id == after[0] else 0
+        for partition in range(first, len(topic.log_ids)):
+            yield topic_id, topic, partition
+
+
+def _look(
+    kept: Kept,
+    view: ClusterView,
+    topic_id: UUID,
+    topic: Topic,
+    partition: int,
+    now_ms: int,
+    limit: int,
+) -> _Partition | None:
+    """A partition's oldest runs, if the very oldest may go."""
+    config = view.topic_config(topic_id)
+    if config is None or config.enforcer is Enforcer.EXTERNAL:
+        return None
+    log_id = topic.log_ids[partition]
+    log = kept.logs.get(log_id)
+    if log is None or log[0] == log[1]:
+        return None
+    walk = iter(kept.runs_from(log_id, log[0]))
+    oldest = next(walk, None)
+    if oldest is None:
+        return None
+    _, total_bytes = kept.run_totals(log_id)
+    keep_ms, keep_bytes = config.retention_ms, config.retention_bytes
+    too_old = keep_ms is not None and now_ms - oldest.max_timestamp > keep_ms
+    too_much = keep_bytes is not None and total_bytes - oldest.byte_size >= keep_bytes
+    if not too_old and not too_much:
+        return None
+    return _Partition(
+        topic_id,
+        partition,
+        log[0],
+        total_bytes,
+        UNLIMITED if keep_ms is None else keep_ms,
+        UNLIMITED if keep_bytes is None else keep_bytes,
+        [oldest, *islice(walk, limit - 1)],
     )
-    found = []
-    for asked, offset, reason in zip(
-        looked_at, plan.log_start_offsets.tolist(), plan.reasons.tolist(), strict=True
+
+
+def _planned(partitions: list[_Partition], now_ms: int) -> Iterator[NewLogStart]:
+    runs = [run for partition in partitions for run in partition.runs]
+    plan = plan_retention(
+        Runs(
+            last_offsets=np.array([run.last_offset for run in runs], np.int64),
+            timestamps=np.array([run.max_timestamp for run in runs], np.int64),
+            byte_sizes=np.array([run.byte_size for run in runs], np.int64),
+        ),
+        np.cumsum([0, *(len(partition.runs) for partition in partitions)]),
+        log_start_offsets=[partition.log_start for partition in partitions],
+        total_bytes=[partition.total_bytes for partition in partitions],
+        retention_ms=[partition.retention_ms for partition in partitions],
+        retention_bytes=[partition.retention_bytes for partition in partitions],
+        now_ms=now_ms,
+    )
+    for partition, log_start, reason in zip(
+        partitions, plan.log_start_offsets.tolist(), plan.reasons.tolist(), strict=True
     ):
-        topic_id, partition, config, _ = asked
-        limit = config.retention_ms if reason == BY_TIME else config.retention_bytes
-        if reason != NOTHING and limit is not None:
-            found.append(NewLogStart(topic_id, partition, offset, reason, limit))
-    return found
-
-
-def _limited(config: TopicConfig) -> bool:
-    if config.enforcer is Enforcer.EXTERNAL:
-        return False
-    return config.retention_ms is not None or config.retention_bytes is not None
-
-
-def _limits(values: Iterable[int | None]) -> Sequence[int]:
-    return [UNLIMITED if value is None else value for value in values]
+        if reason != NOTHING:
+            by_time = reason == RETENTION_MS
+            limit = partition.retention_ms if by_time else partition.retention_bytes
+            yield NewLogStart(partition.topic_id, partition.partition, log_start, reason, limit)

@@ -1,0 +1,119 @@
+"""The coordinator's own retention: bounded passes that end where all at once would."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from uuid import UUID
+
+import pytest
+
+from coordinator.decide.log_start import BY_SIZE, BY_TIME, NewLogStart
+from coordinator.retention import Place, retention_pass
+from coordinator.runs import Run
+from coordinator.state import Log, Topic
+from coordinator.view import Enforcer, StaticView, TopicConfig
+
+NOW = 1_000_000
+A, B, C = UUID(int=1), UUID(int=2), UUID(int=3)
+
+
+class Kept:
+    """Partitions of ten records and 100 bytes a run, each run 10 ms younger than the one before."""
+
+    def __init__(self, runs_of: dict[UUID, list[int]]) -> None:
+        self.topics: dict[UUID, Topic] = {}
+        self.logs: dict[int, Log] = {}
+        self.read = 0
+        for topic_id, counts in runs_of.items():
+            first = len(self.logs)
+            self.topics[topic_id] = Topic("t", tuple(range(first, first + len(counts))))
+            for log_id, count in enumerate(counts, first):
+                self.logs[log_id] = (0, 10 * count)
+
+    def _age(self, log_id: int, index: int) -> int:
+        return 10 * (self.logs[log_id][1] // 10 - index)
+
+    def runs_from(self, log_id: int, offset: int) -> Iterator[Run]:
+        for index in range(offset // 10, self.logs[log_id][1] // 10):
+            self.read += 1
+            time = NOW - self._age(log_id, index)
+            yield Run(10 * index, 10 * index + 9, 0, 0, 100, time, time, 0)
+
+    def run_totals(self, log_id: int) -> tuple[int, int]:
+        start, end = self.logs[log_id]
+        return (end - start) // 10, (end - start) * 10
+
+    def move(self, row: NewLogStart) -> None:
+        log_id = self.topics[row.topic_id].log_ids[row.partition]
+        assert row.log_start_offset > self.logs[log_id][0]
+        self.logs[log_id] = (row.log_start_offset, self.logs[log_id][1])
+
+
+def enforce(kept: Kept, view: StaticView, *, max_partitions: int, max_runs: int) -> int:
+    """Passes until two rounds in a row find nothing; how many there were."""
+    place: Place | None = None
+    passes, quiet = 0, 0
+    while quiet < 2:
+        found = retention_pass(
+            kept, view, NOW, after=place, max_partitions=max_partitions, max_runs=max_runs
+        )
+        passes += 1
+        for row in found.rows:
+            kept.move(row)
+        place = found.stopped_at
+        quiet = 0 if found.rows else quiet + (place is None)
+        assert passes < 1_000, "no end"
+    return passes
+
+
+CONFIGS = {
+    A: TopicConfig(retention_ms=50, retention_bytes=None),
+    B: TopicConfig(retention_ms=None, retention_bytes=250),
+    C: TopicConfig(retention_ms=30, retention_bytes=800),
+}
+
+
+@pytest.mark.parametrize(("max_partitions", "max_runs"), [(100, 10_000), (1, 1), (2, 3)])
+def test_small_passes_end_where_one_large_one_does(max_partitions: int, max_runs: int) -> None:
+    kept = Kept({A: [20, 3, 0], B: [20, 2], C: [4, 20, 1]})
+    enforce(kept, StaticView(configs=CONFIGS), max_partitions=max_partitions, max_runs=max_runs)
+    starts = {topic: [kept.logs[i][0] for i in kept.topics[topic].log_ids] for topic in (A, B, C)}
+    assert starts == {
+        A: [150, 0, 0],  # five runs are at most 50 ms old
+        B: [170, 0],  # three runs, 300 bytes, are the least that has 250
+        C: [10, 170, 0],  # time goes further than size
+    }
+
+
+def test_a_reason_and_the_limit_that_was_assumed_stand_in_each_row() -> None:
+    rows = retention_pass(Kept({A: [9], B: [9]}), StaticView(configs=CONFIGS), NOW).rows
+    assert rows == (NewLogStart(A, 0, 40, BY_TIME, 50), NewLogStart(B, 0, 60, BY_SIZE, 250))
+
+
+def test_a_partition_with_nothing_to_remove_costs_one_run() -> None:
+    kept = Kept({A: [5] * 50})
+    assert retention_pass(kept, StaticView(configs=CONFIGS), NOW).rows == ()
+    assert kept.read == 50
+
+
+def test_a_pass_reads_no_more_than_it_may() -> None:
+    kept = Kept({A: [1_000]})
+    found = retention_pass(kept, StaticView(configs=CONFIGS), NOW, max_runs=10)
+    assert kept.read == 10
+    assert [row.log_start_offset for row in found.rows] == [100]
+
+
+@pytest.mark.parametrize(
+    "config", [None, TopicConfig(retention_ms=0, enforcer=Enforcer.EXTERNAL)], ids=["none", "else"]
+)
+def test_what_is_not_known_or_is_another_s_to_enforce_is_left_alone(
+    config: TopicConfig | None,
+) -> None:
+    view = StaticView(default_config=config)
+    assert retention_pass(Kept({A: [9]}), view, NOW).rows == ()
+
+
+def test_deleted_topics_are_not_visited() -> None:
+    kept = Kept({A: [9]})
+    kept.topics[A] = kept.topics[A]._replace(deleted_at_ms=1)
+    assert retention_pass(kept, StaticView(configs=CONFIGS), NOW).rows == ()

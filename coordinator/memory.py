@@ -23,7 +23,7 @@ from coordinator.checkpoint import checkpoint_values, load_record
 from coordinator.decide import Context, Decision
 from coordinator.interface import CoordinatorError, ErrorCode
 from coordinator.reads import find_batches, list_offsets
-from coordinator.retention import plan_pass
+from coordinator.retention import Place, retention_pass
 from coordinator.runs import Run, StoredObject, runs_of
 from coordinator.settings import CoordinatorSettings
 from coordinator.state import (
@@ -326,6 +326,7 @@ class InMemoryCoordinator:
         self._now_ms = now_ms
         self._steady_ms = now_ms if steady_ms is None else steady_ms
         self._leader_since_ms = self._steady_ms()
+        self._retention_at: Place | None = None
         self._closed = False
 
     def context(self) -> Context:
@@ -348,13 +349,12 @@ class InMemoryCoordinator:
         """What a leader does now and then: end, mark, trim, expire and forget what is due."""
         state, context = self.state, self.context()
         self.commit(decide.decide_expired_leases(state, context))
-        partitions = [
-            (topic_id, partition)
-            for topic_id, topic in sorted(state.topics.items())
-            for partition in range(len(topic.log_ids))
-        ]
-        rows = plan_pass(partitions, state, state, context)
-        self.commit(decide.decide_retention(rows, state, context, Enforcer.COORDINATOR))
+        limit = self.settings.sweep_limit
+        found = retention_pass(
+            state, self.view, context.now_ms, after=self._retention_at, max_runs=limit
+        )
+        self._retention_at = found.stopped_at
+        self.commit(decide.decide_retention(found.rows, state, context, Enforcer.COORDINATOR))
         self.commit(decide.decide_dismantling(state, state, context))
         self.commit(decide.decide_expired_producers(state, state, context))
         self.commit(decide.decide_marks(state, context))

@@ -326,7 +326,7 @@ class InMemoryCoordinator:
         self._now_ms = now_ms
         self._steady_ms = now_ms if steady_ms is None else steady_ms
         self._leader_since_ms = self._steady_ms()
-        self._retention_at: Place | None = None
+        self.retention_at: Place | None = None
         self._closed = False
 
     def context(self) -> Context:
@@ -351,9 +351,9 @@ class InMemoryCoordinator:
         self.commit(decide.decide_expired_leases(state, context))
         limit = self.settings.sweep_limit
         found = retention_pass(
-            state, self.view, context.now_ms, after=self._retention_at, max_runs=limit
+            state, self.view, context.now_ms, after=self.retention_at, max_runs=limit
         )
-        self._retention_at = found.stopped_at
+        self.retention_at = found.stopped_at
         self.commit(decide.decide_retention(found.rows, state, context, Enforcer.COORDINATOR))
         self.commit(decide.decide_dismantling(state, state, context))
         self.commit(decide.decide_expired_producers(state, state, context))

@@ -8,6 +8,9 @@ record batches. Read in this order:
 - `writer`: header, records, footer with the count and checksum of the whole.
 - `framing`: what is checked, batch by batch, and that upstream checks less.
 - `reader`: verify and load; `stream` cuts batches out of any file.
+- `encoder`: its bytes, without a file; `generation`: written beside a state machine that lives on.
+- `policy`, `log_start`: when to take one, and how far the log may be cut.
+- `host`: a state machine's life over one log; `kv`: the smallest machine there is.
 - `shelf`: one log's checkpoints, read, received and dropped; `download`: one on its way here.
 """
 

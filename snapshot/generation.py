@@ -1,0 +1,239 @@
+"""Generating one checkpoint beside a living state machine, in nobody's way.
+
+Three things would hold up commits: a long turn of the event loop, a thread that holds the
+interpreter, and a disk with much to flush. So records are encoded on the loop, in slices of half a
+millisecond; a thread only writes, which lets go of the interpreter; and it flushes every two MiB,
+so that a flush of the log beside it waits for no more than that.
+
+A slice is followed by the next at once while the loop has nothing else to do, and by a rest where
+it was kept waiting: an idle node generates as fast as it can, a busy one at a third of its time.
+
+Memory: what one batch and two chunks take, however large the state.
+
+The surprise: on a disk error everything is thrown away, and nothing breaks. A checkpoint is never
+needed today.
+
+Source: DESIGN §6 (generation never blocks commits); KIP-630, Snapshot Format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from raft.interfaces import Frozen
+from records.compression import Buffer
+from records.errors import BatchTooLargeError
+from records.types import OffsetAndEpoch
+from snapshot.encoder import CheckpointEncoder
+from snapshot.partfile import PartFile
+from snapshot.shelf import Shelf
+
+_CLOCK_EVERY: Final = 64  # records between two looks at the clock: some 100 µs
+_NOTHING_YET_S: Final = 0.01
+
+
+class Loop(Protocol):
+    """What drives a state machine: an event loop, a clock, a thread for the disk.
+
+    All callbacks are made on the loop's thread, none before the call that asks for it returns.
+    """
+
+    def now_ms(self) -> float:
+        """A clock that never goes backwards."""
+
+    def call_soon(self, callback: Callable[[], None]) -> object:
+        """In the next turn, after whatever else is waiting."""
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> object:
+        """Later."""
+
+    def offload(self, job: Callable[[], None], done: Callable[[], None]) -> object:
+        """Run `job`, which may wait for the disk and raises nothing; then `done`, on the loop."""
+
+    def fail(self, error: BaseException) -> None:
+        """The state is broken, or cannot be had: whoever runs it must stop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How much at a time."""
+
+    apply_ms: float = 4.0  # of applying, between two turns of the loop
+    generate_ms: float = 0.5  # of encoding
+    generate_records: int = 4096  # of encoding, whatever the clock says
+    busy_gap_ms: float = 0.1  # kept waiting for longer than this: the loop has other work
+    rest_ms: float = 1.0  # then wait so long
+    chunk_bytes: int = 1024 * 1024  # handed to the disk at once
+    flush_bytes: int = 2 * 1024 * 1024  # flushed at once
+
+
+class Generation:
+    """See the module. `done(error)` is called once, after everything was let go of."""
+
+    def __init__(
+        self,
+        shelf: Shelf,
+        snapshot_id: OffsetAndEpoch,
+        frozen: Frozen,
+        *,
+        last_timestamp: int,
+        unique: int,
+        loop: Loop,
+        pace: Pace,
+        done: Callable[[Generation, Exception | None], None],
+    ) -> None:
+        """Nothing happens before `start`.
+
+        Args:    unique: for the part's name; any number from 1 to 2^63 - 1.
+        """
+        self.snapshot_id = snapshot_id
+        self.encoder = CheckpointEncoder(epoch=snapshot_id.epoch, last_timestamp=last_timestamp)
+        self.size_bytes = 0
+        self.published = False  # it is there, whole, under its name
+        self._shelf = shelf
+        self._frozen = frozen
+        self._values = frozen.values()
+        self._unique = unique
+        self._loop = loop
+        self._pace = pace
+        self._done = done
+        self._part: PartFile | None = None
+        self._unflushed_bytes = 0
+        self._writing = False
+        self._slice_due = False
+        self._complete = False  # the footer is encoded
+        self._error: Exception | None = None
+        self._over = False
+        self._slice_ended_ms: float | None = None
+
+    def start(self) -> None:
+        """Open the part, and go on from there."""
+        self._offload(self._create)
+
+    def abandon(self, error: Exception) -> None:
+        """Give it up. `done` is called as soon as the disk lets go."""
+        self._error = self._error or error
+        if not self._writing:
+            self._offload(self._discard)
+
+    # --- on the loop --------------------------------------------------------------------------
+
+    def _slice(self) -> None:
+        self._slice_due = False
+        if self._over or self._error is not None or self._complete:
+            return
+        waited_ms = 0.0
+        if self._slice_ended_ms is not None:
+            waited_ms = self._loop.now_ms() - self._slice_ended_ms
+        try:
+            starved = self._encode()
+        except BatchTooLargeError as error:  # a record that no log can have held
+            self.abandon(error)
+            return
+        self._write_if_worth_it()
+        if starved:
+            self._slice_later(_NOTHING_YET_S)
+        elif waited_ms > self._pace.busy_gap_ms:
+            self._slice_later(self._pace.rest_ms / 1_000)
+        else:
+            self._slice_soon()
+
+    def _encode(self) -> bool:
+        """One slice's worth; True if there is nothing to encode just now."""
+        encoder, pace, now_ms = self.encoder, self._pace, self._loop.now_ms
+        until_ms = now_ms() + pace.generate_ms
+        for count, value in enumerate(self._values, 1):
+            if not len(value):
+                return True
+            encoder.append(value)
+            if count % _CLOCK_EVERY == 0 or encoder.ready_bytes:
+                full = encoder.ready_bytes >= pace.chunk_bytes
+                if full or count >= pace.generate_records or now_ms() >= until_ms:
+                    return False
+        encoder.finish()
+        self._complete = True
+        return False
+
+    def _slice_soon(self) -> None:
+        if self._may_slice():
+            self._slice_ended_ms = self._loop.now_ms()
+            self._slice_due = True
+            self._loop.call_soon(self._slice)
+
+    def _slice_later(self, delay_s: float) -> None:
+        if self._may_slice():
+            self._slice_ended_ms = None  # the wait was ours
+            self._slice_due = True
+            self._loop.call_later(delay_s, self._slice)
+
+    def _may_slice(self) -> bool:
+        """Not while what is encoded waits for the disk: memory has a bound."""
+        waits = self._writing and self.encoder.ready_bytes >= self._pace.chunk_bytes
+        return not (self._slice_due or self._complete or waits or self._over)
+
+    def _write_if_worth_it(self) -> None:
+        if self._writing:
+            return
+        if self.encoder.ready_bytes >= self._pace.chunk_bytes or self._complete:
+            batches = self.encoder.drain()
+            if self._complete:
+                self._offload(lambda: self._write_and_publish(batches))
+            else:
+                self._offload(lambda: self._write(batches))
+
+    def _offload(self, job: Callable[[], None]) -> None:
+        """Run a job of the disk's; its error is ours."""
+
+        def run() -> None:
+            try:
+                job()
+            except Exception as error:
+                self._error = self._error or error
+
+        self._writing = True
+        self._loop.offload(run, self._on_written)
+
+    def _on_written(self) -> None:
+        self._writing = False
+        if self._over:
+            return
+        if self.published or (self._error is not None and self._part is None):
+            self._over = True
+            self._frozen.close()
+            self._done(self, None if self.published else self._error)
+        elif self._error is not None:
+            self._offload(self._discard)
+        else:
+            self._write_if_worth_it()
+            self._slice_soon()
+
+    # --- in the thread ------------------------------------------------------------------------
+
+    def _create(self) -> None:
+        self._part = PartFile.create(
+            self._shelf.files, self._shelf.directory, self.snapshot_id, unique=self._unique
+        )
+
+    def _write(self, batches: list[Buffer]) -> None:
+        assert self._part is not None, "written before it was created"
+        for batch in batches:
+            self._part.append(batch)
+            self._unflushed_bytes += len(batch)
+            if self._unflushed_bytes >= self._pace.flush_bytes:
+                self._part.flush()
+                self._unflushed_bytes = 0
+
+    def _write_and_publish(self, batches: list[Buffer]) -> None:
+        self._write(batches)
+        assert self._part is not None, "published before it was created"
+        if self._error is None:  # not given up meanwhile
+            self.size_bytes = self._part.size_bytes
+            self._part.publish()
+            self.published = True
+
+    def _discard(self) -> None:
+        part, self._part = self._part, None
+        if part is not None:
+            part.discard()

@@ -1,0 +1,267 @@
+"""A small key-value state machine: each key's last value, in the order in which keys came to stay.
+
+A record with a key sets it; one with a null value deletes it; one without a key is counted and
+leaves no trace in the state. What a batch's checksum vouches for may still be nonsense inside, if a
+client wrote it: such a batch changes nothing, on every replica alike.
+
+Freezing costs nothing. The dict becomes read-only, and further changes go to an *overlay* above
+it; once the last frozen record was handed out, the overlay is merged back, a little at a time.
+
+The surprise is the order: the checkpoint is in the dict's own order, not sorted. It is a function
+of the log, so every replica has the same; loading preserves it; and sorting a million keys would be
+a pause of most of a second. The overlay must then keep it, too: a key that is deleted and set again
+goes to the end.
+
+Source: ours; DESIGN §6, §7, invariant 4.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from raft.interfaces import Frozen
+from records.batch import Batch, iter_records
+from records.codegen import read_uvarint, uvarint
+from records.compression import Buffer
+from records.errors import RecordError, UnknownRecordError
+from records.frame import decode_record, encode_record
+from records.key_value import KeyValueState
+from records.types import Epoch, Offset, OffsetAndEpoch
+from snapshot.framing import MAX_DECOMPRESSED_BYTES
+
+_HEAD: Final = encode_record(KeyValueState(key=b"", value=b""))[:-3]
+"""Frame version, type and record version of every record of a checkpoint."""
+
+_HEAD_BYTES: Final = len(_HEAD)
+
+_MERGE_PER_RECORD: Final = 4  # merged back for every record applied
+_MERGE_PER_SLICE: Final = 1_000  # a third of a millisecond
+_LOAD_PER_SLICE: Final = 2_000  # records, some 3 ms
+
+
+class _Change(NamedTuple):
+    """What the overlay says of a key."""
+
+    value: bytes | None  # None: deleted
+    anew: bool  # whatever the dict below says of the key is over: it stands at the end
+
+
+class KeyValueMachine:
+    """See the module. Implements `raft.interfaces.StateMachine`."""
+
+    def __init__(self) -> None:
+        self.keyless_records = 0  # seen by this process
+        self.damaged_batches = 0
+        self._applied = OffsetAndEpoch(Offset(0), Epoch(0))
+        self._last_timestamp = 0
+        self._base: dict[bytes, bytes] = {}
+        self._overlay: OrderedDict[bytes, _Change] = OrderedDict()
+        self._frozen: _FrozenKeyValues | None = None
+        self._size = 0
+        self._changed = 0
+        self._changed_when_frozen = 0
+
+    # --- looking ------------------------------------------------------------------------------
+
+    @property
+    def applied(self) -> OffsetAndEpoch:
+        """Everything below the offset is in the state."""
+        return self._applied
+
+    @property
+    def last_timestamp(self) -> int:
+        """Of the last batch applied."""
+        return self._last_timestamp
+
+    @property
+    def changed_records(self) -> int:
+        """Keys' values that were replaced or deleted since the newest checkpoint."""
+        return self._changed
+
+    @property
+    def total_records(self) -> int:
+        """Keys."""
+        return self._size
+
+    @property
+    def checkpointable(self) -> bool:
+        """Not while it is frozen already."""
+        return self._frozen is None
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key, None if it has none."""
+        change = self._overlay.get(key)
+        return self._base.get(key) if change is None else change.value
+
+    def __len__(self) -> int:
+        return self._size
+
+    # --- applying -----------------------------------------------------------------------------
+
+    def apply(self, batches: Iterable[Batch]) -> None:
+        """Change the state batch by batch."""
+        for batch in batches:
+            header = batch.header
+            if not header.is_control:
+                self._apply_batch(batch)
+            self._last_timestamp = header.max_timestamp
+            self._applied = OffsetAndEpoch(header.end_offset, header.leader_epoch)
+
+    def _apply_batch(self, batch: Batch) -> None:
+        try:
+            records = [(record.key, record.value) for record in iter_records(batch)]
+        except RecordError:
+            self.damaged_batches += 1
+            return
+        layered = self._frozen is not None or bool(self._overlay)
+        for key, value in records:
+            if key is None:
+                self.keyless_records += 1
+                continue
+            held = bytes(key)
+            wanted = None if value is None else bytes(value)
+            if layered:
+                self._change_overlay(held, wanted)
+            else:
+                self._change_base(held, wanted)
+        if layered and self._frozen is None:
+            self._merge(_MERGE_PER_RECORD * len(records) + _MERGE_PER_SLICE)
+
+    def _change_base(self, key: bytes, value: bytes | None) -> None:
+        base = self._base
+        before = len(base)
+        if value is not None:
+            base[key] = value
+            self._size = len(base)
+            self._changed += self._size == before
+        elif base.pop(key, None) is not None:
+            self._size = before - 1
+            self._changed += 1
+
+    def _change_overlay(self, key: bytes, value: bytes | None) -> None:
+        overlay = self._overlay
+        change = overlay.get(key)
+        was_there = (key in self._base) if change is None else change.value is not None
+        if value is None:
+            if not was_there:
+                return
+            self._size -= 1
+            self._changed += 1
+            overlay[key] = _Change(None, anew=True)
+            return
+        if was_there:
+            self._changed += 1
+            overlay[key] = _Change(value, anew=change is not None and change.anew)
+            return
+        self._size += 1
+        overlay[key] = _Change(value, anew=True)
+        overlay.move_to_end(key)
+
+    def _merge(self, limit: int) -> bool:
+        """Bring some changes down, oldest first; True if none is left."""
+        base, overlay = self._base, self._overlay
+        while overlay and limit:
+            key, change = overlay.popitem(last=False)
+            if change.anew:
+                base.pop(key, None)
+            if change.value is not None:
+                base[key] = change.value
+            limit -= 1
+        return not overlay
+
+    # --- checkpoints --------------------------------------------------------------------------
+
+    def freeze(self) -> Frozen:
+        """The state as of now. At once, unless a freeze was given up and nothing applied since."""
+        assert self._frozen is None, "frozen already"
+        self._merge(len(self._overlay))
+        self._changed_when_frozen = self._changed
+        self._frozen = _FrozenKeyValues(self, self._base)
+        return self._frozen
+
+    def thaw(self, frozen: _FrozenKeyValues) -> None:
+        """Its last record was handed out, or nobody reads on: changes may come down."""
+        if self._frozen is frozen:
+            self._frozen = None
+
+    def merge_some(self) -> bool:
+        """True once nothing is left to merge, or may be."""
+        return self._frozen is not None or self._merge(_MERGE_PER_SLICE)
+
+    def checkpointed(self, snapshot_id: OffsetAndEpoch, record_count: int) -> None:
+        """Count changes from the freeze on."""
+        assert snapshot_id.offset <= self._applied.offset, f"{snapshot_id}: {self._applied}"
+        assert record_count >= 0, f"{record_count} records"
+        self._changed -= self._changed_when_frozen
+        self._changed_when_frozen = 0
+
+    def reset(self) -> None:
+        """Empty, at 0. Who reads a frozen state reads on."""
+        self._applied = OffsetAndEpoch(Offset(0), Epoch(0))
+        self._last_timestamp = 0
+        self._base, self._overlay, self._frozen = {}, OrderedDict(), None
+        self._size = self._changed = self._changed_when_frozen = 0
+
+    def load(self, snapshot_id: OffsetAndEpoch, batches: Iterable[Batch]) -> Iterator[None]:
+        """Begin anew with a checkpoint's records. Raises RecordError if one is none of ours."""
+        self.reset()
+        base = self._base
+        count = 0
+        timestamp = 0
+        for batch in batches:
+            timestamp = batch.header.max_timestamp
+            for record in iter_records(batch, limit_bytes=MAX_DECOMPRESSED_BYTES):
+                key, value = _parse(record.value)
+                base[key] = value
+                count += 1
+                if count % _LOAD_PER_SLICE == 0:
+                    yield
+        self._size = len(base)
+        self._last_timestamp = timestamp
+        self._applied = snapshot_id
+
+
+class _FrozenKeyValues:
+    """The dict while nobody changes it."""
+
+    def __init__(self, machine: KeyValueMachine, base: dict[bytes, bytes]) -> None:
+        self._machine = machine
+        self._base = base
+
+    def values(self) -> Iterator[Buffer]:
+        """All of it, in its order; then nothing for as long as changes are merged back."""
+        for key, value in self._base.items():
+            yield b"".join(
+                (_HEAD, uvarint(len(key) + 1), key, uvarint(len(value) + 1), value, b"\x00")
+            )
+        self._machine.thaw(self)
+        while not self._machine.merge_some():
+            yield b""
+
+    def close(self) -> None:
+        """Nobody reads on."""
+        self._machine.thaw(self)
+
+
+def _parse(record: memoryview | bytes | None) -> tuple[bytes, bytes]:
+    """Key and value of one record of a checkpoint.
+
+    Raises:  RecordError if it is not one of ours.
+    """
+    size_bytes = 0 if record is None else len(record)
+    if record is not None and size_bytes > _HEAD_BYTES and record[:_HEAD_BYTES] == _HEAD:
+        try:
+            key_size, key_at = read_uvarint(record, _HEAD_BYTES)
+            key_end = key_at + key_size - 1
+            value_size, value_at = read_uvarint(record, key_end)
+        except (IndexError, ValueError):
+            key_size = value_size = 0
+        value_end = value_at + value_size - 1 if value_size else -1
+        if key_size and value_end + 1 == size_bytes and record[value_end] == 0:
+            return bytes(record[key_at:key_end]), bytes(record[value_at:value_end])
+    decoded = decode_record(record)  # a form that we do not write, or none at all
+    if not isinstance(decoded, KeyValueState):
+        raise UnknownRecordError(kind="metadata", key=decoded.schema().key or 0)
+    return decoded.key, decoded.value

@@ -1,0 +1,587 @@
+"""A machine is loaded, fed and checkpointed, whatever happens around it. DESIGN §6, §7, §11.4."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from crc32c import crc32c
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from raft.interfaces import Draft
+from raft.memory import MemoryLog, SilentTicket, _Stored
+from records.batch import iter_batches, iter_records
+from records.batch_writer import build_batch, stamp
+from records.compression import Compression
+from records.control import SnapshotFooterRecord
+from records.errors import UnknownRecordError
+from records.types import OffsetAndEpoch
+from snapshot import CheckpointWriter, verify_checkpoint
+from snapshot.errors import DamagedFileError
+from snapshot.generation import Pace
+from snapshot.host import NotHostedError
+from snapshot.kv import KeyValueMachine
+from snapshot.policy import SnapshotSettings
+from tests.snapshot.checkpoints import control_batch
+from tests.snapshot.machines import DIRECTORY, SMALL_STEPS, Hosted, replayed
+
+MANY = [(b"key-%d" % i, b"value-%d" % i) for i in range(40)]
+
+
+def test_what_is_committed_is_applied():
+    node = Hosted()
+    node.write((b"a", b"1"), (b"b", b"2"))
+    node.write((b"a", None), (None, b"nobody's"), (b"c", b""))
+    node.loop.settle()
+    machine = node.machine
+    assert [machine.get(key) for key in (b"a", b"b", b"c")] == [None, b"2", b""]
+    assert (machine.applied, len(machine)) == ((6, 1), 2)  # with the LeaderChange record
+    assert (machine.changed_records, machine.keyless_records) == (1, 1)
+
+
+def test_a_checkpoint_and_the_tail_make_the_state_again():
+    """Invariant 4."""
+    node = Hosted()
+    node.write(*MANY)
+    taken = node.take()
+    assert taken == node.machine.applied
+    node.write((b"key-3", None), (b"key-1", b"new"), (b"key-3", b"again"))
+    node.restart()
+    node.loop.settle()
+    assert node.host.loaded == 1
+    assert (node.machine.get(b"key-1"), node.machine.get(b"key-3")) == (b"new", b"again")
+    again = node.take()
+    assert node.content(again) == replayed_content(node.log._stored, again)
+
+
+def replayed_content(history: list[_Stored], at: OffsetAndEpoch) -> bytes:
+    fresh = replayed(history, at.offset)
+    assert fresh.take() == at
+    return fresh.content()
+
+
+def test_a_checkpoint_is_what_it_was_when_it_was_frozen():
+    """The machine goes on meanwhile: changes, deletions, keys that come back."""
+    node = Hosted()
+    node.write(*MANY)
+    node.loop.settle()
+    answers: list[OffsetAndEpoch | Exception] = []
+    node.host.take_now(answers.append)
+    for i in range(25):
+        node.loop.turn(disk=i % 3 == 0)
+        node.write((b"key-%d" % (i % 7), None if i % 2 else b"x"), (b"new-%d" % i, b"y"))
+    assert node.host.generation is not None, "all of this was to be beside a generation"
+    node.loop.settle()
+    (taken,) = answers
+    assert isinstance(taken, OffsetAndEpoch)
+    assert node.content(taken) == replayed_content(node.log._stored, taken)
+    later = node.take()
+    assert node.content(later) == replayed_content(node.log._stored, later)
+    assert not node.machine._overlay
+
+
+def test_changed_records_survive_a_restart():
+    node = Hosted()
+    node.write(*MANY)
+    node.take()
+    node.write((b"key-1", b"new"), (b"key-2", None), (b"unknown", None), (b"added", b"1"))
+    node.write((b"added", b"2"))
+    node.loop.settle()
+    before = (node.machine.changed_records, node.host.situation.bytes_since)
+    assert before[0] == 3  # an addition is no change, a change of what was added is one
+    node.restart()
+    node.loop.settle()
+    assert (node.machine.changed_records, node.host.situation.bytes_since) == before
+
+
+def test_the_policy_decides():
+    """Both the ratio and the bytes; then the log is counted from the checkpoint on."""
+    node = Hosted(settings=SnapshotSettings(max_bytes_between=900, max_interval_ms=0))
+    node.write(*MANY[:10])
+    node.loop.settle()
+    assert node.shelf.newest is None
+    for i in range(10):
+        node.write((b"key-%d" % i, b"new"))
+        node.loop.settle()
+    assert node.host.generated == 1
+    assert node.shelf.newest is not None
+    assert 0 < node.shelf.newest.offset < node.machine.applied.offset
+    since = sum(
+        len(one.data) for one in node.log._stored if one.base_offset >= node.shelf.newest.offset
+    )
+    assert node.host.situation.bytes_since == since
+
+
+def test_the_interval_decides_while_nothing_is_committed_any_more():
+    node = Hosted(settings=SnapshotSettings(max_interval_ms=5_000))
+    node.write((b"a", b"1"))
+    node.loop.pass_time(4_000)
+    assert node.host.generated == 0
+    node.loop.pass_time(3_000)
+    assert node.host.generated == 1
+    node.loop.pass_time(20_000)
+    assert node.host.generated == 1, "nothing was committed since"
+
+
+def test_an_empty_log_has_no_checkpoint():
+    node = Hosted()
+    with pytest.raises(NotHostedError, match="nothing was committed"):
+        node.take()
+
+
+def test_asked_again_it_names_the_checkpoint_that_is_there():
+    node = Hosted()
+    node.write(*MANY)
+    assert node.take() == node.take()
+    assert node.host.generated == 1
+
+
+def test_a_checkpoint_asked_for_during_another_holds_what_was_applied_by_then():
+    node = Hosted()
+    node.write(*MANY)
+    node.loop.settle()
+    answers: list[OffsetAndEpoch | Exception] = []
+    node.host.take_now(answers.append)
+    for _ in range(6):
+        node.loop.turn()
+    assert node.host.generation is not None
+    node.write((b"later", b"1"))
+    node.host.take_now(answers.append)
+    node.loop.settle()
+    first, second = answers
+    assert isinstance(first, OffsetAndEpoch)
+    assert isinstance(second, OffsetAndEpoch)
+    assert second.offset == first.offset + 1
+
+
+@pytest.mark.parametrize("operation", ["create", "write", "fdatasync", "rename"])
+def test_a_disk_error_costs_the_checkpoint_and_nothing_else(operation):
+    node = Hosted()
+    node.write(*MANY)
+    node.loop.settle()
+    node.disk.fail_next(operation, error=errno.ENOSPC)
+    with pytest.raises(OSError, match="No space"):
+        node.take()
+    assert node.disk.listdir(DIRECTORY) == []
+    node.write((b"more", b"1"))
+    assert node.take() == node.machine.applied
+    assert node.host.failed == 1
+
+
+def test_after_an_error_the_policy_waits():
+    node = Hosted(settings=SnapshotSettings(max_interval_ms=1_000))
+    node.write(*MANY)
+    node.disk.capacity_bytes = 0
+    node.loop.pass_time(8_000)
+    assert node.host.failed == 1
+    node.disk.capacity_bytes = None
+    node.loop.pass_time(8_000)
+    assert (node.host.failed, node.host.generated) == (1, 1)
+
+
+class Closed(KeyValueMachine):
+    """Inside an open transaction, or not."""
+
+    open = True
+
+    @property
+    def checkpointable(self) -> bool:
+        return super().checkpointable and not self.open
+
+
+def test_nothing_is_frozen_inside_an_open_transaction():
+    """Mutant: a host that does not ask `checkpointable`."""
+    node = Hosted(machine=Closed, settings=SnapshotSettings(max_interval_ms=1_000))
+    node.write(*MANY)
+    answers: list[OffsetAndEpoch | Exception] = []
+    node.host.take_now(answers.append)
+    node.loop.pass_time(10_000)
+    assert (answers, node.host.generated) == ([], 0)
+    node.machine.open = False
+    node.write((b"end", b"1"))
+    node.loop.settle()
+    assert answers == [node.machine.applied]
+
+
+def checkpoint_of(node: Hosted, source: Hosted, snapshot_id: OffsetAndEpoch) -> None:
+    """A leader's checkpoint is downloaded: it is on the shelf, and then the log begins there."""
+    node.disk.replace(node.shelf.path(snapshot_id), source.content(snapshot_id))
+    node.shelf.added(snapshot_id)
+
+
+def leader_with(count: int) -> tuple[Hosted, OffsetAndEpoch]:
+    leader = Hosted(seed=1)
+    for i in range(count):
+        leader.write((b"key-%d" % i, b"leader's"))
+    return leader, leader.take()
+
+
+def test_a_leaders_checkpoint_replaces_the_state():
+    leader, newest = leader_with(30)
+    node = Hosted()
+    node.write(*MANY[:5])
+    node.loop.settle()
+    node.log.depose()
+    checkpoint_of(node, leader, newest)
+    node.log.install_snapshot(newest)
+    assert not node.host.ready, "half of it could be seen"
+    node.loop.settle()
+    assert node.host.ready
+    assert node.machine.applied == newest
+    assert node.machine.get(b"key-7") == b"leader's"
+    assert len(node.machine) == 30
+    node.write((b"after", b"1"))
+    node.loop.settle()
+    assert node.machine.get(b"after") == b"1"
+
+
+def test_a_checkpoint_older_than_the_state_is_never_loaded():
+    """Mutant: a host that loads whatever it is told of."""
+    node = Hosted()
+    node.write(*MANY)
+    older = node.take()
+    node.write((b"key-1", b"newer"))
+    node.loop.settle()
+    node.host.snapshot(older)
+    node.loop.settle()
+    assert (node.host.loaded, node.machine.get(b"key-1")) == (0, b"newer")
+
+
+def test_a_generation_gives_way_to_a_leaders_checkpoint():
+    leader, newest = leader_with(90)
+    node = Hosted()
+    node.write(*MANY)
+    node.loop.settle()
+    answers: list[OffsetAndEpoch | Exception] = []
+    node.host.take_now(answers.append)
+    for _ in range(5):
+        node.loop.turn()
+    assert node.host.generation is not None
+    node.log.depose()
+    checkpoint_of(node, leader, newest)
+    node.log.install_snapshot(newest)
+    node.loop.settle()
+    assert isinstance(answers[0], NotHostedError)
+    assert node.shelf.ids == (newest,)
+    assert node.machine.applied == newest
+    assert len(node.disk.listdir(DIRECTORY)) == 1, "the part stayed"
+
+
+def test_a_newer_checkpoint_interrupts_the_loading_of_an_older_one():
+    leader, older = leader_with(20)
+    for i in range(20, 60):
+        leader.write((b"key-%d" % i, b"newer"))
+    newest = leader.take()
+    node = Hosted()
+    for one in (older, newest):
+        checkpoint_of(node, leader, one)
+        node.log.install_snapshot(one)
+        node.loop.turn()
+    node.loop.settle()
+    assert (node.machine.applied, len(node.machine)) == (newest, 60)
+
+
+def test_a_damaged_checkpoint_of_our_own_disk_stops_the_node():
+    node = Hosted()
+    node.write(*MANY)
+    taken = node.take()
+    node.restart()
+    node.disk.flip_bit(node.shelf.path(taken), 200)
+    node.restart()
+    with pytest.raises(DamagedFileError):
+        node.loop.settle()
+    assert not node.host.ready
+
+
+@pytest.mark.parametrize(
+    "codec", [Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD]
+)
+def test_a_compressed_checkpoint_is_loaded(codec):
+    """Ours are not compressed; another implementation's may be (KIP-630)."""
+    node = Hosted()
+    node.write(*MANY)
+    taken = node.take()
+    content = node.content(taken)
+    parts = []
+    for batch in iter_batches(content):
+        if batch.header.is_control:
+            parts.append(bytes(batch.view))
+            continue
+        values = [(None, record.value, record.timestamp, ()) for record in iter_records(batch)]
+        packed = build_batch(values, base_offset=0, leader_epoch=0, compression=codec)
+        stamp(packed, base_offset=batch.header.base_offset, leader_epoch=batch.header.leader_epoch)
+        parts.append(bytes(packed))
+    footer = len(parts[-1])
+    body = b"".join(parts[:-1])
+    count = sum(batch.header.record_count for batch in iter_batches(body))
+    last = control_batch(
+        SnapshotFooterRecord(record_count=count, content_crc=crc32c(body)),
+        base_offset=count,
+        epoch=taken.epoch,
+    )
+    assert len(last) == footer
+    node.restart()
+    node.disk.replace(node.shelf.path(taken), body + last)
+    node.restart()
+    node.loop.settle()
+    assert (node.host.loaded, len(node.machine)) == (1, 40)
+    assert node.machine.get(b"key-39") == b"value-39"
+
+
+def test_records_that_are_not_the_machines_stop_the_node():
+    node = Hosted()
+    node.write((b"a", b"1"))
+    node.loop.settle()
+    snapshot_id = node.machine.applied
+    with CheckpointWriter.create(node.disk, DIRECTORY, snapshot_id, last_timestamp=0) as writer:
+        writer.append_value(bytes.fromhex("01 0c 00 02 78 00 07 00"))  # a feature level
+        writer.freeze()
+    node.restart()
+    with pytest.raises(UnknownRecordError, match="unknown metadata record type 12"):
+        node.loop.settle()
+
+
+def test_a_batch_of_nonsense_with_a_right_checksum_changes_nothing():
+    node = Hosted()
+    node.write((b"a", b"1"))
+    batch = build_batch([(b"b", b"2", 0, ())], base_offset=0, leader_epoch=0)
+    batch[-1] = 77  # more headers than there are bytes
+    batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
+    epoch = node.log.leading_epoch
+    assert epoch is not None
+    node.log.propose(SilentTicket(), epoch, Draft((bytes(batch),), (1,)))
+    node.write((b"c", b"3"))
+    node.loop.settle()
+    assert (len(node.machine), node.machine.damaged_batches) == (2, 1)
+    assert node.machine.applied.offset == node.log.end_offset
+
+
+class Listening:
+    """Writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def applied(self, offset: int) -> None:
+        self.lines.append(f"applied {offset}")
+
+    def lead(self, epoch: int) -> None:
+        self.lines.append(f"lead {epoch}")
+
+    def step_down(self, epoch: int) -> None:
+        self.lines.append(f"step down {epoch}")
+
+
+def test_a_leader_is_told_once_its_state_holds_everything_before():
+    """DESIGN §7: it may decide at once."""
+    node = Hosted(pace=Pace(apply_ms=0.001))
+    node.log.auto_commit = False
+    listener = Listening()
+    node.host._listener = listener
+    epoch = node.log.elect()
+    node.log.commit()
+    for i in range(9):
+        node.write((b"%d" % i, b"x" * 300_000))
+    node.log.depose(lose_uncommitted=False)
+    node.loop.settle()
+    listener.lines.clear()
+    node.log.elect()
+    node.log.commit()
+    assert "lead 2" not in listener.lines, "before what is committed is applied"
+    node.loop.settle()
+    assert listener.lines[-2:] == [f"applied {node.log.end_offset}", "lead 2"]
+    node.log.depose()
+    assert listener.lines[-1] == "step down 2"
+    assert epoch == 1
+
+
+class Persistent(KeyValueMachine):
+    """Keeps its state beside the log: the process ends, it does not."""
+
+    resets = 0
+
+    def reset(self) -> None:
+        super().reset()
+        self.resets += 1
+
+
+def persistent_node() -> tuple[Hosted, Persistent]:
+    machine = Persistent()
+    node = Hosted(machine=lambda: machine)
+    node.write(*MANY)
+    node.loop.settle()
+    return node, machine
+
+
+def test_a_state_that_outlived_its_process_goes_on_where_it_was():
+    node, machine = persistent_node()
+    node.take()
+    node.write((b"key-1", b"new"))
+    node.loop.settle()
+    bytes_since = node.host.situation.bytes_since
+    node.restart()
+    node.write((b"key-2", b"new"))
+    node.loop.settle()
+    assert (node.host.loaded, machine.resets) == (0, 0)
+    assert machine.applied.offset == node.log.end_offset
+    assert node.host.situation.bytes_since > bytes_since
+    assert machine.changed_records == 2
+
+
+def test_a_state_ahead_of_what_is_known_to_be_committed_waits():
+    node, machine = persistent_node()
+    node.log.restart()
+    node.log.high_watermark = None
+    node._begin()
+    node.log.commit(1)
+    node.loop.settle()
+    assert not node.host.ready
+    node.log.commit()
+    node.loop.settle()
+    assert node.host.ready
+    assert (machine.applied.offset, machine.resets) == (41, 0)
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+@pytest.mark.parametrize("wrong", [OffsetAndEpoch(41, 9), OffsetAndEpoch(17, 1)])
+def test_a_state_of_another_history_is_thrown_away(wrong, snapshot):
+    """Of another epoch than the log has there, or ending where no batch ends."""
+    node, machine = persistent_node()
+    if snapshot:
+        node.take()
+        node.write((b"more", b"1"))
+        node.loop.settle()
+        wrong = OffsetAndEpoch(wrong.offset, 9)
+    node.log.restart()
+    machine._applied = wrong
+    machine._base = {b"wrong": b"1"}
+    node._begin()
+    node.loop.settle()
+    assert machine.get(b"wrong") is None
+    assert len(machine) == 40 + snapshot
+    assert machine.applied == (node.log.end_offset, 1)
+    assert node.host.loaded == snapshot
+
+
+def test_who_waits_for_a_checkpoint_is_told_of_the_end():
+    node = Hosted()
+    node.write(*MANY)
+    node.loop.settle()
+    answers: list[OffsetAndEpoch | Exception] = []
+    node.host.take_now(answers.append)
+    for _ in range(4):
+        node.loop.turn()
+    node.host.take_now(answers.append)
+    node.host.stop()
+    node.host.take_now(answers.append)
+    node.loop.settle()
+    assert [type(answer) for answer in answers] == [NotHostedError] * 3
+    assert node.disk.listdir(DIRECTORY) == []
+
+
+KEYS = st.sampled_from([b"a", b"b", b"c", b"d", b"e", b"f"])
+VALUES = st.one_of(st.none(), st.sampled_from([b"", b"1", b"22", b"x" * 90]))
+PAIRS = st.lists(st.tuples(st.one_of(st.none(), KEYS), VALUES), min_size=1, max_size=5)
+
+
+class HostVersusModel(RuleBasedStateMachine):
+    """The host beside a dict; and every checkpoint beside one of a node that read the whole log."""
+
+    @initialize(seed=st.integers(0, 1 << 32), small=st.booleans())
+    def begin(self, seed: int, small: bool) -> None:
+        bytes_between = 300 if small else 1 << 40
+        settings = SnapshotSettings(max_bytes_between=bytes_between, max_interval_ms=0)
+        self.node = Hosted(seed=seed, settings=settings, pace=SMALL_STEPS, log=MemoryLog())
+        self.model: dict[bytes, bytes] = {}
+        self.history: list[_Stored] = []
+        self.checked: set[OffsetAndEpoch] = set()
+        self.applied = 0
+
+    def note_history(self) -> None:
+        known = self.history[-1].end_offset if self.history else 0
+        self.history += [one for one in self.node.log._stored if one.base_offset >= known]
+
+    @rule(pairs=PAIRS)
+    def write(self, pairs: list[tuple[bytes | None, bytes | None]]) -> None:
+        self.node.write(*pairs, time_ms=len(self.history))
+        self.note_history()
+        for key, value in pairs:
+            if key is not None and value is not None:
+                self.model[key] = value
+            elif key is not None:
+                self.model.pop(key, None)
+
+    @rule(turns=st.integers(1, 12), disk=st.booleans())
+    def go_on(self, turns: int, disk: bool) -> None:
+        for _ in range(turns):
+            self.node.loop.turn(disk=disk)
+
+    @rule()
+    def take(self) -> None:
+        self.node.host.take_now(lambda _: None)
+
+    @rule()
+    def settle(self) -> None:
+        self.node.loop.settle()
+        machine = self.node.machine
+        assert {key: machine.get(key) for key in self.model} == self.model
+        assert len(machine) == len(self.model)
+        assert machine.applied.offset == self.node.log.end_offset
+
+    @rule(power_fails=st.booleans())
+    def restart(self, power_fails: bool) -> None:
+        self.node.restart(power_fails=power_fails)
+        self.applied = 0
+
+    @rule()
+    def cut(self) -> None:
+        """The log starts at the newest checkpoint, and older ones are dropped."""
+        newest = self.node.shelf.newest
+        if newest is not None and newest.offset > self.node.log.start_offset:
+            self.node.log.drop_prefix(newest)
+            self.node.shelf.drop_below(newest.offset)
+
+    @precondition(lambda self: self.history and self.node.log.high_watermark)
+    @rule()
+    def install(self) -> None:
+        """Another node's checkpoint of everything, as if this one had lagged."""
+        end = self.node.log.end_offset
+        other = replayed(self.history, end)
+        snapshot_id = other.take()
+        if snapshot_id in self.node.shelf.ids:
+            return
+        checkpoint_of(self.node, other, snapshot_id)
+        self.node.log.depose()
+        self.node.log.install_snapshot(snapshot_id)
+
+    @invariant()
+    def every_checkpoint_is_that_of_the_whole_log(self) -> None:
+        """Invariant 4, byte for byte."""
+        if not hasattr(self, "node"):
+            return
+        assert self.node.loop.failure is None, repr(self.node.loop.failure)
+        for one in self.node.shelf.ids:
+            if one not in self.checked:
+                self.checked.add(one)
+                assert self.node.content(one) == replayed_content(self.history, one)
+                verify_checkpoint(self.node.disk, self.node.shelf.path(one), decode=True)
+
+    @invariant()
+    def the_state_never_goes_back(self) -> None:
+        if hasattr(self, "node") and self.node.host.ready:
+            assert self.node.machine.applied.offset >= self.applied
+            self.applied = self.node.machine.applied.offset
+
+
+TestHostVersusModel = HostVersusModel.TestCase
+TestHostVersusModel.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None, print_blob=True
+)

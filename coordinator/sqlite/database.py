@@ -7,8 +7,9 @@ The surprise is who copies the WAL back into the file. SQLite would do it inside
 finds a thousand pages there, 40 ms and more of an event loop that should be answering. So that is
 switched off, and a thread copies, on a connection of its own; the call holds no lock that a writer
 or the interpreter needs. A WAL begins anew only once all of it is copied and nobody reads it: under
-steady commits the thread never catches up quite, so when the WAL has grown long, a last short copy
-runs between two transactions.
+steady commits the thread never catches up quite. So when the WAL has grown long, the thread copies
+the short rest at once, and until it is done the open transaction goes on gathering instead of
+committing.
 
 Source: DESIGN §7; https://www.sqlite.org/wal.html (checkpointing).
 """
@@ -33,7 +34,7 @@ COPY_AT_BYTES: Final = 8 * 1024 * 1024
 """A WAL this long is copied back by the thread..."""
 
 STOP_AT_BYTES: Final = 64 * 1024 * 1024
-"""...and at this length the last part is copied between two transactions, so that it restarts."""
+"""...and at this length commits wait until the last part is copied, so that it begins anew."""
 
 SIDE_FILES: Final = ("-wal", "-shm", "-journal")
 
@@ -108,25 +109,32 @@ class WalKeeper:
         self._wal = Path(f"{path}-wal")
         self._path = path
         self._thread: threading.Thread | None = None
+        self._is_last_part = False
         self.copies = 0  # how often the thread ran
-        self.restarts = 0  # how often the last part was copied here
+        self.restarts = 0  # how often commits were put off for it
 
-    def tidy(self, connection: sqlite3.Connection) -> None:
-        """Start the thread if the WAL is long, finish its work if it is very long."""
-        if self._thread is not None:
-            if self._thread.is_alive():
-                return
-            self._thread = None
-            if self._size() >= STOP_AT_BYTES:
-                # All but the commits made during the copy is done: what is left is little. The
-                # next commit then begins the WAL anew, unless a reader still needs it.
-                connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-                self.restarts += 1
+    @property
+    def puts_off_commits(self) -> bool:
+        """Is the last part being copied? A commit now would make it one part more."""
+        return self._is_last_part and self._is_copying()
+
+    def tidy(self) -> None:
+        """Start the thread if the WAL is long; if it is very long and nearly copied, once more."""
+        if self._is_copying():
             return
-        if self._size() >= COPY_AT_BYTES:
-            self._thread = threading.Thread(target=self._copy, name="coordinator-wal", daemon=True)
-            self._thread.start()
-            self.copies += 1
+        size_bytes = self._size()
+        was_copied, self._thread = self._thread is not None and not self._is_last_part, None
+        self._is_last_part = was_copied and size_bytes >= STOP_AT_BYTES
+        if self._is_last_part:
+            self.restarts += 1
+        elif size_bytes < COPY_AT_BYTES:
+            return
+        self._thread = threading.Thread(target=self._copy, name="coordinator-wal", daemon=True)
+        self._thread.start()
+        self.copies += 1
+
+    def _is_copying(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
 
     def close(self) -> None:
         """Wait for the thread."""

@@ -57,8 +57,7 @@ class StoreSink:
                 if log_id != NO_LOG:
                     store.tallies[log_id] = Tally(log_id)
         store.gathered(1)
-        if store.is_full:
-            store.flush()
+        store.flush_if_full()
 
     def add_objects(self, objects: Iterable[tuple[int, StoredObject]]) -> None:
         """See `CheckpointSink`."""

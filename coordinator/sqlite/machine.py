@@ -114,8 +114,7 @@ class CoordinatorMachine:
                     store.apply(record)
                 store.last_timestamp = header.max_timestamp
             store.applied = OffsetAndEpoch(header.end_offset, header.leader_epoch)
-            if store.is_full:
-                store.flush()
+            store.flush_if_full()
         for listener in self._listeners:
             listener()
 

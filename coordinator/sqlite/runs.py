@@ -127,6 +127,10 @@ class Runs:
             self._new_spans.append((tally.log_id, 2, last_offset, tally.span2_max))
             tally.span2_spans, tally.span2_max = 0, NO_TIMESTAMP
 
+    def __len__(self) -> int:
+        """Runs that have gathered."""
+        return len(self._new)
+
     def drain(self) -> None:
         """Give SQLite what has gathered."""
         if self._new:

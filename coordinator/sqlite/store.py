@@ -51,8 +51,12 @@ from records.diskless import (
 from records.schema import MetadataRecord
 from records.types import Epoch, Offset, OffsetAndEpoch
 
-COMMIT_ROWS: Final = 1_500
-"""Runs and commits that make a transaction full: 3-4 ms of SQLite."""
+COMMIT_ROWS: Final = 3_000
+"""Runs and commits that make a transaction full. What is written then is a row for each partition
+and producer that changed, and the pages."""
+
+DRAIN_ROWS: Final = 400
+"""Runs that are given to SQLite at once: about a ms."""
 
 CACHED_PRODUCERS: Final = 20_000
 """In each of two generations: 10-20 MB when full."""
@@ -247,10 +251,12 @@ class Store:
         """So many rows more were written to the open transaction."""
         self._gathered += rows
 
-    @property
-    def is_full(self) -> bool:
-        """Has enough gathered to commit?"""
-        return self._gathered >= COMMIT_ROWS
+    def flush_if_full(self) -> None:
+        """Commit if enough has gathered. Raises sqlite3.Error."""
+        if len(self.runs) >= DRAIN_ROWS:
+            self._drain()
+        if self._gathered >= COMMIT_ROWS and not self.wal.puts_off_commits:
+            self.flush()
 
     def flush(self) -> None:
         """Commit what was applied, and how far, in one transaction. Raises sqlite3.Error."""
@@ -265,7 +271,7 @@ class Store:
         self._is_open = False
         self._gathered = 0
         self.flushes += 1
-        self.wal.tidy(self.connection)
+        self.wal.tidy()
 
     def write_state(self) -> None:
         """The numbers of `meta`, as part of the open transaction."""
@@ -407,15 +413,14 @@ class Store:
             )
         ]
 
-    def marked_objects(self, limit: int, marked_until_ms: int | None) -> list[tuple[int, int]]:
+    def marked_objects(self, first_ms: int, last_ms: int, limit: int) -> list[tuple[int, int]]:
         """See `reads.Candidates`."""
         self._drain_to_read()
-        until = ABOVE_EVERY_OFFSET if marked_until_ms is None else marked_until_ms
         return self.connection.execute(
             "SELECT marked_at_ms, object_id FROM objects"
-            " WHERE marked_at_ms >= 0 AND marked_at_ms <= ?"
+            " WHERE marked_at_ms >= MAX(?, 0) AND marked_at_ms >= 0 AND marked_at_ms <= ?"
             " ORDER BY marked_at_ms, object_id LIMIT ?",
-            (until, limit),
+            (first_ms, last_ms, limit),
         ).fetchall()
 
     def idle_producers(self, appended_before_ms: int, limit: int) -> list[ProducerKey]:

@@ -1,0 +1,115 @@
+"""Which broker a client is sent to: a pure function, so that every broker says the same.
+
+Any broker can take any batch and serve any offset. Still Kafka's protocol wants a leader for each
+partition, and it is worth choosing it well: in the client's own rack, because bytes between racks
+cost money, and always the same one, because a broker that has read an object has it in its cache.
+
+Rendezvous hashing gives that without anybody keeping a table: each broker has a score for a
+partition, and the highest wins. When a broker comes or goes, only those partitions move that it
+wins, or had won.
+
+The surprise is how a rack is told. No version of Metadata carries `client.rack`, so clients say it
+in their client id: `client.id=app,diskless_az=eu-1a` (or `esker_rack=`). Fetch does carry a rack,
+and is answered with a preferred read replica, as Kafka does for followers.
+
+Source: DESIGN §8 (any broker leads); KIP-392 (preferred read replica).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from typing import Final, NamedTuple
+from uuid import UUID
+
+REDIRECT_PAUSE_S: Final = 60.0
+"""A client is sent elsewhere at most this often for one partition: it may be right to stay."""
+
+MAX_REMEMBERED: Final = 100_000
+
+_HINT: Final = re.compile(r"(?:^|[,;])\s*(?:diskless_az|esker_rack)=([^,;]*)")
+
+
+class PlacedBroker(NamedTuple):
+    """An unfenced broker."""
+
+    broker_id: int
+    rack: str | None
+
+
+def rack_hint(client_id: str | None) -> str | None:
+    """The rack that a client says it is in.
+
+    >>> rack_hint("orders,diskless_az=eu-1a"), rack_hint("esker_rack=eu-1b"), rack_hint("orders")
+    ('eu-1a', 'eu-1b', None)
+    """
+    found = _HINT.search(client_id or "")
+    return (found[1].strip() or None) if found else None
+
+
+def is_known(rack: str | None, brokers: Iterable[PlacedBroker]) -> bool:
+    """Is any broker in this rack? An unknown one is worth a warning: it is usually misspelt."""
+    return rack is None or any(broker.rack == rack for broker in brokers)
+
+
+def leader(
+    topic_id: UUID, partition: int, rack: str | None, brokers: Sequence[PlacedBroker]
+) -> int | None:
+    """The broker that leads a partition for a client in `rack`; None if there is no broker.
+
+    Brokers in the client's rack are preferred; in an unknown rack, or without any, all count.
+
+    >>> leader(UUID(int=1), 0, "b", [PlacedBroker(1, "a"), PlacedBroker(2, "b")])
+    2
+    """
+    near = [broker for broker in brokers if broker.rack == rack] if rack is not None else []
+    best = max(
+        near or brokers,
+        key=lambda broker: (_score(topic_id, partition, broker.broker_id), broker.broker_id),
+        default=None,
+    )
+    return None if best is None else best.broker_id
+
+
+def _score(topic_id: UUID, partition: int, broker_id: int) -> bytes:
+    name = topic_id.bytes + partition.to_bytes(4, "big") + broker_id.to_bytes(4, "big")
+    return blake2b(name, digest_size=8).digest()
+
+
+class Redirects:
+    """Who was lately sent elsewhere: a consumer in another rack is, once in a while."""
+
+    def __init__(self) -> None:
+        self._sent: dict[tuple[str, UUID, int], float] = {}  # the longest ago first
+
+    def preferred(
+        self,
+        client: str,
+        topic_id: UUID,
+        partition: int,
+        rack: str | None,
+        here: PlacedBroker,
+        brokers: Sequence[PlacedBroker],
+        now_s: float,
+    ) -> int | None:
+        """The broker to read from instead of `here`; None to be served here.
+
+        Args:    client: its id, whatever tells clients apart.
+                 rack: as its Fetch says.
+                 now_s: of any clock that does not go backwards.
+        """
+        if rack is None or here.rack == rack or not is_known(rack, brokers):
+            return None
+        there = leader(topic_id, partition, rack, brokers)
+        if there is None or there == here.broker_id:
+            return None
+        key = (client, topic_id, partition)
+        last = self._sent.pop(key, None)
+        if last is not None and now_s - last < REDIRECT_PAUSE_S:
+            self._sent[key] = last
+            return None
+        self._sent[key] = now_s
+        if len(self._sent) > MAX_REMEMBERED:
+            del self._sent[next(iter(self._sent))]
+        return there

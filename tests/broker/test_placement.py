@@ -1,0 +1,130 @@
+"""Where clients are sent: everybody says the same, and little moves. DESIGN §8."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diskless.placement import (
+    MAX_REMEMBERED,
+    REDIRECT_PAUSE_S,
+    PlacedBroker,
+    Redirects,
+    is_known,
+    leader,
+    rack_hint,
+)
+
+RACKS = ("a", "b", "c", None)
+brokers = st.lists(
+    st.builds(PlacedBroker, st.integers(0, 2**31 - 1), st.sampled_from(RACKS)),
+    min_size=1,
+    max_size=12,
+    unique_by=lambda broker: broker.broker_id,
+)
+racks = st.sampled_from((*RACKS, "misspelt"))
+partitions = [(UUID(int=topic), partition) for topic in range(5) for partition in range(20)]
+
+
+@given(brokers, racks, st.randoms(use_true_random=False))
+def test_the_order_in_which_brokers_are_known_does_not_matter(found, rack, random) -> None:  # type: ignore[no-untyped-def]
+    other = random.sample(found, len(found))
+    for topic_id, partition in partitions:
+        assert leader(topic_id, partition, rack, found) == leader(topic_id, partition, rack, other)
+
+
+@given(brokers, racks)
+def test_a_leader_is_in_the_rack_if_anybody_is(found: list[PlacedBroker], rack: str | None) -> None:
+    near = {broker.broker_id for broker in found if rack is not None and broker.rack == rack}
+    for topic_id, partition in partitions:
+        assert leader(topic_id, partition, rack, found) in (
+            near or {broker.broker_id for broker in found}
+        )
+
+
+@given(brokers.filter(lambda found: len(found) > 1), st.data())
+def test_only_a_brokers_own_share_moves_when_it_goes(
+    found: list[PlacedBroker], data: st.DataObject
+) -> None:
+    gone = data.draw(st.sampled_from(found))
+    left = [broker for broker in found if broker != gone]
+    for topic_id, partition in partitions:
+        before = leader(topic_id, partition, None, found)
+        if before != gone.broker_id:
+            assert leader(topic_id, partition, None, left) == before
+
+
+def test_shares_are_about_even() -> None:
+    found = [PlacedBroker(number, None) for number in range(5)]
+    shares = [0] * 5
+    for topic in range(100):
+        for partition in range(50):
+            chosen = leader(UUID(int=topic), partition, None, found)
+            assert chosen is not None
+            shares[chosen] += 1
+    assert max(shares) < 1.15 * min(shares), shares
+
+
+def test_nobody_leads_without_brokers() -> None:
+    assert leader(UUID(int=1), 0, None, []) is None
+
+
+@pytest.mark.parametrize(
+    ("client_id", "rack"),
+    [
+        (None, None),
+        ("", None),
+        ("app", None),
+        ("diskless_az=a", "a"),
+        ("app,diskless_az=eu-west-1a", "eu-west-1a"),
+        ("app; esker_rack= b ;x=1", "b"),
+        ("esker_rack=", None),
+        ("notesker_rack=a", None),
+    ],
+)
+def test_a_client_says_its_rack_in_its_id(client_id: str | None, rack: str | None) -> None:
+    assert rack_hint(client_id) == rack
+
+
+def test_an_unknown_rack_is_told_from_none() -> None:
+    found = [PlacedBroker(1, "a")]
+    assert is_known(None, found)
+    assert is_known("a", found)
+    assert not is_known("A", found)
+
+
+HERE, THERE, LONELY = PlacedBroker(1, "a"), PlacedBroker(2, "b"), PlacedBroker(3, None)
+TOPIC = UUID(int=1)
+
+
+def test_a_consumer_is_sent_into_its_own_rack_once_a_minute() -> None:
+    redirects = Redirects()
+
+    def ask(rack: str | None, here: PlacedBroker, now_s: float) -> int | None:
+        return redirects.preferred("c", TOPIC, 0, rack, here, [HERE, THERE, LONELY], now_s)
+
+    assert ask("a", HERE, 0) is None  # never from inside
+    assert ask(None, HERE, 0) is None
+    assert ask("misspelt", HERE, 0) is None
+    assert ask("b", HERE, 0) == 2
+    assert ask("b", HERE, REDIRECT_PAUSE_S - 1) is None
+    assert ask("b", HERE, REDIRECT_PAUSE_S) == 2
+    assert ask("b", LONELY, REDIRECT_PAUSE_S * 3) == 2
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    redirects = Redirects()
+    for partition in range(MAX_REMEMBERED + 10):
+        redirects.preferred("c", TOPIC, partition, "b", HERE, [HERE, THERE], 0)
+    assert len(redirects._sent) == MAX_REMEMBERED
+
+
+def test_brokers_of_all_versions_agree() -> None:
+    """Pinned: another hash would send clients to and fro while a cluster is upgraded."""
+    found = [PlacedBroker(number, None) for number in range(5)]
+    assert [leader(UUID(int=7), partition, None, found) for partition in range(8)] == [
+        2, 2, 1, 0, 0, 3, 0, 3,
+    ]  # fmt: skip

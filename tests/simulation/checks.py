@@ -35,6 +35,8 @@ from raft.core.messages import (
 )
 from raft.core.roles import Candidate, ElectionState, Leader, Prospective, Resigned
 from records.batch import CONTROL, Batch, iter_batches
+from records.types import OffsetAndEpoch
+from tests.simulation.state import StateModel
 
 if TYPE_CHECKING:
     from tests.simulation.node import Process
@@ -45,13 +47,20 @@ HEADER_BYTES: Final = 61
 class Ledger:
     """What one machine's log holds, as the simulation knows it; offsets are exclusive ends."""
 
-    __slots__ = ("chains", "durable_end", "ends", "epochs")
+    __slots__ = ("chains", "durable_end", "ends", "epochs", "installing")
 
-    def __init__(self) -> None:
-        self.ends: list[int] = [0]
-        self.chains: dict[int, int] = {0: 0}
-        self.epochs: dict[int, int] = {0: 0}
-        self.durable_end = 0
+    def __init__(self, start: int = 0, chain: int = 0, epoch: int = 0) -> None:
+        """Of a log that begins at `start`; what is before it is known by its chain."""
+        self.ends: list[int] = [start]
+        self.chains: dict[int, int] = {start: chain}
+        self.epochs: dict[int, int] = {start: epoch}
+        self.durable_end = start
+        self.installing: int | None = None  # the log is being emptied, to begin there
+
+    def begun_at(self, start: int) -> Ledger:
+        """The beginning of the same log, or of what it is about to be replaced by."""
+        assert start in self.chains, f"a log begins at {start}, which it held no record before"
+        return Ledger(start, self.chains[start], self.epochs[start])
 
     @property
     def end(self) -> int:
@@ -93,6 +102,7 @@ class Checker:
         self.told_epoch: Counter[int] = Counter()
         self.committed = Ledger()
         self.places: dict[bytes, int] = {}  # records of a committed batch -> its base offset
+        self.states = StateModel()
         self.rare: Counter[str] = Counter()
 
     # -- logs ------------------------------------------------------------------------------------
@@ -119,6 +129,22 @@ class Checker:
         """The log was cut, durably."""
         self.ledgers[node_id].truncate(end)
 
+    def installing(self, process: Process, snapshot_id: OffsetAndEpoch) -> None:
+        """The log is about to be replaced by a checkpoint: until that is done it may be or not."""
+        truth, ledger = self.committed, self.ledgers[process.node_id]
+        offset, epoch = snapshot_id
+        assert truth.epochs.get(offset) == epoch, (
+            f"{process} installs {snapshot_id}, which is not of what is committed: there"
+            f" {truth.epochs.get(offset)} is the epoch before {offset} (invariant 2)"
+        )
+        ledger.installing = offset
+        ledger.durable_end = min(ledger.durable_end, offset)
+        self.rare["snapshots installed"] += 1
+
+    def installed(self, process: Process, snapshot_id: OffsetAndEpoch) -> None:
+        """It was, durably."""
+        self.ledgers[process.node_id] = self.committed.begun_at(snapshot_id.offset)
+
     def flushed(self, node_id: int, end: int) -> None:
         """The disk said that it keeps the log up to `end`."""
         ledger = self.ledgers[node_id]
@@ -141,9 +167,15 @@ class Checker:
         self.rare["voters recovered"] += 1
         self.intact[node_id] = True
 
-    def recovered(self, node_id: int, batches: Iterable[Batch], *, lost_power: bool) -> None:
-        """After a restart: what is on the disk, read by the production code."""
-        before, now = self.ledgers[node_id], Ledger()
+    def recovered(
+        self, node_id: int, start: int, batches: Iterable[Batch], *, lost_power: bool
+    ) -> None:
+        """After a restart: what is on the disk from `start` on, read by the production code."""
+        before = self.ledgers[node_id]
+        installed = before.installing == start and start not in before.chains
+        now = (self.committed if installed else before).begun_at(start)
+        if installed or before.installing == start:
+            before.durable_end = start
         for batch in batches:
             chain = now.append(batch)
             assert before.chains.get(now.end) == chain, (
@@ -183,6 +215,7 @@ class Checker:
 
     def _commit(self, batch: Batch) -> None:
         self.committed.append(batch)
+        self.states.commit(batch)
         if not batch.header.attributes & CONTROL:
             records = bytes(batch.view[HEADER_BYTES:])
             assert records not in self.places, (
@@ -274,6 +307,8 @@ class Checker:
         if isinstance(response, DescribeQuorumResponse) and response.error is not ErrorCode.NONE:
             return  # who has forgotten epochs names none
         self.says(process, response.epoch)
+        if isinstance(response, VoteResponse) and isinstance(request, VoteRequest):
+            self._decided_by_snapshot(process, request)
         if isinstance(response, VoteResponse) and response.granted:
             assert isinstance(request, VoteRequest), f"{request} is answered by {response}"
             if not request.pre_vote:
@@ -283,6 +318,15 @@ class Checker:
                 f"{process} tells a high watermark of {response.high_watermark},"
                 f" {self.committed.end} are committed"
             )
+
+    def _decided_by_snapshot(self, process: Process, request: VoteRequest) -> None:
+        """Count the votes of nodes whose log holds no record: their snapshot decides."""
+        log = process.quorum.log
+        if log.start_offset and not log.epochs:
+            self.rare["votes decided by a snapshot"] += 1
+            newest = (log.start_epoch, log.start_offset)
+            if (request.last_epoch, request.end_offset) < newest:
+                self.rare["votes refused for a snapshot"] += 1
 
     def _votes(self, process: Process, epoch: int, candidate: int) -> None:
         durable: ElectionState = process.machine.election

@@ -12,18 +12,21 @@ Source: Herlihy and Wing, "Linearizability" (1990); Raft dissertation, section 6
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from raft.core.effects import Accepted, ReadReady, ReadRefused, Refused
 from raft.core.events import NewBatch, Proposal, Propose, Read
-from records.batch_writer import build_value_batch
+from records.batch_writer import build_batch
 from tests.simulation.checks import HEADER_BYTES, Checker
 from tests.simulation.history import LogAppend, LogRead
+from tests.simulation.state import BEGIN, END
 from tests.simulation.world import World
 
 if TYPE_CHECKING:
     from tests.simulation.machine import Machine
     from tests.simulation.node import Pending, Process
+
+Headers: TypeAlias = tuple[tuple[str, bytes], ...]
 
 PROPOSE_SHARE: Final = 0.75
 TO_A_LEADER: Final = 0.85
@@ -54,6 +57,7 @@ class Client:
         self._checker = checker
         self._machines = machines
         self._pause_us = pause_us
+        self._keys = Random(random.getrandbits(64))
         self._next = 0
         self.floor = 0
         self.appends: dict[int, Append] = {}
@@ -95,13 +99,25 @@ class Client:
             count = 1 if random.random() < 0.7 else random.randrange(2, 5)
             padding = bytes(random.randrange(500)) if random.random() < 0.1 else b""
             values = [b"%d/%d/%d" % (token, number, i) + padding for i in range(count)]
-            data = build_value_batch(values, base_offset=0, leader_epoch=0, timestamp=0)
+            data = build_batch(
+                [self._record(value) for value in values], base_offset=0, leader_epoch=0
+            )
             batches.append(NewBatch(count, len(data), data))
             records.append(bytes(data[HEADER_BYTES:]))
         self.appends[token] = Append(token, records, self.floor, self._world.now_us)
         epoch = process.lead_epoch if process.lead_epoch is not None else process.quorum.epoch
         expected = process.quorum.log.end_offset if random.random() < 0.1 else None
         process.handle(Propose((Proposal(token, epoch, expected, tuple(batches)),)))
+
+    def _record(self, value: bytes) -> tuple[bytes | None, bytes | None, int, Headers]:
+        """It sets one of a few keys, or deletes one, or is a transaction's end or beginning."""
+        draw = self._keys.randrange(100)
+        if draw < 80:
+            return b"key %d" % (draw % 32), value, 0, ()
+        if draw < 88:
+            return b"key %d" % (draw % 32), None, 0, (("token", value),)
+        kind = BEGIN if draw == 99 else END if draw > 95 else b""
+        return None, kind + value, 0, ()
 
     # -- answers -----------------------------------------------------------------------------------
 

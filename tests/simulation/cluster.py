@@ -18,10 +18,13 @@ from raft.core.events import Resign, Shutdown
 from raft.core.quorum import Quorum
 from raft.core.voters import VoterSet
 from raft.segments.log import Log, LogConfig
+from snapshot.host import MachineHost
+from snapshot.shelf import Shelf
 from tests.simulation.checks import Checker
 from tests.simulation.client import Client
 from tests.simulation.courier import DirectCourier, WireCourier
 from tests.simulation.history import check_log
+from tests.simulation.hosting import SmallBatches, WatchedMachine
 from tests.simulation.machine import Machine, Shared
 from tests.simulation.network import Network
 from tests.simulation.node import RARE, Process
@@ -39,6 +42,9 @@ class Production:
     quorum: type[Quorum] = Quorum
     log: type[Log] = Log
     process: type[Process] = Process
+    shelf: type[Shelf] = Shelf
+    host: type[MachineHost] = SmallBatches
+    state: type[WatchedMachine] = WatchedMachine
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +88,11 @@ class Cluster:
             production.log,
             production.process,
             self._died,
+            production.shelf,
+            production.host,
+            production.state,
+            plan.snapshots,
+            plan.piece_bytes,
             plan.ambush_one_in,
             plan.ambush_within,
             tuple(effect for effect in RARE if plan.ambush_on in effect.__name__),
@@ -181,7 +192,9 @@ class Cluster:
             log = self.shared.log_class.open(
                 machine.disk, machine.directory, self.shared.log_config
             )
-            self.checker.recovered(machine.node_id, machine.stored(log), lost_power=False)
+            self.checker.recovered(
+                machine.node_id, log.log_start_offset, machine.stored(log), lost_power=False
+            )
         end = self.checker.committed.end
         chain = self.checker.committed.chains[end]
         ledgers = self.checker.ledgers
@@ -351,13 +364,19 @@ class Cluster:
             return
         safe = process.log.recovery_point
         promised = [
-            place for place in machine.batches_on_disk() if place[1].header.end_offset <= safe
+            place
+            for place in machine.batches_on_disk()
+            if process.log.log_start_offset < place[1].header.end_offset <= safe
         ]
         if promised:
             self.checker.damaged(machine.node_id)
             machine.damaged = True
             machine.kill()
             machine.flip_a_bit(*promised[fault.amount % len(promised)], fault.amount)
+
+    def _garble(self, machine: Machine, fault: Fault) -> None:
+        """It answers FetchSnapshot with something else, for a while."""
+        machine.garbles_until_us = self.world.now_us + fault.for_us
 
     def _resign(self, machine: Machine, _: Fault) -> None:
         if machine.process is not None:
@@ -387,6 +406,7 @@ FAULTS: Final[dict[str, Callable[[Cluster, Machine, Fault], None]]] = {
     "clock jump": Cluster._jump,
     "lose disk": Cluster._lose_disk,
     "damage": Cluster._damage,
+    "garble": Cluster._garble,
     "resign": Cluster._resign,
     "shutdown": Cluster._shut_down,
 }

@@ -13,7 +13,14 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
-from raft.core.messages import FetchRequest, FetchResponse, Request, Response
+from raft.core.messages import (
+    FetchRequest,
+    FetchResponse,
+    FetchSnapshotRequest,
+    Request,
+    Response,
+)
+from raft.interfaces import Piece
 from raft.segments.segment import Records
 from raft.wire import Answering, Group, read_request, read_response, write_request, write_response
 from raft.wire_fetch import (
@@ -24,12 +31,24 @@ from raft.wire_fetch import (
     write_fetch,
     write_fetch_response,
 )
+from raft.wire_snapshot import (
+    Leader,
+    RefusedError,
+    read_fetch_snapshot,
+    read_fetch_snapshot_response,
+    refused_partition,
+    served_partition,
+    write_fetch_snapshot,
+    write_fetch_snapshot_response,
+)
+from raft.wire_words import UnexpectedAnswerError
 from records.codec import decode_message, encode_message
 from records.rpc import API
 from records.types import METADATA_TOPIC_ID
 
 GROUP: Final = Group("__cluster_metadata", 0, METADATA_TOPIC_ID)
 _ANSWERING: Final = Answering(GROUP, None)
+_NOBODY: Final = Leader(None, -1, None)
 _FORM: Final = FetchForm("", METADATA_TOPIC_ID)
 _OLD_FORM: Final = FetchForm(GROUP.topic, UUID(int=0))
 
@@ -44,6 +63,11 @@ class Courier(Protocol):
     def response(self, request: Request, response: Response, records: Records | None) -> Any: ...
 
     def read_response(self, payload: Any) -> Response: ...
+
+    def piece(self, request: FetchSnapshotRequest, error: int, piece: Piece | None) -> Any: ...
+
+    def read_piece(self, payload: Any, request: FetchSnapshotRequest) -> Piece:
+        """Raises RefusedError; UnexpectedAnswerError and others if it makes no sense."""
 
 
 class DirectCourier:
@@ -70,6 +94,22 @@ class DirectCourier:
             return replace(response, batches=read_batches(data))
         return response
 
+    def piece(
+        self,
+        request: FetchSnapshotRequest,  # noqa: ARG002
+        error: int,
+        piece: Piece | None,
+    ) -> tuple[int, Piece | None]:
+        return error, piece
+
+    def read_piece(self, payload: tuple[int, Piece | None], request: FetchSnapshotRequest) -> Piece:
+        error, piece = payload
+        if error or piece is None:
+            raise RefusedError(error)
+        if len(piece.data) > request.max_bytes:
+            raise UnexpectedAnswerError(0, f"{len(piece.data)} bytes of {request.max_bytes}")
+        return piece
+
 
 class Packet(NamedTuple):
     """A message's body; key and version stand for the header around it."""
@@ -92,6 +132,11 @@ class WireCourier:
         if isinstance(request, FetchRequest):
             version = self._versions[1]
             return Packet(1, version, encode_message(write_fetch(GROUP, request, version), version))
+        if isinstance(request, FetchSnapshotRequest):
+            version = self._versions[59]
+            return Packet(
+                59, version, encode_message(write_fetch_snapshot(GROUP, request), version)
+            )
         message = write_request(GROUP, request)  # type: ignore[arg-type]
         key = type(message).schema().key
         assert key is not None, f"{message} is no request"
@@ -102,6 +147,10 @@ class WireCourier:
         message: Any = decode_message(API[payload.key].request, payload.body, payload.version)
         if payload.key == 1:
             return read_fetch(message, payload.version)
+        if payload.key == 59:
+            (asked,) = read_fetch_snapshot(message)
+            assert asked.request is not None, f"a replica asks for {asked}"
+            return asked.request
         ref, request = read_request(message)
         assert ref.topic == GROUP.topic, f"{ref} is not the group that was asked for"
         return request
@@ -123,3 +172,17 @@ class WireCourier:
     def read_response(self, payload: Packet) -> Response:
         message: Any = decode_message(API[payload.key].response, payload.body, payload.version)
         return read_fetch_response(message) if payload.key == 1 else read_response(message)
+
+    def piece(self, request: FetchSnapshotRequest, error: int, piece: Piece | None) -> Packet:
+        asked = write_fetch_snapshot(GROUP, request)
+        (read,) = read_fetch_snapshot(asked)
+        part = served_partition(read, piece, _NOBODY) if piece else refused_partition(read, error)
+        message = write_fetch_snapshot_response(asked, (part,), ())
+        version = self._versions[59]
+        return Packet(59, version, encode_message(message, version))
+
+    def read_piece(self, payload: Packet, request: FetchSnapshotRequest) -> Piece:
+        response = API[59].response
+        assert response is not None
+        message: Any = decode_message(response, payload.body, payload.version)
+        return read_fetch_snapshot_response(message, GROUP, request)

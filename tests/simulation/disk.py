@@ -26,7 +26,7 @@ from raft.segments.files import Mode
 _T = TypeVar("_T")
 
 
-class PowerLoss(Exception):
+class PowerLoss(BaseException):  # no error that anybody could handle
     """The machine stopped here. Call `crash` before the disk is used again."""
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 from raft.core.effects import Reconnect, Respond, RespondFetch, Send
 from raft.core.events import (
@@ -13,36 +14,69 @@ from raft.core.events import (
     RequestFailed,
     ResponseReceived,
 )
-from raft.core.messages import FetchRequest, Request, Response
-from records.types import NodeId
+from raft.core.messages import (
+    FetchRequest,
+    FetchResponse,
+    FetchSnapshotRequest,
+    Request,
+    Response,
+)
+from raft.interfaces import Piece
+from records.types import NodeId, Offset
 from tests.simulation.network import Connection
 from tests.simulation.part import Part
+
+FETCH: Final = "fetch"
+OTHER: Final = "other"
+APART: Final = "snapshot"
+"""Kinds of connection to one peer."""
 
 
 class Links(Part):
     """Connections have numbers that one process never uses twice."""
 
+    leader_log_start: Offset
+    piece_lost: Callable[[int], None]
+    piece_arrived: Callable[[int, FetchSnapshotRequest, Any], None]
+
     def __init__(self) -> None:
         self._inbound: dict[int, Connection] = {}
         self._requests: dict[tuple[int, int], Request] = {}  # unanswered, by connection
         self._accepted = 0
-        self._outbound: dict[tuple[int, bool], Connection] = {}
+        self._outbound: dict[tuple[int, str], Connection] = {}
         self._outstanding: dict[int, Connection] = {}
+        self._pieces: dict[int, FetchSnapshotRequest] = {}  # asked for apart from the core
 
     # -- as their client ---------------------------------------------------------------------------
 
     def _on_send(self, effect: Send) -> None:
         peer, request_id, request = effect
         self.checker.requests(self, request)
-        key = (peer, isinstance(request, FetchRequest))
-        connection = self._outbound.get(key)
+        self._ask_by(
+            FETCH if isinstance(request, FetchRequest) else OTHER, peer, request_id, request
+        )
+
+    def _ask_by(self, kind: str, peer: int, number: int, request: Request) -> None:
+        connection = self._outbound.get((peer, kind))
         if connection is None:
-            connection = self._outbound[key] = self.shared.network.dial(self, peer)
-        self._outstanding[request_id] = connection
-        connection.request(request_id, self.shared.courier.request(request))
+            connection = self._outbound[peer, kind] = self.shared.network.dial(self, peer)
+        self._outstanding[number] = connection
+        connection.request(number, self.shared.courier.request(request))
+
+    def send_apart(self, peer: int, number: int, request: FetchSnapshotRequest) -> None:
+        """Ask by the connection that only downloads use; `number` is below 0."""
+        self._pieces[number] = request
+        self._ask_by(APART, peer, number, request)
+
+    def close_apart(self, peer: int) -> None:
+        """That connection is of no use any more."""
+        old = self._outbound.pop((peer, APART), None)
+        if old is not None:
+            old.close()
+            self._fail_outstanding(old)
 
     def _on_reconnect(self, effect: Reconnect) -> None:
-        key = (effect.peer, True)
+        key = (effect.peer, FETCH)
         old = self._outbound.pop(key, None)
         if old is not None:
             old.close()
@@ -52,7 +86,11 @@ class Links(Part):
     def _fail_outstanding(self, connection: Connection) -> None:
         for request_id in [r for r, c in self._outstanding.items() if c is connection]:
             del self._outstanding[request_id]
-            self.handle(RequestFailed(request_id))
+            if request_id in self._pieces:
+                del self._pieces[request_id]
+                self.job(self.piece_lost, request_id)
+            else:
+                self.handle(RequestFailed(request_id))
 
     def _forget(self, connection: Connection) -> None:
         for key, known in tuple(self._outbound.items()):
@@ -77,8 +115,20 @@ class Links(Part):
         """An answer arrived; one that nobody waits for is dropped."""
         if self._outstanding.get(request_id) is connection:
             del self._outstanding[request_id]
+            asked = self._pieces.pop(request_id, None)
+            if asked is not None:
+                self.job(self.piece_arrived, request_id, asked, payload)
+                return
             response = self.shared.courier.read_response(payload)
             self.handle(ResponseReceived(request_id, response))
+            if isinstance(response, FetchResponse) and response.log_start_offset is not None:
+                self.job(self._leader_told, connection.server_id, response)
+
+    def _leader_told(self, peer: int, response: FetchResponse) -> None:
+        """Where the log of the leader we follow starts."""
+        if self.quorum.leader_id == peer and self.quorum.epoch == response.epoch:
+            assert response.log_start_offset is not None
+            self.leader_log_start = response.log_start_offset
 
     # -- as their server ---------------------------------------------------------------------------
 
@@ -106,12 +156,24 @@ class Links(Part):
         records = self.log.read(offset, max_bytes=max_bytes, end_offset=end)
         self._answer(connection, correlation, response, records)
 
+    def answer_piece(self, number: int, correlation: int, error: int, piece: Piece | None) -> None:
+        """A piece of a checkpoint, or why there is none."""
+        request = self._requests.pop((number, correlation))
+        assert isinstance(request, FetchSnapshotRequest), f"{request} is answered by a piece"
+        self.checker.says(self, self.quorum.epoch)
+        connection = self._inbound.get(number)
+        if connection is not None:
+            connection.respond(correlation, self.shared.courier.piece(request, error, piece))
+
     def _answer(
         self, number: int, correlation: int, response: Response, records: object = None
     ) -> None:
         request = self._requests.pop((number, correlation))
         self.checker.responds(self, request, response)
         connection = self._inbound.get(number)
-        if connection is not None:
+        if connection is not None and isinstance(request, FetchSnapshotRequest):
+            error = response.error
+            connection.respond(correlation, self.shared.courier.piece(request, error, None))
+        elif connection is not None:
             payload = self.shared.courier.response(request, response, records)
             connection.respond(correlation, payload)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -22,7 +23,11 @@ from raft.segments.files import replace_file
 from raft.segments.log import Log, LogConfig
 from records.batch import CRC_START, Batch, iter_batches
 from records.errors import RecordError
-from records.types import Epoch, NodeId, Offset
+from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
+from snapshot.host import MachineHost
+from snapshot.log_start import LogStartSettings
+from snapshot.policy import SnapshotSettings
+from snapshot.shelf import Shelf
 from tests.simulation.checks import Checker, Ledger
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.network import Network
@@ -31,15 +36,25 @@ from tests.simulation.world import World
 if TYPE_CHECKING:
     from tests.simulation.client import Client
     from tests.simulation.courier import Courier
+    from tests.simulation.hosting import WatchedMachine
     from tests.simulation.node import Process
 
 DIRECTORY: Final = Path("/log")
 RECOVERING_MARK: Final = "recovering"
-ORIGIN: Final = Offset(0)
 CLUSTER_ID: Final = "simulated"
 
 
-class Killed(Exception):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshots:
+    """When checkpoints are taken and logs cut, in a schedule of some seconds."""
+
+    policy: SnapshotSettings
+    log_start: LogStartSettings
+    pin_ms: int = 3000
+    reader_ms: int = 2000  # who read a checkpoint so recently must still find it
+
+
+class Killed(BaseException):
     """The process is killed here."""
 
 
@@ -57,6 +72,11 @@ class Shared(NamedTuple):
     log_class: type[Log]
     process_class: type[Process]
     died: Callable[[Machine], None]
+    shelf_class: type[Shelf]
+    host_class: type[MachineHost]
+    state_class: type[WatchedMachine]
+    snapshots: Snapshots
+    piece_bytes: int
     ambush_one_in: int
     ambush_within: int
     ambushed: tuple[type[Effect], ...]
@@ -114,6 +134,9 @@ class Machine:
         self.killed_after: int | None = None  # effects until the process is killed
         self.power_after: int | None = None  # effects until the power fails
         self.disk_works_until_us = 0
+        self.garbles_until_us = -1  # it sends pieces that are not what they should be
+        self.state: WatchedMachine | None = None  # what outlives a process, as a database does
+        self.downloads_begun: set[OffsetAndEpoch] = set()
         self.flush_least_us, self.flush_spread_us = 100, 400
         self.election = ElectionState(epoch=Epoch(0))  # as the disk has it
         self.disk = SimulatedDisk()
@@ -170,6 +193,8 @@ class Machine:
             self.kill()
         self.disks_lost += 1
         self.damaged = False
+        self.state = None
+        self.downloads_begun.clear()
         self.disk = SimulatedDisk()
         self.shared.checker.wiped(self.node_id)
         self.shared.checker.rare["recovering voters"] += 1
@@ -233,8 +258,10 @@ class Machine:
                 self.shared.checker.rare["bits flipped in the tail"] += 1
 
     @staticmethod
-    def stored(log: Log, offset: Offset = ORIGIN, end: int | None = None) -> Iterator[Batch]:
+    def stored(log: Log, offset: Offset | None = None, end: int | None = None) -> Iterator[Batch]:
         """A log's batches from `offset` on, as the production code reads them."""
+        if offset is None:
+            offset = log.log_start_offset
         while (records := log.read(offset, max_bytes=1 << 20, end_offset=end)) is not None:
             yield from records.batches
             offset = records.end_offset

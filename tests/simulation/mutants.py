@@ -206,7 +206,7 @@ def _truncated_segments_fit_again(production: Production) -> None:
         append(3)
         disk.crash(Random(seed))
         log = production.log.open(disk, directory, config)
-        checker.recovered(1, Machine.stored(log), lost_power=True)
+        checker.recovered(1, log.log_start_offset, Machine.stored(log), lost_power=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

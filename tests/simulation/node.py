@@ -17,12 +17,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
 from raft.core.effects import (
+    AbandonSnapshot,
     Accepted,
     Append,
     AppendLeaderChange,
     ClearRecovering,
     Committed,
     Effect,
+    FetchSnapshot,
+    InstallSnapshot,
     Lead,
     PeerFault,
     PersistElectionState,
@@ -33,6 +36,7 @@ from raft.core.effects import (
     Respond,
     RespondFetch,
     Send,
+    ServeSnapshot,
     SetTimer,
     ShutdownReady,
     StepDown,
@@ -50,7 +54,6 @@ from raft.core.events import (
     Start,
     Tick,
 )
-from raft.core.log import EpochStart, LogState
 from raft.core.roles import ElectionState
 from raft.core.voters import ReplicaKey, VoterSetHistory
 from raft.segments.errors import CorruptLogError, DiskFullError, FlushFailedError, StorageError
@@ -58,8 +61,12 @@ from raft.segments.properties import QuorumState, read_quorum_state
 from records.types import Epoch, Offset
 from tests.simulation.disk import PowerLoss
 from tests.simulation.disk_work import DiskWork
+from tests.simulation.downloading import Downloading
+from tests.simulation.hosting import Hosting
 from tests.simulation.links import Links
 from tests.simulation.machine import CLUSTER_ID, DIRECTORY, RECOVERING_MARK, Killed, Machine
+from tests.simulation.part import Job
+from tests.simulation.shelving import Shelving
 
 if TYPE_CHECKING:
     from tests.simulation.client import Client
@@ -74,12 +81,15 @@ class Pending(NamedTuple):
     end_offset: Offset
 
 
-class Process(DiskWork, Links):
+class Process(DiskWork, Links, Shelving, Downloading, Hosting):
     """One life of a node: the driver of one `Quorum`."""
 
     def __init__(self, machine: Machine) -> None:
         DiskWork.__init__(self)
         Links.__init__(self)
+        Shelving.__init__(self)
+        Downloading.__init__(self)
+        Hosting.__init__(self)
         self.machine = machine
         self.node_id = machine.node_id
         self.alive = True
@@ -89,8 +99,8 @@ class Process(DiskWork, Links):
         self.seen_high_watermark = 0
         self.lead_epoch: Epoch | None = None
         self.applied = Offset(0)
-        self._queue: deque[Event] = deque()
-        self._inbox: list[Event] | None = None  # while paused
+        self._queue: deque[Event | Job] = deque()
+        self._inbox: list[Event | Job] | None = None  # while paused
         self._busy = False
         self._timer = 0
         self._timer_ms: int | None = None
@@ -116,29 +126,33 @@ class Process(DiskWork, Links):
         if stored.voted_id is not None:
             voted = ReplicaKey(stored.voted_id, stored.voted_directory_id or UUID(int=0))
         election = ElectionState(epoch=stored.epoch, leader_id=stored.leader_id, voted=voted)
-        stored = machine.stored(self.log)
-        self.checker.recovered(self.node_id, stored, lost_power=machine.lost_power)
+        self.checker.recovered(
+            self.node_id,
+            self.log.log_start_offset,
+            machine.stored(self.log),
+            lost_power=machine.lost_power,
+        )
         machine.lost_power = False
         machine.election = election
-        log = self.log
+        self.open_shelf()
         self.quorum = shared.quorum_class(
             identity=machine.identity,
             cluster_id=CLUSTER_ID,
             voters=VoterSetHistory(shared.voters),
-            log=LogState(
-                start_offset=log.log_start_offset,
-                end_offset=log.log_end_offset,
-                epochs=tuple(EpochStart(epoch, start) for epoch, start in log.epochs),
-            ),
+            log=self.geometry(),
             election=election,
             random=Random(machine.random.getrandbits(64)),
             config=shared.config,
             recovering=disk.exists(DIRECTORY / RECOVERING_MARK),
         )
         self.handle(Start())
+        if self.alive:
+            self.guard(self.begin_hosting)
+            self.job(self.look)
 
     def stop(self) -> None:
         """The process is no more; what it was doing stays undone."""
+        self.keep_state()
         self.alive = False
         self._queue.clear()
         self._inbox = None
@@ -155,7 +169,7 @@ class Process(DiskWork, Links):
         first: that is drawn.
         """
         inbox, self._inbox = self._inbox or [], None
-        sources: dict[object, deque[Event]] = {}
+        sources: dict[object, deque[Event | Job]] = {}
         for event in inbox:
             sources.setdefault(_source(event), deque()).append(event)
         waiting = list(sources.values())
@@ -194,7 +208,7 @@ class Process(DiskWork, Links):
 
     # -- events and effects ------------------------------------------------------------------------
 
-    def handle(self, event: Event) -> None:
+    def handle(self, event: Event | Job) -> None:
         """Something happened; now, or once the process runs again."""
         if not self.alive:
             return
@@ -213,6 +227,11 @@ class Process(DiskWork, Links):
         ambushed = self.shared.ambushed
         while queue:
             event = queue.popleft()
+            if type(event) is Job:
+                event.action(*event.args)
+                if not self.alive:
+                    return
+                continue
             if world.trace is not None:
                 world.note(self, event)
             effects = self.quorum.step(event, machine.clock.now_ms())
@@ -279,6 +298,7 @@ class Process(DiskWork, Links):
             self.machine.stored(self.log, news, high_watermark) if news < high_watermark else (),
         )
         self.applied = high_watermark
+        self.tell_committed(high_watermark)
         pending = self.pending
         while pending and self._is_acknowledged(pending[0], high_watermark):
             self._client.acknowledged(self, pending.popleft())
@@ -330,7 +350,7 @@ class Process(DiskWork, Links):
         raise Killed
 
 
-def _source(event: Event) -> object:
+def _source(event: Event | Job) -> object:
     """Where an event comes from: two of one source keep their order."""
     match event:
         case Received(connection) | ConnectionClosed(connection):
@@ -341,7 +361,14 @@ def _source(event: Event) -> object:
             return type(event) in (AppendDurable, ElectionStateDurable), type(event) is Tick
 
 
-RARE: Final = (AppendLeaderChange, ClearRecovering, PersistElectionState, Truncate)
+RARE: Final = (
+    AppendLeaderChange,
+    ClearRecovering,
+    FetchSnapshot,
+    InstallSnapshot,
+    PersistElectionState,
+    Truncate,
+)
 """Effects after which it is interesting to die."""
 
 _CARRY_OUT: Final[dict[type[Effect], str]] = {
@@ -365,5 +392,9 @@ _CARRY_OUT: Final[dict[type[Effect], str]] = {
     Transition: "_on_transition",
     PeerFault: "_on_peer_fault",
     ShutdownReady: "_on_shutdown_ready",
+    ServeSnapshot: "_on_serve_snapshot",
+    FetchSnapshot: "_on_fetch_snapshot",
+    AbandonSnapshot: "_on_abandon_snapshot",
+    InstallSnapshot: "_on_install_snapshot",
 }
-"""How each effect is carried out; snapshots have no part here yet."""
+"""How each effect is carried out."""

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from raft.core.events import Event
 from raft.core.quorum import Quorum
 from raft.segments.log import Log
+from snapshot.shelf import Shelf
 from tests.simulation.checks import Checker
 from tests.simulation.machine import Machine, Shared
+
+
+class Job(NamedTuple):
+    """Something to do on the process's own thread, in its turn, that is no event of the core's."""
+
+    action: Callable[..., Any]
+    args: tuple[object, ...]
 
 
 class Part:
@@ -21,11 +30,22 @@ class Part:
     checker: Checker
     quorum: Quorum
     log: Log
+    shelf: Shelf
 
-    def handle(self, event: Event) -> None:
+    def handle(self, event: Event | Job) -> None:
         """Something happened; now, or once the process runs again."""
         raise NotImplementedError
+
+    def job(self, action: Callable[..., Any], *args: object) -> None:
+        """Do this in its turn."""
+        self.handle(Job(action, args))
 
     def guard(self, action: Callable[..., None], *args: object) -> None:
         """Carry out something that the machine may not survive."""
         raise NotImplementedError
+
+    def dare(self) -> None:
+        """Several changes of the disk follow: a good moment for the power to fail between two."""
+        machine, one_in = self.machine, self.shared.ambush_one_in
+        if one_in and not self.shared.over() and machine.random.random() * one_in < 3:
+            machine.disk.power_loss_at = machine.disk.steps + machine.random.randrange(12)

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from random import Random
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from snapshot.log_start import LogStartSettings
+from snapshot.policy import SnapshotSettings
+from tests.simulation.machine import Snapshots
 from tests.simulation.network import NetworkProfile
 from tests.simulation.world import MS, SECOND, stream
 
@@ -26,6 +29,13 @@ class Fault(NamedTuple):
     other: int
     for_us: int
     amount: int
+
+
+NO_SNAPSHOTS: Final = Snapshots(
+    policy=SnapshotSettings(max_bytes_between=1 << 40, max_interval_ms=0),
+    log_start=LogStartSettings(),
+)
+"""Logs grow for ever."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +58,8 @@ class Plan:
     ambush_one_in: int = 0  # a process dies soon after this share of rare effects
     wire: bool = False  # messages travel as Kafka's bytes
     fetch_version: int = 18
+    snapshots: Snapshots = NO_SNAPSHOTS
+    piece_bytes: int = 512  # of a checkpoint, per FetchSnapshot
     heal_all: bool = True  # or only a majority of the intact voters
 
     @property
@@ -74,6 +86,7 @@ KINDS: Final[dict[str, int]] = {
     "clock jump": 4,
     "lose disk": 5,
     "damage": 3,
+    "garble": 6,
     "resign": 3,
     "shutdown": 3,
 }
@@ -115,7 +128,29 @@ def draw(seed: int) -> Plan:
         wire=random.random() < 0.125,
         fetch_version=random.choice((18, 18, 17, 12)),
         heal_all=random.random() < 0.7,
+        **_draw_snapshots(seed),
     )
+
+
+def _draw_snapshots(seed: int) -> dict[str, Any]:
+    """When checkpoints are taken, logs cut, and how small the pieces are; a stream of its own."""
+    random = stream(seed, "snapshots")
+    if random.random() < 0.25:
+        return {}
+    policy = SnapshotSettings(
+        min_changed_ratio=random.choice((0.0, 0.5, 0.9)),
+        max_bytes_between=random.choice((400, 2_000, 8_000)),
+        max_interval_ms=random.choice((0, 500, 3000)),
+    )
+    log_start = LogStartSettings(
+        live_ms=random.choice((300, 1000, 3000)),
+        max_lag_ms=random.choice((500, 3000, 60_000)),
+        max_retention_bytes=random.choice((None, None, 3_000, 30_000)),
+    )
+    return {
+        "snapshots": Snapshots(policy=policy, log_start=log_start),
+        "piece_bytes": random.choice((100, 300, 1000, 8000)),
+    }
 
 
 def _draw_fault(random: Random, nodes: int, storm_us: int) -> Fault:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
@@ -58,6 +59,9 @@ KeptBatch = tuple[int, int, int, int]
 
 Producer = tuple[int, int, tuple[KeptBatch, ...]]
 """Epoch; when it last appended, ms since 1970; its last batches, at most five, oldest first."""
+
+MAX_SEQUENCE: Final = 2**31 - 1
+"""After it comes 0. `x & MAX_SEQUENCE` is x for what is below, and wraps what is above."""
 
 NO_LOG: Final = -1
 """In `Topic.log_ids`: a partition that is gone already, its topic being deleted."""
@@ -305,48 +309,45 @@ def _append_batches(tables: Tables, record: ObjectCommitRecord) -> list[int]:
     """Move the logs' ends and the producers' state; the log start of each group."""
     log_starts: list[int] = []
     now_ms = record.committed_at_ms
-    base_offsets, counts, times = record.base_offsets, record.record_counts, record.max_timestamps
-    kinds, producer_ids, epochs = (
+    logs, producers = tables.logs, tables.producers
+    get_producer = producers.get
+    nothing = (0,) * len(record.base_offsets)
+    rows = zip(
+        record.error_codes or nothing,
+        record.duplicates or nothing,
+        record.base_offsets,
+        record.record_counts,
+        record.max_timestamps,
         record.timestamp_types,
         record.producer_ids,
         record.producer_epochs,
+        record.base_sequences,
+        strict=True,
     )
-    sequences, errors, duplicates = record.base_sequences, record.error_codes, record.duplicates
-    get_producer, logs = tables.producers.get, tables.logs
-    producers = tables.producers
-    at = 0
     for log_id, batch_count in zip(log_ids_of(tables, record), record.batch_counts, strict=True):
-        first, at = at, at + batch_count
+        group = islice(rows, batch_count)
         log = logs.get(log_id) if log_id >= 0 else None
         if log is None:
             log_starts.append(-1)
+            assert all(row[0] for row in group), f"no partition for object {record.object_id}"
             continue
         log_start, end = log
         log_starts.append(log_start)
-        for i in range(first, at):
-            if (errors and errors[i]) or (duplicates and duplicates[i]):
+        for error, duplicate, base, count, time, kind, producer_id, epoch, sequence in group:
+            if error or duplicate:
                 continue
-            base = base_offsets[i]
-            assert base == end, f"offset {base} at the end {end} of {log_id} in {record.object_id}"
-            count = counts[i]
-            end = base + count
-            producer_id = producer_ids[i]
+            assert base == end, f"offset {base} at end {end} of {log_id}, {record.object_id}"
+            end += count
             if producer_id < 0:
                 continue
-            sequence, epoch = sequences[i], epochs[i]
-            batch = (
-                sequence,
-                (sequence + count - 1) & 0x7FFFFFFF,
-                base,
-                times[i] if kinds[i] else -1,
-            )
+            last = (sequence + count - 1) & MAX_SEQUENCE
+            batch = (sequence, last, base, time if kind else -1)
             key = (log_id, producer_id)
             before = get_producer(key)
             if before is None or before[0] != epoch:
                 producers[key] = (epoch, now_ms, (batch,))
             else:
-                kept = before[2]
-                producers[key] = (epoch, now_ms, (*kept[1 - KEPT_BATCHES :], batch))
+                producers[key] = (epoch, now_ms, (*before[2][1 - KEPT_BATCHES :], batch))
         logs[log_id] = (log_start, end)
     return log_starts
 

@@ -18,20 +18,18 @@ Source: DESIGN §7; KIP-1164, CommitBatches; upstream's ProducerAppendInfo.
 
 from __future__ import annotations
 
-from itertools import chain, pairwise
+from collections.abc import Callable, Iterator
+from itertools import chain, islice, pairwise
 from operator import add, le
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from coordinator.decide.base import Context, Decision
 from coordinator.interface import ErrorCode
 from coordinator.reads import Candidates
 from coordinator.settings import KEPT_BATCHES, MAX_BATCHES
-from coordinator.state import NO_LOG, KeptBatch, Producer, Tables, Topic
+from coordinator.state import MAX_SEQUENCE, NO_LOG, KeptBatch, Producer, Tables, Topic
 from records.diskless import ObjectCommitRecord
 from records.rpc.coordinator import CommitBatchesRequest, CommitBatchesResponse, CommitBatchResult
-
-MAX_SEQUENCE: Final = 2**31 - 1
-"""After it comes 0. `x & MAX_SEQUENCE` is x for what is below, and wraps what is above."""
 
 MAX_RECORDS: Final = 2**28
 """Of one batch. Five kept batches then never go all the way round the sequences, so a batch cannot
@@ -49,6 +47,13 @@ _TopicAnswer = CommitBatchesResponse.Topic
 _GroupAnswer = CommitBatchesResponse.Topic.Partition
 
 Answered = Decision[CommitBatchesResponse]
+
+_Row = tuple[int, ...]
+"""Record count, time, its type, producer id, epoch, first sequence, last sequence."""
+
+_new: Final[Callable[[type[CommitBatchResult], tuple[Any, ...]], CommitBatchResult]] = (
+    tuple.__new__  # a third of the cost of building a named tuple field by field
+)
 
 
 class Refused(NamedTuple):
@@ -76,6 +81,10 @@ def decide_commit(
 
 def _refuse(code: ErrorCode, message: str) -> Answered:
     return Decision((), CommitBatchesResponse(error_code=code, error_message=message))
+
+
+_NO_PRODUCER: Final = Refused(_BAD_RECORD)
+_NO_TIME: Final = Refused(_BAD_TIMESTAMP)
 
 
 # --- the object --------------------------------------------------------------------------------
@@ -172,7 +181,7 @@ class _Columns(NamedTuple):
 
     byte_offsets: tuple[int, ...]
     sizes: tuple[int, ...]
-    counts: list[int]
+    counts: list[int]  # this and the next: what a batch is judged by
     times: tuple[int, ...]
     kinds: tuple[int, ...]
     producer_ids: tuple[int, ...]
@@ -232,12 +241,13 @@ class _Commit:
     def decide(self, request: CommitBatchesRequest, columns: _Columns) -> Answered:
         """Offsets for every batch, group by group."""
         told, topic_ids, topic_indexes, partitions, batch_counts = [], [], [], [], []
+        rows = zip(*columns[2:], strict=True)
         for index, topic in enumerate(request.topics):
             known = self.tables.topics.get(topic.topic_id)
             groups = []
             for group in topic.partitions:
                 partition, count = group.partition_index, len(group.batches)
-                results = self._decide_group(known, partition, count, columns)
+                results = self._decide_group(known, partition, count, rows)
                 if results is None:
                     message = "a last sequence does not fit first sequence and record count"
                     return _refuse(ErrorCode.INVALID_REQUEST, message)
@@ -275,33 +285,31 @@ class _Commit:
         return Decision((record,), CommitBatchesResponse(topics=tuple(told)))
 
     def _decide_group(
-        self, topic: Topic | None, partition: int, batch_count: int, columns: _Columns
+        self, topic: Topic | None, partition: int, batch_count: int, rows: Iterator[_Row]
     ) -> tuple[CommitBatchResult, ...] | None:
         """The results of one partition's batches; None if a batch contradicts itself."""
+        group = islice(rows, batch_count)
         if topic is None or topic.deleted_at_ms >= 0:
-            return self._refuse_group(_UNKNOWN_TOPIC, batch_count)
+            return self._refuse_group(_UNKNOWN_TOPIC, len(list(group)))
         log_id = topic.log_ids[partition] if 0 <= partition < len(topic.log_ids) else NO_LOG
         log = self.tables.logs.get(log_id)
         if log is None:
-            return self._refuse_group(_UNKNOWN_PARTITION, batch_count)
+            return self._refuse_group(_UNKNOWN_PARTITION, len(list(group)))
         log_start, end = log
-        new, now_ms = tuple.__new__, self.context.now_ms
-        producers = self.tables.producers
-        changed: dict[int, Producer] = {}  # by this group's earlier batches
+        now_ms, get_producer = self.context.now_ms, self.tables.producers.get
         several = batch_count > 1
+        changed: dict[int, Producer] = {}  # by this group's earlier batches
         base_offsets = self.base_offsets
-        first = len(base_offsets)
         results = []
-        for i in range(first, first + batch_count):
-            count, producer_id = columns.counts[i], columns.producer_ids[i]
-            kind, time = columns.kinds[i], columns.times[i]
+        for count, time, kind, producer_id, epoch, sequence, said_last in group:
             refused: Refused | None = None
             if producer_id >= 0:
-                sequence, epoch = columns.sequences[i], columns.epochs[i]
                 last = (sequence + count - 1) & MAX_SEQUENCE
-                if last != columns.last_sequences[i] and sequence >= 0:
+                if last != said_last and sequence >= 0:
                     return None
-                state = changed.get(producer_id) or producers.get((log_id, producer_id))
+                state = changed.get(producer_id) if several else None
+                if state is None:
+                    state = get_producer((log_id, producer_id))
                 if (
                     state is None
                     or state[0] != epoch
@@ -309,15 +317,15 @@ class _Commit:
                 ):
                     refused = self._judge_batch(state, producer_id, epoch, sequence, last)
             elif producer_id < -1:
-                refused = Refused(_BAD_RECORD)
+                refused = _NO_PRODUCER
             if time < -1:
-                refused = Refused(_BAD_TIMESTAMP)
+                refused = _NO_TIME
             if refused is not None:
-                results.append(self._refuse_batch(i, refused, log_start))
+                results.append(self._refuse_batch(refused, log_start))
                 continue
             base_offsets.append(end)
             append_time = now_ms if kind else -1
-            results.append(new(CommitBatchResult, (0, end, append_time, log_start, False)))
+            results.append(_new(CommitBatchResult, (0, end, append_time, log_start, False)))
             if several and producer_id >= 0:
                 batch = (sequence, last, end, append_time)
                 kept = state[2][1 - KEPT_BATCHES :] if state and state[0] == epoch else ()
@@ -356,12 +364,11 @@ class _Commit:
         return self.context.now_ms - handed_out_ms >= lifetime_ms
 
     def _refuse_group(self, error_code: int, count: int) -> tuple[CommitBatchResult, ...]:
-        first = len(self.base_offsets)
         refused = Refused(error_code)
-        return tuple(self._refuse_batch(i, refused, -1) for i in range(first, first + count))
+        return tuple(self._refuse_batch(refused, -1) for _ in range(count))
 
-    def _refuse_batch(self, index: int, refused: Refused, log_start: int) -> CommitBatchResult:
-        self.refused[index] = refused
+    def _refuse_batch(self, refused: Refused, log_start: int) -> CommitBatchResult:
+        self.refused[len(self.base_offsets)] = refused
         error_code, first = refused
         if first is None:
             self.base_offsets.append(_NO_OFFSET)

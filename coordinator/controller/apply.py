@@ -15,15 +15,15 @@ Source: KIP-631; upstream's deltas (BrokerRegistration.replay, PartitionRegistra
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
 from uuid import UUID
 
 import msgspec
 
-from coordinator.controller.image import TOPIC, MetadataImage, Resource, Security, TopicImage
+from coordinator.controller.image import TOPIC, MetadataImage, Resource, TopicImage
 from coordinator.controller.maps import Editor, Map
+from coordinator.controller.security import SecurityEdit
 from records.chunks import ChunkChangeRecord, ChunkRecord, TopicPartitionToBatchCoordinatorMapping
 from records.metadata import (
     AccessControlEntryRecord,
@@ -77,7 +77,7 @@ class ImageEdit:
         self._similar = image.similar.edit()
         self._configs = image.configs.edit()
         self._producer_ids = image.producer_ids
-        self._security = _SecurityEdit(image.security)
+        self._security = SecurityEdit(image.security)
         self._open: dict[UUID, _TopicEdit] = {}  # topics that have changed
         self._records = image.record_count
         self.changed = 0  # records that were replaced, or left the state
@@ -86,7 +86,7 @@ class ImageEdit:
     def apply(self, record: MetadataRecord) -> None:
         """One committed record, in its turn."""
         change = _APPLY.get(type(record))
-        # None: a batch coordinator's record, or a transaction's mark. There is nothing to do with it.
+        # None: a batch coordinator's record, or a transaction's mark, and nothing to do for it.
         if change is None or not change(self, record):
             self.contradictions += 1
 
@@ -359,48 +359,6 @@ class _TopicEdit:
             chunks=self.chunks.freeze(),
             coordinators=self.coordinators.freeze(),
         )
-
-
-class _SecurityEdit:
-    """The records that are only kept: what each replaces or takes out."""
-
-    def __init__(self, security: Security) -> None:
-        self._security = security
-
-    def freeze(self) -> Security:
-        return self._security
-
-    def apply(self, record: MetadataRecord) -> tuple[object | None, object | None]:
-        """What was there, and what is there now."""
-        was = self._security
-        match record:
-            case ClientQuotaRecord():
-                entity = tuple((part.entity_type, part.entity_name) for part in record.entity)
-                return self._put("quotas", (entity, record.key), None if record.remove else record)
-            case AccessControlEntryRecord():
-                return self._put("acls", record.id, record)
-            case RemoveAccessControlEntryRecord():
-                return self._put("acls", record.id, None)
-            case UserScramCredentialRecord():
-                return self._put("scrams", (record.name, record.mechanism), record)
-            case RemoveUserScramCredentialRecord():
-                return self._put("scrams", (record.name, record.mechanism), None)
-            case DelegationTokenRecord():
-                return self._put("tokens", record.token_id, record)
-            case RemoveDelegationTokenRecord():
-                return self._put("tokens", record.token_id, None)
-            case ZkMigrationStateRecord():
-                self._security = dataclasses.replace(was, zk_migration=record)
-                return was.zk_migration, record
-            case _:
-                raise AssertionError(f"not a record to be kept: {record}")
-
-    def _put(self, field: str, key: Any, value: Any) -> tuple[object | None, object | None]:
-        held: Map[Any, Any] = getattr(self._security, field)
-        before = held.get(key)
-        after = held.remove(key) if value is None else held.set(key, value)
-        self._security = dataclasses.replace(self._security, **cast(Any, {field: after}))
-        return before, value
 
 
 def merge_partition(before: PartitionRecord, record: PartitionChangeRecord) -> PartitionRecord:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from coordinator.controller.image import MetadataImage, Security, TopicImage
+from coordinator.controller.image import MetadataImage, TopicImage
+from coordinator.controller.security import Security
 from records.chunks import TopicPartitionToBatchCoordinatorMapping
 from records.frame import encode_record
 from records.metadata import ConfigRecord, FeatureLevelRecord, TopicRecord

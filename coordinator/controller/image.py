@@ -18,17 +18,13 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from coordinator.controller.maps import Map
+from coordinator.controller.security import Security
 from records.chunks import ChunkRecord
 from records.metadata import (
-    AccessControlEntryRecord,
-    ClientQuotaRecord,
-    DelegationTokenRecord,
     PartitionRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
     RegisterControllerRecord,
-    UserScramCredentialRecord,
-    ZkMigrationStateRecord,
 )
 from records.types import Epoch, Offset
 
@@ -69,19 +65,6 @@ class TopicImage(NamedTuple):
     def is_internal(self) -> bool:
         """A topic of the quorum, not of a client."""
         return self.name in INTERNAL_TOPICS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Security:
-    """Records that no part of Esker acts on yet; kept, so that a checkpoint loses nothing."""
-
-    quotas: Map[tuple[tuple[tuple[str, str | None], ...], str], ClientQuotaRecord] = field(
-        default_factory=Map
-    )
-    acls: Map[UUID, AccessControlEntryRecord] = field(default_factory=Map)
-    scrams: Map[tuple[str, int], UserScramCredentialRecord] = field(default_factory=Map)
-    tokens: Map[str, DelegationTokenRecord] = field(default_factory=Map)
-    zk_migration: ZkMigrationStateRecord | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,8 @@ leader's own election, whichever is later. So nobody is fenced for a new leader'
 clock that is set, in either direction, fences anybody.
 
 The surprise is the leader that was away itself (stopped, paged out, suspended). Its clock ran on
-and every session seems to be over, while the heartbeats wait in its sockets. `tick` measures its
-own absence and gives every session that much more time.
+and every session seems to be over, while the heartbeats wait in its sockets. A tick that is late
+says so, and every session begins anew.
 
 Source: KIP-631, Broker Leases; DESIGN §7.
 """
@@ -50,12 +50,15 @@ class BrokerSessions:
         self._since_ms = self._ticked_ms = self._now_ms = now_ms
 
     def tick(self, now_ms: int) -> None:
-        """Look at the clock, and notice our own absence. Call it every tick interval."""
-        self._now_ms = max(self._now_ms, now_ms)
-        late_ms = self._now_ms - self._ticked_ms
-        if late_ms > LATE_TICK_FACTOR * self._tick_interval_ms:
-            self._since_ms = self._now_ms
+        """Call it every tick interval."""
+        self.see(now_ms)
         self._ticked_ms = self._now_ms
+
+    def see(self, now_ms: int) -> None:
+        """Look at the clock. Whoever comes first after an absence of ours notices it."""
+        self._now_ms = max(self._now_ms, now_ms)
+        if self._now_ms - self._ticked_ms > LATE_TICK_FACTOR * self._tick_interval_ms:
+            self._since_ms = self._now_ms
 
     def heard(self, broker_id: int, broker_epoch: int, metadata_offset: Offset) -> Session:
         """A heartbeat of a registered broker."""

@@ -1,0 +1,149 @@
+"""The JSON files of KIP-1114's command: what they say, and what is wrong with one.
+
+    {"partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2, 3]}]}
+    {"chunks": [{"topic": "t", "partition": 0, "startOffset": 7, "replicas": [4, 5, 6]}]}
+
+A file says where a chunk is to be, not where it begins: that is the high watermark at the moment of
+asking, read behind the read barrier. One read before, from a coordinator that no longer leads,
+would cut off offsets that are already promised to the chunk before.
+
+Source: KIP-1114, Public Interfaces (ChunkCommand).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from records.rpc.chunks import AlterChunkAssignmentsRequest, CreateChunksRequest
+from records.types import Offset
+
+MAX_FILE_BYTES: Final = 4 * 1024 * 1024
+MAX_ENTRIES: Final = 1_000
+_INT32: Final = 2**31 - 1
+_INT64: Final = 2**63 - 1
+
+
+class ChunkFileError(Exception):
+    """The file cannot be meant; says where."""
+
+
+class NewChunk(NamedTuple):
+    """A chunk to be created."""
+
+    topic: str
+    partition: int
+    replicas: tuple[int, ...]
+
+
+def read_create_file(text: str) -> tuple[NewChunk, ...]:
+    """The chunks that a `--create-chunk-json-file` names. Raises ChunkFileError.
+
+    >>> read_create_file('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1]}]}')
+    (NewChunk(topic='t', partition=0, replicas=(1,)),)
+    """
+    found = []
+    for where, entry in _entries(text, "partitions", {"topic", "partition", "replicas"}):
+        found.append(
+            NewChunk(
+                _topic(entry, where),
+                _number(entry, "partition", where, _INT32),
+                _replicas(entry, where),
+            )
+        )
+    if len({chunk[:2] for chunk in found}) != len(found):
+        raise ChunkFileError("partitions: a partition is there twice")
+    return tuple(found)
+
+
+def read_alter_file(text: str) -> AlterChunkAssignmentsRequest:
+    """The request that an `--alter-chunk-json-file` stands for. Raises ChunkFileError."""
+    chunks = []
+    keys = {"topic", "partition", "startOffset", "replicas"}
+    for where, entry in _entries(text, "chunks", keys):
+        chunks.append(
+            AlterChunkAssignmentsRequest.Assignment(
+                topic_name=_topic(entry, where),
+                partition_id=_number(entry, "partition", where, _INT32),
+                start_offset=_number(entry, "startOffset", where, _INT64),
+                broker_ids=_replicas(entry, where),
+            )
+        )
+    if len({(c.topic_name, c.partition_id, c.start_offset) for c in chunks}) != len(chunks):
+        raise ChunkFileError("chunks: a chunk is there twice")
+    return AlterChunkAssignmentsRequest(chunks=tuple(chunks))
+
+
+def create_request(
+    chunks: tuple[NewChunk, ...],
+    high_watermarks: Mapping[tuple[str, int], Offset],
+    *,
+    now_ms: int,
+) -> CreateChunksRequest:
+    """The request to create chunks at high watermarks that were just read.
+
+    Args:  high_watermarks: read behind the read barrier, exclusive; `now_ms` is the clock then.
+           There are no transactions, so the last stable offset is the high watermark.
+    """
+    asked = CreateChunksRequest.TopicPartition
+    return CreateChunksRequest(
+        topic_partitions=tuple(
+            asked(
+                topic_name=chunk.topic,
+                partition_id=chunk.partition,
+                broker_ids=chunk.replicas,
+                start_offset=high_watermarks[chunk.topic, chunk.partition],
+                start_timestamp=now_ms,
+                prev_stop_offset=high_watermarks[chunk.topic, chunk.partition] - 1,
+            )
+            for chunk in chunks
+        )
+    )
+
+
+def _entries(text: str, key: str, keys: set[str]) -> list[tuple[str, dict[str, Any]]]:
+    if len(text) > MAX_FILE_BYTES:
+        raise ChunkFileError(f"{len(text)} characters, {MAX_FILE_BYTES} are the limit")
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:  # also a number of too many digits
+        raise ChunkFileError(f"no JSON: {error}") from None
+    if not isinstance(document, dict) or set(document) != {key}:
+        raise ChunkFileError(f'the file is to be one object with the key "{key}"')
+    entries = document[key]
+    if not isinstance(entries, list) or not 0 < len(entries) <= MAX_ENTRIES:
+        raise ChunkFileError(f"{key}: a list of 1 to {MAX_ENTRIES} entries is expected")
+    found = []
+    for number, entry in enumerate(entries):
+        where = f"{key}[{number}]"
+        if not isinstance(entry, dict) or set(entry) != keys:
+            raise ChunkFileError(f"{where}: the keys {', '.join(sorted(keys))} are expected")
+        found.append((where, entry))
+    return found
+
+
+def _topic(entry: dict[str, Any], where: str) -> str:
+    topic = entry["topic"]
+    if not isinstance(topic, str) or not topic:
+        raise ChunkFileError(f"{where}.topic: a name is expected")
+    return topic
+
+
+def _number(entry: dict[str, Any], key: str, where: str, highest: int) -> int:
+    number = entry[key]
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= highest:
+        raise ChunkFileError(f"{where}.{key}: a number from 0 to {highest} is expected")
+    return number
+
+
+def _replicas(entry: dict[str, Any], where: str) -> tuple[int, ...]:
+    replicas = entry["replicas"]
+    if not isinstance(replicas, list) or not replicas:
+        raise ChunkFileError(f"{where}.replicas: a list of broker ids is expected")
+    for replica in replicas:
+        if not isinstance(replica, int) or isinstance(replica, bool) or not 0 <= replica <= _INT32:
+            raise ChunkFileError(f"{where}.replicas: {replica!r} is no broker id")
+    if len(set(replicas)) != len(replicas):
+        raise ChunkFileError(f"{where}.replicas: a broker is there twice")
+    return tuple(replicas)

@@ -1,0 +1,419 @@
+"""How partitions get from the controller's log into their batch coordinators' logs, and out again.
+
+Two groups, two logs, and a crash may come between any two steps. What makes it heal is that only
+one log decides: the controller's. A topic exists once its records are committed there; its
+coordinator is told afterwards, as often as it takes, and whoever asked for the topic hears of it
+only then. A new controller knows nothing of what its predecessor had told to whom, so it compares
+everything with everything, and tells again whatever is missing or left over.
+
+Two things could do harm, and each is fenced where it arrives. A *former controller* still calling:
+every call carries the controller epoch, and a coordinator refuses a lower one. A *late call* of
+this very controller, overtaken by a deletion: a deleted topic's id stays as a tombstone at its
+coordinator, and an Init of it creates nothing.
+
+Calls to one coordinator are made one after another; a call without an answer is made again, later
+and later. Nothing here waits for anything: results come by callback.
+
+Source: DESIGN §7, Hand-over between groups; KIP-1164 (InitDisklessTopics, DeleteDisklessTopics).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, Protocol, TypeAlias
+from uuid import UUID
+
+from coordinator.controller.errors import ErrorCode
+from coordinator.controller.image import MetadataImage, TopicImage
+from coordinator.interface import CoordinatorError
+from coordinator.interface import ErrorCode as CoordinatorCode
+from records.rpc.coordinator import (
+    DeleteDisklessTopicsRequest,
+    DeleteDisklessTopicsResponse,
+    InitDisklessTopicsRequest,
+    InitDisklessTopicsResponse,
+)
+from records.types import Epoch, Offset
+
+log = logging.getLogger("coordinator.controller")
+
+TOPICS_OF_CALL: Final = 100
+FIRST_RETRY_S: Final = 0.05
+LAST_RETRY_S: Final = 2.0
+
+Hosted: TypeAlias = Mapping[UUID, frozenset[int]]
+"""What a coordinator has: topic id -> partitions. Tombstones are not there."""
+
+Told: TypeAlias = Callable[[ErrorCode], None]
+
+
+class CoordinatorCalls(Protocol):
+    """The batch coordinators, by their partition of `__diskless-metadata`.
+
+    Every call answers once, later or at once, with a result or a CoordinatorError; after an error
+    nobody knows whether it was done.
+    """
+
+    def init(
+        self,
+        coordinator: int,
+        request: InitDisklessTopicsRequest,
+        done: Callable[[InitDisklessTopicsResponse | CoordinatorError], None],
+    ) -> None:
+        """Let topics have at least so many partitions; answered once that is committed."""
+
+    def delete(
+        self,
+        coordinator: int,
+        request: DeleteDisklessTopicsRequest,
+        done: Callable[[DeleteDisklessTopicsResponse | CoordinatorError], None],
+    ) -> None:
+        """Delete topics; answered once that is committed."""
+
+    def hosted(self, coordinator: int, done: Callable[[Hosted | CoordinatorError], None]) -> None:
+        """All topics there are now."""
+
+    def release(
+        self,
+        coordinator: int,
+        epoch: Epoch,
+        topic_id: UUID,
+        partitions: frozenset[int],
+        done: Callable[[frozenset[int] | CoordinatorError], None],
+    ) -> None:
+        """Let go of partitions that never had a commit; answers with those that are let go.
+
+        Those take no commit any more, and no Init of this controller epoch brings them back.
+        """
+
+    def log_starts(
+        self,
+        coordinator: int,
+        partitions: Iterable[tuple[UUID, int]],
+        done: Callable[[Mapping[tuple[UUID, int], Offset] | CoordinatorError], None],
+    ) -> None:
+        """The first offset that is left of each partition that is there."""
+
+
+class HandOver:
+    """What the controller of one epoch still has to tell; silent when this node leads nothing."""
+
+    def __init__(
+        self,
+        calls: CoordinatorCalls,
+        *,
+        image: Callable[[], MetadataImage],
+        is_settled: Callable[[], bool],
+        call_later: Callable[[float, Callable[[], None]], object],
+    ) -> None:
+        """
+        Args:  image: the newest one that is published.
+               is_settled: nothing is committed that the image lacks.
+        """
+        self.calls = calls
+        self.image = image
+        self.is_settled = is_settled
+        self.call_later = call_later
+        self.epoch: Epoch | None = None
+        self._lines: dict[int, _Line] = {}
+        self.failed_calls = 0
+        self.compared = 0
+
+    # --- the controller's followers -------------------------------------------------------------
+
+    def begin(self, epoch: Epoch) -> None:
+        """We are the controller of `epoch`: compare everything."""
+        self.epoch = epoch
+        self.open_lines()
+
+    def end(self, epoch: Epoch) -> None:  # noqa: ARG002 (a follower's)
+        """We no longer are; the next one compares for itself."""
+        self.epoch = None
+        lines, self._lines = self._lines, {}
+        for line in lines.values():
+            line.close()
+
+    def open_lines(self) -> None:
+        """One for each coordinator there is; a new coordinator is compared at once."""
+        for coordinator in range(self.image().coordinator_count):
+            self._line(coordinator)
+
+    def on_image(self, image: MetadataImage) -> None:
+        """There may be one coordinator more."""
+        if self.epoch is not None and image.coordinator_count > len(self._lines):
+            self.open_lines()
+
+    @property
+    def outstanding(self) -> int:
+        """Topics that some coordinator is still to be told of."""
+        return sum(line.outstanding for line in self._lines.values())
+
+    # --- what is to be told ---------------------------------------------------------------------
+
+    def create(self, topic_id: UUID, counts: Mapping[int, int], name: str, told: Told) -> None:
+        """A topic has partitions, committed: let its coordinators have them.
+
+        Args:  counts: for each coordinator, so many partitions of the topic at least.
+               told: hears NONE once all coordinators have committed it, or the first error.
+        """
+        if self.epoch is None or not counts:
+            told(ErrorCode.NONE if self.epoch is not None else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return
+        open_calls = set(counts)
+
+        def teller(coordinator: int) -> Told:
+            def one(error: ErrorCode) -> None:
+                if error and open_calls:
+                    open_calls.clear()
+                    told(error)
+                elif coordinator in open_calls:
+                    open_calls.discard(coordinator)
+                    if not open_calls:
+                        told(ErrorCode.NONE)
+
+            return one
+
+        for coordinator, count in counts.items():
+            self._line(coordinator).create(topic_id, name, count, teller(coordinator))
+
+    def delete(self, topic_id: UUID, coordinators: Iterable[int]) -> None:
+        """A topic is gone, committed: its coordinators are told some time soon."""
+        if self.epoch is not None:
+            for coordinator in coordinators:
+                self._line(coordinator).delete(topic_id)
+
+    def release(
+        self,
+        coordinator: int,
+        topic_id: UUID,
+        partitions: frozenset[int],
+        done: Callable[[frozenset[int] | CoordinatorError], None],
+    ) -> None:
+        """Ask a coordinator to let go of empty partitions, in its line's turn."""
+        assert self.epoch is not None, "no controller asks to release"
+        self._line(coordinator).release(topic_id, partitions, done)
+
+    def _line(self, coordinator: int) -> _Line:
+        line = self._lines.get(coordinator)
+        if line is None:
+            assert self.epoch is not None, f"coordinator {coordinator} is called by no controller"
+            line = self._lines[coordinator] = _Line(self, coordinator, self.epoch)
+            line.go_on()
+        return line
+
+
+class _Line:
+    """What one coordinator is still to be told in one controller epoch: one call at a time."""
+
+    def __init__(self, owner: HandOver, coordinator: int, epoch: Epoch) -> None:
+        self._owner = owner
+        self._coordinator = coordinator
+        self._epoch = epoch
+        self._is_compared = False
+        self._wanted: dict[UUID, tuple[str, int]] = {}  # name, partitions
+        self._doomed: dict[UUID, None] = {}  # in order
+        self._releases: list[tuple[UUID, frozenset[int], Callable[..., None]]] = []
+        self._told: dict[UUID, list[Told]] = {}
+        self._busy = False
+        self._closed = False
+        self._turn = 0  # whose it is, of the kinds of calls
+        self._retry_s = FIRST_RETRY_S
+
+    @property
+    def outstanding(self) -> int:
+        return len(self._wanted) + len(self._doomed) + len(self._releases)
+
+    def create(self, topic_id: UUID, name: str, count: int, told: Told) -> None:
+        _, before = self._wanted.get(topic_id, (name, 0))
+        self._wanted[topic_id] = (name, max(before, count))
+        self._told.setdefault(topic_id, []).append(told)
+        self.go_on()
+
+    def delete(self, topic_id: UUID) -> None:
+        self._wanted.pop(topic_id, None)
+        self._doomed[topic_id] = None
+        self._tell(topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
+        self.go_on()
+
+    def release(
+        self, topic_id: UUID, partitions: frozenset[int], done: Callable[..., None]
+    ) -> None:
+        self._releases.append((topic_id, partitions, done))
+        self.go_on()
+
+    def close(self) -> None:
+        """Our epoch is over: whoever waits must not think that it failed, nor that it was done."""
+        self._closed = True
+        for topic_id in list(self._told):
+            self._tell(topic_id, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        lost = CoordinatorError(
+            CoordinatorCode.NOT_LEADER_OR_FOLLOWER, "the controller is another one now"
+        )
+        releases, self._releases = self._releases, []
+        for _, _, done in releases:
+            done(lost)
+
+    def go_on(self) -> None:
+        """The next call, if none is under way. The kinds take turns: none waits for ever."""
+        if self._busy or self._closed:
+            return
+        due = (
+            (bool(self._wanted), self._init),
+            (bool(self._releases), self._release),
+            (not self._is_compared, self._compare),
+            (self._is_compared and bool(self._doomed), self._delete),
+        )
+        for step in range(len(due)):
+            is_due, call = due[(self._turn + step) % len(due)]
+            if is_due:
+                self._turn += step + 1
+                call()
+                return
+
+    def _init(self) -> None:
+        asked = dict(list(self._wanted.items())[:TOPICS_OF_CALL])
+        topic = InitDisklessTopicsRequest.Topic
+        request = InitDisklessTopicsRequest(
+            controller_epoch=self._epoch,
+            topics=tuple(
+                topic(topic_id=topic_id, topic_name=name, num_partitions=count)
+                for topic_id, (name, count) in asked.items()
+            ),
+        )
+
+        def done(answer: InitDisklessTopicsResponse | CoordinatorError) -> None:
+            if not self._answered(answer):
+                return
+            assert not isinstance(answer, CoordinatorError)
+            for result in answer.responses:
+                known = result.topic_id in asked
+                if known and self._wanted.get(result.topic_id) == asked[result.topic_id]:
+                    del self._wanted[result.topic_id]
+                    self._tell(result.topic_id, self._judge(result.topic_id, result.error_code))
+            self.go_on()
+
+        self._busy = True
+        self._owner.calls.init(self._coordinator, request, done)
+
+    def _delete(self) -> None:
+        asked = tuple(self._doomed)[:TOPICS_OF_CALL]
+        request = DeleteDisklessTopicsRequest(controller_epoch=self._epoch, topic_ids=asked)
+
+        def done(answer: DeleteDisklessTopicsResponse | CoordinatorError) -> None:
+            if not self._answered(answer):
+                return
+            for topic_id in asked:
+                self._doomed.pop(topic_id, None)
+            self.go_on()
+
+        self._busy = True
+        self._owner.calls.delete(self._coordinator, request, done)
+
+    def _compare(self) -> None:
+        def done(hosted: Hosted | CoordinatorError) -> None:
+            if not self._answered(hosted):
+                return
+            assert not isinstance(hosted, CoordinatorError)
+            if not self._owner.is_settled():
+                self._later()  # a topic that we do not see yet must not be taken for a leftover
+                return
+            self._is_compared = True
+            self._owner.compared += 1
+            missing, left_over = compare(self._owner.image(), self._coordinator, hosted)
+            for topic_id, wanted in missing.items():
+                self._wanted.setdefault(topic_id, wanted)
+            for topic_id in left_over:
+                self._doomed[topic_id] = None
+            log.info(
+                "coordinator=%d epoch=%d action=compare missing=%d left_over=%d",
+                self._coordinator,
+                self._epoch,
+                len(missing),
+                len(left_over),
+            )
+            self.go_on()
+
+        self._busy = True
+        self._owner.calls.hosted(self._coordinator, done)
+
+    def _release(self) -> None:
+        topic_id, partitions, tell = self._releases[0]
+
+        def done(answer: frozenset[int] | CoordinatorError) -> None:
+            self._busy = False
+            if self._closed:
+                return
+            self._releases.pop(0)
+            tell(answer)
+            self.go_on()
+
+        self._busy = True
+        self._owner.calls.release(self._coordinator, self._epoch, topic_id, partitions, done)
+
+    def _answered(self, answer: object) -> bool:
+        """Whether a call was answered, and we are still who asked. If not, it is made again."""
+        self._busy = False
+        if self._closed:
+            return False
+        if isinstance(answer, CoordinatorError):
+            self._owner.failed_calls += 1
+            log.info("coordinator=%d error=%s", self._coordinator, answer)
+            self._later()
+            return False
+        self._retry_s = FIRST_RETRY_S
+        return True
+
+    def _later(self) -> None:
+        self._busy = True
+
+        def again() -> None:
+            self._busy = False
+            self.go_on()
+
+        self._owner.call_later(self._retry_s, again)
+        self._retry_s = min(LAST_RETRY_S, 2 * self._retry_s)
+
+    def _judge(self, topic_id: UUID, error: int) -> ErrorCode:
+        if error:
+            log.error(
+                "coordinator=%d topic=%s action=init error=%d", self._coordinator, topic_id, error
+            )
+        if error == CoordinatorCode.STALE_CONTROLLER_EPOCH:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER  # and we shall soon hear of it
+        try:
+            return ErrorCode(error)
+        except ValueError:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    def _tell(self, topic_id: UUID, error: ErrorCode) -> None:
+        for told in self._told.pop(topic_id, ()):
+            told(error)
+
+
+def hosted_counts(topic: TopicImage) -> dict[int, int]:
+    """For each coordinator that has any of a topic's partitions: so many from 0 on.
+
+    An Init names a number, not a list, so a coordinator of partitions 0 and 5 is told of six. The
+    mapping says which of them are its own.
+    """
+    counts: dict[int, int] = {}
+    for index in topic.partitions:
+        coordinator = topic.coordinator(index)
+        counts[coordinator] = max(counts.get(coordinator, 0), index + 1)
+    return counts
+
+
+def compare(
+    image: MetadataImage, coordinator: int, hosted: Hosted
+) -> tuple[dict[UUID, tuple[str, int]], list[UUID]]:
+    """What a coordinator lacks (name, partitions), and what it has of topics that are gone."""
+    missing: dict[UUID, tuple[str, int]] = {}
+    for topic in image.iter_topics():
+        if topic.is_internal:
+            continue
+        own = {i for i in topic.partitions if topic.coordinator(i) == coordinator}
+        if own - hosted.get(topic.topic_id, frozenset()):
+            missing[topic.topic_id] = (topic.name, max(own) + 1)
+    left_over = [topic_id for topic_id in hosted if topic_id not in image.topics]
+    return missing, left_over

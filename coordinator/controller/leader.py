@@ -1,0 +1,293 @@
+"""What the active controller does: it decides, keeps the log alive, and fences the silent.
+
+`Controller` stands on every node and sleeps until its node leads. Then it decides each request on
+the *pending* image, which holds what was proposed and not committed yet, and answers when the
+outcome can no longer be lost (`coordinator.proposing` has that rule). Images are immutable, so a
+pending image is one more image.
+
+The first decision of a leadership comes before all others: a transaction that the former leader
+left open is aborted, and an empty log begins with the bootstrap records, in a transaction of their
+own. A large decision becomes a transaction too, cut into batches of a thousand records, so that a
+replica applies it in slices and shows it at once.
+
+No clock, socket or thread in here: time, calls later and ids come from outside.
+
+Source: DESIGN §7; KIP-631; KIP-835 (NoOpRecord); KIP-868 (transactions).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+from uuid import UUID
+
+from coordinator.controller.apply import ImageEdit
+from coordinator.controller.decide.brokers import fence_silent
+from coordinator.controller.decide.context import FEATURES, Context, Decision, Limits
+from coordinator.controller.image import MetadataImage
+from coordinator.controller.machine import ControllerMachine
+from coordinator.controller.sessions import BrokerSessions
+from coordinator.proposing import Done, Proposer
+from raft.interfaces import Draft, ReplicatedLog, draft_values
+from records.metadata import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    EndTransactionRecord,
+    NoOpRecord,
+)
+from records.schema import MetadataRecord
+from records.types import Epoch, Offset, OffsetAndEpoch
+
+log = logging.getLogger("coordinator.controller")
+
+BATCH_RECORDS: Final = 1_000
+"""A larger decision is cut: what a replica applies in one step, about 7 ms."""
+
+_BEGIN: Final = 23  # BeginTransactionRecord's type: the second byte of its frame
+
+Decide = Callable[[Context], Decision]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerConfig:
+    """What a controller is set to. Times in ms."""
+
+    cluster_id: str
+    session_timeout_ms: int = 9_000  # broker.session.timeout.ms
+    tick_interval_ms: int = 500  # sessions and idleness are looked at so often
+    max_idle_interval_ms: int = 500  # metadata.max.idle.interval.ms; 0: no NoOpRecord
+    bootstrap: tuple[MetadataRecord, ...] = ()  # of an empty log
+    limits: Limits = field(default_factory=Limits)
+    features: Mapping[str, tuple[int, int]] = FEATURES
+
+
+class PendingImage:
+    """The image that decisions are made on: `coordinator.proposing.Pending`."""
+
+    def __init__(self, machine: ControllerMachine) -> None:
+        self._machine = machine
+        self._image = machine.image
+        self._edit: ImageEdit | None = None
+        self.next_offset = Offset(0)
+
+    def apply(self, offset: int, record: MetadataRecord) -> None:
+        """A record was proposed."""
+        if self._edit is None:
+            self._edit = ImageEdit(self._image)
+        self._edit.apply(record)
+        self.next_offset = Offset(offset + 1)
+
+    def drop(self) -> None:
+        """Show what is applied."""
+        self._image, self._edit = self._machine.image, None
+        self.next_offset = self._machine.applied.offset
+
+    @property
+    def image(self) -> MetadataImage:
+        """As of `next_offset`."""
+        if self._edit is not None:
+            self._image = self._edit.publish(self.next_offset, self._image.epoch)
+        return self._image
+
+    def settle(self) -> None:
+        """If all that was proposed is applied, forget our own copy of it."""
+        if self._machine.applied.offset == self.next_offset and not self._machine.in_transaction:
+            self.drop()
+
+
+def make_draft(values: Sequence[Sequence[bytes]], now_ms: int) -> Draft:
+    """A turn's decisions as batches. Small ones share one; a transaction is cut where it is long.
+
+    A decision that is no transaction stays whole: it counts on being in one batch.
+    """
+    batches: list[list[bytes]] = [[]]
+    for decided in values:
+        if len(decided) <= BATCH_RECORDS or decided[0][1] != _BEGIN:
+            batches[-1].extend(decided)
+            continue
+        batches += [
+            list(decided[first : first + BATCH_RECORDS])
+            for first in range(0, len(decided), BATCH_RECORDS)
+        ]
+        batches.append([])
+    drafts = [draft_values(batch, timestamp_ms=now_ms) for batch in batches if batch]
+    return Draft(
+        [part for draft in drafts for part in draft.parts],
+        [count for draft in drafts for count in draft.counts],
+    )
+
+
+def as_transaction(decision: Decision, name: str) -> Decision:
+    """A decision that is too large for one step, so that it still takes effect at once."""
+    if decision.one_batch or len(decision.records) <= BATCH_RECORDS:
+        return decision
+    records = (
+        BeginTransactionRecord(name=name),
+        *decision.records,
+        EndTransactionRecord(),
+    )
+    return replace(decision, records=records)
+
+
+class Controller:
+    """See the module. A `Watcher` of the cluster log, registered behind the machine's host."""
+
+    def __init__(
+        self,
+        controlled: ReplicatedLog,
+        machine: ControllerMachine,
+        config: ControllerConfig,
+        *,
+        call_soon: Callable[[Callable[[], None]], object],
+        wall_ms: Callable[[], int],
+        monotonic_ms: Callable[[], int],
+        new_id: Callable[[], UUID],
+    ) -> None:
+        """
+        Args:  wall_ms: goes into records and nowhere else; monotonic_ms: sessions.
+        """
+        self.log = controlled
+        self.machine = machine
+        self.config = config
+        self.sessions = BrokerSessions(
+            timeout_ms=config.session_timeout_ms, tick_interval_ms=config.tick_interval_ms
+        )
+        self.fenced_brokers = 0  # by this node, since it started
+        self._monotonic_ms = monotonic_ms
+        self._new_id = new_id
+        self._pending = PendingImage(machine)
+        self._proposer = Proposer(
+            controlled,
+            self._pending,
+            applied=lambda: machine.applied.offset,
+            call_soon=call_soon,
+            now_ms=wall_ms,
+            draft=make_draft,
+        )
+        self._idle: tuple[Offset, int] = (Offset(-1), 0)  # where the log ended, and since when
+        self._followers: list[tuple[Callable[[Epoch], None], Callable[[Epoch], None]]] = []
+        self._leading: Epoch | None = None
+        self._active: Epoch | None = None
+        machine.listen(self._on_image)
+
+    @property
+    def active_epoch(self) -> Epoch | None:
+        """The controller epoch, once this node may decide and began to; None otherwise."""
+        return self._active
+
+    @property
+    def proposer(self) -> Proposer:
+        """For its counters."""
+        return self._proposer
+
+    @property
+    def metadata_lag(self) -> int:
+        """Committed records that are not applied here yet. Source: KIP-631, MetadataLag."""
+        return max(0, (self.log.high_watermark or 0) - self.machine.applied.offset)
+
+    def follow(self, active: Callable[[Epoch], None], over: Callable[[Epoch], None]) -> None:
+        """Be told when this node's controller begins to act, and when it no longer does."""
+        self._followers.append((active, over))
+
+    # --- a Watcher ----------------------------------------------------------------------------
+
+    def committed(self, high_watermark: Offset) -> None:
+        """What was decided may be answered."""
+        self._proposer.committed(high_watermark)
+
+    def lead(self, epoch: Epoch) -> None:
+        """Everything is committed that was before us; decide, once it is applied too."""
+        self._leading = epoch
+        self.sessions.begin(self._monotonic_ms())
+        self._idle = (Offset(-1), self._monotonic_ms())
+        self._proposer.lead(epoch)
+        self.submit(self._begin, lambda outcome: self._begun(epoch, outcome))
+
+    def step_down(self, epoch: Epoch) -> None:
+        """Decide nothing more; whoever waits is told that nobody knows."""
+        was, self._active, self._leading = self._active, None, None
+        self._proposer.step_down(epoch)
+        if was is not None:
+            for _, over in self._followers:
+                over(was)
+
+    def snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
+        """The machine's host loads it; a leader installs none."""
+
+    def _on_image(self, image: MetadataImage) -> None:  # noqa: ARG002 (a listener's)
+        self._pending.settle()
+        self._proposer.applied()
+
+    # --- deciding -----------------------------------------------------------------------------
+
+    def submit(self, decide: Decide, done: Done, *, name: str = "decision") -> None:
+        """Decide in turn; `done` hears the answer once it is committed, or a CoordinatorError."""
+
+        def run(pending: PendingImage, now_ms: int) -> Decision:
+            context = Context(
+                image=pending.image,
+                next_offset=pending.next_offset,
+                now_ms=now_ms,
+                cluster_id=self.config.cluster_id,
+                sessions=self.sessions,
+                new_id=self._new_id,
+                limits=self.config.limits,
+                features=self.config.features,
+            )
+            return as_transaction(decide(context), name)
+
+        self._proposer.submit(run, done)
+
+    def _begin(self, context: Context) -> Decision:
+        """The first decision of a leadership: end what was left open, begin what is empty."""
+        records: list[MetadataRecord] = []
+        if self.machine.in_transaction:
+            records.append(AbortTransactionRecord(reason="its leader is gone"))
+        if not context.image.record_count and self.config.bootstrap:
+            records += [
+                BeginTransactionRecord(name="Bootstrap records"),
+                *self.config.bootstrap,
+                EndTransactionRecord(),
+            ]
+        return Decision(records, None, one_batch=True)
+
+    def _begun(self, epoch: Epoch, outcome: Any) -> None:
+        if isinstance(outcome, Exception) or self._leading != epoch:
+            return
+        self._active = epoch
+        log.info("controller epoch=%d offset=%d", epoch, self.machine.applied.offset)
+        for active, _ in self._followers:
+            active(epoch)
+
+    # --- time ---------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Call it every tick interval, leading or not."""
+        if self._active is None:
+            return
+        now_ms = self._monotonic_ms()
+        self.sessions.tick(now_ms)
+        if any(
+            not broker.fenced
+            and not self.sessions.is_alive(broker_id, broker.broker_epoch, fenced=False)
+            for broker_id, broker in self.machine.image.brokers.items()
+        ):
+            self.submit(fence_silent, self._fenced, name="fence brokers")
+        self._keep_alive(now_ms)
+
+    def _fenced(self, outcome: Any) -> None:
+        if not isinstance(outcome, Exception) and outcome:
+            self.fenced_brokers += len(outcome)
+            log.warning("action=fence brokers=%s reason=session", ",".join(map(str, outcome)))
+
+    def _keep_alive(self, now_ms: int) -> None:
+        """An idle log gets a record now and then: whoever follows it sees that it lives."""
+        end_offset, since_ms = self._idle
+        if self.log.end_offset != end_offset:
+            self._idle = (self.log.end_offset, now_ms)
+        elif self.config.max_idle_interval_ms and (
+            now_ms - since_ms >= self.config.max_idle_interval_ms
+        ):
+            self.submit(lambda _: Decision((NoOpRecord(),), None), lambda _: None)

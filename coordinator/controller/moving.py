@@ -1,0 +1,127 @@
+"""Empty partitions go to another batch coordinator, in an order that loses nothing.
+
+    1. the old coordinator lets go, if the partition never had a commit: one record in its own log,
+       so no commit can slip in between
+    2. the mapping is committed
+    3. the new coordinator has the partition; then whoever asked is answered
+
+A crash after 1 leaves a partition that nobody has, mapped to where it was. The next controller
+finds it missing there and has it made again: its calls carry a higher epoch, and only such a call
+brings back what was let go. A crash after 2 is like any topic that a coordinator was not told of.
+
+Source: DESIGN §7; KIP-1164, AssignPartitionToBatchCoordinator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+from uuid import UUID
+
+from coordinator.controller.decide.mapping import Move, Verdicts, answer_moves, assign
+from coordinator.controller.errors import ErrorCode
+from coordinator.controller.handover import HandOver
+from coordinator.controller.image import TopicImage
+from coordinator.controller.leader import Controller
+from coordinator.interface import CoordinatorError
+from records.rpc.base import Response
+from records.rpc.coordinator import AssignPartitionToBatchCoordinatorRequest
+
+Send = Callable[[Response], None]
+
+
+class Moving:
+    """One AssignPartitionToBatchCoordinator on its way through two coordinators."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        handover: HandOver,
+        request: AssignPartitionToBatchCoordinatorRequest,
+        moves: list[Move],
+        verdicts: Verdicts,
+        send: Send,
+    ) -> None:
+        self._controller = controller
+        self._handover = handover
+        self._request = request
+        self._moves = moves
+        self._verdicts = verdicts
+        self._send = send
+        self._released: list[Move] = []
+        self._open = 0
+
+    def release(self) -> None:
+        """The old coordinators let go of what never had data."""
+        groups: dict[tuple[int, UUID], list[Move]] = {}
+        for move in self._moves:
+            groups.setdefault((move.source, move.topic_id), []).append(move)
+        self._open = len(groups)
+        if not groups or self._handover.epoch is None:
+            self._refuse(self._moves, ErrorCode.NOT_LEADER_OR_FOLLOWER, "The controller changed.")
+            self._answer()
+            return
+        for (source, topic_id), moves in groups.items():
+            partitions = frozenset(move.partition for move in moves)
+            self._handover.release(source, topic_id, partitions, self._on_release(moves))
+
+    def _on_release(self, moves: list[Move]) -> Callable[[frozenset[int] | CoordinatorError], None]:
+        def released(answer: frozenset[int] | CoordinatorError) -> None:
+            if isinstance(answer, CoordinatorError):
+                self._refuse(moves, ErrorCode.COORDINATOR_NOT_AVAILABLE, answer.message)
+            else:
+                free = [move for move in moves if move.partition in answer]
+                kept = [move for move in moves if move.partition not in answer]
+                self._refuse(kept, ErrorCode.INVALID_REQUEST, "The partition has data: it stays.")
+                self._released += free
+            self._open -= 1
+            if not self._open:
+                self._write()
+
+        return released
+
+    def _write(self) -> None:
+        if not self._released:
+            self._answer()
+            return
+
+        def done(outcome: Any) -> None:
+            if isinstance(outcome, CoordinatorError):
+                code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+                self._refuse(self._released, code, "The controller changed.")
+                self._answer()
+            else:
+                self._tell(outcome)
+
+        self._controller.submit(
+            lambda context: assign(self._released, context), done, name="assign coordinators"
+        )
+
+    def _tell(self, written: Sequence[Move]) -> None:
+        gone = [move for move in self._released if move not in written]
+        self._refuse(gone, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "It is gone by now.")
+        image = self._controller.machine.image
+        self._open = len(written)
+        for move in written:
+            topic: TopicImage | None = image.topics.get(move.topic_id)
+            name = "" if topic is None else topic.name
+            counts = {move.target: move.partition + 1}
+            self._handover.create(move.topic_id, counts, name, self._on_told(move))
+        if not written:
+            self._answer()
+
+    def _on_told(self, move: Move) -> Callable[[ErrorCode], None]:
+        def told(error: ErrorCode) -> None:
+            self._verdicts[move[:2]] = (error, None)
+            self._open -= 1
+            if not self._open:
+                self._answer()
+
+        return told
+
+    def _refuse(self, moves: Iterable[Move], code: ErrorCode, message: str) -> None:
+        for move in moves:
+            self._verdicts[move[:2]] = (code, message)
+
+    def _answer(self) -> None:
+        self._send(answer_moves(self._request, self._verdicts))

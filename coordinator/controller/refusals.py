@@ -1,0 +1,173 @@
+"""The answer to a whole request that was not decided: an error for each thing it names.
+
+A client reads errors where its api has them: at the top, or beside each topic, setting or chunk. So
+"this is not the controller" has as many forms as there are apis.
+
+Source: the message schemas; upstream's `AbstractRequest.getErrorResponse`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from records.rpc.base import Request, Response
+from records.rpc.brokers import (
+    AllocateProducerIdsResponse,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationResponse,
+    ControllerRegistrationResponse,
+    UnregisterBrokerResponse,
+    UpdateFeaturesResponse,
+)
+from records.rpc.chunks import AlterChunkAssignmentsResponse, CreateChunksResponse
+from records.rpc.configs import DescribeConfigsResponse, IncrementalAlterConfigsResponse
+from records.rpc.coordinator import AssignPartitionToBatchCoordinatorResponse
+from records.rpc.topics import (
+    CreatePartitionsResponse,
+    CreateTopicsResponse,
+    DeleteTopicsResponse,
+)
+
+_Form = Callable[[Any, int, str], Response]
+
+
+def refuse(request: Request, code: int, message: str) -> Response:
+    """An answer that says this of everything in the request."""
+    key = request.schema().key
+    assert key in _FORMS, f"no refusal of api key {key}"
+    return _FORMS[key](request, code, message)
+
+
+def _create_topics(request: Any, code: int, message: str) -> Response:
+    result = CreateTopicsResponse.CreatableTopicResult
+    return CreateTopicsResponse(
+        topics=tuple(
+            result(name=topic.name, error_code=code, error_message=message)
+            for topic in request.topics
+        )
+    )
+
+
+def _delete_topics(request: Any, code: int, message: str) -> Response:
+    result = DeleteTopicsResponse.DeletableTopicResult
+    by_name = [
+        result(name=name, error_code=code, error_message=message) for name in request.topic_names
+    ]
+    by_state = [
+        result(name=t.name, topic_id=t.topic_id, error_code=code, error_message=message)
+        for t in request.topics
+    ]
+    return DeleteTopicsResponse(responses=(*by_name, *by_state))
+
+
+def _create_partitions(request: Any, code: int, message: str) -> Response:
+    result = CreatePartitionsResponse.CreatePartitionsTopicResult
+    return CreatePartitionsResponse(
+        results=tuple(
+            result(name=topic.name, error_code=code, error_message=message)
+            for topic in request.topics
+        )
+    )
+
+
+def _describe_configs(request: Any, code: int, message: str) -> Response:
+    result = DescribeConfigsResponse.DescribeConfigsResult
+    return DescribeConfigsResponse(
+        results=tuple(
+            result(
+                error_code=code,
+                error_message=message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+                configs=(),
+            )
+            for resource in request.resources
+        )
+    )
+
+
+def _alter_configs(request: Any, code: int, message: str) -> Response:
+    result = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
+    return IncrementalAlterConfigsResponse(
+        responses=tuple(
+            result(
+                error_code=code,
+                error_message=message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+            for resource in request.resources
+        )
+    )
+
+
+def _create_chunks(request: Any, code: int, message: str) -> Response:
+    result = CreateChunksResponse.TopicPartitionResult
+    return CreateChunksResponse(
+        results=tuple(
+            result(
+                topic_name=asked.topic_name,
+                partition_id=asked.partition_id,
+                error_code=code,
+                error_message=message,
+            )
+            for asked in request.topic_partitions
+        )
+    )
+
+
+def _alter_chunks(request: Any, code: int, message: str) -> Response:
+    result = AlterChunkAssignmentsResponse.AssignmentResult
+    return AlterChunkAssignmentsResponse(
+        results=tuple(
+            result(
+                topic_name=asked.topic_name,
+                partition_id=asked.partition_id,
+                start_offset=asked.start_offset,
+                error_code=code,
+                error_message=message,
+            )
+            for asked in request.chunks
+        )
+    )
+
+
+def _assign(request: Any, code: int, message: str) -> Response:
+    response = AssignPartitionToBatchCoordinatorResponse
+    return response(
+        responses=tuple(
+            response.Topic(
+                topic_id=topic.topic_id,
+                partitions=tuple(
+                    response.Topic.Partition(
+                        partition_index=asked.partition_index,
+                        error_code=code,
+                        error_message=message,
+                    )
+                    for asked in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+    )
+
+
+_FORMS: Final[dict[int | None, _Form]] = {
+    19: _create_topics,
+    20: _delete_topics,
+    32: _describe_configs,
+    37: _create_partitions,
+    44: _alter_configs,
+    57: lambda _, code, text: UpdateFeaturesResponse(error_code=code, error_message=text),
+    62: lambda _, code, __: BrokerRegistrationResponse(error_code=code),
+    63: lambda _, code, __: BrokerHeartbeatResponse(error_code=code, should_shut_down=False),
+    64: lambda _, code, text: UnregisterBrokerResponse(error_code=code, error_message=text),
+    67: lambda _, code, __: AllocateProducerIdsResponse(
+        error_code=code, producer_id_start=0, producer_id_len=0
+    ),
+    70: lambda _, code, text: ControllerRegistrationResponse(error_code=code, error_message=text),
+    1076: _create_chunks,
+    1077: _alter_chunks,
+    1099: _assign,
+}

@@ -1,0 +1,353 @@
+"""From a request to its answer: decide, wait for the commit, then for the batch coordinators.
+
+    requests.ask(message, send)      # `send` is called once, with the response
+
+A topic exists once it is committed, and can be written to once its coordinators have committed it
+too; whoever creates one is answered then. If that takes longer than the request allows, the answer
+is REQUEST_TIMED_OUT, the topic stays, and its coordinators are told on.
+
+Nothing here knows of sockets; `coordinator.controller.service` does.
+
+Source: DESIGN §7; KIP-631; KIP-1114; KIP-1164.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from coordinator.controller.decide.brokers import (
+    heartbeat,
+    register_broker,
+    register_controller,
+    unregister_broker,
+)
+from coordinator.controller.decide.chunks import alter_chunks, create_chunks
+from coordinator.controller.decide.configs import alter_configs, describe_configs
+from coordinator.controller.decide.context import Context, Decision
+from coordinator.controller.decide.features import update_features
+from coordinator.controller.decide.mapping import Move, Verdicts, check_moves
+from coordinator.controller.decide.partitions import create_partitions
+from coordinator.controller.decide.producer_ids import allocate_producer_ids
+from coordinator.controller.decide.topics import create_topics, delete_topics
+from coordinator.controller.errors import ErrorCode
+from coordinator.controller.handover import HandOver, hosted_counts
+from coordinator.controller.image import DISKLESS_METADATA, MetadataImage
+from coordinator.controller.leader import Controller
+from coordinator.controller.moving import Moving
+from coordinator.controller.refusals import refuse
+from coordinator.interface import CoordinatorError
+from coordinator.interface import ErrorCode as CoordinatorCode
+from records.chunks import TopicPartitionToBatchCoordinatorMapping
+from records.metadata import PartitionRecord, RemoveTopicRecord, TopicRecord
+from records.rpc.base import Request, Response
+from records.rpc.brokers import (
+    AllocateProducerIdsRequest,
+    BrokerHeartbeatRequest,
+    BrokerRegistrationRequest,
+    ControllerRegistrationRequest,
+    UnregisterBrokerRequest,
+    UpdateFeaturesRequest,
+)
+from records.rpc.chunks import AlterChunkAssignmentsRequest, CreateChunksRequest
+from records.rpc.configs import DescribeConfigsRequest, IncrementalAlterConfigsRequest
+from records.rpc.coordinator import AssignPartitionToBatchCoordinatorRequest
+from records.rpc.topics import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
+from records.schema import MetadataRecord
+
+MAX_WAIT_S: Final = 300.0
+
+Send = Callable[[Response], None]
+New = dict[UUID, tuple[str, dict[int, int]]]
+"""Topics that got partitions: id -> (name, partitions at each coordinator)."""
+
+
+class Requests:
+    """Answers what the active controller is asked."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        handover: HandOver,
+        *,
+        call_later: Callable[[float, Callable[[], None]], Any],
+        monotonic_ms: Callable[[], int],
+        leader_name: Callable[[], str] = lambda: "unknown",
+    ) -> None:
+        """
+        Args:  leader_name: who leads as far as this node knows, for messages.
+        """
+        self._controller = controller
+        self._handover = handover
+        self._call_later = call_later
+        self._monotonic_ms = monotonic_ms
+        self._leader_name = leader_name
+        self.served: Counter[int] = Counter()  # by api key: KIP-631's ControllerRequestsRate
+
+    def ask(self, request: Request, send: Send) -> None:
+        """Answer a request, now or later. `send` hears the response, exactly once."""
+        key = request.schema().key
+        assert key is not None
+        self.served[key] += 1
+        _ASK[type(request)](self, request, send)
+
+    def _decide(
+        self,
+        request: Request,
+        send: Send,
+        decide: Callable[[Context], Decision],
+        then: Callable[[Any], None] | None = None,
+    ) -> None:
+        """Decide; once that is committed, `then` goes on with the response, or it is sent."""
+
+        def done(outcome: Any) -> None:
+            if isinstance(outcome, CoordinatorError):
+                send(self._not_decided(request, outcome))
+            elif then is None:
+                send(outcome)
+            else:
+                then(outcome)
+
+        self._controller.submit(decide, done, name=type(request).__name__)
+
+    def _not_decided(self, request: Request, error: CoordinatorError) -> Response:
+        if error.code == CoordinatorCode.NOT_LEADER_OR_FOLLOWER:
+            text = "The controller changed: it is not known whether this was done."
+            return refuse(request, ErrorCode.NOT_LEADER_OR_FOLLOWER, text)
+        text = f"This node is not the active controller; the leader is {self._leader_name()}."
+        return refuse(request, ErrorCode.NOT_CONTROLLER, text)
+
+    # --- topics -------------------------------------------------------------------------------
+
+    def _create_topics(self, request: CreateTopicsRequest, send: Send) -> None:
+        made: New = {}
+
+        def decide(context: Context) -> Decision:
+            decision = create_topics(request, context)
+            made.clear()
+            made.update(new_partitions(decision.records, context.image))
+            return decision
+
+        def then(response: Any) -> None:
+            def finish(errors: dict[str, ErrorCode]) -> None:
+                send(_with_errors(response, "topics", errors))
+
+            self._hand_over(made, request.timeout_ms, finish)
+
+        self._decide(request, send, decide, then)
+
+    def _create_partitions(self, request: CreatePartitionsRequest, send: Send) -> None:
+        made: New = {}
+
+        def decide(context: Context) -> Decision:
+            decision = create_partitions(request, context)
+            made.clear()
+            made.update(new_partitions(decision.records, context.image))
+            return decision
+
+        def then(response: Any) -> None:
+            def finish(errors: dict[str, ErrorCode]) -> None:
+                send(_with_errors(response, "results", errors))
+
+            self._hand_over(made, request.timeout_ms, finish)
+
+        self._decide(request, send, decide, then)
+
+    def _hand_over(
+        self, made: New, timeout_ms: int, finish: Callable[[dict[str, ErrorCode]], None]
+    ) -> None:
+        """Tell the coordinators; `finish` hears which topics they do not have in time."""
+        waiting = {name for name, _ in made.values()}
+        errors: dict[str, ErrorCode] = {}
+        timer: list[Any] = []
+        finished = False
+
+        def end() -> None:
+            nonlocal finished
+            if not finished:
+                finished = True
+                for handle in timer:
+                    handle.cancel()
+                finish(errors)
+
+        def late() -> None:
+            errors.update(dict.fromkeys(waiting, ErrorCode.REQUEST_TIMED_OUT))
+            end()
+
+        def teller(name: str) -> Callable[[ErrorCode], None]:
+            def told(error: ErrorCode) -> None:
+                waiting.discard(name)
+                if error:
+                    errors[name] = error
+                if not waiting:
+                    end()
+
+            return told
+
+        for topic_id, (name, counts) in list(made.items()):
+            self._handover.create(topic_id, counts, name, teller(name))
+        if not waiting:
+            end()
+        elif not finished:
+            timer.append(self._call_later(min(MAX_WAIT_S, max(0, timeout_ms) / 1_000), late))
+
+    def _delete_topics(self, request: DeleteTopicsRequest, send: Send) -> None:
+        gone: dict[UUID, set[int]] = {}
+
+        def decide(context: Context) -> Decision:
+            decision = delete_topics(request, context)
+            gone.clear()
+            for record in decision.records:
+                assert isinstance(record, RemoveTopicRecord)
+                gone[record.topic_id] = set(hosted_counts(context.image.topics[record.topic_id]))
+            return decision
+
+        def then(response: Any) -> None:
+            for topic_id, coordinators in gone.items():
+                self._handover.delete(topic_id, coordinators)
+            send(response)
+
+        self._decide(request, send, decide, then)
+
+    # --- brokers ------------------------------------------------------------------------------
+
+    def _register_broker(self, request: BrokerRegistrationRequest, send: Send) -> None:
+        sessions = self._controller.sessions
+
+        def decide(context: Context) -> Decision:
+            sessions.see(self._monotonic_ms())
+            decision = register_broker(request, context)
+            if not decision.response.error_code:
+                sessions.registered(request.broker_id, decision.response.broker_epoch)
+            return decision
+
+        self._decide(request, send, decide)
+
+    def _heartbeat(self, request: BrokerHeartbeatRequest, send: Send) -> None:
+        sessions = self._controller.sessions
+
+        def decide(context: Context) -> Decision:
+            sessions.see(self._monotonic_ms())
+            return heartbeat(request, context, sessions)
+
+        self._decide(request, send, decide)
+
+    def _unregister_broker(self, request: UnregisterBrokerRequest, send: Send) -> None:
+        def then(response: Any) -> None:
+            if not response.error_code:
+                self._controller.sessions.forget(request.broker_id)
+            send(response)
+
+        self._decide(request, send, lambda context: unregister_broker(request, context), then)
+
+    # --- coordinators ---------------------------------------------------------------------------
+
+    def _assign(self, request: AssignPartitionToBatchCoordinatorRequest, send: Send) -> None:
+        """Check, let the old coordinators go, write it down, tell the new ones, answer."""
+
+        def checked(outcome: tuple[list[Move], Verdicts]) -> None:
+            moves, verdicts = outcome
+            Moving(self._controller, self._handover, request, moves, verdicts, send).release()
+
+        def decide(context: Context) -> Decision:
+            return Decision((), check_moves(request, context.image))
+
+        self._decide(request, send, decide, checked)
+
+
+def new_partitions(records: Sequence[MetadataRecord], image: MetadataImage) -> New:
+    """What coordinators have to be told of, if these records are committed on that image."""
+    names: dict[UUID, str] = {}
+    places: dict[UUID, dict[int, int]] = {}
+    for record in records:
+        match record:
+            case TopicRecord(name=name, topic_id=topic_id):
+                names[topic_id] = name
+            case PartitionRecord(topic_id=topic_id, partition_id=index):
+                places.setdefault(topic_id, {})[index] = 0
+            case TopicPartitionToBatchCoordinatorMapping(topic_id=topic_id, partition_index=index):
+                places[topic_id][index] = record.batch_coordinator_partition_index
+    found: New = {}
+    for topic_id, indexes in places.items():
+        name = names.get(topic_id) or image.topics[topic_id].name
+        if name == DISKLESS_METADATA:
+            continue  # its partitions are the coordinators
+        counts: dict[int, int] = {}
+        for index, coordinator in indexes.items():
+            counts[coordinator] = max(counts.get(coordinator, 0), index + 1)
+        found[topic_id] = (name, counts)
+    return found
+
+
+def _with_errors(response: Any, field: str, errors: Mapping[str, ErrorCode]) -> Response:
+    """The response, with what the coordinators said in its results."""
+    if not errors:
+        return response  # type: ignore[no-any-return]
+    results = tuple(
+        msgspec.structs.replace(
+            result, error_code=errors[result.name], error_message=_LATE[errors[result.name]]
+        )
+        if not result.error_code and result.name in errors
+        else result
+        for result in getattr(response, field)
+    )
+    changed: Response = msgspec.structs.replace(response, **{field: results})
+    return changed
+
+
+class _Late(dict[ErrorCode, str]):
+    def __missing__(self, code: ErrorCode) -> str:
+        return f"It is there, but its batch coordinator refused it ({code.name})."
+
+
+_LATE: Final = _Late(
+    {
+        ErrorCode.REQUEST_TIMED_OUT: (
+            "It is there, and its batch coordinator is being told; ask again before writing to it."
+        ),
+        ErrorCode.NOT_LEADER_OR_FOLLOWER: (
+            "It is there, and the next controller tells its batch coordinator."
+        ),
+        ErrorCode.UNKNOWN_TOPIC_ID: "It was deleted meanwhile.",
+    }
+)
+
+
+def _plain(
+    decide: Callable[[Any, Context], Decision],
+) -> Callable[[Requests, Any, Send], None]:
+    """Whoever is decided and no more."""
+
+    def ask(requests: Requests, request: Any, send: Send) -> None:
+        requests._decide(request, send, lambda context: decide(request, context))
+
+    return ask
+
+
+def _described(request: DescribeConfigsRequest, context: Context) -> Decision:
+    return Decision((), describe_configs(request, context.image))
+
+
+_ASK: Final[dict[type[Request], Callable[[Requests, Any, Send], None]]] = {
+    CreateTopicsRequest: Requests._create_topics,
+    DeleteTopicsRequest: Requests._delete_topics,
+    CreatePartitionsRequest: Requests._create_partitions,
+    DescribeConfigsRequest: _plain(_described),
+    IncrementalAlterConfigsRequest: _plain(alter_configs),
+    BrokerRegistrationRequest: Requests._register_broker,
+    BrokerHeartbeatRequest: Requests._heartbeat,
+    UnregisterBrokerRequest: Requests._unregister_broker,
+    ControllerRegistrationRequest: _plain(register_controller),
+    AllocateProducerIdsRequest: _plain(allocate_producer_ids),
+    UpdateFeaturesRequest: _plain(update_features),
+    CreateChunksRequest: _plain(create_chunks),
+    AlterChunkAssignmentsRequest: _plain(alter_chunks),
+    AssignPartitionToBatchCoordinatorRequest: Requests._assign,
+}
+
+SERVED: Final = tuple(_ASK)
+"""Every request that the active controller answers."""

@@ -1,0 +1,82 @@
+"""Quotas, access rules, credentials, tokens: kept for whoever wrote them, acted on by nobody.
+
+No part of Esker writes these records. A log that began under upstream's controller may hold them,
+and a checkpoint of ours must not lose them.
+
+Source: KIP-546, KIP-801, KIP-900, KIP-866.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, cast
+from uuid import UUID
+
+from coordinator.controller.maps import Map
+from records.metadata import (
+    AccessControlEntryRecord,
+    ClientQuotaRecord,
+    DelegationTokenRecord,
+    RemoveAccessControlEntryRecord,
+    RemoveDelegationTokenRecord,
+    RemoveUserScramCredentialRecord,
+    UserScramCredentialRecord,
+    ZkMigrationStateRecord,
+)
+from records.schema import MetadataRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Security:
+    """Records that no part of Esker acts on yet; kept, so that a checkpoint loses nothing."""
+
+    quotas: Map[tuple[tuple[tuple[str, str | None], ...], str], ClientQuotaRecord] = field(
+        default_factory=Map
+    )
+    acls: Map[UUID, AccessControlEntryRecord] = field(default_factory=Map)
+    scrams: Map[tuple[str, int], UserScramCredentialRecord] = field(default_factory=Map)
+    tokens: Map[str, DelegationTokenRecord] = field(default_factory=Map)
+    zk_migration: ZkMigrationStateRecord | None = None
+
+
+class SecurityEdit:
+    """The records that are only kept: what each replaces or takes out."""
+
+    def __init__(self, security: Security) -> None:
+        self._security = security
+
+    def freeze(self) -> Security:
+        return self._security
+
+    def apply(self, record: MetadataRecord) -> tuple[object | None, object | None]:
+        """What was there, and what is there now."""
+        was = self._security
+        match record:
+            case ClientQuotaRecord():
+                entity = tuple((part.entity_type, part.entity_name) for part in record.entity)
+                return self._put("quotas", (entity, record.key), None if record.remove else record)
+            case AccessControlEntryRecord():
+                return self._put("acls", record.id, record)
+            case RemoveAccessControlEntryRecord():
+                return self._put("acls", record.id, None)
+            case UserScramCredentialRecord():
+                return self._put("scrams", (record.name, record.mechanism), record)
+            case RemoveUserScramCredentialRecord():
+                return self._put("scrams", (record.name, record.mechanism), None)
+            case DelegationTokenRecord():
+                return self._put("tokens", record.token_id, record)
+            case RemoveDelegationTokenRecord():
+                return self._put("tokens", record.token_id, None)
+            case ZkMigrationStateRecord():
+                self._security = dataclasses.replace(was, zk_migration=record)
+                return was.zk_migration, record
+            case _:
+                raise AssertionError(f"not a record to be kept: {record}")
+
+    def _put(self, field: str, key: Any, value: Any) -> tuple[object | None, object | None]:
+        held: Map[Any, Any] = getattr(self._security, field)
+        before = held.get(key)
+        after = held.remove(key) if value is None else held.set(key, value)
+        self._security = dataclasses.replace(self._security, **cast(Any, {field: after}))
+        return before, value

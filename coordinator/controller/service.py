@@ -1,0 +1,151 @@
+"""The controller's requests on the controller listener, as a table: api key -> who answers.
+
+The active controller answers what changes or describes the cluster; another node says who that is
+(NOT_CONTROLLER). Only FindCoordinator is answered by every node, from its own image: where a batch
+coordinator is, the quorum itself knows.
+
+Source: KIP-919 (clients of controllers); KIP-1164 (FindCoordinator, key type 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+from uuid import UUID
+
+from coordinator.controller.errors import ErrorCode
+from coordinator.controller.image import DISKLESS_METADATA, MetadataImage
+from coordinator.controller.requests import SERVED, Requests
+from raft.interfaces import ReplicatedLog
+from raft.net import Answer, Frame, Reply, RequestHeader, ServerConnection
+from raft.net.handlers import Served, payload
+from records.codec import decode_message
+from records.rpc.base import Request, Response
+from records.rpc.topics import FindCoordinatorRequest, FindCoordinatorResponse
+from records.uuids import decode_uuid
+
+BATCH: Final = 3  # FindCoordinator's key type
+FIRST_BATCH_VERSION: Final = 4
+MAX_KEYS: Final = 10_000
+FIND_COORDINATOR: Final = 10
+
+Endpoint = tuple[int, str, int]
+"""Node id, host, port."""
+
+_Found = FindCoordinatorResponse.Coordinator
+
+
+class ControllerService:
+    """The handlers, for a room (`raft.driver.rooms.Room.handlers`)."""
+
+    def __init__(
+        self,
+        requests: Requests,
+        *,
+        image: Callable[[], MetadataImage],
+        find_log: Callable[[str, int], ReplicatedLog | None],
+        endpoint: Callable[[int], Endpoint | None],
+        node_id: int,
+    ) -> None:
+        """
+        Args:  find_log: a group of this node, by topic and partition.
+               endpoint: where a node of the quorum is reached.
+        """
+        self._requests = requests
+        self._image = image
+        self._find_log = find_log
+        self._endpoint = endpoint
+        self._node_id = node_id
+
+    @property
+    def handlers(self) -> Mapping[int, Served]:
+        """By api key."""
+        table = {}
+        for message in SERVED:
+            schema = message.schema()
+            assert schema.key is not None
+            lowest, highest = schema.versions
+            table[schema.key] = Served(lowest, highest, self._serve(message))
+        versions = FindCoordinatorRequest.schema().versions
+        table[FIND_COORDINATOR] = Served(FIRST_BATCH_VERSION, versions.last, self._find)
+        return table
+
+    def _serve(
+        self, kind: type[Request]
+    ) -> Callable[[ServerConnection, RequestHeader, Frame], Answer]:
+        def serve(connection: ServerConnection, header: RequestHeader, body: Frame) -> Answer:
+            message = decode_message(kind, body, header.api_version)
+            reply = Reply(connection)
+
+            def send(response: Response) -> None:
+                reply.send(payload(header, response))
+
+            self._requests.ask(message, send)
+            return reply
+
+        return serve
+
+    def _find(
+        self,
+        connection: ServerConnection,  # noqa: ARG002 (a handler's)
+        header: RequestHeader,
+        body: Frame,
+    ) -> Answer:
+        message = decode_message(FindCoordinatorRequest, body, header.api_version)
+        return payload(header, self.find_coordinators(message))
+
+    def find_coordinators(self, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+        """Who acts for each key; only batch coordinators are known here."""
+        keys = request.coordinator_keys
+        if len(keys) > MAX_KEYS:
+            keys = keys[:MAX_KEYS]
+        return FindCoordinatorResponse(
+            coordinators=tuple(self._find_one(request.key_type, key) for key in keys)
+        )
+
+    def _find_one(self, key_type: int, key: str) -> _Found:
+        if key_type != BATCH:
+            text = f"The quorum knows batch coordinators (key type 3), not key type {key_type}."
+            return _nobody(key, ErrorCode.INVALID_REQUEST, text)
+        named = parse_batch_key(key)
+        if named is None:
+            text = "A key is read:topicId:partition or write:topicId:partition."
+            return _nobody(key, ErrorCode.INVALID_REQUEST, text)
+        operation, topic_id, index = named
+        topic = self._image().topics.get(topic_id)
+        if topic is None or index not in topic.partitions:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return _nobody(key, code, f"There is no partition {index} of {topic_id}.")
+        log = self._find_log(DISKLESS_METADATA, topic.coordinator(index))
+        node_id = None if log is None else log.leader_id
+        if operation == "read" and log is not None:
+            node_id = self._node_id  # every node of the quorum keeps the coordinators' state
+        place = None if node_id is None else self._endpoint(node_id)
+        if place is None:
+            text = f"{DISKLESS_METADATA}-{topic.coordinator(index)} has no leader."
+            return _nobody(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
+        return _Found(key=key, node_id=place[0], host=place[1], port=place[2], error_message=None)
+
+
+def _nobody(key: str, code: ErrorCode, message: str) -> _Found:
+    return _Found(key=key, node_id=-1, port=-1, error_code=code, error_message=message)
+
+
+def parse_batch_key(key: str) -> tuple[str, UUID, int] | None:
+    """KIP-1164's key; ids in Kafka's form (base 64) or the usual one. None: it is no such key.
+
+    >>> parse_batch_key("write:00000000-0000-0000-0000-000000000007:3")
+    ('write', UUID('00000000-0000-0000-0000-000000000007'), 3)
+    """
+    operation, _, rest = key[:200].partition(":")
+    text, _, number = rest.rpartition(":")
+    if operation not in ("read", "write") or not number.isascii() or not number.isdigit():
+        return None
+    try:
+        topic_id = decode_uuid(text) if len(text) == _BASE64_LENGTH else UUID(text)
+    except ValueError:
+        return None
+    return operation, topic_id, int(number)
+
+
+_BASE64_LENGTH: Final = 22

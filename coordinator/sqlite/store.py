@@ -14,7 +14,7 @@ Source: DESIGN §7 (state in SQLite); docs/coordinator-state.md.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
 from typing import Final
@@ -22,7 +22,7 @@ from uuid import UUID
 
 import msgpack
 
-from coordinator.runs import Run, StoredObject, runs_of
+from coordinator.runs import Run, RunRow, StoredObject, runs_of
 from coordinator.sqlite import database, rows
 from coordinator.sqlite.runs import Dead, Runs, Tally
 from coordinator.sqlite.schema import SPAN_RUNS
@@ -169,7 +169,8 @@ class Store:
                 apply_record(self, record)
 
     def _commit(self, record: ObjectCommitRecord) -> None:
-        new = runs_of(record, log_ids_of(self, record))
+        log_ids = log_ids_of(self, record)
+        new = runs_of(record, log_ids)
         apply_record(self, record)
         self.runs.add(self.tallies, new)
         self.run_count += len(new)
@@ -184,7 +185,7 @@ class Store:
                 record.broker_id,
                 record.committed_at_ms,
                 -1,
-                b"".join(topics_of(record)),
+                b"".join(_topics_of(record, log_ids, new)),
             )
         )
 
@@ -225,7 +226,7 @@ class Store:
     def _mark_objects(self, record: ObjectsMarkedRecord) -> None:
         self._drain()
         self.connection.executemany(
-            "UPDATE objects SET marked_at_ms = ? WHERE object_id = ?",
+            "UPDATE objects SET marked_at_ms = ? WHERE object_id = ? AND marked_at_ms = -1",
             [(record.marked_at_ms, object_id) for object_id in record.object_ids],
         )
         self.changed_records += len(record.object_ids)
@@ -391,6 +392,11 @@ class Store:
             None if greatest is None else self.runs.first_since(log_id, log_start_offset, greatest)
         )
 
+    def run_totals(self, log_id: LogId) -> tuple[int, int]:
+        """How many live runs a partition has, and their bytes."""
+        tally = self.tallies[log_id]
+        return tally.runs, tally.bytes
+
     # -- reads.Candidates ----------------------------------------------------------------------
 
     def stored_object(self, object_id: int) -> StoredObject | None:
@@ -463,19 +469,18 @@ class Store:
             self._drain()
 
 
-def topics_of(record: ObjectCommitRecord) -> list[bytes]:
+def _topics_of(
+    record: ObjectCommitRecord, log_ids: Sequence[LogId], runs: Sequence[RunRow]
+) -> list[bytes]:
     """Ids of the topics with accepted batches in an object, rising."""
-    errors, duplicates = record.error_codes, record.duplicates
-    if not errors and not duplicates:
-        return sorted(topic_id.bytes for topic_id in set(record.topic_ids))
-    found, at = set(), 0
-    for index, count in zip(record.topic_indexes, record.batch_counts, strict=True):
-        first, at = at, at + count
-        for i in range(first, at):
-            if not (errors and errors[i]) and not (duplicates and duplicates[i]):
-                found.add(record.topic_ids[index].bytes)
-                break
-    return sorted(found)
+    filled = {row[0] for row in runs}
+    return sorted(
+        {
+            record.topic_ids[index].bytes
+            for index, log_id in zip(record.topic_indexes, log_ids, strict=True)
+            if log_id in filled
+        }
+    )
 
 
 def stored_object(row: ObjectRow) -> StoredObject:

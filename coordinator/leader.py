@@ -1,0 +1,392 @@
+"""The batch coordinator on the quorum's leader: decide, propose, answer once it cannot be lost.
+
+`Leader` has no asyncio in it: requests come with a callback, and time, timers and turns are given.
+`QuorumCoordinator` is the same with `await`, and reads besides.
+
+Two clocks. The wall clock stamps what people see. Delays run on a *steady* clock: the wall clock as
+of this leader's election, plus what its monotonic clock has counted since; so a clock that is set,
+or a new leader whose clock is ahead, deletes nothing early.
+
+Sweeps end leases, move log starts, dismantle deleted topics, expire producers, mark objects and
+forget. Each is one bounded decision like any other, proposed in its turn; a sweep begins only when
+the one before is answered, so they never pile up. What may be due is looked up in *applied* state.
+
+Source: DESIGN §7.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, Protocol, TypeVar
+
+from coordinator import decide
+from coordinator.decide import Context, Decision
+from coordinator.interface import CoordinatorError, ErrorCode
+from coordinator.pending import PendingState
+from coordinator.proposing import Done, Proposer
+from coordinator.replica import ReadOnlyCoordinator
+from coordinator.retention import Place, retention_pass
+from coordinator.settings import CoordinatorSettings
+from coordinator.sqlite.machine import CoordinatorMachine
+from coordinator.view import ClusterView, Enforcer
+from raft.interfaces import ReplicatedLog
+from records.rpc.base import Request
+from records.rpc.coordinator import (
+    CommitBatchesRequest,
+    CommitBatchesResponse,
+    DeleteDisklessRecordsRequest,
+    DeleteDisklessRecordsResponse,
+    DeleteDisklessTopicsRequest,
+    DeleteDisklessTopicsResponse,
+    InitDisklessTopicsRequest,
+    InitDisklessTopicsResponse,
+)
+from records.rpc.objects import (
+    AcquireObjectLeaseRequest,
+    AcquireObjectLeaseResponse,
+    DeleteFilesRequest,
+    DeleteFilesResponse,
+    GetFilesToDeleteRequest,
+    GetFilesToDeleteResponse,
+    IsSafeToDeleteFileRequest,
+    IsSafeToDeleteFileResponse,
+    ReleaseObjectLeaseRequest,
+    ReleaseObjectLeaseResponse,
+)
+from records.types import Epoch, Offset
+
+T = TypeVar("T")
+
+SWEEP_INTERVAL_S: Final = 1.0
+"""Between the steps of a sweep: a bounded piece of work about once a second."""
+
+
+class Clocks(Protocol):
+    """Time and turns, as the node or a simulator has them."""
+
+    def now_ms(self) -> int:
+        """The wall clock, ms since 1970."""
+
+    def monotonic(self) -> float:
+        """Seconds, on a clock that never steps."""
+
+    def call_soon(self, callback: Callable[[], None]) -> object:
+        """In the next turn of the loop."""
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> object:
+        """Later."""
+
+
+class LoopClocks:
+    """Those of an asyncio loop and this machine."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, now_ms: Callable[[], int]) -> None:
+        self._loop = loop
+        self.now_ms = now_ms
+        self.monotonic = loop.time
+
+    def call_soon(self, callback: Callable[[], None]) -> object:
+        """See `Clocks`."""
+        return self._loop.call_soon(callback)
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> object:
+        """See `Clocks`."""
+        return self._loop.call_later(delay_s, callback)
+
+
+class Leader:
+    """Decides while this node leads; a Watcher of the log. See the module."""
+
+    def __init__(
+        self,
+        log: ReplicatedLog,
+        machine: CoordinatorMachine,
+        settings: CoordinatorSettings,
+        view: ClusterView,
+        clocks: Clocks,
+        *,
+        sweep_interval_s: float = SWEEP_INTERVAL_S,
+    ) -> None:
+        self._machine = machine
+        self._settings = settings
+        self._view = view
+        self._clocks = clocks
+        self._sweep_interval_s = sweep_interval_s
+        self.pending = PendingState(lambda: machine.store)
+        self.proposer = Proposer(
+            log,
+            self.pending,
+            applied=lambda: machine.applied.offset,
+            call_soon=clocks.call_soon,
+            now_ms=clocks.now_ms,
+        )
+        self._elected_ms = 0
+        self._elected_at = 0.0
+        self._sweep_number = 0  # of this leadership's timer: an older one finds another number
+        self._next_step = 0
+        self._retention_at: Place | None = None
+        machine.watch(self._machine_applied)
+
+    # -- a Watcher of the log ------------------------------------------------------------------
+
+    def committed(self, high_watermark: Offset) -> None:
+        """Told by the log."""
+        self.proposer.committed(high_watermark)
+
+    def lead(self, epoch: Epoch) -> None:
+        """Told by the log: all before this epoch is committed, though perhaps not yet applied."""
+        self._elected_ms = self._clocks.now_ms()
+        self._elected_at = self._clocks.monotonic()
+        self.proposer.lead(epoch)
+        self._sweep_number += 1
+        self._schedule_sweep()
+
+    def step_down(self, epoch: Epoch) -> None:
+        """Told by the log."""
+        self._sweep_number += 1
+        self.proposer.step_down(epoch)
+
+    def _machine_applied(self) -> None:
+        self.pending.applied(self._machine.applied.offset)
+        self.proposer.applied()
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def ask(self, request: Request, done: Done) -> None:
+        """Decide a request; `done` hears the response, or a CoordinatorError."""
+        decision = _DECISIONS[type(request)]
+        self.proposer.submit(lambda _, now_ms: decision(self, request, self._context(now_ms)), done)
+
+    def files_to_delete(self, request: GetFilesToDeleteRequest) -> GetFilesToDeleteResponse:
+        """From applied state alone. Raises CoordinatorError if this node may not decide."""
+        if self.proposer.epoch is None:
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            raise CoordinatorError(code, "this node does not lead, or not yet")
+        store = self._machine.store
+        return decide.files_to_delete(request, store, store, self._context(self._clocks.now_ms()))
+
+    def _context(self, now_ms: int) -> Context:
+        led_ms = int((self._clocks.monotonic() - self._elected_at) * 1000)
+        steady_ms = self._elected_ms + led_ms
+        return Context(now_ms, steady_ms, self._elected_ms, self._view, self._settings)
+
+    # -- sweeps --------------------------------------------------------------------------------
+
+    def sweep(self, done: Callable[[], None] | None = None) -> None:
+        """Every step once, one after the other; `done` when the last is answered."""
+
+        def next_step(_: Any = None, *, step: int = 0) -> None:
+            if step < len(_SWEEPS):
+                self._step(step, lambda answer: next_step(answer, step=step + 1))
+            elif done is not None:
+                done()
+
+        next_step()
+
+    def _schedule_sweep(self) -> None:
+        number = self._sweep_number
+        self._clocks.call_later(self._sweep_interval_s / len(_SWEEPS), lambda: self._due(number))
+
+    def _due(self, number: int) -> None:
+        if number != self._sweep_number:
+            return
+        step, self._next_step = self._next_step, (self._next_step + 1) % len(_SWEEPS)
+        self._step(step, lambda _: self._schedule_sweep() if number == self._sweep_number else None)
+
+    def _step(self, step: int, done: Done) -> None:
+        sweep = _SWEEPS[step]
+        self.proposer.submit(lambda _, now_ms: sweep(self, self._context(now_ms)), done)
+
+    def _sweep_retention(self, context: Context) -> Decision[Any]:
+        found = retention_pass(
+            self._machine.store,
+            self._view,
+            context.now_ms,
+            after=self._retention_at,
+            max_runs=self._settings.sweep_limit,
+        )
+        self._retention_at = found.stopped_at
+        return decide.decide_retention(found.rows, self.pending, context, Enforcer.COORDINATOR)
+
+    # -- what the decisions are given ------------------------------------------------------------
+
+    def _commit(self, request: CommitBatchesRequest, context: Context) -> Decision[Any]:
+        return decide.decide_commit(request, self.pending, self._machine.store, context)
+
+    def _acquire(self, request: AcquireObjectLeaseRequest, context: Context) -> Decision[Any]:
+        return decide.decide_acquire(request, self.pending, context)
+
+    def _release(self, request: ReleaseObjectLeaseRequest, context: Context) -> Decision[Any]:
+        return decide.decide_release(request, self.pending, context)
+
+    def _init_topics(self, request: InitDisklessTopicsRequest, context: Context) -> Decision[Any]:
+        return decide.decide_init_topics(request, self.pending, context)
+
+    def _delete_topics(
+        self, request: DeleteDisklessTopicsRequest, context: Context
+    ) -> Decision[Any]:
+        return decide.decide_delete_topics(request, self.pending, context)
+
+    def _delete_records(
+        self, request: DeleteDisklessRecordsRequest, context: Context
+    ) -> Decision[Any]:
+        return decide.decide_delete_records(request, self.pending, context)
+
+    def _removals(self, request: DeleteFilesRequest, context: Context) -> Decision[Any]:
+        return decide.decide_removals(request, self.pending, self._machine.store, context)
+
+    def _safe_to_delete(
+        self, request: IsSafeToDeleteFileRequest, context: Context
+    ) -> Decision[Any]:
+        return decide.decide_safe_to_delete(request, self.pending, self._machine.store, context)
+
+    def _sweep_leases(self, context: Context) -> Decision[Any]:
+        return decide.decide_expired_leases(self.pending, context)
+
+    def _sweep_deleted_topics(self, context: Context) -> Decision[Any]:
+        return decide.decide_dismantling(self.pending, self._machine.store, context)
+
+    def _sweep_producers(self, context: Context) -> Decision[Any]:
+        return decide.decide_expired_producers(self.pending, self._machine.store, context)
+
+    def _sweep_objects(self, context: Context) -> Decision[Any]:
+        return decide.decide_marks(self._machine.store, context)
+
+    def _sweep_old_leases(self, context: Context) -> Decision[Any]:
+        return decide.decide_forgotten_leases(self.pending, context)
+
+    def _sweep_tombstones(self, context: Context) -> Decision[Any]:
+        return decide.decide_expired_tombstones(self.pending, context)
+
+
+_DECISIONS: Final[dict[type[Request], Callable[[Leader, Any, Context], Decision[Any]]]] = {
+    CommitBatchesRequest: Leader._commit,
+    AcquireObjectLeaseRequest: Leader._acquire,
+    ReleaseObjectLeaseRequest: Leader._release,
+    InitDisklessTopicsRequest: Leader._init_topics,
+    DeleteDisklessTopicsRequest: Leader._delete_topics,
+    DeleteDisklessRecordsRequest: Leader._delete_records,
+    DeleteFilesRequest: Leader._removals,
+    IsSafeToDeleteFileRequest: Leader._safe_to_delete,
+}
+
+_SWEEPS: Final[tuple[Callable[[Leader, Context], Decision[Any]], ...]] = (
+    Leader._sweep_leases,
+    Leader._sweep_retention,
+    Leader._sweep_deleted_topics,
+    Leader._sweep_producers,
+    Leader._sweep_objects,
+    Leader._sweep_old_leases,
+    Leader._sweep_tombstones,
+)
+"""The steps of a sweep, in an order in which one makes work for the next."""
+
+
+class QuorumCoordinator(ReadOnlyCoordinator):
+    """A `BatchCoordinator` on one node of the quorum: decides if that leads, reads in any case."""
+
+    def __init__(
+        self,
+        log: ReplicatedLog,
+        machine: CoordinatorMachine,
+        settings: CoordinatorSettings,
+        view: ClusterView,
+        clocks: Clocks,
+        *,
+        sweep_interval_s: float = SWEEP_INTERVAL_S,
+    ) -> None:
+        """
+        Args:  machine: hosted by somebody else, who applies to it what the log commits.
+        """
+        super().__init__(log, machine, settings, monotonic=clocks.monotonic)
+        self.leader = Leader(
+            log, machine, settings, view, clocks, sweep_interval_s=sweep_interval_s
+        )
+
+    # -- a Watcher of the log ------------------------------------------------------------------
+
+    def committed(self, high_watermark: Offset) -> None:
+        """Told by the log."""
+        super().committed(high_watermark)
+        self.leader.committed(high_watermark)
+
+    def lead(self, epoch: Epoch) -> None:
+        """Told by the log."""
+        self.leader.lead(epoch)
+
+    def step_down(self, epoch: Epoch) -> None:
+        """Told by the log."""
+        self.leader.step_down(epoch)
+
+    # -- a BatchCoordinator --------------------------------------------------------------------
+
+    def _ask(self, request: Request, kind: type[T]) -> asyncio.Future[T]:
+        """Submitted before anything is awaited: calls are decided in the order they were made."""
+        self._check_open()
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def done(answer: Any) -> None:
+            if future.done():
+                return  # whoever asked has gone
+            if isinstance(answer, CoordinatorError):
+                future.set_exception(answer)
+            else:
+                assert isinstance(answer, kind), f"{answer} answers {request}"
+                future.set_result(answer)
+
+        self.leader.ask(request, done)
+        return future
+
+    async def create_topic_and_partitions(
+        self, request: InitDisklessTopicsRequest
+    ) -> InitDisklessTopicsResponse:
+        """See BatchCoordinator."""
+        return await self._ask(request, InitDisklessTopicsResponse)
+
+    async def acquire_lease(self, request: AcquireObjectLeaseRequest) -> AcquireObjectLeaseResponse:
+        """See BatchCoordinator."""
+        return await self._ask(request, AcquireObjectLeaseResponse)
+
+    async def release_lease(self, request: ReleaseObjectLeaseRequest) -> ReleaseObjectLeaseResponse:
+        """See BatchCoordinator."""
+        return await self._ask(request, ReleaseObjectLeaseResponse)
+
+    async def commit_file(self, request: CommitBatchesRequest) -> CommitBatchesResponse:
+        """See BatchCoordinator."""
+        return await self._ask(request, CommitBatchesResponse)
+
+    async def delete_records(
+        self, request: DeleteDisklessRecordsRequest
+    ) -> DeleteDisklessRecordsResponse:
+        """See BatchCoordinator."""
+        return await self._ask(request, DeleteDisklessRecordsResponse)
+
+    async def delete_topics(
+        self, request: DeleteDisklessTopicsRequest
+    ) -> DeleteDisklessTopicsResponse:
+        """See BatchCoordinator."""
+        return await self._ask(request, DeleteDisklessTopicsResponse)
+
+    async def get_files_to_delete(
+        self, request: GetFilesToDeleteRequest
+    ) -> GetFilesToDeleteResponse:
+        """See BatchCoordinator."""
+        await self._until_applied(self._high_watermark)
+        return self.leader.files_to_delete(request)
+
+    async def delete_files(self, request: DeleteFilesRequest) -> DeleteFilesResponse:
+        """See BatchCoordinator."""
+        return await self._ask(request, DeleteFilesResponse)
+
+    async def is_safe_to_delete_file(
+        self, request: IsSafeToDeleteFileRequest
+    ) -> IsSafeToDeleteFileResponse:
+        """See BatchCoordinator."""
+        return await self._ask(request, IsSafeToDeleteFileResponse)
+
+    async def sweep(self) -> None:
+        """Every step of a sweep once: for tests and tools; a leader does it by itself."""
+        finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.leader.sweep(lambda: finished.set_result(None))
+        await finished

@@ -1,0 +1,176 @@
+"""A coordinator that only reads: the same state on any replica, and no call over the network.
+
+A broker observes the coordinator's log and builds the state that the leader has, a moment later.
+So it finds batches in its own process. What it says may be old, never wrong: everything in it was
+committed. How old, `age_ms` says: how long ago this replica held all that it then knew to be
+committed. A replica that hears of nothing new cannot tell silence from being cut off; whoever needs
+certainty waits at the read barrier, as `list_offsets` does.
+
+Source: KIP-1164, read-only coordinators; DESIGN §8 (staleness is bounded).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from coordinator.describe import describe_object, describe_topics
+from coordinator.interface import CoordinatorError, ErrorCode
+from coordinator.reads import find_batches, list_offsets
+from coordinator.settings import CoordinatorSettings
+from coordinator.sqlite.described import described
+from coordinator.sqlite.machine import CoordinatorMachine
+from raft.interfaces import NotLeaderError, ReplicatedLog
+from records.rpc.coordinator import (
+    FindBatchesRequest,
+    FindBatchesResponse,
+    ListDisklessOffsetsRequest,
+    ListDisklessOffsetsResponse,
+)
+from records.rpc.objects import (
+    DescribeDisklessObjectRequest,
+    DescribeDisklessObjectResponse,
+    DescribeDisklessTopicsRequest,
+    DescribeDisklessTopicsResponse,
+)
+from records.types import Epoch, Offset, OffsetAndEpoch
+
+
+class ReadOnlyCoordinator:
+    """What a replica answers from its own state. Watches its log and its machine."""
+
+    def __init__(
+        self,
+        log: ReplicatedLog,
+        machine: CoordinatorMachine,
+        settings: CoordinatorSettings,
+        *,
+        monotonic: Callable[[], float],
+    ) -> None:
+        """
+        Args:  machine: hosted by somebody else, who applies to it what the log commits.
+               monotonic: a clock in seconds that never steps.
+        """
+        self._log = log
+        self._machine = machine
+        self._settings = settings
+        self._monotonic = monotonic
+        self._high_watermark = Offset(0)
+        self._level_since: float | None = None  # when we last held all that we knew of
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._is_closed = False
+        machine.watch(self._machine_applied)
+
+    def start(self) -> None:
+        """Watch the log from now on."""
+        self._log.watch(self)
+
+    # -- a Watcher of the log ------------------------------------------------------------------
+
+    def committed(self, high_watermark: Offset) -> None:
+        """Told by the log."""
+        self._high_watermark = high_watermark
+        self._note_level()
+
+    def lead(self, epoch: Epoch) -> None:
+        """Told by the log; nothing to a reader."""
+
+    def step_down(self, epoch: Epoch) -> None:
+        """Told by the log; nothing to a reader."""
+
+    def snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
+        """Told by the log; the machine's host loads it."""
+
+    def _machine_applied(self) -> None:
+        applied = self._machine.applied.offset
+        self._note_level()
+        if self._waiters:
+            due = [waiter for waiter in self._waiters if waiter[0] <= applied]
+            self._waiters = [waiter for waiter in self._waiters if waiter[0] > applied]
+            for _, future in due:
+                if not future.done():
+                    future.set_result(None)
+
+    def _note_level(self) -> None:
+        if self._machine.applied.offset >= self._high_watermark > 0:
+            self._level_since = self._monotonic()
+
+    # -- what it says --------------------------------------------------------------------------
+
+    @property
+    def lag(self) -> int:
+        """Committed records that this replica knows of and has not applied."""
+        return max(0, self._high_watermark - self._machine.applied.offset)
+
+    @property
+    def age_ms(self) -> float | None:
+        """How long ago the state held all that was known to be committed; None: never yet."""
+        if self._level_since is None:
+            return None
+        return (self._monotonic() - self._level_since) * 1000
+
+    async def find_batches(self, request: FindBatchesRequest) -> FindBatchesResponse:
+        """See BatchCoordinator. Waits for what is committed here to be applied, not for others."""
+        await self._until_applied(self._high_watermark)
+        store = self._machine.store
+        return find_batches(request, store, store, self._settings)
+
+    async def list_offsets(
+        self, request: ListDisklessOffsetsRequest
+    ) -> ListDisklessOffsetsResponse:
+        """See BatchCoordinator."""
+        self._check_open()
+        try:
+            offset = await self._log.barrier()
+        except NotLeaderError as error:
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            raise CoordinatorError(code, f"no read barrier: {error}") from error
+        await self._until_applied(offset)
+        store = self._machine.store
+        return list_offsets(request, store, store)
+
+    async def describe_topics(
+        self, request: DescribeDisklessTopicsRequest
+    ) -> DescribeDisklessTopicsResponse:
+        """See DescribingCoordinator."""
+        self._check_open()
+        self._machine.flush()
+        return await asyncio.to_thread(
+            described, self._machine.path, lambda state: describe_topics(request, state)
+        )
+
+    async def describe_object(
+        self, request: DescribeDisklessObjectRequest
+    ) -> DescribeDisklessObjectResponse:
+        """See DescribingCoordinator."""
+        self._check_open()
+        self._machine.flush()
+        keys = self._settings.keys
+        return await asyncio.to_thread(
+            described, self._machine.path, lambda state: describe_object(request, state, keys)
+        )
+
+    async def close(self) -> None:
+        """Answer no more; whoever waits is told."""
+        self._is_closed = True
+        waiters, self._waiters = self._waiters, []
+        for _, future in waiters:
+            if not future.done():
+                future.set_exception(_closed())
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise _closed()
+
+    async def _until_applied(self, offset: int) -> None:
+        """Wait until everything below `offset` is in the state."""
+        self._check_open()
+        if self._machine.applied.offset >= offset:
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append((offset, future))
+        await future
+
+
+def _closed() -> CoordinatorError:
+    return CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "this coordinator is closed")

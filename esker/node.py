@@ -7,6 +7,8 @@ import signal
 
 from esker.config import ControllerConfig
 from esker.config import Endpoint as Address
+from esker.keeping import SnapshotKeeping
+from esker.rooms import BenchState, joined
 from esker.storage import open_storage
 from raft.core.config import QuorumConfig
 from raft.core.voters import Endpoint, ReplicaKey, Voter
@@ -57,6 +59,10 @@ def node_config(config: ControllerConfig) -> NodeConfig:
             max_frame_bytes=config.request_max_bytes, idle_ms=config.connections_max_idle_ms
         ),
         bootstrap=bootstrap,
+        keeping=SnapshotKeeping(
+            node_id=config.node_id, snapshots=config.snapshots, log_starts=config.log_start
+        ),
+        room=joined(lambda host: BenchState(host, config.bench_log_state)),
         bench_log=config.bench_log,
         max_idle_interval_ms=config.max_idle_interval_ms,
         metrics_host=config.metrics.host if config.metrics else None,

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from raft.driver.config import BENCH_LOG
 from raft.driver.rooms import Room, RoomHost
 from raft.interfaces import ReplicatedLog
 from raft.net.handlers import Served
+from snapshot.kv import KeyValueMachine
 
 
 class JoinedRooms:
@@ -35,6 +37,24 @@ class JoinedRooms:
                 failures.append(error)
         if failures:
             raise failures[0]
+
+
+class BenchState:
+    """The state of `esker-bench-log`, where a setting asks for one: a room with one machine."""
+
+    def __init__(self, host: RoomHost, state: str) -> None:
+        """`state` is `none` or `kv`."""
+        self.handlers: Mapping[int, Served] = {}
+        self._host = host
+        self._state = state
+
+    def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:  # noqa: ARG002
+        """Build a state from this topic alone."""
+        if topic == BENCH_LOG and self._state == "kv":
+            self._host.host(log, KeyValueMachine())
+
+    async def end(self, topic: str, partition: int) -> None:
+        """The node itself stops the machine."""
 
 
 def _together(rooms: Sequence[Room]) -> Mapping[int, Served]:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from raft.driver.keeping import Taken
+from raft.driver.rooms import StateListener
 from raft.interfaces import ReplicatedLog, StateMachine
 from records.batch import iter_batches
 from records.types import Epoch, Offset, OffsetAndEpoch
@@ -26,11 +27,19 @@ class Applier:
     generating = False
     generation_ms = 0.0
     load_ms = 0.0
+    checkpoint_bytes = 0
 
     def __init__(
-        self, log: ReplicatedLog, machine: StateMachine, on_fatal: Callable[[BaseException], None]
+        self,
+        log: ReplicatedLog,
+        machine: StateMachine,
+        on_fatal: Callable[[BaseException], None],
+        listener: StateListener | None = None,
     ) -> None:
         """Begin with what is committed already."""
+        self._listener = listener
+        self._leading: Epoch | None = None
+        self._told_lead = False
         self._log = log
         self._machine = machine
         self._on_fatal = on_fatal
@@ -73,6 +82,16 @@ class Applier:
                 asyncio.get_running_loop().call_soon(self._go_on)
                 return
         self._applying = False
+        self._tell_listener()
+
+    def _tell_listener(self) -> None:
+        if self._listener is None:
+            return
+        self._listener.applied(self.applied_offset)
+        caught_up = self.applied_offset >= self._target
+        if self._leading is not None and not self._told_lead and caught_up:
+            self._told_lead = True
+            self._listener.lead(self._leading)
 
     def _go_on(self) -> None:
         if self._closed:
@@ -83,10 +102,16 @@ class Applier:
             self._on_fatal(error)
 
     def lead(self, epoch: Epoch) -> None:
-        """Not the feeder's business."""
+        """Passed on once the state holds all that was committed before."""
+        self._leading, self._told_lead = epoch, False
+        if not self._applying:
+            self._tell_listener()
 
     def step_down(self, epoch: Epoch) -> None:
-        """Not the feeder's business."""
+        """Passed on, if the leadership was."""
+        told, self._leading, self._told_lead = self._told_lead, None, False
+        if told and self._listener is not None:
+            self._listener.step_down(epoch)
 
     def snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
         """Without a place for checkpoints none was taken in."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from raft.driver.cluster_records import ClusterRecords
 from raft.driver.config import INTERNAL_TOPICS
@@ -41,15 +41,13 @@ log = logging.getLogger("raft.driver")
 
 
 class Directory:
-    """The cluster log's state machine, and its leader. Implements `StateMachine` and `Watcher`."""
+    """The cluster log's state machine. Implements `StateMachine`."""
 
     def __init__(
         self,
         log: ReplicatedLog,
         *,
-        bootstrap: tuple[MetadataRecord, ...],
         bench_topic: str | None,
-        max_idle_interval_ms: int,
         on_start: Callable[[Group], None],
         on_stop: Callable[[Group], None],
         on_applied: Callable[[Offset], None],
@@ -61,9 +59,7 @@ class Directory:
         self.applied = OffsetAndEpoch(Offset(0), Epoch(0))
         self.last_timestamp = 0
         self._log = log
-        self._bootstrap = bootstrap
         self._served = INTERNAL_TOPICS if bench_topic is None else INTERNAL_TOPICS | {bench_topic}
-        self._max_idle_interval_ms = max_idle_interval_ms
         self._on_start = on_start
         self._on_stop = on_stop
         self._on_applied = on_applied
@@ -72,12 +68,7 @@ class Directory:
         self._frozen_changed = 0  # the same, when a state was frozen last
         self._started: list[Group] = []
         self._transaction: list[MetadataRecord] | None = None
-        self._empty = True  # no record but control records was ever committed
-        self._leading: Epoch | None = None
-        self._leading_from = Offset(0)  # everything before our epoch is below
-        self._active = False  # leading, and everything before our epoch is applied
-        self._idle_timer: asyncio.TimerHandle | None = None
-        self._idle_end_offset = Offset(-1)
+        self.empty = True  # no record but control records was ever committed
 
     @property
     def applied_offset(self) -> Offset:
@@ -85,40 +76,14 @@ class Directory:
         return self.applied.offset
 
     @property
+    def groups(self) -> Sequence[Group]:
+        """Those that there are to be."""
+        return self._started
+
+    @property
     def features(self) -> dict[str, int]:
         """Finalised features and their levels."""
         return {name: one.feature_level for name, one in self._records.features.items()}
-
-    # --- a Watcher ----------------------------------------------------------------------------
-
-    def committed(self, high_watermark: Offset) -> None:
-        """Whoever feeds us is told the same."""
-
-    def snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Whoever feeds us loads it."""
-
-    def lead(self, epoch: Epoch) -> None:
-        """Begin to write, once everything before this epoch is applied."""
-        self._leading, self._leading_from = epoch, self._log.high_watermark or Offset(0)
-        self._activate_if_due()
-
-    def _activate_if_due(self) -> None:
-        """Begin an empty log, and keep an idle one alive."""
-        epoch = self._leading
-        if epoch is None or self._active or self.applied.offset < self._leading_from:
-            return
-        self._active = True
-        if self._empty and self._bootstrap:
-            self._write_bootstrap(epoch)
-        if self._max_idle_interval_ms:
-            self._arm_idle(epoch)
-
-    def step_down(self, epoch: Epoch) -> None:  # noqa: ARG002 (a Watcher's)
-        """Write nothing more."""
-        self._leading, self._active = None, False
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-            self._idle_timer = None
 
     # --- a StateMachine -----------------------------------------------------------------------
 
@@ -142,13 +107,12 @@ class Directory:
         for batch in batches:
             header = batch.header
             if not header.is_control:
-                self._empty = False
+                self.empty = False
                 for record in self._decoded(batch):
                     self._apply(record)
             self.last_timestamp = max(self.last_timestamp, header.max_timestamp)
             self.applied = OffsetAndEpoch(header.end_offset, header.leader_epoch)
         self._on_applied(self.applied.offset)
-        self._activate_if_due()
 
     def reset(self) -> None:
         """Forget everything; the groups that live end if the log does not name them again."""
@@ -168,11 +132,10 @@ class Directory:
             loaded.complete = False
         self._records, self._unchanged = loaded, loaded.changed
         self._transaction = None
-        self._empty = self._empty and not loaded.count
+        self.empty = self.empty and not loaded.count
         self.applied = snapshot_id
         self._announce()
         self._on_applied(self.applied.offset)
-        self._activate_if_due()
 
     def freeze(self) -> Frozen:
         """Its records as of now, encoded: they are few."""
@@ -242,7 +205,44 @@ class Directory:
             if group not in before:
                 self._on_start(group)
 
-    # --- writing ------------------------------------------------------------------------------
+
+class ClusterLogLeader:
+    """Who writes the cluster log while no controller does. Implements `StateListener`."""
+
+    def __init__(
+        self,
+        log: ReplicatedLog,
+        directory: Directory,
+        *,
+        bootstrap: tuple[MetadataRecord, ...],
+        max_idle_interval_ms: int,
+    ) -> None:
+        """Not leading.
+
+        Args:    bootstrap: the first records of an empty log.
+        """
+        self._log = log
+        self._directory = directory
+        self._bootstrap = bootstrap
+        self._max_idle_interval_ms = max_idle_interval_ms
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._idle_end_offset = Offset(-1)
+
+    def applied(self, offset: Offset) -> None:
+        """The directory tells by itself."""
+
+    def lead(self, epoch: Epoch) -> None:
+        """Begin an empty log, and keep an idle one alive. All before this epoch is applied."""
+        if self._directory.empty and self._bootstrap:
+            self._write_bootstrap(epoch)
+        if self._max_idle_interval_ms:
+            self._arm_idle(epoch)
+
+    def step_down(self, epoch: Epoch) -> None:  # noqa: ARG002 (a listener's)
+        """Write nothing more."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
 
     def _write_bootstrap(self, epoch: Epoch) -> None:
         """One batch, so that it is in the log whole or not at all; the end offset is that of now.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from raft.driver.rooms import RoomHost
+from raft.driver.rooms import RoomHost, StateListener
 from raft.interfaces import Download, Piece, ReplicatedLog, Snapshots, StateMachine
 from raft.segments.files import FileSystem
 from records.types import NodeId, Offset, OffsetAndEpoch
@@ -74,6 +74,10 @@ class Hosted(Protocol):
     def load_ms(self) -> float:
         """How long the last checkpoint took to load; 0 if none was loaded since the start."""
 
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Of the newest checkpoint; 0 if there is none."""
+
     def take_now(self, done: Callable[[Taken], None]) -> None:
         """Take a checkpoint whatever the policy says, and tell when it is durable."""
 
@@ -94,9 +98,8 @@ class Keeping(Protocol):
         self,
         log: ReplicatedLog,
         machine: StateMachine,
-        files: FileSystem,
-        directory: Path,
         node: RoomHost,
+        listener: StateListener | None,
     ) -> Hosted:
         """Drive a state machine from now on: watch its log, load, apply, take checkpoints."""
 

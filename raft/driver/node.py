@@ -29,7 +29,7 @@ from raft.driver.applying import Applier
 from raft.driver.bench_log import BenchLog
 from raft.driver.config import BENCH_LOG, CLUSTER_METADATA, NodeConfig
 from raft.driver.describing import SnapshotDesk
-from raft.driver.directory import Directory
+from raft.driver.directory import ClusterLogLeader, Directory
 from raft.driver.disk import DiskThread
 from raft.driver.errors import NotFormattedError
 from raft.driver.fetching import SnapshotFetcher
@@ -40,7 +40,7 @@ from raft.driver.log_start import LogStart
 from raft.driver.metrics import MetricsServer
 from raft.driver.peers import Dialling, PeerLinks
 from raft.driver.registry import DirectoryLock, Registry
-from raft.driver.rooms import Room
+from raft.driver.rooms import Room, StateListener
 from raft.driver.service import Service
 from raft.driver.storage import Storage
 from raft.interfaces import ReplicatedLog, StateMachine
@@ -73,6 +73,8 @@ class Node:
         self.directory: Directory | None = None
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._files = files or RealFileSystem()
+        self._opening: set[Group] = set()
+        self._removed_below: Offset | None = None  # once applied, see which groups were removed
         self._by_ref: dict[GroupRef, GroupDriver] = {}
         self._lock: DirectoryLock | None = None
         self._registry: Registry | None = None
@@ -113,8 +115,10 @@ class Node:
         self._lock = DirectoryLock(config.log_dir)
         try:
             self._registry = Registry(self._files, config.log_dir)
-            for group in (CLUSTER_METADATA, *self._registry.groups.values()):
-                if group not in self.groups and self._is_served(group):
+            listed = (CLUSTER_METADATA, *self._registry.groups.values())
+            self._opening = {group for group in listed if self._is_served(group)}
+            for group in listed:
+                if group in self._opening:
                     await self._open(group)
             await self.listener.start(config.bind_host, config.bind_port)
             if config.metrics_host is not None:
@@ -131,6 +135,8 @@ class Node:
         )  # fmt: skip
         for driver in self.groups.values():
             driver.start()
+        if self.directory is not None:
+            self._on_applied(self.directory.applied_offset)
         self.health.start()
 
     async def stop(self) -> None:
@@ -190,7 +196,10 @@ class Node:
         return group.topic != BENCH_LOG or self.config.bench_log
 
     async def _open(self, group: Group) -> GroupDriver:
-        """Open a group, making its directory first if the node does not list it yet."""
+        """Open a group, making its directory first if the node does not list it yet.
+
+        It is among `_opening`, so that nobody begins it a second time meanwhile.
+        """
         config = self.config
         disk = DiskThread(group.name, asyncio.get_running_loop(), self.fail)
         voters = config.voter_set
@@ -247,6 +256,7 @@ class Node:
                 on_fatal=driver.fail,
             )
         self.groups[group] = driver
+        self._opening.discard(group)
         self._by_ref[GroupRef(group.topic, group.partition)] = driver
         self._by_ref[GroupRef(group.topic_id, group.partition)] = driver
         if group == CLUSTER_METADATA:
@@ -273,15 +283,20 @@ class Node:
     def _watch_cluster_log(self, driver: GroupDriver) -> None:
         self.directory = directory = Directory(
             driver,
-            bootstrap=self.config.bootstrap,
             bench_topic=BENCH_LOG if self.config.bench_log else None,
-            max_idle_interval_ms=self.config.max_idle_interval_ms,
             on_start=self._on_group_named,
             on_stop=self._on_group_removed,
             on_applied=self._on_applied,
         )
-        self.host(driver, directory)
-        driver.watch(directory)
+        leader = ClusterLogLeader(
+            driver,
+            directory,
+            bootstrap=self.config.bootstrap,
+            max_idle_interval_ms=self.config.max_idle_interval_ms,
+        )
+        log = driver.quorum.log
+        self._removed_below = max(log.end_offset, log.high_watermark or Offset(0))
+        self.host(driver, directory, leader)
         registry = self._registry
         assert registry is not None, "the node has not started"
         if registry.rejoining:
@@ -290,7 +305,8 @@ class Node:
                 self._rejoin_until = driver.quorum.log.end_offset
 
     def _on_group_named(self, group: Group) -> None:
-        if group not in self.groups and not self._stopping:
+        if group not in self.groups and group not in self._opening and not self._stopping:
+            self._opening.add(group)
             self._spawn(self._begin(group))
 
     async def _begin(self, group: Group) -> None:
@@ -314,6 +330,19 @@ class Node:
             self._bench = None
         self._spawn(self._end(driver))
 
+    def _end_removed_groups(self) -> None:
+        """A checkpoint names the groups there are, not those that were removed before it.
+
+        What we list had its record in our log, so once that is applied, a group that is not named
+        is gone.
+        """
+        if self._opening or self.directory is None:
+            return  # asked again when all that is listed is open
+        self._removed_below = None
+        for group in tuple(self.groups):
+            if group != CLUSTER_METADATA and group not in self.directory.groups:
+                self._on_group_removed(group)
+
     async def _end(self, driver: GroupDriver) -> None:
         """A group was removed: stop it, list it no longer. Its directory stays for the operator."""
         await self._stop_group(driver)
@@ -335,6 +364,8 @@ class Node:
             self._on_applied(self.directory.applied_offset)
 
     def _on_applied(self, applied_offset: Offset) -> None:
+        if self._removed_below is not None and applied_offset >= self._removed_below:
+            self._end_removed_groups()
         if self._rejoin_until is not None and applied_offset >= self._rejoin_until:
             self._rejoin_until = None
             self._spawn(self._end_rejoin())
@@ -362,16 +393,17 @@ class Node:
         """A group as rooms see it."""
         return self._by_ref.get(GroupRef(topic, partition))
 
-    def host(self, log: ReplicatedLog, machine: StateMachine) -> None:
+    def host(
+        self, log: ReplicatedLog, machine: StateMachine, listener: StateListener | None = None
+    ) -> None:
         """Drive a state machine of one of our groups: load it, feed it, take its checkpoints."""
         driver = next(one for one in self.groups.values() if one is log)
         assert driver.group not in self.hosted, f"{driver.name} has a state machine already"
         keeping = self.config.keeping
         if keeping is None:
-            self.hosted[driver.group] = Applier(log, machine, driver.fail)
+            self.hosted[driver.group] = Applier(log, machine, driver.fail, listener)
         else:
-            directory = driver.storage.directory
-            self.hosted[driver.group] = keeping.host(log, machine, self._files, directory, self)
+            self.hosted[driver.group] = keeping.host(log, machine, self, listener)
 
     def call_soon(self, callback: Callable[[], None]) -> asyncio.Handle:
         """In the next turn of the loop."""

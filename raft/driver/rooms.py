@@ -20,7 +20,20 @@ from uuid import UUID
 
 from raft.interfaces import ReplicatedLog, StateMachine
 from raft.net.handlers import Served
-from records.types import NodeId, Offset
+from records.types import Epoch, NodeId, Offset
+
+
+class StateListener(Protocol):
+    """Who leads with a state machine's state, or answers from it."""
+
+    def applied(self, offset: Offset) -> None:
+        """Everything below is in the state, and nothing is being loaded."""
+
+    def lead(self, epoch: Epoch) -> None:
+        """We lead, and the state holds everything before our epoch."""
+
+    def step_down(self, epoch: Epoch) -> None:
+        """We no longer do. Not told of epochs that `lead` was not told of."""
 
 
 class RoomHost(Protocol):
@@ -42,10 +55,12 @@ class RoomHost(Protocol):
     def log(self, topic: str, partition: int) -> ReplicatedLog | None:
         """A group's log, if the group has begun here."""
 
-    def host(self, log: ReplicatedLog, machine: StateMachine) -> None:
+    def host(
+        self, log: ReplicatedLog, machine: StateMachine, listener: StateListener | None = None
+    ) -> None:
         """Drive a state machine of this group: load it, feed it, take its checkpoints.
 
-        From `Room.begin`, once a group. It watches the log before whoever calls this.
+        From `Room.begin`, once a group. `listener` is told what may be answered from the state.
         """
 
     def call_soon(self, callback: Callable[[], None]) -> asyncio.Handle:

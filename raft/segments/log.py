@@ -181,11 +181,12 @@ class Log:
         return sum(segment.size_bytes for segment in self._segments)
 
     def bytes_from(self, offset: int) -> int:
-        """What the log takes from the batch that holds `offset` on; 0 at its end."""
+        """What the log takes from the batch that holds `offset` on, or from its start."""
+        offset = max(offset, self.log_start_offset)
         if offset >= self._log_end_offset:
             return 0
-        segment = self._segment_at(max(offset, self.log_start_offset))
-        before = segment.locate(max(offset, self.log_start_offset))
+        segment = self._segment_at(offset)
+        before = segment.locate(offset)
         later = (one.size_bytes for one in self._segments if one.base_offset > segment.base_offset)
         return segment.size_bytes - before + sum(later)
 

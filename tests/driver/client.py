@@ -13,7 +13,17 @@ from raft.net import request_header
 from records.batch import iter_batches, iter_records
 from records.batch_writer import build_batch, build_value_batch
 from records.codec import decode_message, encode_message
-from records.rpc import API, Request, Response, cluster, fetch, list_offsets, produce, quorum
+from records.rpc import (
+    API,
+    Request,
+    Response,
+    cluster,
+    fetch,
+    list_offsets,
+    produce,
+    quorum,
+    snapshots,
+)
 
 R = TypeVar("R", bound=Response)
 
@@ -166,6 +176,49 @@ class Client:
         )
         response = self.ask(request, quorum.DescribeQuorumResponse, 2)
         return response.topics[0].partitions[0]
+
+    def snapshots(
+        self, topic: str = "esker-bench-log"
+    ) -> snapshots.DescribeSnapshotsResponse.Group:
+        """What this node has of a group's checkpoints."""
+        asked = snapshots.DescribeSnapshotsRequest.Topic(topic_name=topic, partitions=(0,))
+        request = snapshots.DescribeSnapshotsRequest(topics=(asked,))
+        return self.ask(request, snapshots.DescribeSnapshotsResponse, 0).groups[0]
+
+    def take_snapshot(
+        self, topic: str = "esker-bench-log", timeout_ms: int = 30_000
+    ) -> snapshots.TakeSnapshotResponse:
+        """Have this node take a checkpoint now."""
+        request = snapshots.TakeSnapshotRequest(
+            topic_name=topic, partition_index=0, timeout_ms=timeout_ms
+        )
+        return self.ask(request, snapshots.TakeSnapshotResponse, 0)
+
+    def fetch_snapshot(self, *asked: tuple[str, dict], **fields: object) -> list:
+        """FetchSnapshot of several partitions, `(topic, fields of the partition)` each."""
+        topic = fetch.FetchSnapshotRequest.TopicSnapshot
+        partition = topic.PartitionSnapshot
+        topics = tuple(
+            topic(
+                name=name,
+                partitions=(
+                    partition(
+                        partition=values.get("partition", 0),
+                        current_leader_epoch=values["epoch"],
+                        snapshot_id=partition.SnapshotId(
+                            end_offset=values["id"][0], epoch=values["id"][1]
+                        ),
+                        position=values.get("position", 0),
+                    ),
+                ),
+            )
+            for name, values in asked
+        )
+        request = fetch.FetchSnapshotRequest(topics=topics, **{"replica_id": 77, **fields})
+        response = self.ask(request, fetch.FetchSnapshotResponse, 1)
+        if response.error_code:
+            raise ClientError(response.error_code)
+        return [topic.partitions[0] for topic in response.topics]
 
     def versions(self) -> cluster.ApiVersionsResponse:
         """What the node speaks."""

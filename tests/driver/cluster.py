@@ -58,6 +58,7 @@ class Cluster:
         log: dict | None = None,
         metrics: bool = False,
         profile: int | None = None,
+        **shared: object,
     ) -> None:
         self.directory = directory
         self.ids = list(range(1, size + 1))
@@ -69,6 +70,7 @@ class Cluster:
         self.quorum = quorum or {}
         self.log = log or {}
         self.profile = profile
+        self.shared = shared  # further settings of `node_main`, of every node
         self.extra: dict[int, dict] = {}  # by node: further settings of `node_main`
         self.processes: dict[int, subprocess.Popen] = {}
         self.directory_ids: dict[int, UUID] = {}
@@ -106,7 +108,7 @@ class Cluster:
         }
         if self.metrics_ports:
             settings["metrics_port"] = self.metrics_ports[node]
-        settings |= self.extra.get(node, {})
+        settings |= self.shared | self.extra.get(node, {})
         if self.profile == node:
             settings["profile"] = str(self.directory / f"{node}.prof")
         return settings

@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 from uuid import UUID
 
+from esker.keeping import SnapshotKeeping
+from esker.rooms import BenchState, joined
 from raft.core.config import QuorumConfig
 from raft.core.voters import Endpoint, ReplicaKey, Voter
 from raft.driver import NodeConfig, run_node
@@ -22,6 +24,8 @@ from raft.segments.log import LogConfig
 from records.metadata import FeatureLevelRecord, PartitionRecord, TopicRecord
 from records.schema import MetadataRecord
 from records.types import NodeId
+from snapshot.log_start import LogStartSettings
+from snapshot.policy import SnapshotSettings
 
 TOPIC_IDS = {
     "esker-bench-log": UUID(int=77),
@@ -73,10 +77,21 @@ def config_of(settings: dict) -> NodeConfig:
         quorum=QuorumConfig(**settings.get("quorum", {})),
         log=LogConfig(**settings.get("log", {})),
         bootstrap=bootstrap(settings["topics"], [int(voter) for voter in settings["voters"]]),
+        keeping=keeping_of(settings),
+        room=joined(lambda host: BenchState(host, settings.get("state", "none"))),
         bench_log="esker-bench-log" in settings["topics"],
         metrics_host="127.0.0.1" if "metrics_port" in settings else None,
         metrics_port=settings.get("metrics_port", 0),
         max_idle_interval_ms=settings.get("max_idle_interval_ms", 500),
+    )
+
+
+def keeping_of(settings: dict) -> SnapshotKeeping:
+    """How checkpoints are kept: the settings of `snapshot`, by their fields' names."""
+    return SnapshotKeeping(
+        node_id=settings["node_id"],
+        snapshots=SnapshotSettings(**settings.get("snapshots", {})),
+        log_starts=LogStartSettings(**settings.get("log_starts", {})),
     )
 
 

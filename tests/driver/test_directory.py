@@ -9,7 +9,7 @@ import pytest
 
 from raft.driver import applying
 from raft.driver.applying import Applier
-from raft.driver.directory import Directory
+from raft.driver.directory import ClusterLogLeader, Directory
 from raft.interfaces import draft_values
 from raft.memory import MemoryLog, SilentTicket
 from raft.wire import Group
@@ -55,17 +55,17 @@ class Watched:
         self.stopped: list[Group] = []
         self.directory = Directory(
             self.log,
-            bootstrap=bootstrap,
             bench_topic=None,
-            max_idle_interval_ms=0,
             on_start=self.started.append,
             on_stop=self.stopped.append,
             on_applied=lambda _: None,
         )
+        self.leader = ClusterLogLeader(
+            self.log, self.directory, bootstrap=bootstrap, max_idle_interval_ms=0
+        )
 
     def watch(self) -> None:
-        Applier(self.log, self.directory, on_fatal=self.fail)
-        self.log.watch(self.directory)
+        Applier(self.log, self.directory, self.fail, self.leader)
 
     def lead(self) -> None:
         self.log.elect()
@@ -212,11 +212,19 @@ def test_changed_records_are_counted_from_the_frozen_state_on() -> None:
     assert watched.directory.changed_records == 2
 
 
-def test_a_leader_writes_only_once_what_came_before_its_epoch_is_applied() -> None:
+def test_a_leader_writes_only_once_what_came_before_its_epoch_is_applied(monkeypatch) -> None:
+    monkeypatch.setattr(applying, "READ_BYTES", 100)
     level = FeatureLevelRecord(name="metadata.version", feature_level=27)
-    watched = Watched(bootstrap=(level,))
-    watched.log.watch(watched.directory)  # and nobody feeds it
-    watched.log.elect()
-    assert watched.log.end_offset == 1
-    Applier(watched.log, watched.directory, on_fatal=watched.fail)
-    assert watched.log.end_offset == 1 + 3
+
+    async def story() -> None:
+        watched = Watched(bootstrap=(level,))
+        watched.log.elect()
+        watched.append(NoOpRecord())
+        monkeypatch.setattr(applying, "SLICE_S", 0)
+        watched.watch()
+        assert watched.directory.applied_offset < watched.log.end_offset == 2
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert watched.directory.applied_offset == watched.log.end_offset == 2  # not empty
+
+    asyncio.run(story())

@@ -1,0 +1,162 @@
+"""The snapshot room, as a node's driver wants it: shelves, the rule for log starts, hosts.
+
+`raft` may not import `snapshot`, nor the other way round; here they meet.
+
+Source: DESIGN §2 (the front door connects), §6.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from raft.driver.keeping import LogStartView, Taken
+from raft.driver.rooms import RoomHost, StateListener
+from raft.interfaces import ReplicatedLog, StateMachine
+from raft.segments.files import FileSystem
+from records.types import Offset, OffsetAndEpoch
+from snapshot.host import MachineHost, NotHostedError
+from snapshot.log_start import (
+    Candidate,
+    Holder,
+    Kind,
+    LogStartSettings,
+    follower_log_start,
+    leader_log_start,
+)
+from snapshot.policy import SnapshotPolicy, SnapshotSettings
+from snapshot.shelf import Shelf
+
+
+def monotonic_ms() -> int:
+    """The clock of shelves and hosts."""
+    return time.monotonic_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotKeeping:
+    """Implements `raft.driver.keeping.Keeping`."""
+
+    node_id: int
+    snapshots: SnapshotSettings = field(default_factory=SnapshotSettings)
+    log_starts: LogStartSettings = field(default_factory=LogStartSettings)
+
+    def shelf(self, files: FileSystem, directory: Path) -> Shelf:
+        """The checkpoints in a group's directory. Raises OSError."""
+        return Shelf(files, directory, now_ms=monotonic_ms)
+
+    def log_start(self, view: LogStartView) -> OffsetAndEpoch | None:
+        """Where the log may start, by DESIGN §6; None: where it does."""
+        if view.leading_since_ms is None:
+            ids = [one.snapshot_id for one in view.checkpoints]
+            told = view.leader_log_start or Offset(0)
+            return follower_log_start(ids, told, log_start_offset=view.log_start_offset)
+        return leader_log_start(
+            [Candidate(*one) for one in view.checkpoints],
+            [
+                Holder(
+                    f"node {one.node_id}",
+                    Kind.VOTER if one.voter else Kind.OBSERVER,
+                    one.offset,
+                    one.last_fetch_ms,
+                )
+                for one in view.replicas
+            ],
+            log_start_offset=view.log_start_offset,
+            log_bytes=view.log_bytes,
+            now_ms=view.now_ms,
+            leading_since_ms=view.leading_since_ms,
+            settings=self.log_starts,
+        )
+
+    def host(
+        self,
+        log: ReplicatedLog,
+        machine: StateMachine,
+        node: RoomHost,
+        listener: StateListener | None,
+    ) -> _Hosted:
+        """Drive a state machine from now on."""
+        assert isinstance(log.snapshots, Shelf), f"{log.name} keeps no checkpoints: {log.snapshots}"
+        policy = SnapshotPolicy(self.snapshots, self.node_id)
+        loop = _Loop(node, log.name)
+        host = MachineHost(
+            log,
+            machine,
+            log.snapshots,
+            policy=policy,
+            loop=loop,
+            unique=lambda: 1 + secrets.randbits(62),
+            listener=listener,
+        )
+        host.start()
+        return _Hosted(host, loop)
+
+
+class _Loop:
+    """A node's event loop, and one thread of the group's own for its checkpoints."""
+
+    def __init__(self, node: RoomHost, name: str) -> None:
+        self._node = node
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix=f"checkpoint-{name}")
+        self.call_soon = node.call_soon
+        self.call_later = node.call_later
+        self.fail = node.fail
+
+    def now_ms(self) -> float:
+        """With its fractions: slices are shorter than a millisecond."""
+        return time.monotonic() * 1_000
+
+    def offload(self, job: Callable[[], None], done: Callable[[], None]) -> None:
+        """Run a job in the thread."""
+        future = asyncio.get_running_loop().run_in_executor(self._threads, job)
+        future.add_done_callback(lambda _: done())
+
+    def close(self) -> None:
+        """No more jobs than those submitted."""
+        self._threads.shutdown(wait=False)
+
+
+class _Hosted:
+    """Implements `raft.driver.keeping.Hosted`."""
+
+    def __init__(self, host: MachineHost, loop: _Loop) -> None:
+        self._host = host
+        self._loop = loop
+
+    @property
+    def applied_offset(self) -> Offset:
+        return self._host.machine.applied.offset
+
+    @property
+    def generating(self) -> bool:
+        return self._host.generation is not None
+
+    @property
+    def generation_ms(self) -> float:
+        return self._host.last_generation_ms or 0.0
+
+    @property
+    def load_ms(self) -> float:
+        return self._host.last_load_ms or 0.0
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        return self._host.checkpoint_bytes
+
+    def take_now(self, done: Callable[[Taken], None]) -> None:
+        def told(answer: OffsetAndEpoch | Exception) -> None:
+            if isinstance(answer, Exception):
+                done(Taken(None, str(answer), not isinstance(answer, NotHostedError)))
+            else:
+                done(Taken(answer))
+
+        self._host.take_now(told)
+
+    def close(self) -> None:
+        self._host.stop()

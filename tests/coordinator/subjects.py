@@ -1,0 +1,107 @@
+"""Coordinators under test, with the world around them: clocks, a cluster view, restarts."""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+from uuid import UUID
+
+from coordinator.conformance import Subject
+from coordinator.keys import ObjectKeys
+from coordinator.memory import InMemoryCoordinator, InMemoryState
+from coordinator.settings import CoordinatorSettings
+from coordinator.view import TopicConfig
+
+START_MS: Final = 1_700_000_000_000
+KEYS: Final = ObjectKeys(prefix="esker", cluster_id="testcluster", coordinator_partition=0)
+SETTINGS: Final = CoordinatorSettings(keys=KEYS)
+
+
+class MutableView:
+    """A cluster view that a test writes."""
+
+    def __init__(self) -> None:
+        self.configs: dict[UUID, TopicConfig] = {}
+        self.epochs: dict[int, int] = {}
+        self.handed_out: dict[int, int | None] = {}
+
+    def topic_config(self, topic_id: UUID) -> TopicConfig | None:
+        return self.configs.get(topic_id, TopicConfig(retention_ms=None))
+
+    def broker_epoch(self, broker_id: int) -> int | None:
+        return self.epochs.get(broker_id)
+
+    def producer_id_handed_out_ms(self, producer_id: int) -> int | None:
+        return self.handed_out.get(producer_id, 2**62)
+
+
+class World(Subject, Protocol):
+    """What the contract asks of a subject besides; `settings` are SETTINGS or stricter."""
+
+    @property
+    def settings(self) -> CoordinatorSettings: ...
+
+    @property
+    def view(self) -> MutableView: ...
+
+    def now_ms(self) -> int:
+        """The leader's wall clock."""
+
+    def jump(self, ms: int) -> None:
+        """The wall clock steps: forwards or, negative, back. The next leader's begins there."""
+
+    async def checkpoint(self) -> list[bytes]:
+        """The values of a checkpoint of all that is committed."""
+
+    async def close(self) -> None: ...
+
+
+class MemoryWorld:
+    """The in-memory coordinator; beginning again is a checkpoint loaded."""
+
+    def __init__(self, settings: CoordinatorSettings = SETTINGS) -> None:
+        self.settings = settings
+        self.view = MutableView()
+        self.elapsed_ms = 0  # what a monotonic clock has counted
+        self.step_ms = 0  # how far the wall clock was stepped
+        self.coordinator = self._new(InMemoryState())
+
+    def _new(self, state: InMemoryState) -> InMemoryCoordinator:
+        since_ms, elapsed_ms = self.now_ms(), self.elapsed_ms
+        return InMemoryCoordinator(
+            self.settings,
+            self.view,
+            self.now_ms,
+            lambda: since_ms + self.elapsed_ms - elapsed_ms,
+            state,
+        )
+
+    def now_ms(self) -> int:
+        return START_MS + self.elapsed_ms + self.step_ms
+
+    def jump(self, ms: int) -> None:
+        self.step_ms += ms
+
+    def handed_out_ms(self, producer_id: int, ago_ms: int | None) -> None:
+        self.view.handed_out[producer_id] = None if ago_ms is None else self.now_ms() - ago_ms
+
+    async def advance(self, ms: int) -> None:
+        self.elapsed_ms += ms
+        before = -1
+        while before != self.coordinator.state.applied_offset:
+            before = self.coordinator.state.applied_offset
+            self.coordinator.sweep()
+            self.coordinator.state.check_invariants()
+
+    async def restart(self) -> None:
+        state = self.coordinator.state
+        loaded = InMemoryState.load(state.checkpoint(), state.applied_offset)
+        assert loaded.checkpoint() == state.checkpoint()
+        assert vars(loaded) == vars(state)  # invariant 4: nothing that matters is left out
+        loaded.check_invariants()
+        self.coordinator = self._new(loaded)
+
+    async def checkpoint(self) -> list[bytes]:
+        return self.coordinator.state.checkpoint()
+
+    async def close(self) -> None:
+        await self.coordinator.close()

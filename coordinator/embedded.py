@@ -1,0 +1,440 @@
+"""A batch coordinator inside an application's own processes, replicated by PySyncObj.
+
+    coordinator = EmbeddedCoordinator(settings)
+    await coordinator.start()
+
+A command is a request, as it would travel over a socket, with its caller's time. Every node decides
+it for itself, in the order of the log, against the same state and with the same clock, the greatest
+time that any command has carried; so every node finds the same records and the same answer. Nothing
+is decided ahead of agreement, hence there is no pending state, and no answer that can be lost.
+
+What it does not promise, because the library under it does not (measured with 0.3.17):
+
+- *It does not survive power loss.* PySyncObj never flushes: with a journal it outlives kill -9 of
+  all processes, and no more. Without one, it outlives no majority.
+- Whoever knows the password runs code in this process: the library unpickles what it receives. It
+  is encrypted with a key made of the password, so without a password anybody could; and it listens
+  everywhere unless told where. Hence both must be given. A journal without a dump file loses
+  everything at a full restart after some thousand commands: both or neither.
+- A leader cut off from the others answers nothing, yet calls itself leader for up to 30 s.
+- `findBatches` reads this node's own state, which may be behind. All else goes through the log.
+- Clocks are trusted: a caller whose clock is an hour ahead moves delays and retention by an hour.
+- Leadership moves without notice; what was under way then has an unknown outcome.
+- All state is in memory, on every node.
+
+Source: DESIGN §7 (implementations); PySyncObj's own documents and source.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar, cast
+from uuid import UUID
+
+import msgpack
+from pysyncobj import FAIL_REASON, SyncObj, SyncObjConf, SyncObjConsumer, replicated
+
+from coordinator.calls import BY_REQUEST
+from coordinator.describe import describe_object, describe_topics
+from coordinator.interface import CoordinatorError, ErrorCode
+from coordinator.memory import InMemoryCoordinator, InMemoryState
+from coordinator.reads import find_batches
+from coordinator.settings import CoordinatorSettings
+from coordinator.view import ClusterView, StaticView
+from records.codec import decode_message, encode_message
+from records.errors import RecordError
+from records.rpc.base import Request, Response
+from records.rpc.coordinator import (
+    CommitBatchesRequest,
+    CommitBatchesResponse,
+    DeleteDisklessRecordsRequest,
+    DeleteDisklessRecordsResponse,
+    DeleteDisklessTopicsRequest,
+    DeleteDisklessTopicsResponse,
+    FindBatchesRequest,
+    FindBatchesResponse,
+    InitDisklessTopicsRequest,
+    InitDisklessTopicsResponse,
+    ListDisklessOffsetsRequest,
+    ListDisklessOffsetsResponse,
+)
+from records.rpc.objects import (
+    AcquireObjectLeaseRequest,
+    AcquireObjectLeaseResponse,
+    DeleteFilesRequest,
+    DeleteFilesResponse,
+    DescribeDisklessObjectRequest,
+    DescribeDisklessObjectResponse,
+    DescribeDisklessTopicsRequest,
+    DescribeDisklessTopicsResponse,
+    GetFilesToDeleteRequest,
+    GetFilesToDeleteResponse,
+    IsSafeToDeleteFileRequest,
+    IsSafeToDeleteFileResponse,
+    ReleaseObjectLeaseRequest,
+    ReleaseObjectLeaseResponse,
+)
+
+R = TypeVar("R", bound=Response)
+
+log: Final = logging.getLogger("esker.coordinator")
+
+SWEEP: Final = -1
+"""In place of an api key: end, trim, mark and forget what is due."""
+
+ENTRY_BYTES: Final = 4 * 1024 * 1024
+"""What the library sends at once; one commit longer than that would take its slow path."""
+
+CERTAINLY_NOT: Final = frozenset(
+    {FAIL_REASON.QUEUE_FULL, FAIL_REASON.MISSING_LEADER, FAIL_REASON.REQUEST_DENIED}
+)
+"""The library's failures after which a command was surely not taken."""
+
+_BY_KEY: Final = {request.schema().key: call for request, call in BY_REQUEST.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddedSettings:
+    """One node. The same coordinator settings, view, password and addresses on all of them.
+
+    Raises:  ValueError naming what is missing or impossible.
+    """
+
+    self_address: str  # host:port, as the others reach this node
+    other_addresses: tuple[str, ...]
+    bind_address: str  # host:port: where this node listens
+    password: str
+    coordinator: CoordinatorSettings
+    view: ClusterView = field(default_factory=StaticView)  # answers must not depend on the node
+    journal_file: str | None = None
+    dump_file: str | None = None
+    timeout_ms: int = 10_000  # of one call
+    sweep_interval_ms: int = 1_000
+    library: Mapping[str, object] = field(default_factory=dict)  # more for SyncObjConf
+
+    def __post_init__(self) -> None:
+        if not self.password:
+            raise ValueError("password: without one, whoever connects runs code in this process")
+        if not self.bind_address.rpartition(":")[0]:
+            raise ValueError("bind_address: name one, or the library listens on every interface")
+        if (self.journal_file is None) != (self.dump_file is None):
+            raise ValueError("journal_file and dump_file: with only one, a restart loses the state")
+        for key in ("password", "bindAddress", "journalFile", "fullDumpFile"):
+            if key in self.library:
+                raise ValueError(f"library: {key} has a setting of its own")
+
+
+class Replica:
+    """What every node runs: a deterministic machine from commands to answers.
+
+    The in-memory coordinator with a clock that only commands move.
+    """
+
+    def __init__(self, settings: CoordinatorSettings, view: ClusterView) -> None:
+        self._settings = settings
+        self._view = view
+        self.lock = threading.Lock()  # the library applies in a thread of its own
+        self.clock_ms = 0
+        self.coordinator = self._with(InMemoryState())
+
+    def _with(self, state: InMemoryState) -> InMemoryCoordinator:
+        # the clock stands at 0 when it begins: it leads since then, on every node
+        self.clock_ms = 0
+        return InMemoryCoordinator(
+            self._settings, self._view, now_ms=lambda: self.clock_ms, state=state
+        )
+
+    def execute(self, command: bytes) -> Response | CoordinatorError | None:
+        """Decide and apply one command. What it raises would end the library's thread: a bug."""
+        with self.lock:
+            try:
+                key, body, timestamp_ms = msgpack.unpackb(command)
+                call = _BY_KEY.get(key)
+                if key != SWEEP and call is None:
+                    raise ValueError(f"no call has api key {key}")
+                request = decode_message(call.request, body, 0) if call else None
+            except (ValueError, TypeError, RecordError) as error:
+                return CoordinatorError(ErrorCode.INVALID_REQUEST, f"no command: {error}")
+            self.clock_ms = max(self.clock_ms, timestamp_ms)
+            try:
+                if call is None:
+                    self.coordinator.sweep()
+                    return None
+                return _now(getattr(self.coordinator, call.method)(request))
+            except CoordinatorError as error:
+                return error
+            finally:
+                self.coordinator.log.clear()  # the library has the log
+
+    def snapshot(self) -> bytes:
+        """All there is, in the records of a checkpoint."""
+        state = self.coordinator.state
+        place = self.coordinator.retention_at
+        packed: bytes = msgpack.packb(
+            (
+                self.clock_ms,
+                state.applied_offset,
+                None if place is None else (place[0].bytes, place[1]),
+                state.checkpoint(),
+            )
+        )
+        return packed
+
+    def load(self, snapshot: bytes) -> None:
+        """Replace everything by a snapshot."""
+        clock_ms, applied_offset, place, values = msgpack.unpackb(snapshot)
+        with self.lock:
+            self.coordinator = self._with(InMemoryState.load(values, applied_offset))
+            self.clock_ms = clock_ms
+            self.coordinator.retention_at = place and (UUID(bytes=place[0]), place[1])
+
+
+def _now(answering: Any) -> Response:
+    """The result of a coroutine that waits for nothing."""
+    try:
+        answering.send(None)
+    except StopIteration as done:
+        return cast(Response, done.value)
+    raise AssertionError("a decision waited for something")
+
+
+class _Later:
+    """A snapshot that is made when it is pickled: in the library's forked child, if it forks."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+
+    def __reduce__(self) -> tuple[type[bytes], tuple[bytes]]:
+        return bytes, (self._replica.snapshot(),)
+
+
+class _Machine(SyncObjConsumer):  # type: ignore[misc]
+    """The library's view of a replica."""
+
+    def __init__(self, replica: Replica) -> None:
+        super().__init__()
+        self._replica = replica
+        self.broken: BaseException | None = None
+
+    @replicated  # type: ignore[untyped-decorator]
+    def execute(self, command: bytes) -> Response | CoordinatorError | None:
+        """On every node, in the order of the log."""
+        if self.broken is None:
+            try:
+                return self._replica.execute(command)
+            except Exception as error:  # ours: this node must not answer any more
+                log.exception("a command broke this replica")
+                self.broken = error
+        return CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"broken: {self.broken!r}")
+
+    def _serialize(self) -> dict[str, object]:
+        return {"snapshot": _Later(self._replica)}
+
+    def _deserialize(self, data: dict[str, bytes]) -> None:
+        self._replica.load(data["snapshot"])
+
+
+class EmbeddedCoordinator:
+    """One node's BatchCoordinator. Any node may be asked anything."""
+
+    def __init__(self, settings: EmbeddedSettings, now_ms: Callable[[], int] | None = None) -> None:
+        self._settings = settings
+        self._now_ms = _wall_clock_ms if now_ms is None else now_ms
+        self._replica = Replica(settings.coordinator, settings.view)
+        self._machine = _Machine(self._replica)
+        self._node: Any = None
+        self._sweeper: asyncio.Task[None] | None = None
+        self._under_way: set[asyncio.Future[Any]] = set()
+
+    async def start(self) -> None:
+        """Join the others, and wait until this node has what they agreed on.
+
+        Raises:  CoordinatorError COORDINATOR_NOT_AVAILABLE if that takes longer than `timeout_ms`.
+        """
+        settings = self._settings
+        # made here, not in a thread that ends: the library stops with the thread that made it
+        self._node = SyncObj(
+            settings.self_address,
+            list(settings.other_addresses),
+            SyncObjConf(
+                password=settings.password,
+                bindAddress=settings.bind_address,
+                journalFile=settings.journal_file,
+                fullDumpFile=settings.dump_file,
+                **{
+                    "appendEntriesUseBatch": False,  # 2 ms a command instead of 80
+                    "appendEntriesBatchSizeBytes": ENTRY_BYTES,
+                    "commandsWaitLeader": False,  # no leader: say so at once
+                    **settings.library,
+                },
+            ),
+            consumers=[self._machine],
+        )
+        deadline = time.monotonic() + settings.timeout_ms / 1000
+        while not self._node.isReady():
+            if time.monotonic() >= deadline:
+                raise _unavailable("a majority of the nodes did not meet in time")
+            await asyncio.sleep(0.01)
+        self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
+
+    @property
+    def leads(self) -> bool:
+        """Does this node call itself the leader?"""
+        return self._node is not None and bool(self._node._isLeader())
+
+    async def close(self) -> None:
+        """Leave; calls under way end with CoordinatorError. The others go on, if a majority."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        node, self._node = self._node, None
+        if node is not None:
+            await asyncio.to_thread(node.destroy_synchronous)
+        for waiting in tuple(self._under_way):
+            if not waiting.done():
+                code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+                waiting.set_exception(CoordinatorError(code, "this node was closed"))
+
+    # --- commands
+
+    async def _replicate(self, request: Request, response: type[R]) -> R:
+        """Have a request decided by all nodes; this node's answer is everybody's."""
+        assert request.schema().key is not None, f"no request: {request}"
+        answer = await self._command(request.schema().key, encode_message(request, 0))
+        assert isinstance(answer, response), f"{answer} answers {request}"
+        return answer
+
+    async def _command(self, key: int | None, body: bytes) -> Response | None:
+        if self._node is None:
+            raise _unavailable("it is closed, or not started")
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Any] = loop.create_future()
+        self._under_way.add(answer)
+        answer.add_done_callback(self._under_way.discard)
+
+        def tell(result: object, failure: int) -> None:
+            if answer.done():
+                return
+            if failure == FAIL_REASON.SUCCESS:
+                answer.set_result(result)
+            elif failure in CERTAINLY_NOT:
+                answer.set_exception(_unavailable(f"PySyncObj's reason {failure}"))
+            else:
+                code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+                answer.set_exception(CoordinatorError(code, f"PySyncObj's reason {failure}"))
+
+        def callback(result: object, failure: int) -> None:  # in the library's thread
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(tell, result, failure)
+
+        command = msgpack.packb((key, body, self._now_ms()))
+        self._machine.execute(command, callback=callback)
+        try:
+            async with asyncio.timeout(self._settings.timeout_ms / 1000):
+                result = await answer
+        except TimeoutError:
+            raise CoordinatorError(
+                ErrorCode.REQUEST_TIMED_OUT, "no answer in time: the outcome is unknown"
+            ) from None
+        if isinstance(result, CoordinatorError):
+            raise result
+        return cast(Response | None, result)
+
+    async def _sweep(self) -> None:
+        """The leader makes everybody sweep now and then."""
+        while True:
+            await asyncio.sleep(self._settings.sweep_interval_ms / 1000)
+            if self.leads:
+                try:
+                    await self._command(SWEEP, b"")
+                except CoordinatorError as error:
+                    log.info("a sweep was not carried out: %s", error)
+
+    # --- a BatchCoordinator
+
+    async def create_topic_and_partitions(
+        self, request: InitDisklessTopicsRequest
+    ) -> InitDisklessTopicsResponse:
+        """See BatchCoordinator."""
+        return await self._replicate(request, InitDisklessTopicsResponse)
+
+    async def acquire_lease(self, request: AcquireObjectLeaseRequest) -> AcquireObjectLeaseResponse:
+        """See BatchCoordinator."""
+        return await self._replicate(request, AcquireObjectLeaseResponse)
+
+    async def release_lease(self, request: ReleaseObjectLeaseRequest) -> ReleaseObjectLeaseResponse:
+        """See BatchCoordinator."""
+        return await self._replicate(request, ReleaseObjectLeaseResponse)
+
+    async def commit_file(self, request: CommitBatchesRequest) -> CommitBatchesResponse:
+        """See BatchCoordinator."""
+        return await self._replicate(request, CommitBatchesResponse)
+
+    async def find_batches(self, request: FindBatchesRequest) -> FindBatchesResponse:
+        """See BatchCoordinator. From this node's state, which may be behind."""
+        if self._node is None:
+            raise _unavailable("it is closed, or not started")
+        with self._replica.lock:
+            state = self._replica.coordinator.state
+            return find_batches(request, state, state, self._settings.coordinator)
+
+    async def list_offsets(
+        self, request: ListDisklessOffsetsRequest
+    ) -> ListDisklessOffsetsResponse:
+        """See BatchCoordinator. A command like any other: the library has no read barrier."""
+        return await self._replicate(request, ListDisklessOffsetsResponse)
+
+    async def delete_records(
+        self, request: DeleteDisklessRecordsRequest
+    ) -> DeleteDisklessRecordsResponse:
+        """See BatchCoordinator."""
+        return await self._replicate(request, DeleteDisklessRecordsResponse)
+
+    async def delete_topics(
+        self, request: DeleteDisklessTopicsRequest
+    ) -> DeleteDisklessTopicsResponse:
+        """See BatchCoordinator."""
+        return await self._replicate(request, DeleteDisklessTopicsResponse)
+
+    async def get_files_to_delete(
+        self, request: GetFilesToDeleteRequest
+    ) -> GetFilesToDeleteResponse:
+        """See BatchCoordinator. A command too: so its delays have one clock."""
+        return await self._replicate(request, GetFilesToDeleteResponse)
+
+    async def delete_files(self, request: DeleteFilesRequest) -> DeleteFilesResponse:
+        """See BatchCoordinator."""
+        return await self._replicate(request, DeleteFilesResponse)
+
+    async def is_safe_to_delete_file(
+        self, request: IsSafeToDeleteFileRequest
+    ) -> IsSafeToDeleteFileResponse:
+        """See BatchCoordinator."""
+        return await self._replicate(request, IsSafeToDeleteFileResponse)
+
+    async def describe_topics(
+        self, request: DescribeDisklessTopicsRequest
+    ) -> DescribeDisklessTopicsResponse:
+        """See DescribingCoordinator."""
+        with self._replica.lock:
+            return describe_topics(request, self._replica.coordinator.state)
+
+    async def describe_object(
+        self, request: DescribeDisklessObjectRequest
+    ) -> DescribeDisklessObjectResponse:
+        """See DescribingCoordinator."""
+        with self._replica.lock:
+            state = self._replica.coordinator.state
+            return describe_object(request, state, self._settings.coordinator.keys)
+
+
+def _wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _unavailable(message: str) -> CoordinatorError:
+    return CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, message)

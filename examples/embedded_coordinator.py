@@ -1,0 +1,208 @@
+"""A batch coordinator with no servers: three processes of an application agree among themselves.
+
+    python -m examples.embedded_coordinator
+
+Each process runs an EmbeddedCoordinator. One of them creates a topic and commits objects; another
+one, which committed nothing, says where the batches lie. Then the leader is killed, and a survivor
+goes on where it was. Nothing here survives power loss; see `coordinator.embedded`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import subprocess
+import sys
+from typing import Any, Final
+from uuid import UUID
+
+from coordinator.embedded import EmbeddedCoordinator, EmbeddedSettings
+from coordinator.interface import CoordinatorError
+from coordinator.keys import ObjectKeys
+from coordinator.settings import CoordinatorSettings
+from records.rpc.coordinator import (
+    CommitBatch,
+    CommitBatchesRequest,
+    FindBatchesRequest,
+    InitDisklessTopicsRequest,
+)
+from records.rpc.objects import AcquireObjectLeaseRequest
+from tests.driver.cluster import free_ports
+
+TOPIC: Final = UUID(int=7)
+OBJECTS: Final = 5  # committed before and after the leader is killed
+BATCH_BYTES: Final = 1_000
+PATIENCE_S: Final = 30
+
+
+# --- one process ------------------------------------------------------------------------------
+
+
+def settings(index: int, addresses: list[str], password: str) -> EmbeddedSettings:
+    return EmbeddedSettings(
+        self_address=addresses[index],
+        other_addresses=tuple(a for i, a in enumerate(addresses) if i != index),
+        bind_address=addresses[index],
+        password=password,
+        coordinator=CoordinatorSettings(
+            keys=ObjectKeys(prefix="demo", cluster_id="embedded", coordinator_partition=0)
+        ),
+    )
+
+
+async def create_topic(coordinator: EmbeddedCoordinator) -> None:
+    topic = InitDisklessTopicsRequest.Topic(topic_id=TOPIC, topic_name="events", num_partitions=1)
+    await coordinator.create_topic_and_partitions(
+        InitDisklessTopicsRequest(controller_epoch=1, topics=(topic,))
+    )
+
+
+async def commit(coordinator: EmbeddedCoordinator, broker_id: int) -> list[int]:
+    """Commit objects of one batch of ten records; the offsets they were given."""
+    lease = await coordinator.acquire_lease(
+        AcquireObjectLeaseRequest(
+            coordinator_partition=0, broker_id=broker_id, broker_epoch=1, object_count=OBJECTS
+        )
+    )
+    topic = CommitBatchesRequest.Topic
+    offsets = []
+    for number in range(OBJECTS):
+        batch = CommitBatch(0, BATCH_BYTES, 0, 9, 0, 0, -1, -1, -1, -1)
+        answer = await coordinator.commit_file(
+            CommitBatchesRequest(
+                broker_id=broker_id,
+                broker_epoch=1,
+                lease_id=lease.lease_id,
+                object_id=lease.first_object_id + number,
+                object_format=1,
+                object_size=BATCH_BYTES,
+                topics=(
+                    topic(
+                        topic_id=TOPIC,
+                        partitions=(topic.Partition(partition_index=0, batches=(batch,)),),
+                    ),
+                ),
+            )
+        )
+        assert not answer.error_code, answer
+        offsets.append(answer.topics[0].partitions[0].results[0].assigned_base_offset)
+    return offsets
+
+
+async def find(coordinator: EmbeddedCoordinator) -> dict[str, object]:
+    """Where the partition's batches are, from this process's own state."""
+    topic = FindBatchesRequest.Topic
+    partition = topic.Partition(partition_index=0, offset=0, max_bytes=2**30)
+    answer = await coordinator.find_batches(
+        FindBatchesRequest(
+            topics=(topic(topic_id=TOPIC, partitions=(partition,)),), max_bytes=2**30
+        )
+    )
+    found = answer.responses[0].partitions[0]
+    return {
+        "high_watermark": found.high_watermark,
+        "objects": [batch.object_key for batch in found.batches],
+    }
+
+
+async def serve(index: int, addresses: list[str], password: str) -> None:
+    """Do what is asked on standard input, a word a line; answer in JSON, a line each."""
+    coordinator = EmbeddedCoordinator(settings(index, addresses, password))
+    await coordinator.start()
+    print(json.dumps("ready"), flush=True)
+    loop = asyncio.get_running_loop()
+    while word := (await loop.run_in_executor(None, sys.stdin.readline)).strip():
+        try:
+            answer: Any = None
+            match word:
+                case "create":
+                    await create_topic(coordinator)
+                case "commit":
+                    answer = await commit(coordinator, index)
+                case "find":
+                    answer = await find(coordinator)
+                case "leads":
+                    answer = coordinator.leads
+            print(json.dumps({"answer": answer}), flush=True)
+        except CoordinatorError as error:
+            print(json.dumps({"error": str(error)}), flush=True)
+    await coordinator.close()
+
+
+# --- three of them ----------------------------------------------------------------------------
+
+
+class Process:
+    """One of the application's processes."""
+
+    def __init__(self, index: int, addresses: list[str], password: str) -> None:
+        self.index = index
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "examples.embedded_coordinator", str(index), *addresses],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self._say(password)  # not on the command line, which everybody can read
+
+    def wait_until_ready(self) -> None:
+        assert json.loads(self._hear()) == "ready"
+
+    def ask(self, word: str) -> Any:
+        """What it answers; asked again while the processes elect a leader."""
+        for _ in range(PATIENCE_S * 10):
+            self._say(word)
+            said = json.loads(self._hear())
+            if "answer" in said:
+                return said["answer"]
+            subprocess.run(["sleep", "0.1"], check=True)
+        raise SystemExit(f"process {self.index}: {said['error']}")
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def _say(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+
+    def _hear(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"process {self.index} ended")
+        return line
+
+
+def main() -> None:
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(3)]
+    password = secrets.token_hex(16)
+    processes = [Process(index, addresses, password) for index in range(3)]
+    try:
+        for process in processes:
+            process.wait_until_ready()
+        print("three processes agree, with no server among them")
+        first, _, third = processes
+        first.ask("create")
+        print(f"process 0 commits {OBJECTS} objects, at offsets {first.ask('commit')}")
+        while (found := third.ask("find"))["high_watermark"] < 10 * OBJECTS:
+            pass  # its own state may be behind for a moment
+        print(f"process 2 finds {len(found['objects'])} runs up to {found['high_watermark']}")
+        leader = next(process for process in processes if process.ask("leads"))
+        leader.kill()
+        print("the leader is killed")
+        survivor, other = (process for process in processes if process is not leader)
+        print(f"a survivor commits {OBJECTS} more, at offsets {survivor.ask('commit')}")
+        while (found := other.ask("find"))["high_watermark"] < 20 * OBJECTS:
+            pass
+        print(f"the other finds {len(found['objects'])} runs up to {found['high_watermark']}")
+    finally:
+        for process in processes:
+            process.kill()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        asyncio.run(serve(int(sys.argv[1]), sys.argv[2:], sys.stdin.readline().strip()))
+    else:
+        main()

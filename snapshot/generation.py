@@ -50,7 +50,10 @@ class Loop(Protocol):
         """Later."""
 
     def offload(self, job: Callable[[], None], done: Callable[[], None]) -> object:
-        """Run `job`, which may wait for the disk and raises nothing; then `done`, on the loop."""
+        """Run `job`, which may wait for the disk; then `done`, on the loop.
+
+        A job raises only what must stop the node, as `fail` does.
+        """
 
     def fail(self, error: BaseException) -> None:
         """The state is broken, or cannot be had: whoever runs it must stop."""
@@ -189,7 +192,7 @@ class Generation:
         def run() -> None:
             try:
                 job()
-            except Exception as error:
+            except OSError as error:  # anything else is not the disk's: let it stop the node
                 self._error = self._error or error
 
         self._writing = True

@@ -245,23 +245,27 @@ class _FrozenKeyValues:
         self._machine.thaw(self)
 
 
-def _parse(record: memoryview | bytes | None) -> tuple[bytes, bytes]:
+def _parse(value: memoryview | bytes | None) -> tuple[bytes, bytes]:
     """Key and value of one record of a checkpoint.
 
     Raises:  RecordError if it is not one of ours.
     """
-    size_bytes = 0 if record is None else len(record)
-    if record is not None and size_bytes > _HEAD_BYTES and record[:_HEAD_BYTES] == _HEAD:
+    record = b"" if value is None else bytes(value)
+    if record.startswith(_HEAD):
         try:
-            key_size, key_at = read_uvarint(record, _HEAD_BYTES)
+            key_size, key_at = record[_HEAD_BYTES], _HEAD_BYTES + 1
+            if key_size >= 0x80:
+                key_size, key_at = read_uvarint(record, _HEAD_BYTES)
             key_end = key_at + key_size - 1
-            value_size, value_at = read_uvarint(record, key_end)
+            value_size, value_at = record[key_end], key_end + 1
+            if value_size >= 0x80:
+                value_size, value_at = read_uvarint(record, key_end)
         except (IndexError, ValueError):
-            key_size = value_size = 0
-        value_end = value_at + value_size - 1 if value_size else -1
-        if key_size and value_end + 1 == size_bytes and record[value_end] == 0:
-            return bytes(record[key_at:key_end]), bytes(record[value_at:value_end])
-    decoded = decode_record(record)  # a form that we do not write, or none at all
+            key_size = value_size = key_at = key_end = value_at = 0
+        value_end = value_at + value_size - 1
+        if key_size and value_size and value_end == len(record) - 1 and not record[-1]:
+            return record[key_at:key_end], record[value_at:value_end]
+    decoded = decode_record(value)  # a form that we do not write, or none at all
     if not isinstance(decoded, KeyValueState):
         raise UnknownRecordError(kind="metadata", key=decoded.schema().key or 0)
     return decoded.key, decoded.value

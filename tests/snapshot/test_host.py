@@ -102,6 +102,23 @@ def test_changed_records_survive_a_restart():
     assert (node.machine.changed_records, node.host.situation.bytes_since) == before
 
 
+def test_changes_beside_a_generation_are_counted_after_it():
+    node = Hosted()
+    node.write(*MANY)
+    node.write((b"key-1", b"before"))
+    node.loop.settle()
+    node.host.take_now(lambda _: None)
+    for _ in range(5):
+        node.loop.turn()
+    assert node.host.generation is not None
+    node.write((b"key-1", b"beside"), (b"key-2", None))
+    node.loop.settle()
+    assert (node.machine.changed_records, node.host.generated) == (2, 1)
+    node.restart()
+    node.loop.settle()
+    assert node.machine.changed_records == 2
+
+
 def test_the_policy_decides():
     """Both the ratio and the bytes; then the log is counted from the checkpoint on."""
     node = Hosted(settings=SnapshotSettings(max_bytes_between=900, max_interval_ms=0))

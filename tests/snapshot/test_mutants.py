@@ -1,0 +1,137 @@
+"""Plausible mistakes, each caught by the story that is named beside it.
+
+The simulator hunts the same and more of them in a whole cluster; here one story each is enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from records.types import OffsetAndEpoch
+from snapshot import PartDownload, PartFile, Shelf
+from snapshot.host import MachineHost
+from snapshot.kv import KeyValueMachine, _Change
+from tests.snapshot import test_download, test_host, test_shelf
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def drops_under_its_reader(patch: pytest.MonkeyPatch) -> None:
+    """Who reads is not asked."""
+    patch.setattr(Shelf, "_is_pinned", lambda _shelf, _id: False)
+
+
+def installs_before_verifying(patch: pytest.MonkeyPatch) -> None:
+    """The name says that it is whole, and nobody has looked."""
+    patch.setattr(PartDownload, "verify", lambda _download: None)
+
+
+def loads_what_it_is_told(patch: pytest.MonkeyPatch) -> None:
+    """A checkpoint that is older than the state."""
+
+    def snapshot(self: MachineHost, snapshot_id: OffsetAndEpoch) -> None:
+        self._agreed = False  # what would stop it is an assertion
+        self._begin_load(snapshot_id)
+
+    patch.setattr(MachineHost, "snapshot", snapshot)
+
+
+def freezes_at_any_time(patch: pytest.MonkeyPatch) -> None:
+    """Inside an open transaction, too."""
+    patch.setattr(test_host.Closed, "checkpointable", KeyValueMachine.checkpointable)
+
+
+def thaws_at_once(patch: pytest.MonkeyPatch) -> None:
+    """Changes reach the frozen records while they are handed out."""
+    patch.setattr(KeyValueMachine, "_change_overlay", KeyValueMachine._change_base)
+
+
+def forgets_the_order(patch: pytest.MonkeyPatch) -> None:
+    """A key that was deleted and set again while the state was frozen keeps its old place."""
+    merge = KeyValueMachine._merge
+
+    def merge_in_place(self: KeyValueMachine, limit: int) -> bool:
+        for key, change in self._overlay.items():
+            if change.value is not None:
+                self._overlay[key] = _Change(change.value, anew=False)
+        return merge(self, limit)
+
+    patch.setattr(KeyValueMachine, "_merge", merge_in_place)
+
+
+def counts_from_publication(patch: pytest.MonkeyPatch) -> None:
+    """Changes made while the checkpoint was written are taken to be in it."""
+
+    def checkpointed(self: KeyValueMachine, snapshot_id: OffsetAndEpoch, count: int) -> None:
+        del snapshot_id, count
+        self._changed = 0
+
+    patch.setattr(KeyValueMachine, "checkpointed", checkpointed)
+
+
+def renames_before_the_flush(patch: pytest.MonkeyPatch) -> None:
+    """The name is durable, the bytes may not be."""
+
+    def publish(self: PartFile) -> object:
+        self._close()
+        self._files.rename(self.path, self.final_path)
+        self._finished = True
+        self._files.fsync_directory(self.final_path.parent)
+        return self.final_path
+
+    patch.setattr(PartFile, "publish", publish)
+
+
+def trusts_any_state(patch: pytest.MonkeyPatch) -> None:
+    """A state that outlived its process is taken to be of this log's history."""
+
+    def agree(self: MachineHost, epoch: object) -> bool:
+        del epoch
+        self._agreed = True
+        self._cursor = self.machine.applied.offset
+        return True
+
+    patch.setattr(MachineHost, "_agree", agree)
+
+
+def power_losses() -> None:
+    for seed in range(12):
+        test_download.test_power_loss_before_any_step_leaves_a_whole_checkpoint_or_a_part_to_go_on_with(
+            seed
+        )
+
+
+def another_history() -> None:
+    test_host.test_a_state_of_another_history_is_thrown_away(OffsetAndEpoch(41, 9), False)
+
+
+STORIES: list[tuple[Patch, Callable[[], None]]] = [
+    (drops_under_its_reader, test_shelf.test_a_checkpoint_is_not_dropped_under_its_reader),
+    (
+        installs_before_verifying,
+        test_download.test_a_file_spliced_from_two_leaders_is_found_and_fetched_anew,
+    ),
+    (
+        loads_what_it_is_told,
+        test_host.test_a_checkpoint_older_than_the_state_is_never_loaded,
+    ),
+    (freezes_at_any_time, test_host.test_nothing_is_frozen_inside_an_open_transaction),
+    (thaws_at_once, test_host.test_a_checkpoint_is_what_it_was_when_it_was_frozen),
+    (forgets_the_order, test_host.test_a_checkpoint_is_what_it_was_when_it_was_frozen),
+    (counts_from_publication, test_host.test_changes_beside_a_generation_are_counted_after_it),
+    (renames_before_the_flush, power_losses),
+    (trusts_any_state, another_history),
+]
+
+
+@pytest.mark.parametrize(
+    ("mutant", "story"), STORIES, ids=[mutant.__name__ for mutant, _ in STORIES]
+)
+def test_the_mutant_is_caught(mutant: Patch, story: Callable[[], None]) -> None:
+    story()
+    with pytest.MonkeyPatch.context() as patch:
+        mutant(patch)
+        with pytest.raises((AssertionError, pytest.fail.Exception, RuntimeError)):
+            story()

@@ -33,12 +33,17 @@ class NemesisCluster(Cluster):
     node_main = "tests.nemesis.node_main"
 
     def __init__(
-        self, directory: Path, *, spoiled: str | None = None, log: dict | None = None
+        self,
+        directory: Path,
+        *,
+        spoiled: str | None = None,
+        log: dict | None = None,
+        **shared: object,
     ) -> None:
         directory.mkdir(exist_ok=True)
         self.links: Links | None = None
         self.spoiled = spoiled
-        super().__init__(directory, quorum=QUICK, log=log)
+        super().__init__(directory, quorum=QUICK, log=log, **shared)
 
     def log_dir(self, node: int) -> Path:
         """One directory down, so that a disk can be mounted above it."""

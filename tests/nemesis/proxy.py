@@ -24,7 +24,8 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Final
 
-SLICE_BYTES: Final = 128  # what a slow way passes on at once
+SLICE_BYTES: Final = 128  # what a slow way passes on at once, at least
+SLICES_PER_S: Final = 50  # of a way that is faster than slow
 READ_BYTES: Final = 64 * 1024
 AT_ONCE: Final = struct.pack("ii", 1, 0)  # of SO_LINGER: closing is a reset
 
@@ -175,7 +176,9 @@ async def _pump(way: _Way, reader: asyncio.StreamReader, writer: asyncio.StreamW
         while data := await reader.read(READ_BYTES):
             while data:
                 await way.opened.wait()
-                size = len(data) if way.bytes_per_s is None else SLICE_BYTES
+                size = len(data)
+                if way.bytes_per_s is not None:
+                    size = max(SLICE_BYTES, int(way.bytes_per_s / SLICES_PER_S))
                 if way.bytes_per_s is not None:
                     await asyncio.sleep(min(size, len(data)) / way.bytes_per_s)
                 writer.write(data[:size])

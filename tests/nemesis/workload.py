@@ -150,7 +150,7 @@ class Workload:
         invoked = time.monotonic_ns()
         offset, returned = None, NEVER
         try:
-            offset = client.produce([value])
+            offset = self._produce(client, value)
             returned = time.monotonic_ns()
         except (ClientError, OSError):
             client.close()
@@ -165,6 +165,10 @@ class Workload:
                 self.longest_silence_ns = max(self.longest_silence_ns, silence)
             self.last_acknowledged_at = returned
         return True
+
+    def _produce(self, client: Client, value: bytes) -> int:
+        """Append one value; its offset. Raises ClientError, OSError."""
+        return client.produce([value])
 
     def ask_end(self, client: Client) -> int:
         """A linearizable read of the log's end. Raises ClientError, OSError."""
@@ -232,11 +236,16 @@ class Workload:
         except ClientError as error:
             if error.error != OFFSET_OUT_OF_RANGE:
                 raise
-            raise NotLinearizable(f"{offset} was below the end, and is out of range now") from error
+            self._out_of_range(client, offset)
+            return
         returned = time.monotonic_ns()
         self._record(LogRead(invoked, returned, high_watermark))
         with self._lock:
             self.seen.append(Seen(invoked, returned, offset, tuple(values)))
+
+    def _out_of_range(self, client: LogClient, offset: int) -> None:  # noqa: ARG002
+        """An offset that was below the end cannot be read."""
+        raise NotLinearizable(f"{offset} was below the end, and is out of range now")
 
     def _record(self, operation: LogRead) -> None:
         with self._lock:

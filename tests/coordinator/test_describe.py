@@ -90,15 +90,14 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def topics(store: Store, *names: str) -> dict[str, DescribeDisklessTopicsResponse.Topic]:
     store.flush()
     request = DescribeDisklessTopicsRequest(coordinator_partition=0, topic_names=names or None)
-    with described(store.path) as moment:
-        return {one.topic_name: one for one in describe_topics(request, moment).topics}
+    found = described(store.path, lambda moment: describe_topics(request, moment))
+    return {one.topic_name: one for one in found.topics}
 
 
 def object_0(store: Store, key: str = KEYS.key(0)) -> DescribeDisklessObjectResponse:
     store.flush()
     request = DescribeDisklessObjectRequest(coordinator_partition=0, object_key=key)
-    with described(store.path) as moment:
-        return describe_object(request, moment, KEYS)
+    return described(store.path, lambda moment: describe_object(request, moment, KEYS))
 
 
 def sums(topic: DescribeDisklessTopicsResponse.Topic) -> tuple[int, int, int]:

@@ -166,13 +166,18 @@ class MachineHost:
             self._listener.step_down(epoch)
 
     def snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
-        """The log begins at this checkpoint: load it, unless the state is beyond it already."""
+        """The log begins at this checkpoint: load it, unless the state is beyond it already.
+
+        Even then nothing before it can be read any more, whatever was still to be compared.
+        """
         if snapshot_id.offset > self.machine.applied.offset or (
             self._loading is not None and snapshot_id > self._loading
         ):
             if self._loading is None or snapshot_id > self._loading:
                 self._begin_load(snapshot_id)
-            self._wake()
+        elif self._cursor < snapshot_id.offset:
+            self._begin_after(snapshot_id, self.shelf.size_bytes(snapshot_id) or 0)
+        self._wake()
 
     # --- turns --------------------------------------------------------------------------------
 

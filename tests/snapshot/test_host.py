@@ -453,6 +453,35 @@ def test_a_state_that_outlived_its_process_goes_on_where_it_was():
     assert machine.changed_records == 2
 
 
+@pytest.mark.parametrize("same_history", [True, False])
+def test_a_state_that_is_compared_still_may_be_beyond_a_checkpoint_that_comes(same_history):
+    """The log begins there, and what was to be compared is gone. Found by simulation, seed 255."""
+    node, machine = persistent_node()
+    node.take()
+    for i in range(6):
+        node.write((b"more-%d" % i, b"1"))
+    node.loop.settle()
+    history = list(node.log._stored)
+    between = replayed(history, 45)
+    snapshot_id = between.take()
+    node.log.restart()
+    node.log.high_watermark = None
+    if not same_history:
+        machine._applied = OffsetAndEpoch(machine.applied.offset, 9)
+    node._begin()
+    assert not node.host.ready
+    checkpoint_of(node, between, snapshot_id)
+    node.log.install_snapshot(snapshot_id)
+    for stored in history:
+        if stored.base_offset >= snapshot_id.offset:
+            node.log._append(stored.data, stored.end_offset - stored.base_offset, stored.epoch)
+    node.log.commit()
+    node.loop.settle()
+    assert node.host.ready
+    assert machine.applied == (47, 1)
+    assert (machine.resets, node.host.loaded) == ((0, 0) if same_history else (2, 1))
+
+
 def test_a_state_ahead_of_what_is_known_to_be_committed_waits():
     node, machine = persistent_node()
     node.log.restart()

@@ -113,9 +113,17 @@ class _Loop:
         return time.monotonic() * 1_000
 
     def offload(self, job: Callable[[], None], done: Callable[[], None]) -> None:
-        """Run a job in the thread."""
+        """Run a job in the thread; what it raises is a broken invariant, and stops the node."""
+
+        def over(future: asyncio.Future[None]) -> None:
+            error = future.exception()
+            if error is not None:
+                self.fail(error)
+            else:
+                done()
+
         future = asyncio.get_running_loop().run_in_executor(self._threads, job)
-        future.add_done_callback(lambda _: done())
+        future.add_done_callback(over)
 
     def close(self) -> None:
         """No more jobs than those submitted."""

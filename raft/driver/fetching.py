@@ -218,6 +218,8 @@ class SnapshotFetcher:
                 return False
             except (ConnectError, ConnectionLostError, RecordError) as error:
                 progress.failures += 1
+                if isinstance(error, RecordError):
+                    self._on_fault(progress.effect.leader_id, f"FetchSnapshot: {error}")
                 self._log(progress, f"action=fetch_snapshot lost={str(error)!r}")
                 if progress.failures >= MAX_FAILURES:
                     return False

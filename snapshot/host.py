@@ -88,6 +88,8 @@ class MachineHost:
         self.generated = self.loaded = self.failed = 0  # so many times
         self.last_generation_ms: float | None = None
         self.last_load_ms: float | None = None
+        self.on_generated: Callable[[float], None] | None = None  # told how long it took, in ms
+        self.on_loaded: Callable[[float], None] | None = None
         self.checkpoint_bytes = 0  # of the newest
         self._loop = loop
         self._unique = unique
@@ -327,6 +329,8 @@ class MachineHost:
         assert applied == snapshot_id, f"loaded {snapshot_id}, the state is at {applied}"
         self.loaded += 1
         self.last_load_ms = self._loop.now_ms() - self._begun_ms
+        if self.on_loaded is not None:
+            self.on_loaded(self.last_load_ms)
         self._begin_after(snapshot_id, self.checkpoint_bytes)
         self._agreed = True
         self._wake()
@@ -410,6 +414,8 @@ class MachineHost:
         self.generated += 1
         self._retry_ms = _RETRY_MS
         self.last_generation_ms = self._loop.now_ms() - self._frozen_ms
+        if self.on_generated is not None:
+            self.on_generated(self.last_generation_ms)
         self._checkpoint_ms = self._frozen_ms
         self._bytes_since -= self._frozen_bytes
         self.checkpoint_bytes = generation.size_bytes

@@ -1,0 +1,16 @@
+"""What every batch coordinator must do: one suite, run on each implementation.
+
+An implementation subclasses `Contract` in a test module, names the class `Test...`, and says how a
+`World` of it is opened (`tests.coordinator.subjects`). Every story has a coordinator of its own.
+
+Source: DESIGN §7.
+"""
+
+from __future__ import annotations
+
+from tests.coordinator.contract_commits import CommitStories
+from tests.coordinator.contract_objects import ObjectStories
+
+
+class Contract(CommitStories, ObjectStories):
+    """All stories. Subclass it, and override `open`."""

@@ -29,7 +29,7 @@ from records.errors import RecordError, UnknownRecordError
 from records.frame import decode_record, encode_record
 from records.key_value import KeyValueState
 from records.types import Epoch, Offset, OffsetAndEpoch
-from snapshot.framing import MAX_DECOMPRESSED_BYTES
+from snapshot.values import iter_values
 
 _HEAD: Final = encode_record(KeyValueState(key=b"", value=b""))[:-3]
 """Frame version, type and record version of every record of a checkpoint."""
@@ -212,8 +212,8 @@ class KeyValueMachine:
         timestamp = 0
         for batch in batches:
             timestamp = batch.header.max_timestamp
-            for record in iter_records(batch, limit_bytes=MAX_DECOMPRESSED_BYTES):
-                key, value = _parse(record.value)
+            for record in iter_values(batch):
+                key, value = _parse(record)
                 base[key] = value
                 count += 1
                 if count % _LOAD_PER_SLICE == 0:
@@ -245,12 +245,11 @@ class _FrozenKeyValues:
         self._machine.thaw(self)
 
 
-def _parse(value: memoryview | bytes | None) -> tuple[bytes, bytes]:
+def _parse(record: bytes) -> tuple[bytes, bytes]:
     """Key and value of one record of a checkpoint.
 
     Raises:  RecordError if it is not one of ours.
     """
-    record = b"" if value is None else bytes(value)
     if record.startswith(_HEAD):
         try:
             key_size, key_at = record[_HEAD_BYTES], _HEAD_BYTES + 1
@@ -265,7 +264,7 @@ def _parse(value: memoryview | bytes | None) -> tuple[bytes, bytes]:
         value_end = value_at + value_size - 1
         if key_size and value_size and value_end == len(record) - 1 and not record[-1]:
             return record[key_at:key_end], record[value_at:value_end]
-    decoded = decode_record(value)  # a form that we do not write, or none at all
+    decoded = decode_record(record)  # a form that we do not write, or none at all
     if not isinstance(decoded, KeyValueState):
         raise UnknownRecordError(kind="metadata", key=decoded.schema().key or 0)
     return decoded.key, decoded.value

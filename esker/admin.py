@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from esker.config import Endpoint
+from esker.values import Endpoint
 from raft.net.errors import NetError
 from raft.net.rpc import Rpc, open_rpc
 from records.rpc.cluster import DescribeClusterRequest, DescribeClusterResponse

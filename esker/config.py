@@ -11,13 +11,29 @@ KIP-835, KIP-630 and KIP-876 (checkpoints); DESIGN §12 for what differs.
 from __future__ import annotations
 
 import difflib
-import ipaddress
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from esker.coordinators import QUORUM, CoordinatorOptions, find_implementation
 from esker.properties import PropertiesError, read_properties
+from esker.values import (
+    MILLISECONDS,
+    Endpoint,
+    boolean,
+    integer,
+    is_loopback,
+    is_wildcard,
+    listeners,
+    node_id_of,
+    one_of,
+    parse_endpoint,
+    protocol_map,
+    ratio,
+    voters_of,
+    words,
+)
 from raft.core.config import QuorumConfig
 from records.types import NodeId
 from snapshot.log_start import LogStartSettings
@@ -36,17 +52,6 @@ class ConfigError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
-    """Where a listener is reached: a host name or address, and a port (0 to 65535)."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-@dataclass(frozen=True, slots=True)
 class Setting:
     """One setting: how its text becomes a value, and what it is if it is not given."""
 
@@ -56,252 +61,159 @@ class Setting:
     help: str  # one sentence, with unit
 
 
-# --- values ------------------------------------------------------------------------------------
-
-
-def _integer(least: int, most: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise ValueError(f"{text!r} is not a whole number") from None
-        if not least <= value <= most:
-            raise ValueError(f"{value} is not between {least} and {most}")
-        return value
-
-    return parse
-
-
-def _boolean(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ValueError(f"{text!r} is neither true nor false")
-    return text.lower() == "true"
-
-
-def _list(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def parse_endpoint(text: str) -> Endpoint:
-    """HOST:PORT, an IPv6 address in brackets.
-
-    >>> parse_endpoint("[::1]:9093")
-    Endpoint(host='::1', port=9093)
-    """
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or len(port) > 5 or int(port) > 65535:
-        raise ValueError(f"{text!r} is not HOST:PORT")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise ValueError(f"{text!r}: an IPv6 address stands in brackets")
-    return Endpoint(host, int(port))
-
-
-def _listeners(text: str) -> dict[str, Endpoint]:
-    found: dict[str, Endpoint] = {}
-    for part in _list(text):
-        name, separator, address = part.partition("://")
-        if not separator or not name:
-            raise ValueError(f"{part!r} is not NAME://HOST:PORT")
-        if name in found:
-            raise ValueError(f"listener {name} stands twice")
-        found[name] = parse_endpoint(address)
-    return found
-
-
-_node_id = _integer(0, 2**31 - 1)
-
-
-def _voters(text: str) -> dict[NodeId, Endpoint]:
-    voters: dict[NodeId, Endpoint] = {}
-    for part in _list(text):
-        node, at, address = part.partition("@")
-        if not at or not node.isdecimal():
-            raise ValueError(f"{part!r} is not ID@HOST:PORT")
-        node_id = NodeId(_node_id(node))
-        if node_id in voters:
-            raise ValueError(f"voter {node} stands twice")
-        endpoint = parse_endpoint(address)
-        if _is_wildcard(endpoint.host) or endpoint.port == 0:
-            raise ValueError(f"{part!r}: others cannot connect to {endpoint}")
-        voters[node_id] = endpoint
-    if not voters:
-        raise ValueError("no voters")
-    return voters
-
-
-def _protocol_map(text: str) -> dict[str, str]:
-    pairs: dict[str, str] = {}
-    for part in _list(text):
-        name, _, protocol = part.partition(":")
-        if protocol != "PLAINTEXT":
-            raise ValueError(f"{part!r}: only PLAINTEXT is supported; TLS and SASL are not yet")
-        pairs[name] = protocol
-    return pairs
-
-
-def _is_wildcard(host: str) -> bool:
-    try:
-        return host == "" or ipaddress.ip_address(host).is_unspecified
-    except ValueError:
-        return False
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-_MILLISECONDS = _integer(1, 2**31 - 1)
-
-
-def _ratio(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is not a number") from None
-    if not 0 <= value <= 1:  # not a number is no ratio either
-        raise ValueError(f"{text} is not between 0 and 1")
-    return value
-
-
-def _one_of(*words: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text not in words:
-            raise ValueError(f"{text!r} is none of {', '.join(words)}")
-        return text
-
-    return parse
-
-
 SETTINGS: Final = {
     setting.key: setting
     for setting in (
-        Setting("process.roles", _list, None, "What this node is: `controller`."),
-        Setting("node.id", _node_id, None, "This node's id, unique in the cluster."),
+        Setting("process.roles", words, None, "What this node is: `controller`."),
+        Setting("node.id", node_id_of, None, "This node's id, unique in the cluster."),
         Setting(
             "controller.quorum.voters",
-            _voters,
+            voters_of,
             None,
             "The quorum: `ID@HOST:PORT`, comma separated, the same on every node.",
         ),
         Setting(
             "controller.listener.names",
-            _list,
+            words,
             ("CONTROLLER",),
             "Which of the listeners serves the quorum (the first is used between its nodes).",
         ),
-        Setting(
-            "listeners", _listeners, None, "`NAME://HOST:PORT`, comma separated: what to bind."
-        ),
+        Setting("listeners", listeners, None, "`NAME://HOST:PORT`, comma separated: what to bind."),
         Setting(
             "advertised.listeners",
-            _listeners,
+            listeners,
             {},
             "What others are told to connect to; default: as bound.",
         ),
         Setting(
             "listener.security.protocol.map",
-            _protocol_map,
+            protocol_map,
             {},
             "`NAME:PLAINTEXT` for each listener; no other protocol is supported yet.",
         ),
-        Setting("log.dirs", _list, (), "Directories of this node's logs; the first is used."),
+        Setting("log.dirs", words, (), "Directories of this node's logs; the first is used."),
         Setting("log.dir", str, "", "One directory, if `log.dirs` is not given."),
         Setting("metadata.log.dir", str, "", "Where the quorum's logs lie; default: `log.dirs`."),
         Setting(
             "controller.quorum.election.timeout.ms",
-            _MILLISECONDS,
+            MILLISECONDS,
             1000,
             "Milliseconds without a leader before a voter campaigns (up to twice that).",
         ),
         Setting(
             "controller.quorum.fetch.timeout.ms",
-            _integer(QuorumConfig().fetch_max_wait_ms + 1, 2**31 - 1),  # waiting is no silence
+            integer(QuorumConfig().fetch_max_wait_ms + 1, 2**31 - 1),  # waiting is no silence
             2000,
             "Milliseconds without an answer from the leader before a follower doubts it.",
         ),
         Setting(
             "controller.quorum.election.backoff.max.ms",
-            _MILLISECONDS,
+            MILLISECONDS,
             1000,
             "Most milliseconds that a less preferred successor waits after a leader resigned.",
         ),
         Setting(
             "controller.quorum.request.timeout.ms",
-            _MILLISECONDS,
+            MILLISECONDS,
             2000,
             "Milliseconds before a request to another node is given up.",
         ),
         Setting(
             "controller.quorum.retry.backoff.ms",
-            _MILLISECONDS,
+            MILLISECONDS,
             20,
             "Milliseconds before a failed request is repeated.",
         ),
         Setting(
             "metadata.log.segment.bytes",
-            _integer(8 * MEBIBYTE, 2**31 - 1),
+            integer(8 * MEBIBYTE, 2**31 - 1),
             1024 * MEBIBYTE,
             "Bytes after which a log begins a new file.",
         ),
         Setting(
             "metadata.log.segment.ms",
-            _MILLISECONDS,
+            MILLISECONDS,
             7 * 24 * 3600 * 1000,
             "Milliseconds after which a log begins a new file.",
         ),
         Setting(
             "metadata.log.max.record.bytes.between.snapshots",
-            _integer(1, 2**63 - 1),
+            integer(1, 2**63 - 1),
             SnapshotSettings().max_bytes_between,
             "Bytes of log since the newest checkpoint before another is taken (see the ratio).",
         ),
         Setting(
             "metadata.snapshot.min.changed_records.ratio",
-            _ratio,
+            ratio,
             SnapshotSettings().min_changed_ratio,
             "Share of a checkpoint's records (0 to 1) that must have changed before another is "
             "taken; one is also taken once the log since it is larger than it.",
         ),
         Setting(
             "metadata.log.max.snapshot.interval.ms",
-            _integer(0, 2**63 - 1),
+            integer(0, 2**63 - 1),
             SnapshotSettings().max_interval_ms,
             "Milliseconds after which a checkpoint is taken if anything was committed; 0: never.",
         ),
         Setting(
             "metadata.start.offset.lag.time.max.ms",
-            _integer(0, 2**63 - 1),
+            integer(0, 2**63 - 1),
             LogStartSettings().max_lag_ms,
             "Milliseconds that a log keeps what is before a checkpoint for a replica that lags.",
         ),
         Setting(
             "metadata.max.retention.bytes",
-            _integer(-1, 2**63 - 1),
+            integer(-1, 2**63 - 1),
             LogStartSettings().max_retention_bytes,
             "Bytes of a log and its checkpoints past which it waits for no replica; -1: no bound.",
         ),
         Setting(
             "metadata.max.idle.interval.ms",
-            _integer(0, 2**31 - 1),
+            integer(0, 2**31 - 1),
             500,
             "Milliseconds of silence after which the leader writes a NoOpRecord; 0: never.",
         ),
         Setting(
             "socket.request.max.bytes",
-            _integer(1024, 256 * MEBIBYTE),  # beyond, raft.net takes a length for a stray protocol
+            integer(1024, 256 * MEBIBYTE),  # beyond, raft.net takes a length for a stray protocol
             100 * MEBIBYTE,
             "Bytes that one request may have.",
         ),
         Setting(
             "connections.max.idle.ms",
-            _MILLISECONDS,
+            MILLISECONDS,
             600_000,
             "Milliseconds after which an idle connection is closed.",
+        ),
+        Setting(
+            "diskless.batch.coordinator.class.name",
+            str,
+            QUORUM,
+            "The batch coordinator: a class of ours, or one that is imported by this name.",
+        ),
+        Setting(
+            "diskless.file.delete.delay.ms",
+            MILLISECONDS,
+            60_000,
+            "Milliseconds between nothing referring to an object and its deletion.",
+        ),
+        Setting(
+            "esker.object.key.prefix",
+            str,
+            "",
+            "What the keys of all objects begin with, without a slash at either end.",
+        ),
+        Setting(
+            "esker.object.lease.timeout.ms",
+            MILLISECONDS,
+            15 * 60_000,
+            "Milliseconds after which a lease of object ids ends; longer than the longest upload.",
+        ),
+        Setting(
+            "producer.id.expiration.ms",
+            MILLISECONDS,
+            24 * 3600 * 1000,
+            "Milliseconds for which a silent producer is remembered.",
         ),
         Setting(
             "esker.metrics.listener",
@@ -311,13 +223,13 @@ SETTINGS: Final = {
         ),
         Setting(
             "esker.bench.log.enable",
-            _boolean,
+            boolean,
             False,
             "Serves the group `esker-bench-log` on the controller listener, for benchmarks.",
         ),
         Setting(
             "esker.bench.log.state",
-            _one_of("none", "kv"),
+            one_of("none", "kv"),
             "none",
             "What is built from `esker-bench-log`: `kv`, its keys and their newest values; `none`.",
         ),
@@ -354,6 +266,7 @@ class ControllerConfig:
     metrics: Endpoint | None
     bench_log: bool
     bench_log_state: str
+    coordinators: CoordinatorOptions
     warnings: tuple[str, ...]
 
 
@@ -401,16 +314,16 @@ def _check_together(values: Mapping[str, Any]) -> ControllerConfig:
             "controller.quorum.voters",
             f"says that node {node_id} listens at {voters[node_id]}, listeners say {advertised}",
         )
-    if node_id in voters and _is_wildcard(advertised.host):
+    if node_id in voters and is_wildcard(advertised.host):
         advertised = voters[node_id]
-    if _is_wildcard(advertised.host):
+    if is_wildcard(advertised.host):
         raise ConfigError(
             "advertised.listeners",
             f"others cannot connect to {advertised}: name a host or an address for {name}",
         )
     retention_bytes: int = values["metadata.max.retention.bytes"]
     warnings = []
-    if not _is_loopback(bind.host):
+    if not is_loopback(bind.host):
         warnings.append(
             f"listener {name} at {bind} is open to whoever can reach it: there is no "
             "authentication and no encryption yet; bind it to a private network"
@@ -444,8 +357,28 @@ def _check_together(values: Mapping[str, Any]) -> ControllerConfig:
         metrics=values["esker.metrics.listener"],
         bench_log=values["esker.bench.log.enable"],
         bench_log_state=values["esker.bench.log.state"],
+        coordinators=_coordinators(values, voters=len(voters)),
         warnings=tuple(warnings),
     )
+
+
+def _coordinators(values: Mapping[str, Any], *, voters: int) -> CoordinatorOptions:
+    options = CoordinatorOptions(
+        class_name=values["diskless.batch.coordinator.class.name"],
+        key_prefix=values["esker.object.key.prefix"],
+        file_delete_delay_ms=values["diskless.file.delete.delay.ms"],
+        lease_timeout_ms=values["esker.object.lease.timeout.ms"],
+        producer_expiration_ms=values["producer.id.expiration.ms"],
+    )
+    try:
+        find_implementation(options.class_name, voters=voters)
+    except ValueError as error:
+        raise ConfigError("diskless.batch.coordinator.class.name", str(error)) from None
+    try:
+        options.settings("any", 0)
+    except ValueError as error:
+        raise ConfigError("esker.object.key.prefix", str(error)) from None
+    return options
 
 
 def _controller_listener(values: Mapping[str, Any]) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import signal
 
+from coordinator.view import StaticView
 from esker.config import ControllerConfig
 from esker.config import Endpoint as Address
+from esker.coordinators import CoordinatorRoom
 from esker.keeping import SnapshotKeeping
 from esker.rooms import BenchState, joined
 from esker.storage import open_storage
@@ -62,7 +64,12 @@ def node_config(config: ControllerConfig) -> NodeConfig:
         keeping=SnapshotKeeping(
             node_id=config.node_id, snapshots=config.snapshots, log_starts=config.log_start
         ),
-        room=joined(lambda host: BenchState(host, config.bench_log_state)),
+        room=joined(
+            lambda host: BenchState(host, config.bench_log_state),
+            lambda host: CoordinatorRoom(
+                host, config.coordinators, StaticView(), voters=len(config.voters)
+            ),
+        ),
         bench_log=config.bench_log,
         max_idle_interval_ms=config.max_idle_interval_ms,
         metrics_host=config.metrics.host if config.metrics else None,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from esker.admin import AdminError, ask_first, controllers
-from esker.config import Endpoint
+from esker.values import Endpoint
 from raft.net.errors import NetError
 from raft.net.rpc import open_rpc
 from records.rpc.base import Request, Response

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, TypeVar
 import typer
 
 from coordinator.client import ClientSettings, CoordinatorClient, CoordinatorError
-from esker.config import parse_endpoint
+from esker.values import parse_endpoint
 from raft.net.runner import run
 from records.rpc.objects import (
     DescribeDisklessObjectRequest,

@@ -10,7 +10,6 @@ import typer
 
 from esker.admin import AdminError
 from esker.commands.tables import table
-from esker.config import Endpoint, parse_endpoint
 from esker.dump.human import on_one_line
 from esker.snapshot_admin import (
     Group,
@@ -19,6 +18,7 @@ from esker.snapshot_admin import (
     describe_snapshots,
     take_snapshots,
 )
+from esker.values import Endpoint, parse_endpoint
 from raft.net.runner import run
 
 DONE = 0

@@ -1,0 +1,187 @@
+"""The batch coordinators of a node: one on every partition of `__diskless-metadata` it holds.
+
+Which implementation is a setting, as KIP-1163 has it. A name that is not ours is imported: a class
+with a class method `for_group(Group)` that returns a `Hosted`.
+
+The surprise: nodes that do not lead have a coordinator as well. It decides nothing, and answers
+what may be answered from a replica's state.
+
+Source: KIP-1163, diskless.batch.coordinator.class.name; KIP-1164, Batch Coordinator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from coordinator.calls import Coordinator
+from coordinator.keys import ObjectKeys
+from coordinator.leader import LoopClocks, QuorumCoordinator
+from coordinator.memory import InMemoryCoordinator
+from coordinator.service import coordinator_handlers
+from coordinator.settings import CoordinatorSettings
+from coordinator.sqlite.machine import CoordinatorMachine, Identity
+from coordinator.view import ClusterView
+from raft.driver.rooms import RoomHost
+from raft.interfaces import ReplicatedLog
+from raft.net.handlers import Served
+
+DISKLESS_METADATA: Final = "__diskless-metadata"
+
+QUORUM: Final = "coordinator.leader.QuorumCoordinator"
+IN_MEMORY: Final = "coordinator.memory.InMemoryCoordinator"
+EMBEDDED: Final = "coordinator.embedded.EmbeddedCoordinator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorOptions:
+    """What a node's settings say of its coordinators."""
+
+    class_name: str = QUORUM
+    key_prefix: str = ""
+    file_delete_delay_ms: int = 60_000
+    lease_timeout_ms: int = 15 * 60_000
+    producer_expiration_ms: int = 24 * 3600 * 1000
+
+    def settings(self, cluster_id: str, partition: int) -> CoordinatorSettings:
+        """Those of one coordinator."""
+        return CoordinatorSettings(
+            keys=ObjectKeys(
+                prefix=self.key_prefix, cluster_id=cluster_id, coordinator_partition=partition
+            ),
+            file_delete_delay_ms=self.file_delete_delay_ms,
+            lease_timeout_ms=self.lease_timeout_ms,
+            producer_expiration_ms=self.producer_expiration_ms,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """What an implementation is given: a replica of the log, and what belongs to it."""
+
+    host: RoomHost
+    log: ReplicatedLog
+    directory: Path  # the group's own; what is kept there ends with it
+    settings: CoordinatorSettings
+    view: ClusterView
+
+
+class Hosted(Protocol):
+    """A coordinator that a node has made, and will let go of."""
+
+    @property
+    def coordinator(self) -> Coordinator: ...
+
+    async def end(self) -> None:
+        """The group has ended here."""
+
+
+class HostedInQuorum:
+    """Decide and apply on the group's log, the state in SQLite."""
+
+    def __init__(self, group: Group) -> None:
+        host = group.host
+        self._machine = CoordinatorMachine(
+            group.directory, Identity(host.cluster_id, host.directory_id.bytes, group.log.name)
+        )
+        host.host(group.log, self._machine)
+        self.coordinator = QuorumCoordinator(
+            group.log,
+            self._machine,
+            group.settings,
+            group.view,
+            LoopClocks(asyncio.get_running_loop(), _wall_clock_ms),
+        )
+        self.coordinator.start()
+
+    async def end(self) -> None:
+        """See Hosted."""
+        await self.coordinator.close()
+        self._machine.close()
+
+
+class HostedInMemory:
+    """Not replicated and not kept: for trying things out on one node."""
+
+    def __init__(self, group: Group) -> None:
+        coordinator: Any = InMemoryCoordinator(group.settings, group.view, _wall_clock_ms)
+        self.coordinator = coordinator
+
+    async def end(self) -> None:
+        """See Hosted."""
+        await self.coordinator.close()
+
+
+_OURS: Final[Mapping[str, Callable[[Group], Hosted]]] = {
+    QUORUM: HostedInQuorum,
+    IN_MEMORY: HostedInMemory,
+}
+
+
+def find_implementation(class_name: str, *, voters: int) -> Callable[[Group], Hosted]:
+    """How to make a coordinator of this class.
+
+    Raises:  ValueError saying what is wrong with it.
+    """
+    if class_name == IN_MEMORY and voters > 1:
+        raise ValueError(f"{class_name} is not replicated: for a quorum of one node only")
+    if class_name == EMBEDDED:
+        raise ValueError(f"{class_name} is run by an application itself, not by a node")
+    if class_name in _OURS:
+        return _OURS[class_name]
+    module, dot, name = class_name.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), name) if dot else None
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"{class_name} cannot be imported: {error}") from error
+    make = getattr(found, "for_group", None)
+    if make is None:
+        raise ValueError(f"{class_name} has no for_group(Group)")
+    return make  # type: ignore[no-any-return]
+
+
+class CoordinatorRoom:
+    """A node's coordinators, and their requests on its listener."""
+
+    def __init__(
+        self, host: RoomHost, options: CoordinatorOptions, view: ClusterView, *, voters: int
+    ) -> None:
+        """Raises ValueError if there is no such implementation."""
+        self._host = host
+        self._options = options
+        self._view = view
+        self._make = find_implementation(options.class_name, voters=voters)
+        self._hosted: dict[int, Hosted] = {}
+        self.handlers: Mapping[int, Served] = coordinator_handlers(self.find)
+
+    def find(self, partition: int) -> Coordinator | None:
+        """The coordinator of a partition of `__diskless-metadata`, if the node holds that."""
+        hosted = self._hosted.get(partition)
+        return hosted.coordinator if hosted is not None else None
+
+    def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:
+        """See Room. Raises OSError, sqlite3.Error."""
+        if topic == DISKLESS_METADATA:
+            group = Group(
+                host=self._host,
+                log=log,
+                directory=directory,
+                settings=self._options.settings(self._host.cluster_id, partition),
+                view=self._view,
+            )
+            self._hosted[partition] = self._make(group)
+
+    async def end(self, topic: str, partition: int) -> None:
+        """See Room."""
+        hosted = self._hosted.pop(partition, None) if topic == DISKLESS_METADATA else None
+        if hosted is not None:
+            await hosted.end()
+
+
+def _wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from raft.driver.counters import Timings
 from raft.driver.keeping import LogStartView, Taken
 from raft.driver.rooms import RoomHost, StateListener
 from raft.interfaces import ReplicatedLog, StateMachine
@@ -94,8 +95,9 @@ class SnapshotKeeping:
             unique=lambda: 1 + secrets.randbits(62),
             listener=listener,
         )
+        hosted = _Hosted(host, loop)
         host.start()
-        return _Hosted(host, loop)
+        return hosted
 
 
 class _Loop:
@@ -134,8 +136,12 @@ class _Hosted:
     """Implements `raft.driver.keeping.Hosted`."""
 
     def __init__(self, host: MachineHost, loop: _Loop) -> None:
+        self.generations = Timings()
+        self.loads = Timings()
         self._host = host
         self._loop = loop
+        host.on_generated = self.generations.add
+        host.on_loaded = self.loads.add
 
     @property
     def applied_offset(self) -> Offset:
@@ -144,14 +150,6 @@ class _Hosted:
     @property
     def generating(self) -> bool:
         return self._host.generation is not None
-
-    @property
-    def generation_ms(self) -> float:
-        return self._host.last_generation_ms or 0.0
-
-    @property
-    def load_ms(self) -> float:
-        return self._host.last_load_ms or 0.0
 
     @property
     def checkpoint_bytes(self) -> int:

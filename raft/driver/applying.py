@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from raft.driver.counters import Timings
 from raft.driver.keeping import Taken
 from raft.driver.rooms import StateListener
 from raft.interfaces import ReplicatedLog, StateMachine
@@ -25,8 +26,6 @@ class Applier:
     """Watches a log for one state machine. Implements `raft.driver.keeping.Hosted`."""
 
     generating = False
-    generation_ms = 0.0
-    load_ms = 0.0
     checkpoint_bytes = 0
 
     def __init__(
@@ -37,6 +36,8 @@ class Applier:
         listener: StateListener | None = None,
     ) -> None:
         """Begin with what is committed already."""
+        self.generations = Timings()  # of nothing
+        self.loads = Timings()
         self._listener = listener
         self._leading: Epoch | None = None
         self._told_lead = False

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Final
+
+BOUNDS_MS: Final = (1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000, 30_000, 100_000, 300_000)
+"""Of a histogram: at most so long (inclusive)."""
 
 
 @dataclass(slots=True)
@@ -30,3 +35,33 @@ class Counters:
         self.elections += 1
         self.election_latency_ms += latency_ms
         self.election_latency_max_ms = max(self.election_latency_max_ms, latency_ms)
+
+
+class Timings:
+    """A histogram of how long something took.
+
+    >>> timings = Timings()
+    >>> timings.add(2.0); timings.add(400_000.0)
+    >>> timings.cumulative()[:2], timings.cumulative()[-1]
+    ([('1', 0), ('3', 1)], ('+Inf', 2))
+    """
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self.counts = [0] * (len(BOUNDS_MS) + 1)
+        self.sum_ms = 0.0
+        self.last_ms = 0.0
+
+    def add(self, took_ms: float) -> None:
+        """One more."""
+        self.counts[bisect_left(BOUNDS_MS, took_ms)] += 1
+        self.sum_ms += took_ms
+        self.last_ms = took_ms
+
+    def cumulative(self) -> list[tuple[str, float]]:
+        """As Prometheus wants it: bound, and how many took no longer."""
+        total, found = 0.0, []
+        for bound, count in zip((*BOUNDS_MS, "+Inf"), self.counts, strict=True):
+            total += count
+            found.append((str(bound), total))
+        return [(bound, int(count)) for bound, count in found]

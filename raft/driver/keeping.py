@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from raft.driver.counters import Timings
 from raft.driver.rooms import RoomHost, StateListener
 from raft.interfaces import Download, Piece, ReplicatedLog, Snapshots, StateMachine
 from raft.segments.files import FileSystem
@@ -67,12 +68,12 @@ class Hosted(Protocol):
         """Is a checkpoint being written?"""
 
     @property
-    def generation_ms(self) -> float:
-        """How long the last checkpoint took to write; 0 if none was written since the start."""
+    def generations(self) -> Timings:
+        """How long checkpoints took to write since the start."""
 
     @property
-    def load_ms(self) -> float:
-        """How long the last checkpoint took to load; 0 if none was loaded since the start."""
+    def loads(self) -> Timings:
+        """How long checkpoints took to load since the start."""
 
     @property
     def checkpoint_bytes(self) -> int:

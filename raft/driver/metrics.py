@@ -25,6 +25,8 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from raft.driver.config import CLUSTER_METADATA
 from raft.driver.group import GroupDriver
 from raft.driver.health import Health
+from raft.driver.keeping import Hosted
+from raft.driver.snapshot_metrics import snapshot_families
 from raft.net import Listener
 from raft.wire import Group, wire_node
 from records.types import NodeId
@@ -38,6 +40,7 @@ REQUEST_TIMEOUT_S: Final = 5
 class _Host(Protocol):
     node_id: NodeId
     groups: dict[Group, GroupDriver]
+    hosted: dict[Group, Hosted]
     listener: Listener
 
     @property
@@ -103,6 +106,7 @@ class QuorumCollector:
                 family.add_metric((group_name,), value)
             yield family
         yield from self._of_controller(values)
+        yield from snapshot_families(self._host)
         yield from self._of_listener()
 
     def _of_group(self, driver: GroupDriver) -> dict[str, float]:

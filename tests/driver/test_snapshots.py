@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
@@ -116,7 +117,9 @@ def test_an_empty_follower_comes_up_by_snapshot_while_appends_go_on(tmp_path: Pa
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A node that leads both of its groups, each with a checkpoint."""
     directory = tmp_path_factory.mktemp("alone")
-    with Cluster(directory, size=1, quorum=QUICK, state="kv", log_starts=AT_ONCE) as cluster:
+    with Cluster(
+        directory, size=1, quorum=QUICK, metrics=True, state="kv", log_starts=AT_ONCE
+    ) as cluster:
         cluster.start()
         cluster.wait_for_leader()
         with cluster.client(1) as client:
@@ -232,6 +235,24 @@ def test_a_checkpoint_is_taken_once_of_a_state_and_refused_where_there_is_none(
     assert first.offset > 0
     assert client.take_snapshot("nobody").error_code == 3
     assert client.take_snapshot(BENCH, timeout_ms=-1).error_code == 42
+
+
+def test_metrics_have_the_kips_names(alone: Cluster, client: Client) -> None:
+    """KIP-630, Metrics; KIP-631, Monitoring."""
+    snapshot_id = taken(client)
+    client.produce([b"one more"])
+    lag = client.end_offset() - snapshot_id.offset
+    with urllib.request.urlopen(f"http://127.0.0.1:{alone.metrics_ports[1]}/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    bench = '{group="esker-bench-log-0"}'
+    size = client.snapshots().snapshots[-1].size
+    assert f"kafka_controller_snapshot_size_bytes{bench} {size}.0" in lines
+    assert f"kafka_controller_snapshot_lag{bench} {lag}.0" in lines
+    assert any(line.startswith("kafka_controller_metadata_snapshot_lag ") for line in lines)
+    generated = f"kafka_controller_gen_snapshot_latency_ms_count{bench} "
+    assert any(line.startswith(generated) and float(line.split()[-1]) > 0 for line in lines)
+    loaded = f"kafka_controller_load_snapshot_latency_ms_count{bench} 0.0"
+    assert loaded in lines
 
 
 def test_a_node_begins_with_its_checkpoints_alone(alone: Cluster, client: Client) -> None:

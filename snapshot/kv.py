@@ -18,7 +18,7 @@ Source: ours; DESIGN §6, §7, invariant 4.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from raft.interfaces import Frozen
@@ -97,6 +97,11 @@ class KeyValueMachine:
 
     def __len__(self) -> int:
         return self._size
+
+    def fill(self, values: Mapping[bytes, bytes]) -> None:
+        """Hold these and nothing else, as of where the state is: for benches."""
+        self._base, self._overlay, self._frozen = dict(values), OrderedDict(), None
+        self._size = len(values)
 
     # --- applying -----------------------------------------------------------------------------
 

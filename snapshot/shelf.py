@@ -50,7 +50,7 @@ class _Handle:
         self.file = file
         self.size_bytes = file.size()  # it never changes
         self.readers = 0  # inside `read` just now
-        self.last_read_ms = 0
+        self.last_read_ms = 0.0
 
 
 class Shelf:
@@ -61,7 +61,7 @@ class Shelf:
         files: FileSystem,
         directory: Path,
         *,
-        now_ms: Callable[[], int],
+        now_ms: Callable[[], float],
         pin_ms: int = PIN_MS,
     ) -> None:
         """Look at what is there, and remove what no checkpoint can come of.

@@ -39,17 +39,18 @@ STOP_AT_BYTES: Final = 64 * 1024 * 1024
 SIDE_FILES: Final = ("-wal", "-shm", "-journal")
 
 
-def connect(path: Path, *, cache_kib: int = CACHE_KIB) -> sqlite3.Connection:
+def connect(path: Path, *, cache_kib: int = CACHE_KIB, flushes: bool = True) -> sqlite3.Connection:
     """A connection in autocommit mode: transactions are begun and committed by name.
 
+    Args:    flushes: False where nothing has to survive a power loss, as in tests.
     Raises:  sqlite3.Error.
     """
     connection = sqlite3.connect(
         path, isolation_level=None, cached_statements=128, check_same_thread=False, timeout=60
     )
     try:
+        connection.execute(f"PRAGMA synchronous = {'NORMAL' if flushes else 'OFF'}")
         connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA wal_autocheckpoint = 0")
         connection.execute("PRAGMA journal_size_limit = 0")  # a WAL begun anew begins small
         connection.execute(f"PRAGMA cache_size = -{cache_kib}")
@@ -59,20 +60,20 @@ def connect(path: Path, *, cache_kib: int = CACHE_KIB) -> sqlite3.Connection:
     return connection
 
 
-def create(path: Path) -> sqlite3.Connection:
+def create(path: Path, *, flushes: bool = True) -> sqlite3.Connection:
     """An empty database in place of whatever is at `path`. Raises OSError, sqlite3.Error."""
     remove(path)
-    connection = connect(path)
+    connection = connect(path, flushes=flushes)
     connection.executescript(f"BEGIN; {TABLES} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
     return connection
 
 
-def open_existing(path: Path) -> sqlite3.Connection | None:
+def open_existing(path: Path, *, flushes: bool = True) -> sqlite3.Connection | None:
     """The database at `path`, or None if there is none, or none that this code can read."""
     if not path.exists():
         return None
     try:
-        connection = connect(path)
+        connection = connect(path, flushes=flushes)
     except sqlite3.Error:
         return None
     try:

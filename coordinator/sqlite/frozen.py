@@ -54,7 +54,7 @@ class FrozenState:
         self._thread: threading.Thread | None = None
         self._child: subprocess.Popen[bytes] | None = None
         database.remove(copy)
-        reader = database.connect(live, cache_kib=database.READER_CACHE_KIB)
+        reader = database.connect(live, cache_kib=database.READER_CACHE_KIB, flushes=scan is None)
         reader.execute("BEGIN")
         reader.execute("SELECT name FROM meta").fetchone()  # now the state is pinned
         if scan is not None:

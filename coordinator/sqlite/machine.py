@@ -57,8 +57,8 @@ class CoordinatorMachine:
     ) -> None:
         """Open the state in `directory`, or begin an empty one.
 
-        Args:    in_process: checkpoints are scanned here and now, in no thread and no child: for
-                 tests and simulations.
+        Args:    in_process: checkpoints are scanned here and now, in no thread and no child, and
+                 nothing is flushed: for tests and simulations.
         Raises:  OSError, sqlite3.Error.
         """
         self.path = directory / FILE_NAME
@@ -124,9 +124,8 @@ class CoordinatorMachine:
         Raises:  what a record that makes no sense raises; the state is then what it was.
         """
         path = self._beside(LOADING_SUFFIX)
-        connection = database.create(path)
+        connection = database.create(path, flushes=False)
         try:
-            connection.execute("PRAGMA synchronous = OFF")
             connection.execute("PRAGMA journal_mode = OFF")
             self._mark(connection)
             loaded = Store(path, connection, span_runs=self._span_runs)
@@ -136,7 +135,8 @@ class CoordinatorMachine:
             loaded.flush()
         finally:
             connection.close()
-        yield from _flushed(path, here=self._in_process)
+        if not self._in_process:
+            yield from _flushed(path)
         self.store.close()
         database.remove(self.path)
         path.replace(self.path)
@@ -186,7 +186,7 @@ class CoordinatorMachine:
 
     def _open(self) -> Store | None:
         """The state in the file, if it is ours."""
-        connection = database.open_existing(self.path)
+        connection = database.open_existing(self.path, flushes=not self._in_process)
         if connection is None:
             return None
         try:
@@ -199,7 +199,7 @@ class CoordinatorMachine:
         return None
 
     def _begin(self) -> Store:
-        connection = database.create(self.path)
+        connection = database.create(self.path, flushes=not self._in_process)
         self._mark(connection)
         self.rebuilds += 1
         return Store(self.path, connection, span_runs=self._span_runs)
@@ -210,11 +210,8 @@ class CoordinatorMachine:
         )
 
 
-def _flushed(path: Path, *, here: bool) -> Iterator[None]:
+def _flushed(path: Path) -> Iterator[None]:
     """Flush a closed database's file, on a thread of its own. Raises OSError."""
-    if here:
-        database.make_durable(path)
-        return
     errors: list[OSError] = []
 
     def flush() -> None:

@@ -72,7 +72,7 @@ def checkpoint_of(path: Path) -> Iterator[bytes]:
 
     Raises:  sqlite3.Error.
     """
-    connection = database.connect(path, cache_kib=database.READER_CACHE_KIB)
+    connection = database.connect(path, cache_kib=database.READER_CACHE_KIB, flushes=False)
     try:
         yield from checkpoint_values(StoreSource(Store(path, connection)))
     finally:

@@ -1,0 +1,282 @@
+"""Batch coordinators on three real nodes: their leaders killed at work, then asked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from typer.testing import CliRunner
+
+from coordinator.client import ClientSettings, CoordinatorClient
+from coordinator.keys import ObjectKeys
+from coordinator.settings import CoordinatorSettings
+from coordinator.view import StaticView
+from esker.admin import describe_quorum
+from esker.cli import app
+from esker.config import ConfigError, parse_config
+from esker.coordinators import EMBEDDED, IN_MEMORY, CoordinatorOptions, CoordinatorRoom
+from esker.values import Endpoint
+from examples.demo_quorum import NODES, Quorum
+from raft.net import run
+from records.rpc.coordinator import (
+    CommitBatch,
+    CommitBatchesRequest,
+    CommitBatchesResponse,
+    FindBatchesRequest,
+    InitDisklessTopicsRequest,
+)
+from records.rpc.objects import AcquireObjectLeaseRequest
+
+TOPIC = UUID(int=7)
+RECORDS = 10
+IN_FLIGHT = 8
+NOW_MS = time.time_ns() // 1_000_000  # retention looks at it
+RUNNER = CliRunner()
+
+
+def commit(lease_id: int, object_id: int, producer: int, sequence: int) -> CommitBatchesRequest:
+    topic = CommitBatchesRequest.Topic
+    batch = CommitBatch(
+        0, 100, 0, RECORDS - 1, NOW_MS, 0, producer, 0, sequence, sequence + RECORDS - 1
+    )
+    return CommitBatchesRequest(
+        broker_id=producer, broker_epoch=1, lease_id=lease_id, object_id=object_id,
+        object_format=1, object_size=150,
+        topics=(
+            topic(
+                topic_id=TOPIC,
+                partitions=(topic.Partition(partition_index=0, batches=(batch,)),),
+            ),
+        ),
+    )  # fmt: skip
+
+
+async def upload(client: CoordinatorClient, producer: int, stop: asyncio.Event) -> list[int]:
+    """An uploader with several commits in flight; the base offsets it was told, in order."""
+    lease = await client.acquire_lease(
+        AcquireObjectLeaseRequest(
+            coordinator_partition=0, broker_id=producer, broker_epoch=1, object_count=10_000
+        )
+    )
+    told: list[int] = []
+    waiting: deque[asyncio.Future[CommitBatchesResponse]] = deque()
+    for count in range(10_000):
+        if not stop.is_set():
+            object_id = lease.first_object_id + count
+            request = commit(lease.lease_id, object_id, producer, count * RECORDS)
+            waiting.append(client.submit(request))
+        if len(waiting) > IN_FLIGHT or stop.is_set():
+            if not waiting:
+                return told
+            answer = await waiting.popleft()
+            assert not answer.error_code, answer
+            result = answer.topics[0].partitions[0].results[0]
+            assert not result.error_code, result
+            told.append(result.assigned_base_offset)
+            await asyncio.sleep(0.005)
+    raise AssertionError("the lease is used up")
+
+
+async def runs_of(client: CoordinatorClient) -> list[tuple[int, int, str]]:
+    """All runs of the partition, asked for a piece at a time."""
+    topic = FindBatchesRequest.Topic
+    runs: list[tuple[int, int, str]] = []
+    while True:
+        offset = runs[-1][1] + 1 if runs else 0
+        partition = topic.Partition(partition_index=0, offset=offset, max_bytes=10_000)
+        answer = await client.find_batches(
+            FindBatchesRequest(
+                topics=(topic(topic_id=TOPIC, partitions=(partition,)),), max_bytes=2**30
+            )
+        )
+        found = answer.responses[0].partitions[0]
+        assert not found.error_code
+        runs += [(run.base_offset, run.last_offset, run.object_key) for run in found.batches]
+        if offset == found.high_watermark:
+            return runs
+
+
+@pytest.fixture(scope="module")
+def quorum(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with Quorum(tmp_path_factory.mktemp("quorum")) as three:
+        three.start(*NODES)
+        yield three
+
+
+def addresses(quorum: Quorum) -> list[tuple[str, int]]:
+    return [("127.0.0.1", port) for port in quorum.ports.values()]
+
+
+@pytest.fixture(scope="module")
+def runs(quorum: Quorum) -> list[tuple[int, int, str]]:
+    """Two uploaders at work while the coordinator's leader is killed, twice."""
+
+    async def story() -> list[tuple[int, int, str]]:
+        settings = ClientSettings(timeout_ms=60_000, retry_ms=5, retry_max_ms=50)
+        clients = [CoordinatorClient(addresses(quorum), settings=settings) for _ in range(2)]
+        topic = InitDisklessTopicsRequest.Topic(
+            topic_id=TOPIC, topic_name="orders", num_partitions=2
+        )
+        await clients[0].create_topic_and_partitions(
+            InitDisklessTopicsRequest(controller_epoch=1, topics=(topic,))
+        )
+        stop = asyncio.Event()
+        uploads = [
+            asyncio.ensure_future(upload(client, i, stop)) for i, client in enumerate(clients, 1)
+        ]
+        for _ in range(2):
+            await asyncio.to_thread(kill_leader, quorum)
+        stop.set()
+        told = await asyncio.gather(*uploads)
+        found = await runs_of(clients[0])
+        bases = [base for base, _, _ in found]
+        assert bases == list(range(0, len(found) * RECORDS, RECORDS)), "gaps"
+        assert sorted(told[0] + told[1]) == bases, "lost, or committed twice"
+        assert all(one == sorted(one) for one in told), "an uploader's own order"
+        assert all(len(one) > 20 for one in told), "too few to have been interrupted"
+        for client in clients:
+            await client.close()
+        return found
+
+    return run(story())
+
+
+def leader_of(quorum: Quorum) -> int:
+    """Who leads the coordinator's group."""
+    bootstrap = tuple(Endpoint(*address) for address in addresses(quorum))
+    found = run(describe_quorum(bootstrap, "__diskless-metadata", 0, timeout_ms=5_000))
+    return found.partition.leader_id
+
+
+def kill_leader(quorum: Quorum) -> None:
+    leader = leader_of(quorum)
+    quorum.kill(leader)
+    leader_of(quorum)
+    quorum.start(leader)
+
+
+def test_commits_are_ordered_once_whoever_leads(runs: list[tuple[int, int, str]]) -> None:
+    assert len({key for _, _, key in runs}) == len(runs)
+
+
+def test_every_node_s_state_says_the_same_after_a_restart_of_all(
+    quorum: Quorum, runs: list[tuple[int, int, str]]
+) -> None:
+    for node in NODES:
+        quorum.kill(node)
+    quorum.start(*NODES)
+
+    async def again() -> list[tuple[int, int, str]]:
+        client = CoordinatorClient(addresses(quorum))
+        try:
+            return await runs_of(client)
+        finally:
+            await client.close()
+
+    assert run(again()) == runs
+
+
+def invoke(quorum: Quorum, *words: str) -> Any:
+    bootstrap = ",".join(f"{host}:{port}" for host, port in addresses(quorum))
+    return RUNNER.invoke(app, ["diskless", *words, "--bootstrap-controller", bootstrap, "--json"])
+
+
+def test_topics_and_objects_can_be_described(
+    quorum: Quorum, runs: list[tuple[int, int, str]]
+) -> None:
+    shown = invoke(quorum, "describe")
+    assert shown.exit_code == 0, shown.stderr
+    (topic,) = json.loads(shown.stdout)["topics"]
+    count = len(runs)
+    assert topic["topic"] == "orders"
+    assert topic["storedBytes"] == count * 100
+    assert (topic["objectBytes"], topic["deadBytes"]) == (count * 150, count * 50)
+    assert [one["highWatermark"] for one in topic["partitions"]] == [count * RECORDS, 0]
+    shown = invoke(quorum, "object", runs[0][2])
+    assert shown.exit_code == 0, shown.stderr
+    found = json.loads(shown.stdout)
+    assert (found["sizeBytes"], found["usedBytes"]) == (150, 100)
+    assert [(owner["topic"], owner["usedBytes"]) for owner in found["owners"]] == [("orders", 100)]
+
+
+# --- the setting --------------------------------------------------------------------------------
+
+
+class Elsewhere:
+    """An implementation that is found by its name."""
+
+    @classmethod
+    def for_group(cls, group: Any) -> Any:
+        return group
+
+
+def properties(class_name: str, *, voters: int = 3) -> dict[str, str]:
+    return {
+        "process.roles": "controller",
+        "node.id": "1",
+        "controller.quorum.voters": ",".join(f"{i}@127.0.0.1:909{i}" for i in range(1, voters + 1)),
+        "listeners": "CONTROLLER://127.0.0.1:9091",
+        "log.dirs": "x",
+        "diskless.batch.coordinator.class.name": class_name,
+    }
+
+
+@pytest.mark.parametrize(
+    ("class_name", "voters", "says"),
+    [
+        (IN_MEMORY, 3, "is not replicated"),
+        (EMBEDDED, 3, "is run by an application itself"),
+        ("nowhere.Coordinator", 3, "cannot be imported"),
+        ("coordinator.leader.Nothing", 3, "cannot be imported"),
+        ("nodots", 3, "has no for_group"),
+        ("coordinator.keys.ObjectKeys", 3, "has no for_group"),
+        (IN_MEMORY, 1, ""),
+        (f"{__name__}.Elsewhere", 3, ""),
+    ],
+)
+def test_the_implementation_is_chosen_by_name_and_checked_at_start(
+    class_name: str, voters: int, says: str
+) -> None:
+    if not says:
+        assert parse_config(properties(class_name, voters=voters)).coordinators
+        return
+    with pytest.raises(ConfigError, match=says) as caught:
+        parse_config(properties(class_name, voters=voters))
+    assert caught.value.key == "diskless.batch.coordinator.class.name"
+
+
+def test_a_prefix_that_makes_no_key_is_refused_by_its_own_name() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(properties(IN_MEMORY, voters=1) | {"esker.object.key.prefix": "/a"})
+    assert caught.value.key == "esker.object.key.prefix"
+
+
+class Host:
+    """As much of a node as a room without a log needs."""
+
+    cluster_id = "abc"
+
+
+def test_one_node_alone_may_keep_it_in_memory(tmp_path: Path) -> None:
+    host: Any = Host()
+    log: Any = None
+
+    async def story() -> None:
+        options = CoordinatorOptions(class_name=IN_MEMORY, key_prefix="p")
+        room = CoordinatorRoom(host, options, StaticView(), voters=1)
+        room.begin(log, "esker-bench-log", 0, tmp_path)
+        assert room.find(0) is None
+        room.begin(log, "__diskless-metadata", 3, tmp_path)
+        found: Any = room.find(3)
+        keys = ObjectKeys(prefix="p", cluster_id="abc", coordinator_partition=3)
+        assert found.settings == CoordinatorSettings(keys=keys)
+        await room.end("__diskless-metadata", 3)
+        assert room.find(3) is None
+
+    run(story())

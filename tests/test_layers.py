@@ -41,6 +41,17 @@ OURS: Final = (*ROOMS, "tests", "bench", "examples")
 PURE: Final = {
     "raft.core": ("asyncio", "os", "random", "select", "socket", "threading", "time"),
     "records": ("asyncio", "os", "random", "select", "socket", "threading", "time"),
+    **dict.fromkeys(  # the simulator runs them on a loop, a clock and a disk of its own
+        (
+            "snapshot.encoder",
+            "snapshot.generation",
+            "snapshot.host",
+            "snapshot.kv",
+            "snapshot.log_start",
+            "snapshot.policy",
+        ),
+        ("asyncio", "os", "random", "secrets", "select", "socket", "threading", "time"),
+    ),
 }
 """Rooms that do nothing but compute, and what they would do it with otherwise (DESIGN §5)."""
 

@@ -2,5 +2,5 @@
 
 import pytest
 
-for module in ("actors", "contract_base", "contract_commits", "contract_objects", "subjects"):
+for module in ("actors", "contract_base", "contract_commits", "contract_objects", "leadership", "subjects"):
     pytest.register_assert_rewrite(f"{__name__}.{module}")

@@ -1,0 +1,142 @@
+"""Stories of leaders that lose what they decided, on the quorum's coordinator.
+
+Nothing here commits by itself: a test says when a majority holds the log.
+
+Source: DESIGN §7 (every answer waits; a new leader decides nothing; lists come from applied state).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from coordinator.interface import CoordinatorError, ErrorCode
+from tests.coordinator.actors import Broker, batch, create, results
+from tests.coordinator.quorum_world import QuorumWorld
+from tests.coordinator.subjects import SETTINGS
+
+T = TypeVar("T")
+
+TURNS = 10  # of the loop: more than a decision and its proposal take
+
+
+async def decided(call: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """The call, decided and proposed; its answer may have to wait."""
+    task = asyncio.ensure_future(call)
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+    return task
+
+
+async def agreed(world: QuorumWorld, call: Coroutine[Any, Any, T]) -> T:
+    """The answer to a call, everything in the log being committed."""
+    task = await decided(call)
+    world.log.commit()
+    return await asyncio.wait_for(task, timeout=5)
+
+
+async def begin(world: QuorumWorld, lease_ids: int = 100) -> Broker:
+    """A topic, and a broker with a lease."""
+    await agreed(world, create(world))
+    broker = Broker(world)
+    await agreed(world, broker.acquire(lease_ids))
+    return broker
+
+
+async def a_duplicate_is_not_answered_before_its_original_is_committed(path: Path) -> None:
+    """The retry of an object finds it in pending state, and waits for it all the same."""
+    world = QuorumWorld(path, auto_commit=False)
+    broker = await begin(world)
+    original = await decided(broker.commit(batch(0, 5)))
+    again = await decided(broker.again())
+    assert not original.done()
+    assert not again.done(), f"answered from what can be lost: {again}"
+    world.log.depose(lose_uncommitted=True)
+    for task in (original, again):
+        with pytest.raises(CoordinatorError) as caught:
+            await asyncio.wait_for(task, timeout=5)
+        assert caught.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    world.elect()
+    assert results(await agreed(world, broker.again()))[0][:2] == (0, 0)
+    await world.close()
+
+
+async def an_answered_duplicate_is_there_after_the_leader_is_gone(path: Path) -> None:
+    """The same, and the log's end is committed instead: both hear the first answer."""
+    world = QuorumWorld(path, auto_commit=False)
+    broker = await begin(world)
+    original = await decided(broker.commit(batch(0, 5)))
+    again = await decided(broker.again())
+    world.log.commit()
+    answers = await asyncio.wait_for(asyncio.gather(original, again), timeout=5)
+    assert answers[0] == answers[1]
+    world.log.depose()
+    world.elect()
+    assert await agreed(world, broker.again()) == answers[0]
+    await world.close()
+
+
+async def a_refusal_waits_like_everything_else(path: Path) -> None:
+    """An error can rest on what is lost: here the lease is closed, and then it never was."""
+    world = QuorumWorld(path, auto_commit=False)
+    broker = await begin(world)
+    released = await decided(broker.release())
+    refused = await decided(broker.commit())
+    assert not refused.done(), f"answered from what can be lost: {refused}"
+    world.log.depose(lose_uncommitted=True)
+    for task in (released, refused):
+        with pytest.raises(CoordinatorError):
+            await asyncio.wait_for(task, timeout=5)
+    world.elect()
+    assert results(await agreed(world, broker.again()))[0][:2] == (0, 0)
+    await world.close()
+
+
+async def a_new_leader_decides_only_on_all_that_it_inherited(path: Path) -> None:
+    """Five records are committed and not yet applied when the next leader is asked for more."""
+    world = QuorumWorld(path, auto_commit=False)
+    broker = await begin(world)
+    world.hosting.holds_back = True
+    assert results(await agreed(world, broker.commit(batch(0, 5))))[0][:2] == (0, 0)
+    world.log.depose()
+    world.elect()
+    early = await decided(broker.commit(batch(0, 2)))
+    assert not early.done()
+    world.hosting.holds_back = False
+    world.hosting.apply()
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+    world.log.commit()
+    assert results(await asyncio.wait_for(early, timeout=5))[0][:2] == (0, 5)
+    await world.close()
+
+
+async def orphans_are_listed_from_applied_state(path: Path) -> None:
+    """A lease's end that is lost must have deleted nothing: its broker commits after all."""
+    settings = replace(SETTINGS, file_delete_delay_ms=0)
+    world = QuorumWorld(path, settings, auto_commit=False)
+    broker = await begin(world, lease_ids=3)
+    released = await decided(broker.release())
+    assert await broker.files() == []
+    world.log.depose(lose_uncommitted=True)
+    with pytest.raises(CoordinatorError):
+        await asyncio.wait_for(released, timeout=5)
+    world.elect()
+    assert results(await agreed(world, broker.commit()))[0][:2] == (0, 0)
+    await agreed(world, broker.release())
+    assert await broker.files() == [broker.first + 1, broker.first + 2]
+    await world.close()
+
+
+STORIES = (
+    a_duplicate_is_not_answered_before_its_original_is_committed,
+    an_answered_duplicate_is_there_after_the_leader_is_gone,
+    a_refusal_waits_like_everything_else,
+    a_new_leader_decides_only_on_all_that_it_inherited,
+    orphans_are_listed_from_applied_state,
+)

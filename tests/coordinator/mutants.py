@@ -1,0 +1,229 @@
+"""Coordinators that are wrong in one way each: what the tests must notice.
+
+A mutant patches the real code, for as long as its `with` block lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+from unittest.mock import patch
+
+from coordinator import decide, state
+from coordinator.decide import Context, commit
+from coordinator.decide.commit import Refused, _Commit
+from coordinator.interface import ErrorCode
+from coordinator.leader import Leader
+from coordinator.memory import InMemoryCoordinator, InMemoryState
+from coordinator.proposing import Proposer
+from records.diskless import LeaseGrantedRecord, ObjectCommitRecord
+from records.rpc.objects import GetFilesToDeleteRequest, GetFilesToDeleteResponse
+
+MUTANTS: Final[dict[str, Callable[[], Any]]] = {}
+
+
+def mutant(make: Callable[[], Iterator[None]]) -> Callable[[], Iterator[None]]:
+    """Register one under its name."""
+    MUTANTS[make.__name__] = contextmanager(make)
+    return make
+
+
+# --- the leader --------------------------------------------------------------------------------
+
+
+@mutant
+def a_duplicate_is_answered_at_once() -> Iterator[None]:
+    """What needs no record is answered from pending state."""
+    turn = Proposer._turn
+
+    def hasty(self: Proposer) -> None:
+        before = self.proposals
+        turn(self)
+        if self._in_flight and self.proposals == before:
+            self._answer(self._in_flight.pop().answers, None)
+
+    with patch.object(Proposer, "_turn", hasty):
+        yield
+
+
+@mutant
+def inherited_state_is_used_too_early() -> Iterator[None]:
+    """A leader decides as soon as it leads, whatever it has applied."""
+
+    def lead(self: Proposer, epoch: Any) -> None:
+        self._epoch = epoch
+        self._end_offset = self._log.end_offset
+        self._may_decide = True
+        self._schedule()
+
+    with patch.object(Proposer, "lead", lead):
+        yield
+
+
+@mutant
+def orphans_are_listed_from_pending_state() -> Iterator[None]:
+    """So the end of a lease counts before it is committed."""
+
+    def files(self: Leader, request: GetFilesToDeleteRequest) -> GetFilesToDeleteResponse:
+        context = self._context(self._clocks.now_ms())
+        return decide.files_to_delete(request, self.pending, self._machine.store, context)
+
+    with patch.object(Leader, "files_to_delete", files):
+        yield
+
+
+@mutant
+def delays_run_on_the_wall_clock() -> Iterator[None]:
+    """So a leader whose clock is ahead deletes at once."""
+
+    def context(self: InMemoryCoordinator) -> Context:
+        now_ms = self._now_ms()
+        return Context(now_ms, now_ms, 0, self.view, self.settings)
+
+    with patch.object(InMemoryCoordinator, "context", context):
+        yield
+
+
+# --- apply -------------------------------------------------------------------------------------
+
+CLOCK: Final = [0]
+"""What a clock says that `apply` must not read."""
+
+
+@mutant
+def a_lease_is_closed_by_the_clock_in_apply() -> Iterator[None]:
+    """Old leases end whenever a commit is applied, by whatever time it is there."""
+
+    def apply(tables: Any, record: ObjectCommitRecord) -> None:
+        state._commit(tables, record)
+        for lease_id, lease in list(tables.leases.items()):
+            if lease.is_open and CLOCK[0] - lease.granted_at_ms > 900_000:
+                state._close(tables, lease_id, CLOCK[0], None)
+
+    with patch.dict(state._APPLY, {ObjectCommitRecord: apply}):
+        yield
+
+
+@mutant
+def answers_are_not_in_the_checkpoint() -> Iterator[None]:
+    """A retry after a snapshot was loaded finds nothing."""
+    with patch.object(InMemoryState, "all_answers", lambda _: ()):
+        yield
+
+
+@mutant
+def six_batches_are_kept() -> Iterator[None]:
+    """One more than Kafka remembers."""
+    with patch.object(state, "KEPT_BATCHES", 6), patch.object(commit, "KEPT_BATCHES", 6):
+        yield
+
+
+@mutant
+def only_the_last_batch_is_kept() -> Iterator[None]:
+    """A client with five requests in flight resends them all."""
+
+    def append(tables: Any, record: ObjectCommitRecord) -> list[int]:
+        starts = _append(tables, record)
+        for key, (epoch, at_ms, kept) in list(tables.producers.items()):
+            tables.producers[key] = (epoch, at_ms, kept[-1:])
+        return starts
+
+    _append = state._append_batches
+    with patch.object(state, "_append_batches", append):
+        yield
+
+
+# --- decide ------------------------------------------------------------------------------------
+
+
+@mutant
+def a_lower_object_id_is_accepted_after_a_higher() -> Iterator[None]:
+    """A commit that was overtaken is let in."""
+    judge = commit._judge_object
+
+    def lenient(request: Any, tables: Any, candidates: Any) -> Any:
+        answered = judge(request, tables, candidates)
+        lease = tables.leases.get(request.lease_id)
+        code = None if answered is None else answered.response.error_code
+        if code == ErrorCode.OPERATION_NOT_ATTEMPTED and lease.is_open:
+            return None
+        return answered
+
+    with patch.object(commit, "_judge_object", lenient):
+        yield
+
+
+@mutant
+def an_unknown_producer_is_accepted_at_7() -> Iterator[None]:
+    """As Kafka does, where state may have been deleted."""
+    with patch.object(_Commit, "_state_can_have_expired", lambda _, __: True):
+        yield
+
+
+@mutant
+def an_old_producer_must_begin_at_0() -> Iterator[None]:
+    """As Inkless does: expired state breaks live producers."""
+    with patch.object(_Commit, "_state_can_have_expired", lambda _, __: False):
+        yield
+
+
+@mutant
+def the_sequence_does_not_wrap() -> Iterator[None]:
+    """After the greatest comes one greater still."""
+    with patch.object(commit, "MAX_SEQUENCE", 2**40 - 1):
+        yield
+
+
+@mutant
+def a_bumped_epoch_is_compared_with_the_old_one() -> Iterator[None]:
+    """The checks run against the entries of the epoch before: as Inkless's in-memory plane."""
+    judge = _Commit._judge_batch
+
+    def confused(self: _Commit, known: Any, producer_id: int, epoch: int, *numbers: int) -> Any:
+        if known is not None and epoch > known[0]:
+            if numbers[0] == known[2][-1][1] + 1:
+                return None
+            return judge(self, known, producer_id, known[0], *numbers)
+        return judge(self, known, producer_id, epoch, *numbers)
+
+    with patch.object(_Commit, "_judge_batch", confused):
+        yield
+
+
+@mutant
+def an_old_producer_epoch_is_let_in() -> Iterator[None]:
+    """Nobody fences it."""
+    judge = _Commit._judge_batch
+
+    def lenient(self: _Commit, known: Any, producer_id: int, epoch: int, *numbers: int) -> Any:
+        refused = judge(self, known, producer_id, epoch, *numbers)
+        return None if refused == Refused(47) else refused
+
+    with patch.object(_Commit, "_judge_batch", lenient):
+        yield
+
+
+@mutant
+def a_stale_broker_epoch_commits() -> Iterator[None]:
+    """A newer epoch's lease leaves the older ones open."""
+    granted = state._granted
+
+    def lenient(tables: Any, record: LeaseGrantedRecord) -> None:
+        fields = {name: getattr(record, name) for name in record.__struct_fields__}  # type: ignore[attr-defined]
+        granted(tables, LeaseGrantedRecord(**{**fields, "closed_lease_ids": ()}))
+
+    with patch.dict(state._APPLY, {LeaseGrantedRecord: lenient}):
+        yield
+
+
+@mutant
+def safe_to_delete_is_no_fence() -> Iterator[None]:
+    """The answer is right, until the late commit arrives."""
+    judge = decide.decide_safe_to_delete
+
+    def unfenced(*arguments: Any) -> Any:
+        return judge(*arguments)._replace(records=())
+
+    with patch.object(decide, "decide_safe_to_delete", unfenced):
+        yield

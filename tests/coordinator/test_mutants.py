@@ -1,0 +1,108 @@
+"""Each way of being wrong is noticed, by one pinned story in about a second.
+
+The story holds of the real coordinator, and fails of the mutant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from coordinator.conformance import TABLE, run_row
+from coordinator.memory import InMemoryState
+from tests.coordinator import leadership, mutants
+from tests.coordinator.actors import Broker, create
+from tests.coordinator.mutants import MUTANTS
+from tests.coordinator.subjects import START_MS, MemoryWorld
+from tests.coordinator.test_memory import TestMemory as Memory
+
+Killer = Callable[[Path], None]
+
+ROWS: Final = {row.claim: row for row in TABLE}
+
+
+def row(claim: str) -> Killer:
+    """A row of the conformance table."""
+    return lambda _: asyncio.run(run_row(ROWS[claim], 0, MemoryWorld()))
+
+
+def contract(name: str, *arguments: object) -> Killer:
+    """A story of the contract, on the in-memory coordinator."""
+    return lambda _: getattr(Memory(), f"test_{name}")(*arguments)
+
+
+def led(story: Callable[[Path], object]) -> Killer:
+    """A story of leaders, on the quorum's coordinator."""
+    return lambda path: asyncio.run(story(path))  # type: ignore[arg-type]
+
+
+def replayed_later(_: Path) -> None:
+    """A log that is replayed a year later gives the same state."""
+
+    async def story() -> InMemoryState:
+        world = MemoryWorld()
+        mutants.CLOCK[0] = START_MS
+        await create(world)
+        broker = Broker(world)
+        await broker.acquire()
+        await broker.commit()
+        mutants.CLOCK[0] += 365 * 24 * 3_600_000
+        replayed = InMemoryState()
+        for offset, record in world.coordinator.log:
+            replayed.apply(offset, record)
+        assert replayed.checkpoint() == world.coordinator.state.checkpoint()
+        return replayed
+
+    asyncio.run(story())
+
+
+KILLERS: Final[dict[str, Killer]] = {
+    "a_duplicate_is_answered_at_once": led(
+        leadership.a_duplicate_is_not_answered_before_its_original_is_committed
+    ),
+    "inherited_state_is_used_too_early": led(
+        leadership.a_new_leader_decides_only_on_all_that_it_inherited
+    ),
+    "orphans_are_listed_from_pending_state": led(leadership.orphans_are_listed_from_applied_state),
+    "delays_run_on_the_wall_clock": contract(
+        "a_clock_that_jumps_with_the_leader_shortens_no_delay", 10**12
+    ),
+    "a_lease_is_closed_by_the_clock_in_apply": replayed_later,
+    "answers_are_not_in_the_checkpoint": contract(
+        "a_retry_gets_the_first_answer_whatever_happened_since"
+    ),
+    "six_batches_are_kept": row("the sixth last is forgotten"),
+    "only_the_last_batch_is_kept": row("the fifth last is a duplicate"),
+    "a_lower_object_id_is_accepted_after_a_higher": contract("a_lower_id_after_a_higher_is_dead"),
+    "an_unknown_producer_is_accepted_at_7": row("an unknown new producer may not begin at 7"),
+    "an_old_producer_must_begin_at_0": row(
+        "an unknown producer whose state can have expired begins anywhere"
+    ),
+    "the_sequence_does_not_wrap": row("after the greatest sequence comes 0"),
+    "a_bumped_epoch_is_compared_with_the_old_one": row("a higher epoch begins at 0"),
+    "an_old_producer_epoch_is_let_in": row("an old epoch is fenced"),
+    "a_stale_broker_epoch_commits": contract("a_newer_epoch_fences_the_older"),
+    "safe_to_delete_is_no_fence": contract("safe_to_delete_means_fenced"),
+}
+
+
+def test_every_mutant_has_its_killer() -> None:
+    assert KILLERS.keys() == MUTANTS.keys()
+
+
+@pytest.mark.parametrize("name", KILLERS)
+def test_a_mutant_dies(name: str, tmp_path: Path) -> None:
+    (tmp_path / "sound").mkdir()
+    (tmp_path / "mutant").mkdir()
+    KILLERS[name](tmp_path / "sound")
+    with MUTANTS[name](), pytest.raises(AssertionError):
+        KILLERS[name](tmp_path / "mutant")
+
+
+@pytest.mark.parametrize("story", leadership.STORIES, ids=lambda story: story.__name__)
+def test_what_a_leader_decided_can_be_lost(story: Callable[[Path], object], tmp_path: Path) -> None:
+    led(story)(tmp_path)

@@ -35,13 +35,14 @@ def quickly(batch) -> list[bytes] | None:
         return None
 
 
+@settings(deadline=None)
 @given(values=VALUES, codec=st.sampled_from(list(Compression)))
 def test_values_come_back(values, codec):
     batch = build_value_batch(values, base_offset=9, leader_epoch=1, timestamp=5, compression=codec)
     assert quickly(read_batch(batch)) == values
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(values=VALUES, data=st.data())
 def test_damage_under_a_right_checksum_is_found_as_the_slow_way_finds_it(values, data):
     batch = build_value_batch(values, base_offset=0, leader_epoch=1, timestamp=5)

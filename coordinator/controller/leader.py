@@ -60,7 +60,7 @@ class ControllerConfig:
     max_idle_interval_ms: int = 500  # metadata.max.idle.interval.ms; 0: no NoOpRecord
     bootstrap: tuple[MetadataRecord, ...] = ()  # of an empty log
     limits: Limits = field(default_factory=Limits)
-    features: Mapping[str, tuple[int, int]] = FEATURES
+    features: Mapping[str, tuple[int, int]] = field(default_factory=lambda: FEATURES)
 
 
 class PendingImage:

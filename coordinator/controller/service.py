@@ -22,6 +22,7 @@ from raft.net.handlers import Served, payload
 from records.codec import decode_message
 from records.rpc.base import Request, Response
 from records.rpc.topics import FindCoordinatorRequest, FindCoordinatorResponse
+from records.types import NodeId
 from records.uuids import decode_uuid
 
 BATCH: Final = 3  # FindCoordinator's key type
@@ -119,7 +120,7 @@ class ControllerService:
         log = self._find_log(DISKLESS_METADATA, topic.coordinator(index))
         node_id = None if log is None else log.leader_id
         if operation == "read" and log is not None:
-            node_id = self._node_id  # every node of the quorum keeps the coordinators' state
+            node_id = NodeId(self._node_id)  # every node of the quorum keeps the coordinators' state
         place = None if node_id is None else self._endpoint(node_id)
         if place is None:
             text = f"{DISKLESS_METADATA}-{topic.coordinator(index)} has no leader."

@@ -40,7 +40,7 @@ class ImageView:
         brokers = self._image().brokers
         broker = brokers.get(broker_id)
         if broker is not None:
-            return broker.broker_epoch
+            return int(broker.broker_epoch)
         return -1 if brokers else None
 
     def producer_id_handed_out_ms(self, producer_id: int) -> int | None:

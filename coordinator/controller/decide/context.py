@@ -54,4 +54,4 @@ class Context:
     sessions: Sessions
     new_id: Callable[[], UUID]
     limits: Limits = field(default_factory=Limits)
-    features: Mapping[str, tuple[int, int]] = FEATURES
+    features: Mapping[str, tuple[int, int]] = field(default_factory=lambda: FEATURES)

@@ -1,0 +1,168 @@
+"""Decisions that no call of the interface shows: bounds, plans from outside, foreign records."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+import pytest
+
+from coordinator.decide import NewLogStart, decide_commit, decide_retention
+from coordinator.log_records import UnreadableRecordError, records_of
+from coordinator.memory import InMemoryState
+from coordinator.settings import MAX_BATCHES, MAX_RECORD_BYTES
+from coordinator.view import Enforcer, TopicConfig
+from records.batch import read_batch
+from records.batch_writer import build_value_batch
+from records.frame import encode_record
+from records.metadata import FeatureLevelRecord
+from records.rpc.coordinator import CommitBatchesRequest, InitDisklessTopicsRequest
+from tests.coordinator.actors import TOPIC, Broker, batch, create, delete, offset_for
+from tests.coordinator.subjects import MemoryWorld
+
+HOUR_MS = 3_600_000
+
+
+def test_the_largest_commit_record_is_below_its_bound() -> None:
+    """Every batch has a topic of its own, is idempotent, and half of them are refused."""
+
+    async def story() -> None:
+        world = MemoryWorld()
+        topic = InitDisklessTopicsRequest.Topic
+        ids = [UUID(int=number + 1) for number in range(MAX_BATCHES)]
+        asked = tuple(topic(topic_id=i, topic_name=f"t{i.int}", num_partitions=1) for i in ids)
+        request = InitDisklessTopicsRequest(controller_epoch=1, topics=asked)
+        await world.coordinator.create_topic_and_partitions(request)
+        broker = Broker(world)
+        await broker.acquire(2)
+        group = CommitBatchesRequest.Topic.Partition
+        topics = tuple(
+            CommitBatchesRequest.Topic(
+                topic_id=topic_id,
+                partitions=(
+                    group(
+                        partition_index=0,
+                        batches=(
+                            batch(place, producer=7, first=place % 2, append_time=True, size=1),
+                        ),
+                    ),
+                ),
+            )
+            for place, topic_id in enumerate(ids)
+        )
+        await broker.commit(topics=topics, size=10**6)
+        _, record = world.coordinator.log[-1]
+        assert len(encode_record(record)) < MAX_RECORD_BYTES
+        assert len(world.coordinator.state.checkpoint()[-1]) < MAX_RECORD_BYTES  # its answer
+
+    asyncio.run(story())
+
+
+def test_a_decision_changes_nothing() -> None:
+    async def story() -> None:
+        world = MemoryWorld()
+        await create(world)
+        broker = Broker(world)
+        await broker.acquire()
+        await broker.commit(batch(0, 3, producer=1))
+        state = world.coordinator.state
+        before = state.checkpoint()
+        request = broker.last
+        assert request is not None
+        fields = {name: getattr(request, name) for name in ("topics", "lease_id", "object_size")}
+        fresh = CommitBatchesRequest(
+            broker_id=1, broker_epoch=1, object_id=broker.next_id, object_format=1, **fields
+        )
+        context = world.coordinator.context()
+        decisions = [decide_commit(fresh, state, state, context) for _ in range(2)]
+        assert decisions[0] == decisions[1]
+        assert state.checkpoint() == before
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("config", "row", "code", "log_start"),
+    [
+        (TopicConfig(retention_ms=HOUR_MS), (10, 1, HOUR_MS), 44, 0),  # the coordinator's own
+        (TopicConfig(retention_ms=HOUR_MS, enforcer=Enforcer.BOTH), (10, 1, HOUR_MS), 0, 10),
+        (TopicConfig(retention_ms=HOUR_MS, enforcer=Enforcer.EXTERNAL), (10, 1, HOUR_MS), 0, 10),
+        (TopicConfig(retention_ms=9 * HOUR_MS, enforcer=Enforcer.BOTH), (10, 1, HOUR_MS), 44, 0),
+        (TopicConfig(retention_ms=1, enforcer=Enforcer.BOTH), (10, 1, HOUR_MS), 0, 10),
+        (TopicConfig(retention_ms=None, enforcer=Enforcer.BOTH), (10, 1, HOUR_MS), 44, 0),
+        (TopicConfig(retention_bytes=5, enforcer=Enforcer.BOTH), (10, 2, 5), 0, 10),
+        (TopicConfig(retention_bytes=6, enforcer=Enforcer.BOTH), (10, 2, 5), 44, 0),
+        (TopicConfig(retention_ms=1, enforcer=Enforcer.BOTH), (21, 1, 1), 1, 0),
+        (TopicConfig(retention_ms=1, enforcer=Enforcer.BOTH), (-1, 1, 1), 1, 0),
+        (TopicConfig(retention_ms=1, enforcer=Enforcer.BOTH), (10, 3, 1), 44, 0),
+    ],
+)
+def test_a_row_of_a_plan_is_judged_by_todays_settings(
+    config: TopicConfig, row: tuple[int, int, int], code: int, log_start: int
+) -> None:
+    """DESIGN §10: refused where the configuration now keeps more; appends never make it stale."""
+
+    async def story() -> None:
+        world = MemoryWorld()
+        await create(world)
+        broker = Broker(world)
+        await broker.acquire()
+        await broker.commit(batch(0, 20))
+        world.view.configs[TOPIC] = config
+        coordinator = world.coordinator
+        planned = [NewLogStart(TOPIC, 0, *row), NewLogStart(TOPIC, 7, 1, 1, 1)]
+        decision = decide_retention(
+            planned, coordinator.state, coordinator.context(), Enforcer.EXTERNAL
+        )
+        assert coordinator.commit(decision) == (code, 3)
+        assert await offset_for(world, -2) == (0, log_start)
+        await delete(world)
+        decision = decide_retention(
+            planned, coordinator.state, coordinator.context(), Enforcer.EXTERNAL
+        )
+        assert decision.response == (100, 100)
+        assert decision.records == ()
+
+    asyncio.run(story())
+
+
+def test_of_two_rows_for_a_partition_the_further_counts() -> None:
+    async def story() -> None:
+        world = MemoryWorld()
+        await create(world)
+        broker = Broker(world)
+        await broker.acquire()
+        await broker.commit(batch(0, 20))
+        world.view.configs[TOPIC] = TopicConfig(retention_ms=1, retention_bytes=1)
+        coordinator = world.coordinator
+        for rows in ([(12, 2), (5, 1)], [(14, 1), (16, 2)], [(17, 1), (18, 1)]):
+            planned = [NewLogStart(TOPIC, 0, offset, reason, 1) for offset, reason in rows]
+            decision = decide_retention(
+                planned, coordinator.state, coordinator.context(), Enforcer.COORDINATOR
+            )
+            coordinator.commit(decision)
+            assert await offset_for(world, -2) == (0, max(offset for offset, _ in rows))
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (encode_record(FeatureLevelRecord(name="x", feature_level=1)), "12"),
+        (bytes.fromhex("01 e707 00 00"), "999"),  # a type that nobody knows
+        (bytes.fromhex("01 d008 09 00"), "ObjectCommitRecord"),  # a version from the future
+        (bytes.fromhex("01 d008 00 00"), "ObjectCommitRecord"),  # cut off
+        (b"", "frame version"),
+    ],
+)
+def test_a_record_that_is_not_known_stops_with_its_offset_and_type(value: bytes, says: str) -> None:
+    data = build_value_batch([value], base_offset=41, leader_epoch=1, timestamp=0)
+    with pytest.raises(UnreadableRecordError, match="offset 41") as caught:
+        list(records_of(read_batch(data)))
+    assert says in str(caught.value)
+
+
+def test_a_foreign_record_is_never_applied() -> None:
+    with pytest.raises(KeyError):
+        InMemoryState().apply(0, FeatureLevelRecord(name="x", feature_level=1))

@@ -79,7 +79,7 @@ def describe_topics(
         if name in by_name
     }
     sums = {topic_id: [0, 0, 0] for topic_id in live}  # of live objects, of past ones, dead
-    for object_id, stored in state.stored_objects():
+    for object_id, stored in state.stored_objects() if sums else ():
         for topic_id in stored.topics:
             if topic_id not in sums:
                 continue

@@ -1,0 +1,357 @@
+"""How many batches does a replicated coordinator order, beside one PostgreSQL that is not?
+
+    python -m bench.bench_coordinator [--seconds 60] [--runs 1000000] [--tiny]
+
+Three `esker start` processes on this machine, fdatasync before every answer, the state in SQLite on
+all three; uploaders outside, through the typed client, one object at a time each. Every row begins
+from a state of `--runs` runs, and says how far the replicas' states lagged when it was over: else
+backlog would count as speed. The peer is the plain coordinator of `bench.peers`: one PostgreSQL, no
+replication, from as many runs; it is left out, saying so, where Debian's postgresql is missing.
+
+Then: findBatches by RPC, few against many runs; a checkpoint, and what it does to commits; a node
+with an empty disk; a restart of all three; memory.
+
+Reference (reference figures of Inkless's own SQL on such a machine): 50 x 4 batches, 4 uploaders
+13.7 k batches/s, p50 54 ms; 50 x 1, one uploader p50 9.2 ms; 500 x 1, 2 uploaders 9 k, p50 108 ms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from bench.commits import Load, as_json
+from bench.peers import postgres_coordinator as peer
+from coordinator.client import CoordinatorClient
+from esker.admin import describe_quorum
+from esker.values import Endpoint
+from examples.demo_quorum import NODES, Quorum
+from raft.net.rpc import open_rpc
+from raft.net.runner import run
+from records.rpc.coordinator import FindBatchesRequest
+from records.rpc.snapshots import (
+    DescribeSnapshotsRequest,
+    DescribeSnapshotsResponse,
+    TakeSnapshotRequest,
+    TakeSnapshotResponse,
+)
+
+GROUP: Final = "__diskless-metadata"
+FILL_PARTITIONS: Final = 10_000  # as many runs in one commit
+FILL_TOPIC: Final = 1
+FEW_RUNS: Final = 1_000
+FINDS: Final = 2_000
+MUST_LAG_S: Final = 1.0
+
+
+class Row(NamedTuple):
+    """One shape of load, and the figures it is held to."""
+
+    partitions: int
+    batches_each: int
+    uploaders: int
+    must: str
+
+
+ROWS: Final = (
+    Row(50, 4, 4, "must 50 k batches/s, p50 16 ms; aim 100 k, 6 ms"),
+    Row(50, 1, 1, "must p50 2 ms; aim 1 ms"),
+    Row(500, 1, 2, "must 27 k batches/s, p50 36 ms; aim 54 k, 18 ms"),
+)
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+class Figures(NamedTuple):
+    """Of one run of a row; times in ms."""
+
+    commits_per_s: float
+    batches_per_s: float
+    p50: float
+    p99: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.commits_per_s:8,.0f} commits/s {self.batches_per_s:10,.0f} batches/s"
+            f"   p50 {self.p50:6.2f} ms  p99 {self.p99:6.2f} ms"
+        )
+
+
+def figures(times_ms: list[float], batches: int, seconds: float) -> Figures:
+    ordered = sorted(times_ms)
+    return Figures(
+        len(ordered) / seconds,
+        batches / seconds,
+        ordered[len(ordered) // 2],
+        ordered[int(len(ordered) * 0.99)],
+    )
+
+
+# --- our quorum ---------------------------------------------------------------------------------
+
+
+class Cluster(Quorum):
+    """Three nodes, and what a benchmark asks of them."""
+
+    @property
+    def addresses(self) -> list[list[Any]]:
+        return [["127.0.0.1", self.ports[node]] for node in NODES]
+
+    def load(self, **shape: Any) -> subprocess.Popen[str]:
+        """Uploaders at work, in a process of their own."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "bench.commits",
+             as_json(Load(addresses=self.addresses, **shape))],
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def coordinator_leader(self) -> int:
+        bootstrap = tuple(Endpoint("127.0.0.1", self.ports[node]) for node in NODES)
+        found = run(describe_quorum(bootstrap, GROUP, 0, timeout_ms=5_000))
+        return found.partition.leader_id
+
+    def group(self, node: int) -> DescribeSnapshotsResponse.Group:
+        """What a node says of its replica."""
+        topic = DescribeSnapshotsRequest.Topic(topic_name=GROUP, partitions=(0,))
+
+        async def ask() -> DescribeSnapshotsResponse:
+            async with await open_rpc("127.0.0.1", self.ports[node]) as rpc:
+                request = DescribeSnapshotsRequest(topics=(topic,))
+                return await rpc.call(request, DescribeSnapshotsResponse)
+
+        return run(ask()).groups[0]
+
+    def wait_until_applied(self, *, timeout_s: float = 300) -> float:
+        """Seconds until all replicas have applied what is committed now."""
+        began = time.perf_counter()
+        committed = max(self.group(node).high_watermark for node in NODES)
+        for node in NODES:
+            while self.group(node).applied_offset < committed:
+                assert time.perf_counter() - began < timeout_s, f"node {node} does not catch up"
+                time.sleep(0.005)
+        return time.perf_counter() - began
+
+    def take_snapshot(self, node: int) -> tuple[float, int]:
+        """Seconds and bytes of a checkpoint."""
+
+        async def ask() -> TakeSnapshotResponse:
+            async with await open_rpc("127.0.0.1", self.ports[node], timeout_ms=120_000) as rpc:
+                request = TakeSnapshotRequest(
+                    topic_name=GROUP, partition_index=0, timeout_ms=120_000
+                )
+                return await rpc.call(request, TakeSnapshotResponse)
+
+        began = time.perf_counter()
+        answer = run(ask())
+        assert not answer.error_code, answer
+        return time.perf_counter() - began, answer.size
+
+    def memory_mb(self, node: int, kind: str = "VmRSS") -> float:
+        """Resident memory of a node's process; `VmHWM`: the most it ever had."""
+        status = Path(f"/proc/{self.processes[node].pid}/status").read_text()
+        return next(int(line.split()[1]) for line in status.splitlines() if kind in line) / 1024
+
+
+def result(process: subprocess.Popen[str]) -> Any:
+    """What a load printed."""
+    out, _ = process.communicate()
+    if process.returncode:
+        raise SystemExit("the load failed")
+    return json.loads(out)
+
+
+def fill(cluster: Cluster, runs: int) -> None:
+    """Runs that nobody commits to: the largest objects there are."""
+    partitions = min(FILL_PARTITIONS, runs)
+    objects = -(-runs // partitions)
+    began = time.perf_counter()
+    result(
+        cluster.load(
+            topic=FILL_TOPIC, uploaders=1, partitions=partitions, batches_each=1, seconds=0,
+            idempotent=False, objects=objects,
+        )
+    )  # fmt: skip
+    applied = cluster.wait_until_applied()
+    say(f"{objects * partitions:,} runs in {time.perf_counter() - began:.1f} s "
+        f"(the last {applied:.1f} s of them applying)")  # fmt: skip
+
+
+def commit_rows(cluster: Cluster, seconds: float) -> dict[Row, Figures]:
+    """Our side of the table."""
+    found = {}
+    for topic, row in enumerate(ROWS, FILL_TOPIC + 1):
+        load = cluster.load(
+            topic=topic, uploaders=row.uploaders, partitions=row.partitions,
+            batches_each=row.batches_each, seconds=seconds,
+        )  # fmt: skip
+        ran = result(load)
+        lag_s = cluster.wait_until_applied()
+        found[row] = figures(ran["times_ms"], ran["batches"], seconds)
+        name = f"{row.partitions} x {row.batches_each}, {row.uploaders} uploaders"
+        say(f"{name:<24}{found[row]}   {row.must}")
+        client = ran["cpu_s"] / seconds
+        say(f"{'':<24}applied everywhere {lag_s * 1e3:.0f} ms after the last commit "
+            f"(must {MUST_LAG_S:.0f} s), client {client:.0%} of a core")  # fmt: skip
+    return found
+
+
+def find(cluster: Cluster, runs: int) -> None:
+    """findBatches by RPC at the leader: partitions with few runs, then the one with many."""
+
+    async def ask(topic: int, partitions: int) -> list[float]:
+        client = CoordinatorClient([(host, port) for host, port in cluster.addresses])
+        asked = FindBatchesRequest.Topic
+        times = []
+        for i in range(FINDS):
+            partition = asked.Partition(
+                partition_index=i % partitions, offset=i % 10, max_bytes=100_000
+            )
+            request = FindBatchesRequest(
+                topics=(asked(topic_id=UUID(int=topic), partitions=(partition,)),), max_bytes=2**20
+            )
+            began = time.perf_counter()
+            answer = await client.find_batches(request)
+            times.append((time.perf_counter() - began) * 1e3)
+            assert answer.responses[0].partitions[0].batches, answer
+        await client.close()
+        return sorted(times)
+
+    times = run(ask(FILL_TOPIC, min(FILL_PARTITIONS, runs)))
+    say(f"findBatches by RPC at {runs:,} runs: p50 {times[len(times) // 2]:.2f} ms, "
+        f"p99 {times[int(len(times) * 0.99)]:.2f} ms")  # fmt: skip
+
+
+def checkpoint(cluster: Cluster, seconds: float) -> None:
+    """Every node takes one while an uploader is at work; then a node loads it on an empty disk."""
+    shape = {"uploaders": 1, "partitions": 50, "batches_each": 1}
+    quiet = result(cluster.load(topic=90, seconds=seconds, **shape))
+    before = figures(quiet["times_ms"], quiet["batches"], seconds)
+    load = cluster.load(topic=91, seconds=seconds + 20, **shape)
+    time.sleep(3)
+    began = time.perf_counter()
+    leader = cluster.coordinator_leader()
+    took, size = cluster.take_snapshot(leader)
+    until = time.perf_counter() - began
+    busy = result(load)
+    meanwhile = [
+        took_ms
+        for at, took_ms in zip(busy["at_s"], busy["times_ms"], strict=True)
+        if 2 <= at <= 3 + until
+    ]
+    after = figures(meanwhile, len(meanwhile), max(until, 0.1))
+    say(f"checkpoint of the leader {took:.1f} s, {size / 2**20:.0f} MiB; commits' p99 "
+        f"{before.p99:.2f} ms without, {after.p99:.2f} ms meanwhile "
+        f"({after.p99 / before.p99:.1f} times; must 3, aim 1.5)")  # fmt: skip
+
+
+def lost_disk(cluster: Cluster) -> None:
+    """A replica whose state is deleted builds it again from a checkpoint."""
+    leader = cluster.coordinator_leader()
+    node = next(node for node in NODES if node != leader)
+    cluster.take_snapshot(node)
+    cluster.kill(node)
+    for leftover in (cluster.home / str(node) / f"{GROUP}-0").glob("coordinator.db*"):
+        leftover.unlink()
+    began = time.perf_counter()
+    cluster.start(node)
+    committed = cluster.group(leader).high_watermark
+    while True:
+        try:
+            if cluster.group(node).applied_offset >= committed:
+                break
+        except Exception:  # it starts
+            pass
+        time.sleep(0.01)
+    say(f"state deleted, loaded from a checkpoint {time.perf_counter() - began:.1f} s after start "
+        f"(must 10 s, aim 5 s)")  # fmt: skip
+
+
+def restart(cluster: Cluster) -> None:
+    """Kill -9 of all three, start, to the first commit."""
+    for node in NODES:
+        cluster.kill(node)
+    began = time.perf_counter()
+    cluster.start(*NODES)
+    load = cluster.load(
+        topic=92, uploaders=1, partitions=1, batches_each=1, seconds=0, objects=1
+    )  # fmt: skip
+    result(load)
+    say(f"kill -9 of all three, start, first commit {time.perf_counter() - began:.1f} s "
+        f"(interpreters' start included; must 3 s, aim 1 s)")  # fmt: skip
+
+
+# --- the peer -----------------------------------------------------------------------------------
+
+
+def postgres_rows(directory: Path, seconds: float, runs: int, ours: dict[Row, Figures]) -> None:
+    """The same rows on one PostgreSQL."""
+    missing = peer.available()
+    if missing:
+        say(f"PostgreSQL left out: {missing}")
+        return
+    with peer.Postgres(directory / "postgres") as server:
+        server.create_partitions(2_000)
+        server.fill(runs, 2_000)
+        for number, row in enumerate(ROWS, 1):
+            uploaders = [
+                peer.Uploader(
+                    run=number * 10 + i, first_partition=i * row.partitions,
+                    partitions=row.partitions, batches_each=row.batches_each, seconds=seconds,
+                )
+                for i in range(row.uploaders)
+            ]  # fmt: skip
+            ran = server.load(uploaders)
+            times = [one for load in ran for one in load["times_ms"]]
+            found = figures(times, sum(int(load["batches"]) for load in ran), seconds)
+            name = f"{row.partitions} x {row.batches_each}, {row.uploaders} uploaders"
+            ratio = ours[row].batches_per_s / found.batches_per_s
+            say(f"{name:<24}{found}   ours / PostgreSQL's {ratio:.2f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60, help="of each row; default 60")
+    parser.add_argument("--runs", type=int, default=1_000_000, help="before each row")
+    parser.add_argument("--tiny", action="store_true", help="a second, 20,000 runs")
+    options = parser.parse_args()
+    seconds, runs = (1.0, 20_000) if options.tiny else (options.seconds, options.runs)
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    say(f"commit {commit}, Python {platform.python_version()}, {os.cpu_count()} cores, "
+        f"{seconds:g} s a row")  # fmt: skip
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        cluster = stack.enter_context(Cluster(directory))
+        cluster.start(*NODES)
+        fill(cluster, FEW_RUNS)
+        find(cluster, FEW_RUNS)
+        fill(cluster, runs)
+        find(cluster, runs)
+        ours = commit_rows(cluster, seconds)
+        checkpoint(cluster, min(seconds, 10))
+        lost_disk(cluster)
+        restart(cluster)
+        memory = [cluster.memory_mb(node, "VmHWM") for node in NODES]
+        say(f"memory at most {max(memory):.0f} MB a process since the restart")
+        for node in NODES:
+            cluster.kill(node)
+        shutil.rmtree(directory / "1", ignore_errors=True)
+        postgres_rows(directory, seconds, runs, ours)
+
+
+if __name__ == "__main__":
+    main()

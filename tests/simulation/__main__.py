@@ -19,6 +19,7 @@ from tests.simulation.cluster import Cluster
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.plan import draw
 from tests.simulation.run import RARE, ScheduleFailed, Tally, digest, quiet, run_one
+from tests.simulation.snapshot_mutants import SNAPSHOT_MUTANTS
 from tests.simulation.world import Trace
 
 REPORT_SECONDS: Final = 10
@@ -105,7 +106,7 @@ def soak(first_seed: int, *, schedules: int, events: int) -> int:
 def hunt(first_seed: int, limit: int) -> int:
     """For each mutant, how many fresh seeds it takes to kill it."""
     survivors = 0
-    for mutant in MUTANTS:
+    for mutant in (*MUTANTS, *SNAPSHOT_MUTANTS):
         began = time.monotonic()
         for tried, seed in enumerate(range(first_seed, first_seed + limit), 1):
             try:

@@ -111,13 +111,13 @@ class Client:
 
     def _record(self, value: bytes) -> tuple[bytes | None, bytes | None, int, Headers]:
         """It sets one of a few keys, or deletes one, or is a transaction's end or beginning."""
-        draw = self._keys.randrange(100)
+        draw, now_ms = self._keys.randrange(100), self._world.now_us // 1000
         if draw < 80:
-            return b"key %d" % (draw % 32), value, 0, ()
+            return b"key %d" % (draw % 32), value, now_ms, ()
         if draw < 88:
-            return b"key %d" % (draw % 32), None, 0, (("token", value),)
+            return b"key %d" % (draw % 32), None, now_ms, (("token", value),)
         kind = BEGIN if draw == 99 else END if draw > 95 else b""
-        return None, kind + value, 0, ()
+        return None, kind + value, now_ms, ()
 
     # -- answers -----------------------------------------------------------------------------------
 

@@ -34,6 +34,8 @@ from tests.simulation.world import MS, SECOND, Trace, World, stream
 INDEX_INTERVAL_BYTES: Final = 512
 """Less than production's: batches are tiny here, and each Fetch walks half of this in headers."""
 
+STORM_PERIOD_US: Final = 10 * MS
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Production:
@@ -378,6 +380,52 @@ class Cluster:
         """It answers FetchSnapshot with something else, for a while."""
         machine.garbles_until_us = self.world.now_us + fault.for_us
 
+    def _storm(self, _: Machine, fault: Fault) -> None:
+        """Everybody is asked for checkpoints, over and over."""
+        for after_us in range(0, fault.for_us, STORM_PERIOD_US):
+            self.world.after(after_us, self._ask_for_checkpoints)
+
+    def _ask_for_checkpoints(self) -> None:
+        for machine in self.machines:
+            process = machine.process
+            if process is not None and process.host is not None and not process.paused:
+                process.job(process.host.take_now, lambda _: None)
+
+    def _interrupt(self, _: Machine, fault: Fault) -> None:
+        """Wait for a download that has begun, and hit it or whoever serves it."""
+        under_way = [machine for machine in self.machines if self._downloads(machine)]
+        if not under_way:
+            if self.world.now_us < fault.at_us + 2 * SECOND and not self.healed:
+                self.world.after(5 * MS, self._interrupt, _, fault)
+            return
+        machine = under_way[0]
+        assert machine.process is not None
+        self.world.note("storm", f"interrupts {machine}")
+        match fault.amount % 6:
+            case 0:
+                machine.kill()
+            case 1:
+                machine.power_off()
+            case 2:
+                self._reset(machine, fault)
+            case 3:
+                self._fill_disk(machine, fault)
+            case 4:
+                self._cut(machine, fault._replace(kind="isolate"))
+            case _:
+                assert machine.process.fetching is not None
+                self.machines[machine.process.fetching.effect.leader_id - 1].kill()
+
+    @staticmethod
+    def _downloads(machine: Machine) -> bool:
+        """Is it in the middle of a download?"""
+        fetching = machine.process.fetching if machine.process is not None else None
+        return (
+            fetching is not None
+            and fetching.download is not None
+            and fetching.download.position > 0
+        )
+
     def _resign(self, machine: Machine, _: Fault) -> None:
         if machine.process is not None:
             machine.process.handle(Resign())
@@ -407,6 +455,8 @@ FAULTS: Final[dict[str, Callable[[Cluster, Machine, Fault], None]]] = {
     "lose disk": Cluster._lose_disk,
     "damage": Cluster._damage,
     "garble": Cluster._garble,
+    "interrupt": Cluster._interrupt,
+    "snapshot storm": Cluster._storm,
     "resign": Cluster._resign,
     "shutdown": Cluster._shut_down,
 }

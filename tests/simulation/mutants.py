@@ -97,9 +97,9 @@ class IgnoreDivergence(Quorum):
     """A leader takes every follower's log for a beginning of its own."""
 
     def _judge_fetch(self, request: FetchRequest) -> EpochEnd | OffsetAndEpoch | None:
-        return (
-            None if request.fetch_offset <= self.log.end_offset else super()._judge_fetch(request)
-        )
+        verdict = super()._judge_fetch(request)
+        there = self.log.start_offset <= request.fetch_offset <= self.log.end_offset
+        return None if there else verdict
 
 
 class TruncateUnasked(Quorum):

@@ -87,6 +87,8 @@ KINDS: Final[dict[str, int]] = {
     "lose disk": 5,
     "damage": 3,
     "garble": 6,
+    "interrupt": 12,
+    "snapshot storm": 4,
     "resign": 3,
     "shutdown": 3,
 }
@@ -149,7 +151,7 @@ def _draw_snapshots(seed: int) -> dict[str, Any]:
     )
     return {
         "snapshots": Snapshots(policy=policy, log_start=log_start),
-        "piece_bytes": random.choice((100, 300, 1000, 8000)),
+        "piece_bytes": random.choice((60, 100, 300, 1000, 8000)),
     }
 
 

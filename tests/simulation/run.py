@@ -24,6 +24,13 @@ RARE: Final = (
     "pre-vote losses",
     "check-quorum resignations",
     "read rounds refused",
+    "snapshots installed",
+    "states loaded",
+    "downloads resumed",
+    "downloads restarted",
+    "downloads rejected",
+    "votes decided by a snapshot",
+    "log starts moved",
 )
 """What must have happened at least once in any run worth its name."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from records.batch import CONTROL, Batch, iter_batches, iter_records
+from records.errors import RecordError
 from records.frame import encode_record
 from records.key_value import KeyValueState
 from records.types import OffsetAndEpoch
@@ -89,18 +90,25 @@ class StateModel:
         assert not self.is_open_at(snapshot_id.offset), (
             f"{process}: checkpoint {snapshot_id} inside an open transaction"
         )
-        values = [
-            bytes(record.value or b"")
-            for batch in iter_batches(data)
-            if not batch.header.is_control
-            for record in iter_records(batch)
-        ]
+        values = self._values(process, snapshot_id, data)
         state = self.at(snapshot_id.offset)
         expected = [encode_record(KeyValueState(key=k, value=v)) for k, v in state.items()]
         assert values == expected, (
             f"{process}: checkpoint {snapshot_id} is not the state of the log there (invariant 4)"
         )
         self._files[snapshot_id] = data
+
+    @staticmethod
+    def _values(process: Process, snapshot_id: OffsetAndEpoch, data: bytes) -> list[bytes]:
+        try:
+            return [
+                bytes(record.value or b"")
+                for batch in iter_batches(data)
+                if not batch.header.is_control
+                for record in iter_records(batch)
+            ]
+        except RecordError as error:
+            raise AssertionError(f"{process}: checkpoint {snapshot_id} is damaged") from error
 
     def look(self, process: Process) -> None:
         """Is the state that the process has what the log says?"""

@@ -21,6 +21,7 @@ from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.plan import Fault, Plan, draw
 from tests.simulation.run import RARE, ScheduleFailed, digest, quiet, run_many, run_one
 from tests.simulation.shrink import shrink
+from tests.simulation.snapshot_mutants import SNAPSHOT_MUTANTS
 from tests.simulation.world import MS, SECOND
 
 CHUNKS: Final = 6  # for workers to share; each large enough to see every rare thing
@@ -48,7 +49,7 @@ def test_a_storm_loses_nothing_and_the_quorum_moves_on(
     assert not never, f"never happened: {never}"
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", MUTANTS + SNAPSHOT_MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_rule_left_out_is_found(mutant: Mutant) -> None:
     """By one pinned schedule, which the production code survives.
 

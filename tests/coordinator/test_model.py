@@ -40,7 +40,8 @@ class Life:
         self.starts: dict[tuple[UUID, int], int] = {}
         self.store: set[int] = set()  # objects that exist
         self.brokers: list[Broker] = []
-        self.sequences: dict[tuple[UUID, int, int], int] = {}
+        self.next: dict[tuple[UUID, int, int], int] = {}  # what each producer sends next
+        self.written: dict[tuple[UUID, int, int], list[tuple[int, int]]] = {}  # first, count
         self.sent: list[tuple[Broker, CommitBatchesRequest, list[CommitBatchResult] | int]] = []
         self.late: list[tuple[Broker, CommitBatchesRequest]] = []
 
@@ -119,11 +120,13 @@ class Life:
         if producer < 0:
             return batch(place, count)
         key = (topic, partition, producer)
-        first = self.sequences.get(key, 0)
-        if self.random.random() < 0.8:
-            self.sequences[key] = first + count  # else it is told twice, or a gap opens
-        elif self.random.random() < 0.5:
-            first += 1
+        written = self.written.get(key, [])
+        dice = self.random.random()
+        if written and dice < 0.2:  # it never heard the answer
+            first, count = self.random.choice(written[-5:])
+        else:
+            first = self.next.get(key, 0) + (dice > 0.95)
+            self.next[key] = first + count
         return batch(place, count, producer=producer, first=first)
 
     async def send(self, broker: Broker, request: CommitBatchesRequest) -> None:
@@ -138,22 +141,37 @@ class Life:
         answers = iter(told)
         for topic in request.topics:
             for group in topic.partitions:
-                log = self.logs.get((topic.topic_id, group.partition_index))
+                place = (topic.topic_id, group.partition_index)
                 for row in group.batches:
-                    self.accept(request.object_id, log, row, next(answers))
+                    self.accept(request.object_id, place, row, next(answers))
 
     def accept(
-        self, object_id: int, log: Log | None, row: CommitBatch, answer: CommitBatchResult
+        self,
+        object_id: int,
+        place: tuple[UUID, int],
+        row: CommitBatch,
+        answer: CommitBatchResult,
     ) -> None:
+        log, key = self.logs.get(place), (*place, row.producer_id)
+        written = self.written.setdefault(key, [])
+        batch_of = (row.base_sequence, row.last_offset - row.base_offset + 1)
         if answer.error_code:
             self.seen[f"batch refused {answer.error_code}"] += 1
             assert answer.assigned_base_offset == -1
+            self.next[key] = sum(written[-1]) if written else 0  # it begins where it was
             return
         assert log is not None, "accepted by a topic that is deleted"
         if answer.is_duplicate:
             self.seen["duplicates"] += 1
-            assert answer.assigned_base_offset < len(log)
+            assert batch_of in written[-5:]
+            held = log[answer.assigned_base_offset]
+            assert held[2] == 0, f"a duplicate of no batch's first record: {held}"
             return
+        if row.producer_id >= 0:
+            expected = sum(written[-1]) if written else 0
+            assert batch_of[0] == expected, "a gap, or written twice"  # invariant 6
+            written.append(batch_of)
+            self.seen["in sequence"] += 1
         assert answer.assigned_base_offset == len(log)  # invariant 5: no gap, nothing twice
         count = row.last_offset - row.base_offset + 1
         log.extend((object_id, row.byte_offset, number) for number in range(count))
@@ -274,7 +292,7 @@ def test_the_lives_met_what_matters() -> None:
     """Runs after them; alone it lives one itself."""
     if not SEEN:
         test_a_random_life_keeps_the_invariants(0)
-    wanted = ("duplicates", "refused 55", "refused 77", "batch refused 45", "burnt")
+    wanted = ("duplicates", "in sequence", "refused 55", "refused 77", "batch refused 45", "burnt")
     missing = [what for what in (*wanted, "leaders", "cleaned", "safe") if not SEEN[what]]
     assert not missing, f"{missing} never happened: {dict(SEEN)}"
     assert SEEN["retried 46"] or SEEN["retried"], dict(SEEN)

@@ -18,6 +18,7 @@ Source: DESIGN §7; KIP-1164, Batch Coordinator.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -199,12 +200,19 @@ def log_ids_of(tables: Tables, record: ObjectCommitRecord) -> list[LogId]:
     return found
 
 
-def lease_of(tables: Tables, object_id: int) -> int | None:
-    """The id of the lease that an object id belongs to; None if it is forgotten or not given."""
-    for lease_id, lease in tables.leases.items():
-        if lease.first_object_id <= object_id < lease.end_object_id:
-            return int(lease_id)
-    return None
+class LeaseFinder:
+    """Finds the leases of many object ids, as of when it is made."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._leases = sorted(
+            (lease.first_object_id, lease.end_object_id, lease_id)
+            for lease_id, lease in tables.leases.items()
+        )
+
+    def find(self, object_id: int) -> int | None:
+        """The id of the lease that it belongs to; None if that is forgotten or was never given."""
+        at = bisect_right(self._leases, object_id, key=lambda lease: lease[0]) - 1
+        return self._leases[at][2] if at >= 0 and object_id < self._leases[at][1] else None
 
 
 def apply_record(tables: Tables, record: MetadataRecord) -> None:
@@ -460,8 +468,9 @@ def lease_answers(tables: Tables, lease: Lease) -> Iterator[int]:
 
 
 def _fenced(tables: Tables, record: DeleteFenceRecord) -> None:
+    find = LeaseFinder(tables).find
     for object_id in record.object_ids:
-        lease_id = lease_of(tables, object_id)
+        lease_id = find(object_id)
         lease = None if lease_id is None else tables.leases.get(lease_id)
         if lease is None or lease_id is None:
             continue  # forgotten: nothing can commit it
@@ -475,8 +484,9 @@ def _fenced(tables: Tables, record: DeleteFenceRecord) -> None:
 def _removed(tables: Tables, record: ObjectsRemovedRecord) -> None:
     """Orphans among them are deleted: they are orphans no more."""
     by_lease: dict[int, list[int]] = {}
+    find = LeaseFinder(tables).find
     for object_id in record.object_ids:
-        lease_id = lease_of(tables, object_id)
+        lease_id = find(object_id)
         if lease_id is not None:
             by_lease.setdefault(lease_id, []).append(object_id)
     for lease_id, object_ids in by_lease.items():

@@ -18,7 +18,7 @@ from coordinator.interface import ErrorCode
 from coordinator.keys import ForeignKeyError
 from coordinator.ranges import contains, numbers
 from coordinator.reads import Candidates
-from coordinator.state import Tables, lease_of
+from coordinator.state import LeaseFinder, Tables
 from records.diskless import DeleteFenceRecord, ObjectsMarkedRecord, ObjectsRemovedRecord
 from records.rpc.objects import (
     DeleteFilesRequest,
@@ -86,13 +86,14 @@ def decide_removals(
         return Decision((), DeleteFilesResponse(error_code=code, error_message=message))
     gone: set[int] = set()
     codes = []
+    leases = LeaseFinder(tables)
     for key in request.object_keys:
         try:
             object_id = context.settings.keys.object_id(key)
         except ForeignKeyError:
             codes.append(int(ErrorCode.INVALID_REQUEST))
             continue
-        may_go = _may_go(object_id, tables, candidates, context)
+        may_go = _may_go(object_id, leases, tables, candidates, context)
         codes.append(int(ErrorCode.INVALID_REQUEST if may_go is None else ErrorCode.NONE))
         if may_go:
             gone.add(object_id)
@@ -103,7 +104,11 @@ def decide_removals(
 
 
 def _may_go(
-    object_id: int, tables: Tables, candidates: Candidates, context: Context
+    object_id: int,
+    leases: LeaseFinder,
+    tables: Tables,
+    candidates: Candidates,
+    context: Context,
 ) -> bool | None:
     """May it be forgotten? False: there is nothing to forget. None: it must stay."""
     stored = candidates.stored_object(object_id)
@@ -111,7 +116,7 @@ def _may_go(
         marked = stored.marked_at_ms
         due = marked >= 0 and context.age_ms(marked) >= context.settings.file_delete_delay_ms
         return True if due else None
-    lease_id = lease_of(tables, object_id)
+    lease_id = leases.find(object_id)
     lease = None if lease_id is None else tables.leases.get(lease_id)
     if lease is None:
         return False if object_id < tables.counters.next_object_id else None
@@ -131,7 +136,7 @@ def decide_safe_to_delete(
         object_id = context.settings.keys.object_id(request.object_key)
     except ForeignKeyError as error:
         return _bad_key(str(error))
-    lease_id = lease_of(tables, object_id)
+    lease_id = LeaseFinder(tables).find(object_id)
     lease = None if lease_id is None else tables.leases.get(lease_id)
     if lease is None:
         if object_id >= tables.counters.next_object_id:

@@ -61,6 +61,7 @@ def decide_init_topics(
     records: list[MetadataRecord] = []
     seen: set[UUID] = set()
     next_log_id = tables.counters.next_log_id
+    added = 0  # partitions, in all topics: what one call may cost
     stale = request.controller_epoch < tables.counters.controller_epoch
     for number, asked in enumerate(request.topics):
         code, message = ErrorCode.NONE, None
@@ -76,7 +77,7 @@ def decide_init_topics(
             code, message = ErrorCode.UNKNOWN_TOPIC_ID, "it is deleted"
         elif topic is not None and topic.name != asked.topic_name:
             code, message = ErrorCode.INVALID_REQUEST, f"its name is {topic.name!r}"
-        elif not 1 <= asked.num_partitions <= MAX_PARTITIONS:
+        elif not 1 <= asked.num_partitions <= MAX_PARTITIONS - added:
             code, message = ErrorCode.INVALID_PARTITIONS, f"{asked.num_partitions} partitions"
         elif asked.num_partitions > existing:
             count = asked.num_partitions - existing
@@ -91,6 +92,7 @@ def decide_init_topics(
                 )
             )
             next_log_id += count
+            added += count
         seen.add(asked.topic_id)
         results.append(_InitResult(topic_id=asked.topic_id, error_code=code, error_message=message))
     response = InitDisklessTopicsResponse(responses=tuple(results))

@@ -52,6 +52,11 @@ _KIO_NAMES = {
     "timeout_ms": "timeout",
     "max_wait_ms": "max_wait",
     "log_append_time_ms": "log_append_time",
+    "session_timeout_ms": "session_timeout",
+    "rebalance_timeout_ms": "rebalance_timeout",
+    "retention_time_ms": "retention_time",
+    "transaction_timeout_ms": "transaction_timeout",
+    "enable_2_pc": "enable2_pc",
 }
 _SPECIAL = (
     (UNKNOWN_TAGGED_FIELDS, st.just(())),  # kio refuses what it does not know
@@ -101,7 +106,7 @@ def _convert(wire_type: WireType, value: Any, hint: Any, kind: str | None, versi
     match wire_type:
         case _ if kind == "error_code":
             return ErrorCode(value)
-        case _ if kind == "timedelta_i32":
+        case _ if kind in ("timedelta_i32", "timedelta_i64"):
             return timedelta(milliseconds=value)
         case _ if kind == "datetime_i64":
             return (

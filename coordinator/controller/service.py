@@ -120,7 +120,9 @@ class ControllerService:
         log = self._find_log(DISKLESS_METADATA, topic.coordinator(index))
         node_id = None if log is None else log.leader_id
         if operation == "read" and log is not None:
-            node_id = NodeId(self._node_id)  # every node of the quorum keeps the coordinators' state
+            node_id = NodeId(
+                self._node_id
+            )  # every node of the quorum keeps the coordinators' state
         place = None if node_id is None else self._endpoint(node_id)
         if place is None:
             text = f"{DISKLESS_METADATA}-{topic.coordinator(index)} has no leader."

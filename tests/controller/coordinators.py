@@ -113,7 +113,7 @@ class Coordinators:
                 done(error)
                 return
             answer = run()
-            done(error if coordinator in self.mute else answer)
+            self._call_soon(lambda: done(error if coordinator in self.mute else answer))
 
         if name == "init" and self.holding:
             self.late.append(run)  # it arrives long after its caller gave up

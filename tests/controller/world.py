@@ -211,10 +211,14 @@ class World:
         raise AssertionError("never idle")
 
     def step(self) -> bool:
-        """One callback; False if there is none."""
+        """One callback, or a commit if there is none; False if nothing is left to do."""
         if self._soon:
             self._soon.popleft()()
-        return bool(self._soon)
+        elif self.log.high_watermark != self.log.end_offset:
+            self.log.commit()
+        else:
+            return False
+        return True
 
     def pass_ms(self, ms: int, *, tick_ms: int = 500) -> None:
         """Time goes by, with ticks, timers and all that follows."""

@@ -10,6 +10,7 @@ Source: KIP-1164, AssignPartitionToBatchCoordinator; DESIGN §7, Hand-over betwe
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import NamedTuple
 from uuid import UUID
 
@@ -43,11 +44,16 @@ def check_moves(
     """What is possible of a request, and what is to be said of the rest already."""
     moves: list[Move] = []
     verdicts: Verdicts = {}
+    count = Counter(
+        (topic.topic_id, asked.partition_index)
+        for topic in request.topics
+        for asked in topic.partitions
+    )
     for topic in request.topics:
         for asked in topic.partitions:
             named = (topic.topic_id, asked.partition_index)
             try:
-                if named in verdicts or any(move[:2] == named for move in moves):
+                if count[named] > 1:
                     raise RefusedError(ErrorCode.INVALID_REQUEST, "Named twice.")
                 move = _check(*named, asked.batch_coordinator_partition_index, image)
             except RefusedError as refused:

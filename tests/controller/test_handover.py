@@ -1,0 +1,412 @@
+"""From the controller's log into the coordinators': a crash between any two steps heals itself.
+
+Source: DESIGN §7, Hand-over between groups.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from coordinator.controller.errors import ErrorCode
+from coordinator.controller.handover import TOPICS_OF_CALL
+from records.rpc.base import Request
+from records.rpc.coordinator import AssignPartitionToBatchCoordinatorRequest
+from records.rpc.topics import CreateTopicsRequest, DeleteTopicsRequest
+from tests.controller.test_refusals import assign, delete, grow
+from tests.controller.world import World, creation
+
+
+@pytest.fixture
+def world() -> World:
+    return with_brokers()
+
+
+def with_brokers(**more: Any) -> World:
+    world = World(**more).elect()
+    world.register(1, 2, 3)
+    return world
+
+
+def topic_id(world: World, name: str) -> UUID:
+    return world.image.topic_ids[name]
+
+
+def hosted(world: World, coordinator: int = 0) -> dict[UUID, set[int]]:
+    return {k: set(v) for k, v in world.coordinators[coordinator].topics.items()}
+
+
+def expected(world: World, coordinator: int = 0) -> dict[UUID, set[int]]:
+    """What the image says that a coordinator has."""
+    found: dict[UUID, set[int]] = {}
+    for topic in world.image.iter_topics():
+        own = {i for i in topic.partitions if topic.coordinator(i) == coordinator}
+        if own and not topic.is_internal:
+            found[topic.topic_id] = own
+    return found
+
+
+def healed(world: World) -> None:
+    """A new controller, and a while later both logs say the same."""
+    world.coordinators.down.clear()
+    world.coordinators.mute.clear()
+    world.coordinators.holding = False
+    if world.log.leading_epoch is not None:
+        world.depose()
+    world.elect()
+    world.pass_ms(10_000)
+    assert hosted(world) == expected(world)
+    assert world.handover.outstanding == 0
+
+
+def test_a_topic_is_answered_once_its_coordinator_has_it(world: World) -> None:
+    world.coordinators.down.add(0)
+    answers = world.send(creation("t", 3))
+    world.run()
+    assert "t" in world.image.topic_ids, "it is committed"
+    assert answers == [], "and nobody can write to it"
+    world.coordinators.down.clear()
+    world.pass_ms(3_000)
+    assert answers[0].topics[0].error_code == 0
+    assert hosted(world) == {topic_id(world, "t"): {0, 1, 2}}
+
+
+def test_a_coordinator_without_a_leader_costs_a_timeout_and_then_heals(world: World) -> None:
+    world.coordinators.down.add(0)
+    answers = world.send(creation("t", timeout_ms=2_000))
+    world.pass_ms(3_000)
+    result = answers[0].topics[0]
+    assert result.error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert "is being told" in result.error_message
+    assert hosted(world) == {}
+    world.coordinators.down.clear()
+    world.pass_ms(3_000)
+    assert hosted(world) == expected(world)
+    assert world.create("t").topics[0].error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+def test_a_call_that_was_done_and_not_answered_is_made_again_and_harms_nothing(
+    world: World,
+) -> None:
+    world.coordinators.mute.add(0)
+    answers = world.send(creation("t", 2))
+    world.pass_ms(1_000)
+    assert answers == []
+    world.coordinators.mute.clear()
+    world.pass_ms(3_000)
+    assert answers[0].topics[0].error_code == 0
+    assert world.coordinators.calls.count(("init", 0)) > 2
+
+
+def test_grown_partitions_are_handed_over_too(world: World) -> None:
+    world.create("t", 2)
+    assert world.ask(grow("t", 5)).results[0].error_code == 0
+    assert hosted(world) == {topic_id(world, "t"): {0, 1, 2, 3, 4}}
+
+
+def test_a_deletion_does_not_wait_for_the_coordinator_and_reaches_it(world: World) -> None:
+    world.create("t")
+    named = topic_id(world, "t")
+    world.coordinators.down.add(0)
+    assert world.ask(delete("t")).responses[0].error_code == 0
+    assert named in hosted(world)
+    world.coordinators.down.clear()
+    world.pass_ms(3_000)
+    assert hosted(world) == {}
+    assert named in world.coordinators[0].tombstones
+
+
+def test_a_topic_deleted_before_its_coordinator_knew_it_is_told_so(world: World) -> None:
+    world.coordinators.down.add(0)
+    created = world.send(creation("t"))
+    world.run()
+    world.ask(delete("t"))
+    assert created[0].topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+    world.coordinators.down.clear()
+    world.pass_ms(3_000)
+    assert hosted(world) == {}
+
+
+# --- crashes ------------------------------------------------------------------------------------
+
+CHANGES: dict[str, Request] = {
+    "create": creation("new", 3),
+    "delete": delete("old"),
+    "grow": grow("old", 4),
+}
+MAX_STEPS = 40
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=str)
+@pytest.mark.parametrize("restarts", [False, True], ids=["deposed", "restarted"])
+def test_a_crash_between_any_two_steps_heals_itself(change: str, restarts: bool) -> None:
+    """After each callback in turn the controller is gone; its successor makes both logs agree."""
+    for steps in range(MAX_STEPS):
+        world = with_brokers()
+        world.create("old", 2)
+        world.log.auto_commit = False
+        answers = world.send(CHANGES[change])
+        more = all(world.step() for _ in range(steps))
+        world.log.auto_commit = True
+        if restarts:
+            world.restart()
+        healed(world)
+        if change == "create" and answers and not answers[0].topics[0].error_code:
+            assert "new" in world.image.topic_ids, "acknowledged and lost"
+        if not more:
+            assert steps > 3, "nothing happened"
+            return
+    raise AssertionError("never idle")
+
+
+def test_a_new_controller_tells_again_what_it_cannot_know(world: World) -> None:
+    world.create("kept", 2)
+    world.create("lost", 2)
+    kept, lost, ghost = topic_id(world, "kept"), topic_id(world, "lost"), UUID(int=9 << 80)
+    coordinator = world.coordinators[0]
+    del coordinator.topics[lost]
+    coordinator.topics[kept] = {0}
+    coordinator.topics[ghost] = {0}
+    healed(world)
+    assert hosted(world) == {kept: {0, 1}, lost: {0, 1}}
+    assert ghost in coordinator.tombstones
+
+
+def test_more_topics_than_one_call_can_name(world: World) -> None:
+    many = tuple(creation(f"t-{i}").topics[0] for i in range(2 * TOPICS_OF_CALL + 1))
+    world.ask(CreateTopicsRequest(topics=many))
+    assert len(hosted(world)) == len(many)
+    world.coordinators[0].topics.clear()
+    healed(world)
+    assert len(hosted(world)) == len(many)
+
+
+def test_an_image_that_lags_takes_no_new_topic_for_a_leftover(world: World) -> None:
+    """The comparison waits until everything that is committed is applied."""
+    world.coordinators.down.add(0)
+    world.depose()
+    world.elect()  # its comparison cannot be made yet
+    world.applier.paused = True
+    world.create_later = world.send(creation("t"))  # type: ignore[attr-defined]
+    world.coordinators.down.clear()
+    world.pass_ms(5_000)
+    world.applier.paused = False
+    world.applier.go_on()
+    world.pass_ms(5_000)
+    assert hosted(world) == expected(world) != {}
+    assert ("delete", 0) not in world.coordinators.calls
+
+
+# --- late calls ---------------------------------------------------------------------------------
+
+
+def late_init_of_a_deleted_topic(world: World) -> None:
+    """An Init is on its way for long; meanwhile the topic is deleted everywhere."""
+    world.coordinators.holding = True
+    world.send(creation("t", 2))
+    world.run()
+    world.coordinators.holding = False
+    world.pass_ms(3_000)
+    assert hosted(world) != {}
+    world.ask(delete("t"))
+    world.pass_ms(3_000)
+    assert hosted(world) == {}
+    world.coordinators.deliver_late()
+
+
+def test_a_late_init_of_a_deleted_topic_creates_nothing(world: World) -> None:
+    late_init_of_a_deleted_topic(world)
+    assert hosted(world) == {}
+
+
+def test_a_late_init_of_a_former_controller_is_refused(world: World) -> None:
+    world.coordinators.holding = True
+    world.send(creation("t", 2))
+    world.run()
+    world.coordinators.holding = False
+    world.depose()
+    world.elect()
+    world.ask(delete("t"))
+    world.pass_ms(3_000)
+    world.coordinators[0].tombstones.clear()  # long ago
+    world.coordinators.deliver_late()
+    assert hosted(world) == {}, "its epoch is stale"
+
+
+def test_a_repeated_init_changes_nothing(world: World) -> None:
+    world.coordinators.holding = True
+    world.send(creation("t", 2))
+    world.run()
+    world.coordinators.holding = False
+    world.pass_ms(3_000)
+    world.ask(grow("t", 5))
+    world.coordinators.deliver_late()
+    assert hosted(world) == {topic_id(world, "t"): {0, 1, 2, 3, 4}}
+
+
+def test_every_call_carries_the_controllers_epoch(world: World) -> None:
+    world.create("t")
+    first = world.coordinators[0].epoch
+    assert first == world.controller.active_epoch
+    world.depose()
+    world.elect()
+    world.create("u")
+    assert world.coordinators[0].epoch > first
+
+
+def test_a_deposed_controller_calls_nobody(world: World) -> None:
+    world.coordinators.down.add(0)
+    answers = world.send(creation("t"))
+    world.run()
+    world.depose()
+    assert answers[0].topics[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    calls = len(world.coordinators.calls)
+    world.pass_ms(10_000)
+    assert len(world.coordinators.calls) == calls
+
+
+# --- several coordinators -----------------------------------------------------------------------
+
+
+def two_coordinators() -> World:
+    world = with_brokers()
+    world.create("first", 3)
+    assert world.ask(grow("__diskless-metadata", 2)).results[0].error_code == 0
+    return world
+
+
+def test_new_topics_are_spread_over_a_new_coordinator() -> None:
+    world = two_coordinators()
+    for i in range(6):
+        world.create(f"t-{i}", 2)
+    for coordinator in (0, 1):
+        assert hosted(world, coordinator) == expected(world, coordinator)
+    sizes = [sum(map(len, hosted(world, c).values())) for c in (0, 1)]
+    assert abs(sizes[0] - sizes[1]) <= 2, sizes
+    assert topic_id(world, "first") in hosted(world, 0), "what has data stays"
+
+
+def test_no_mapping_is_written_before_there_is_a_second_coordinator() -> None:
+    world = with_brokers()
+    world.create("t", 3)
+    topic = world.image.topic("t")
+    assert topic is not None
+    assert dict(topic.coordinators) == {}
+
+
+def test_a_topic_grows_where_it_is() -> None:
+    world = two_coordinators()
+    world.create("second", 2)
+    topic = world.image.topic("second")
+    assert topic is not None
+    assert topic.coordinator(0) == 1
+    world.ask(grow("second", 5))
+    assert hosted(world, 1) == {topic.topic_id: {0, 1, 2, 3, 4}}
+
+
+def test_one_coordinator_that_is_away_does_not_hold_up_the_other() -> None:
+    world = two_coordinators()
+    world.coordinators.down.add(0)
+    assert world.create("second", 2).topics[0].error_code == 0
+    world.coordinators.down.clear()
+
+
+def move(world: World, name: str, index: int, target: int) -> int:
+    answers = world.send(assign(topic_id(world, name), index, target))
+    world.pass_ms(3_000)
+    return int(answers[0].responses[0].partitions[0].error_code)
+
+
+def test_an_empty_partition_goes_to_another_coordinator() -> None:
+    world = two_coordinators()
+    assert move(world, "first", 1, 1) == 0
+    topic = world.image.topic("first")
+    assert topic is not None
+    assert [topic.coordinator(i) for i in range(3)] == [0, 1, 0]
+    assert hosted(world, 0) == {topic.topic_id: {0, 2}}
+    assert 1 in hosted(world, 1)[topic.topic_id]
+
+
+def test_a_partition_with_data_stays() -> None:
+    world = two_coordinators()
+    world.coordinators[0].written[topic_id(world, "first"), 1] = 7
+    assert move(world, "first", 1, 1) == ErrorCode.INVALID_REQUEST
+    assert hosted(world, 0) == expected(world, 0)
+
+
+def test_to_stay_where_it_is_is_no_move() -> None:
+    world = two_coordinators()
+    end = world.log.end_offset
+    assert move(world, "first", 1, 0) == 0
+    assert world.log.end_offset == end
+
+
+def test_a_crash_between_any_two_steps_of_a_move_loses_no_partition() -> None:
+    for steps in range(MAX_STEPS):
+        world = two_coordinators()
+        named = topic_id(world, "first")
+        world.log.auto_commit = False
+        world.send(assign(named, 1, 1))
+        more = all(world.step() for _ in range(steps))
+        world.log.auto_commit = True
+        healed_move(world, named)
+        if not more:
+            assert steps > 7, "nothing happened"
+            return
+    raise AssertionError("never idle")
+
+
+def healed_move(world: World, named: UUID) -> None:
+    if world.log.leading_epoch is not None:
+        world.depose()
+    world.elect()
+    world.pass_ms(10_000)
+    topic = world.image.topics[named]
+    has_it = [c for c in (0, 1) if 1 in hosted(world, c).get(named, set())]
+    assert topic.coordinator(1) in has_it, "mapped to a coordinator that has let go of it"
+    assert has_it == [topic.coordinator(1)], "two coordinators take its commits"
+
+
+def test_a_late_init_does_not_bring_back_what_was_let_go() -> None:
+    world = with_brokers()
+    world.coordinators.holding = True
+    world.send(creation("first", 3))
+    world.run()
+    world.coordinators.holding = False
+    world.pass_ms(3_000)
+    world.ask(grow("__diskless-metadata", 2))
+    assert move(world, "first", 1, 1) == 0
+    world.coordinators.deliver_late()
+    assert hosted(world, 0)[topic_id(world, "first")] == {0, 2}
+
+
+def test_many_moves_in_one_request_are_answered_one_by_one() -> None:
+    world = two_coordinators()
+    named = topic_id(world, "first")
+    topic = AssignPartitionToBatchCoordinatorRequest.Topic
+    world.coordinators[0].written[named, 2] = 1
+    asked = tuple(
+        topic.Partition(partition_index=index, batch_coordinator_partition_index=target)
+        for index, target in ((0, 1), (1, 9), (2, 1), (0, 1))
+    )
+    request = AssignPartitionToBatchCoordinatorRequest(
+        topics=(topic(topic_id=named, partitions=asked),)
+    )
+    answers = world.send(request)
+    world.pass_ms(3_000)
+    partitions = answers[0].responses[0].partitions
+    assert [p.error_code for p in partitions] == [ErrorCode.INVALID_REQUEST] * 4
+    texts = [p.error_message for p in partitions]
+    assert texts[0] == texts[3] == "Named twice."
+    assert "no number 9" in texts[1]
+    assert "has data" in texts[2]
+
+
+def test_deleting_a_topic_of_two_coordinators_reaches_both() -> None:
+    world = two_coordinators()
+    move(world, "first", 1, 1)
+    world.ask(DeleteTopicsRequest(topic_names=("first",), timeout_ms=1_000))
+    world.pass_ms(3_000)
+    assert (hosted(world, 0), hosted(world, 1)) == ({}, {})

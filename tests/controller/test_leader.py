@@ -1,0 +1,266 @@
+"""What a leader may say, and when: DESIGN §7."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coordinator.controller.checkpoint import image_records
+from coordinator.controller.errors import ErrorCode
+from coordinator.controller.leader import BATCH_RECORDS, make_draft
+from raft.interfaces import draft_values
+from raft.memory import SilentTicket
+from records.frame import encode_record
+from records.metadata import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    EndTransactionRecord,
+    FeatureLevelRecord,
+    NoOpRecord,
+    TopicRecord,
+)
+from records.rpc.brokers import UnregisterBrokerRequest
+from records.rpc.configs import DescribeConfigsRequest
+from records.types import Epoch
+from tests.controller.test_image import T1
+from tests.controller.test_stateful import alteration
+from tests.controller.world import (
+    BOOTSTRAP,
+    World,
+    creation,
+    log_batches,
+    records_of,
+    registration,
+)
+
+
+def held_back() -> World:
+    """A leader whose commits wait for the test."""
+    world = World(auto_commit=False)
+    world.log.elect()
+    commit(world)
+    return world
+
+
+def commit(world: World) -> None:
+    for _ in range(5):
+        world.log.commit()
+        world.run()
+
+
+def test_an_empty_log_begins_with_the_bootstrap_in_a_transaction_of_one_batch() -> None:
+    world = World().elect()
+    (batch,) = log_batches(world.log)
+    assert batch == [
+        BeginTransactionRecord(name="Bootstrap records"),
+        *BOOTSTRAP,
+        EndTransactionRecord(),
+    ]
+    world.depose()
+    world.elect()
+    assert len(log_batches(world.log)) == 1, "it begins once"
+
+
+def test_a_new_leader_aborts_what_was_left_open_before_it_decides() -> None:
+    world = World().elect()
+    before = records_of(world.image)
+    records = (BeginTransactionRecord(name="half"), TopicRecord(name="ghost", topic_id=T1))
+    propose(world, *records)
+    world.depose()
+    world.log.elect()
+    answers = world.send(registration(1))
+    world.run()
+    assert answers[0].error_code == 0
+    batches = log_batches(world.log)
+    assert [type(record) for record in batches[2]][:1] == [AbortTransactionRecord]
+    assert "ghost" not in world.image.topic_ids
+    assert set(before) < set(records_of(world.image))
+
+
+def test_a_half_written_bootstrap_is_aborted_and_written_again() -> None:
+    world = World()
+    world.log.elect()
+    propose(world, BeginTransactionRecord(name="Bootstrap records"), BOOTSTRAP[0])
+    world.depose()
+    world.elect()
+    assert next(iter(image_records(world.image))) == FeatureLevelRecord(
+        name="metadata.version", feature_level=27
+    )
+    assert world.image.record_count == len(BOOTSTRAP)
+
+
+def propose(world: World, *records: Any) -> None:
+    """A former leader's records, past this controller."""
+    epoch = world.log.leading_epoch
+    assert epoch is not None
+    draft = draft_values([encode_record(record) for record in records], timestamp_ms=0)
+    world.log.propose(SilentTicket(), Epoch(epoch), draft)
+
+
+def test_no_answer_leaves_before_its_records_are_committed() -> None:
+    world = held_back()
+    answers = world.send(registration(1))
+    world.run()
+    assert answers == []
+    commit(world)
+    assert answers[0].error_code == 0
+
+
+def test_a_refusal_waits_for_what_it_rests_on() -> None:
+    """ "It exists already" may be said of a topic only when it cannot vanish any more."""
+    world = held_back()
+    world.send(registration(1))
+    commit(world)
+    world.send(creation("t"))
+    world.run()
+    second = world.send(creation("t"))
+    world.run()
+    assert second == [], "answered on the word of a record that can still be lost"
+    world.depose(lose=True)
+    assert second[0].topics[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    world.log.elect()
+    commit(world)
+    assert "t" not in world.image.topic_ids
+    third = world.send(creation("t"))
+    commit(world)
+    assert third[0].topics[0].error_code == 0
+
+
+def test_settings_are_not_shown_before_they_are_committed() -> None:
+    world = held_back()
+    world.send(registration(1))
+    commit(world)
+    world.send(creation("t"))
+    commit(world)
+    world.send(alteration("t", "retention.ms", "5"))
+    world.run()
+    seen = world.send(describe("t"))
+    world.run()
+    assert seen == []
+    assert value(world, "retention.ms") is None
+    commit(world)
+    shown = {config.name: config.value for config in seen[0].results[0].configs}
+    assert shown["retention.ms"] == "5"
+    assert value(world, "retention.ms") == "5"
+
+
+def describe(topic: str) -> DescribeConfigsRequest:
+    resource = DescribeConfigsRequest.DescribeConfigsResource
+    return DescribeConfigsRequest(
+        resources=(resource(resource_type=2, resource_name=topic, configuration_keys=None),)
+    )
+
+
+def value(world: World, name: str) -> str | None:
+    settings = {r.name: s.get(name) for r, s in world.image.configs.items()}
+    return settings.get("t")
+
+
+def test_without_leadership_nothing_is_decided() -> None:
+    world = World()
+    answer = world.ask(registration(1))
+    assert answer.error_code == ErrorCode.NOT_CONTROLLER
+    assert world.log.end_offset == 0
+
+
+def test_a_leader_that_has_not_applied_everything_decides_nothing() -> None:
+    world = World().elect()
+    world.register(1)
+    world.depose()
+    world.applier.paused = True
+    world.log.elect()
+    answers = world.send(UnregisterBrokerRequest(broker_id=1))
+    world.run()
+    assert (answers, world.controller.active_epoch) == ([], None)
+    world.applier.paused = False
+    world.applier.go_on()
+    world.run()
+    assert answers[0].error_code == 0
+    assert world.controller.active_epoch is not None
+
+
+def test_decisions_pile_up_on_what_was_decided_before() -> None:
+    world = held_back()
+    asked = [world.send(registration(1)), world.send(creation("t")), world.send(creation("t"))]
+    commit(world)
+    codes = [asked[0][0].error_code, *(a[0].topics[0].error_code for a in asked[1:])]
+    assert codes == [0, 0, ErrorCode.TOPIC_ALREADY_EXISTS]
+
+
+def test_a_foreign_record_between_costs_a_second_decision_and_nothing_else() -> None:
+    """Somebody else's batch stands where our decision expected the log to end."""
+    world = World().elect()
+    world.register(1)
+    answers = world.send(creation("t"))
+    propose(world, NoOpRecord())
+    world.run()
+    assert answers[0].topics[0].error_code == 0
+    assert "t" in world.image.topic_ids
+    assert records_of(world.controller._pending.image) == records_of(world.image)
+
+
+def test_a_large_change_is_a_transaction_in_batches() -> None:
+    world = World().elect()
+    world.register(1)
+    shown: list[int] = []
+
+    def look(image: Any) -> None:
+        topic = image.topic("big")
+        shown.append(0 if topic is None else len(topic.partitions))
+
+    world.machine.listen(look)
+    count = 3 * BATCH_RECORDS
+    assert world.create("big", count).topics[0].error_code == 0
+    batches = [batch for batch in log_batches(world.log) if len(batch) > 2][1:]
+    assert all(len(batch) <= BATCH_RECORDS for batch in batches)
+    assert len(batches) == 4 or len(batches) == 3
+    assert isinstance(batches[0][0], BeginTransactionRecord)
+    assert isinstance(log_batches(world.log)[-1][-1], EndTransactionRecord)
+    assert set(shown) == {0, count}, "seen in part"
+
+
+def test_a_large_change_that_lost_its_end_never_was() -> None:
+    world = held_back()
+    world.send(registration(1))
+    commit(world)
+    world.send(creation("big", 3 * BATCH_RECORDS))
+    world.run()
+    stored = world.log._stored
+    world.log.commit(stored[-2].end_offset)  # all but the last batch
+    world.depose(lose=True)
+    assert world.machine.in_transaction
+    world.log.elect()
+    commit(world)
+    assert not world.machine.in_transaction
+    assert "big" not in world.image.topic_ids
+
+
+def test_a_decision_that_is_no_transaction_is_never_cut() -> None:
+    value_of = encode_record(NoOpRecord())
+    long = [value_of] * (BATCH_RECORDS + 1)
+    assert make_draft([[value_of], long], 0).counts == [BATCH_RECORDS + 2]
+
+
+def test_an_idle_log_gets_a_record_now_and_then() -> None:
+    world = World(max_idle_interval_ms=500).elect()
+    end = world.log.end_offset
+    world.pass_ms(5_000)
+    assert 4 <= world.log.end_offset - end <= 11
+    assert [type(record) for record in log_batches(world.log)[-1]] == [NoOpRecord]
+    world.depose()
+    end = world.log.end_offset
+    world.pass_ms(5_000)
+    assert world.log.end_offset == end
+
+
+def test_the_lag_is_what_is_committed_and_not_applied() -> None:
+    world = World().elect()
+    assert world.controller.metadata_lag == 0
+    world.applier.paused = True
+    propose(world, NoOpRecord(), NoOpRecord())
+    assert world.controller.metadata_lag == 2
+
+
+def test_requests_are_counted_by_their_api() -> None:
+    world = World().elect()
+    world.register(1)
+    assert (world.requests.served[62], world.requests.served[63]) == (1, 1)

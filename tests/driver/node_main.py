@@ -18,7 +18,7 @@ from esker.keeping import SnapshotKeeping
 from esker.rooms import BenchState, joined
 from raft.core.config import QuorumConfig
 from raft.core.voters import Endpoint, ReplicaKey, Voter
-from raft.driver import NodeConfig, run_node
+from raft.driver import NodeConfig, run_node, serving
 from raft.net import run
 from raft.segments.log import LogConfig
 from records.metadata import FeatureLevelRecord, PartitionRecord, TopicRecord
@@ -99,6 +99,8 @@ async def main(settings: dict) -> None:
     if "max_file_bytes" in settings:  # a disk that is full for this process alone
         limit = settings["max_file_bytes"]
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    if "answer_bytes" in settings:  # snapshots that take their time
+        serving.MAX_ANSWER_BYTES = settings["answer_bytes"]  # type: ignore[misc]
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

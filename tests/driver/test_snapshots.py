@@ -113,6 +113,52 @@ def test_an_empty_follower_comes_up_by_snapshot_while_appends_go_on(tmp_path: Pa
         assert "Traceback" not in "".join(cluster.output(node) for node in cluster.ids)
 
 
+def test_an_observer_goes_on_with_its_download_from_the_next_leader(tmp_path: Path) -> None:
+    """The leader dies in mid-download; its successor has the same checkpoint, byte for byte."""
+    with Cluster(
+        tmp_path, size=4, voters=3, quorum=QUICK, state="kv", log_starts=AT_ONCE, answer_bytes=300
+    ) as cluster:
+        cluster.start(1, 2, 3)
+        leader = cluster.wait_for_leader()
+        with cluster.client(leader) as client:
+            fill(client, 40)
+            end_offset = client.end_offset()
+        for node in cluster.voters:  # a quiet log: all have the same checkpoint
+            with cluster.client(node) as client:
+                eventually(
+                    lambda client=client: client.snapshots().applied_offset >= end_offset, "applied"
+                )
+                snapshot_id = taken(client)
+                assert snapshot_id.offset == end_offset
+        for node in cluster.voters:
+            with cluster.client(node) as client:
+                eventually(
+                    lambda client=client: client.snapshots().log_start_offset == end_offset, "cut"
+                )
+        cluster.start(4)
+        fetching = f"snapshot={end_offset}-{snapshot_id.epoch} action=fetch_snapshot position="
+
+        def positions() -> list[int]:
+            lines = [line for line in cluster.output(4).splitlines() if fetching in line]
+            return [int(line.rpartition("=")[2]) for line in lines]
+
+        def received() -> int:
+            parts = (cluster.log_dir(4) / f"{BENCH}-0").glob("*.part")
+            return sum(part.stat().st_size for part in parts)
+
+        eventually(lambda: received() > 2_000, "the observer fetches")
+        cluster.kill(leader)
+
+        def is_up() -> bool:
+            with cluster.client(4) as client:
+                group = client.snapshots()
+                return group.log_start_offset == end_offset and group.applied_offset > end_offset
+
+        eventually(is_up, "the observer has it all")
+        assert positions()[0] == 0 < positions()[-1], cluster.output(4)
+        assert "fault=" not in cluster.output(4)
+
+
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A node that leads both of its groups, each with a checkpoint."""
@@ -173,6 +219,18 @@ def test_two_groups_in_one_request_share_the_bytes_fairly(client: Client) -> Non
     assert (len(short.unaligned_records), len(long.unaligned_records)) == (100, 100)
     refused, long = client.fetch_snapshot((METADATA, {"epoch": 99, "id": (1, 1)}), asked[1])
     assert (refused.error_code, long.error_code) == (75, 0)  # each partition for itself
+
+
+def test_a_checkpoint_is_not_dropped_under_its_reader(client: Client) -> None:
+    """A newer one is taken and the log cut to it; who has begun to fetch the old one, ends."""
+    old = known(client)
+    (piece,) = client.fetch_snapshot((BENCH, old), max_bytes=100)
+    client.produce([b"something new"])
+    snapshot_id = taken(client)
+    eventually(lambda: client.snapshots().log_start_offset == snapshot_id.offset, "the log is cut")
+    (rest,) = client.fetch_snapshot((BENCH, {**old, "position": 100}))
+    assert (rest.error_code, rest.size) == (0, piece.size)
+    assert OffsetAndEpoch(*old["id"]) < snapshot_id
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,22 @@ in `raft.core.events`. One page an idea:
     storage     one group's directory: log, election state, marks
     disk        the thread for what waits for the disk
     peers       connections to the other nodes, versions, failures
+    keeping     what the driver needs of checkpoints, as the front door gives it
+    serving     FetchSnapshot answered: judged by each group, read off the loop, fairly shared
+    fetching    a leader's checkpoint fetched: resumed, abandoned, verified
+    log_start   where a group's log may start, asked once a second
+    describing  DescribeSnapshots and TakeSnapshot
+    applying    a state machine fed without checkpoints
     service     the listener's requests: who answers which
     rooms       what stands on the groups: its requests, and what it is told of their lives
     directory   which groups there are, from the cluster log; bootstrap; NoOpRecord
+    cluster_records  what is kept of the cluster log, and checkpointed
     registry    the lock, the groups this disk has, a rejoin under way
     drafts      batches before they have a place in the log
     bench_log   `esker-bench-log`: Produce, Fetch and ListOffsets for clients outside
     known_forms its Produce requests, taken without decoding
     health      a read barrier every second
-    metrics     `/metrics` and `/health`
+    metrics     `/metrics` and `/health`; snapshot_metrics: KIP-630's
 
 For a front door:
 
@@ -32,7 +39,13 @@ For a program that has the quorum inside: `Node(config)`, `await node.start()`,
 """
 
 from raft.driver.config import BENCH_LOG, CLUSTER_METADATA, INTERNAL_TOPICS, NodeConfig
-from raft.driver.errors import DirectoryInUseError, LostDiskError, NodeError, NotFormattedError
+from raft.driver.errors import (
+    DirectoryInUseError,
+    LostDiskError,
+    MissingSnapshotError,
+    NodeError,
+    NotFormattedError,
+)
 from raft.driver.group import GroupDriver
 from raft.driver.health import Health
 from raft.driver.node import Node, run_node
@@ -48,6 +61,7 @@ __all__ = [
     "GroupDriver",
     "Health",
     "LostDiskError",
+    "MissingSnapshotError",
     "Node",
     "NodeConfig",
     "NodeError",

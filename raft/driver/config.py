@@ -11,7 +11,7 @@ from uuid import UUID
 from raft.core.config import QuorumConfig
 from raft.core.voters import Endpoint, ReplicaKey, Voter, VoterSet
 from raft.driver.keeping import Keeping
-from raft.driver.rooms import Room, RoomHost
+from raft.driver.rooms import MakeClusterState, Room, RoomHost
 from raft.net import Limits
 from raft.segments.log import LogConfig
 from raft.wire import Group
@@ -49,6 +49,7 @@ class NodeConfig:
     bootstrap: tuple[MetadataRecord, ...] = ()  # the first records of an empty cluster log
     keeping: Keeping | None = None  # how checkpoints are kept; None: logs begin at 0 for ever
     room: Callable[[RoomHost], Room] | None = None  # what stands on the groups
+    cluster: MakeClusterState | None = None  # a controller's; None: the quorum's own directory
     bench_log: bool = False  # serve Produce, Fetch and ListOffsets of `esker-bench-log`
     max_idle_interval_ms: int = 500  # metadata.max.idle.interval.ms; 0: no NoOpRecord
     metrics_host: str | None = None  # serves /metrics and /health; None: nobody does

@@ -41,7 +41,7 @@ log = logging.getLogger("raft.driver")
 
 
 class Directory:
-    """The cluster log's state machine. Implements `StateMachine`."""
+    """The cluster log's state machine. Implements `ClusterState`."""
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ from raft.driver.log_start import LogStart
 from raft.driver.metrics import MetricsServer
 from raft.driver.peers import Dialling, PeerLinks
 from raft.driver.registry import DirectoryLock, Registry
-from raft.driver.rooms import Room, StateListener
+from raft.driver.rooms import ClusterEvents, ClusterState, Room, StateListener
 from raft.driver.service import Service
 from raft.driver.storage import Storage
 from raft.interfaces import ReplicatedLog, StateMachine
@@ -70,7 +70,7 @@ class Node:
         self.voters = config.voter_set
         self.groups: dict[Group, GroupDriver] = {}
         self.hosted: dict[Group, Hosted] = {}  # their state machines
-        self.directory: Directory | None = None
+        self.directory: ClusterState | None = None
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._files = files or RealFileSystem()
         self._opening: set[Group] = set()
@@ -281,9 +281,29 @@ class Node:
         return Storage.open(files, config.log_dir, group, config.log, voters, shelf)
 
     def _watch_cluster_log(self, driver: GroupDriver) -> None:
-        self.directory = directory = Directory(
+        log = driver.quorum.log
+        self._removed_below = max(log.end_offset, log.high_watermark or Offset(0))
+        self.directory = self._host_cluster_log(driver)
+        registry = self._registry
+        assert registry is not None, "the node has not started"
+        if registry.rejoining:
+            driver.disk.recovering_cleared = self._on_caught_up
+            if not driver.quorum.recovering:
+                self._rejoin_until = driver.quorum.log.end_offset
+
+    def _host_cluster_log(self, driver: GroupDriver) -> ClusterState:
+        """A controller's state, or without one what the quorum itself needs."""
+        config = self.config
+        if config.cluster is not None:
+            events = ClusterEvents(
+                on_start=self._on_group_named,
+                on_stop=self._on_group_removed,
+                on_applied=self._on_applied,
+            )
+            return config.cluster(self, driver, events)
+        directory = Directory(
             driver,
-            bench_topic=BENCH_LOG if self.config.bench_log else None,
+            bench_topic=BENCH_LOG if config.bench_log else None,
             on_start=self._on_group_named,
             on_stop=self._on_group_removed,
             on_applied=self._on_applied,
@@ -291,18 +311,12 @@ class Node:
         leader = ClusterLogLeader(
             driver,
             directory,
-            bootstrap=self.config.bootstrap,
-            max_idle_interval_ms=self.config.max_idle_interval_ms,
+            bootstrap=config.bootstrap,
+            max_idle_interval_ms=config.max_idle_interval_ms,
         )
-        log = driver.quorum.log
-        self._removed_below = max(log.end_offset, log.high_watermark or Offset(0))
+        self.directory = directory  # it is asked while it is hosted
         self.host(driver, directory, leader)
-        registry = self._registry
-        assert registry is not None, "the node has not started"
-        if registry.rejoining:
-            driver.disk.recovering_cleared = self._on_caught_up
-            if not driver.quorum.recovering:
-                self._rejoin_until = driver.quorum.log.end_offset
+        return directory
 
     def _on_group_named(self, group: Group) -> None:
         if group not in self.groups and group not in self._opening and not self._stopping:

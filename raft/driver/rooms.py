@@ -13,13 +13,15 @@ Source: DESIGN §2 (`raft` imports nothing above), §7.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 from uuid import UUID
 
 from raft.interfaces import ReplicatedLog, StateMachine
 from raft.net.handlers import Served
+from raft.wire import Group
 from records.types import Epoch, NodeId, Offset
 
 
@@ -94,3 +96,32 @@ class Room(Protocol):
 
         Called before its log is closed. What was begun must be over when this returns.
         """
+
+
+class ClusterState(StateMachine, Protocol):
+    """The cluster log's state machine, as far as the driver looks at it."""
+
+    @property
+    def applied_offset(self) -> Offset:
+        """Everything below is in the state."""
+
+    @property
+    def groups(self) -> Sequence[Group]:
+        """Those that there are to be."""
+
+    @property
+    def features(self) -> Mapping[str, int]:
+        """Finalised features and their levels."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterEvents:
+    """What the node wants to hear of a `ClusterState`."""
+
+    on_start: Callable[[Group], None]  # a group is named
+    on_stop: Callable[[Group], None]  # it no longer is
+    on_applied: Callable[[Offset], None]
+
+
+MakeClusterState = Callable[[RoomHost, ReplicatedLog, ClusterEvents], ClusterState]
+"""Makes what reads the cluster log, and has it hosted (`RoomHost.host`): a controller's."""

@@ -11,7 +11,7 @@ Source: DESIGN §9; KIP-1114, Handle ChunkCreateRequest.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from coordinator.controller.chunk_files import NewChunk, create_request
@@ -30,6 +30,13 @@ class OffsetsReader(Protocol):
     ) -> ListDisklessOffsetsResponse: ...
 
 
+class Place(NamedTuple):
+    """Where a partition's batches are coordinated."""
+
+    topic_id: UUID
+    coordinator: int
+
+
 class UnknownEndError(Exception):
     """A partition's coordinator did not say where it ends; `code` is Kafka's."""
 
@@ -40,40 +47,46 @@ class UnknownEndError(Exception):
 
 async def chunks_at_the_end(
     chunks: tuple[NewChunk, ...],
-    topic_ids: Mapping[str, UUID],
-    reader: OffsetsReader,
+    places: Mapping[tuple[str, int], Place],
+    reader: Callable[[int], OffsetsReader],
     now_ms: Callable[[], int],
 ) -> CreateChunksRequest:
     """The request that creates these chunks where their partitions end now.
 
-    Args:    now_ms: the clock, read right after the high watermarks.
-    Raises:  KeyError for a topic without an id; UnknownEndError; what `reader` raises.
+    Args:    places: of every partition that a chunk names; reader: of each coordinator;
+             now_ms: the clock, read right after the high watermarks.
+    Raises:  UnknownEndError; what a reader raises.
     """
-    by_topic: dict[str, list[int]] = {}
+    by_coordinator: dict[int, dict[UUID, list[int]]] = {}
+    names: dict[UUID, str] = {}
     for chunk in chunks:
-        by_topic.setdefault(chunk.topic, []).append(chunk.partition)
-    topic = ListDisklessOffsetsRequest.Topic
-    answer = await reader.list_offsets(
-        ListDisklessOffsetsRequest(
-            topics=tuple(
-                topic(
-                    topic_id=topic_ids[name],
-                    partitions=tuple(
-                        topic.Partition(partition_index=index, timestamp=LATEST)
-                        for index in indexes
-                    ),
-                )
-                for name, indexes in by_topic.items()
-            )
-        )
-    )
-    time_ms = now_ms()
-    names = {topic_ids[name]: name for name in by_topic}
+        place = places[chunk.topic, chunk.partition]
+        names[place.topic_id] = chunk.topic
+        by_topic = by_coordinator.setdefault(place.coordinator, {})
+        by_topic.setdefault(place.topic_id, []).append(chunk.partition)
     ends: dict[tuple[str, int], Offset] = {}
-    for listed in answer.responses:
-        name = names[listed.topic_id]
-        for found in listed.partitions:
-            if found.error_code:
-                raise UnknownEndError(name, found.partition_index, found.error_code)
-            ends[name, found.partition_index] = Offset(found.offset)
-    return create_request(chunks, ends, now_ms=time_ms)
+    for coordinator, by_topic in by_coordinator.items():
+        answer = await reader(coordinator).list_offsets(_latest(coordinator, by_topic))
+        for listed in answer.responses:
+            name = names[listed.topic_id]
+            for found in listed.partitions:
+                if found.error_code:
+                    raise UnknownEndError(name, found.partition_index, found.error_code)
+                ends[name, found.partition_index] = Offset(found.offset)
+    return create_request(chunks, ends, now_ms=now_ms())
+
+
+def _latest(coordinator: int, by_topic: Mapping[UUID, list[int]]) -> ListDisklessOffsetsRequest:
+    topic = ListDisklessOffsetsRequest.Topic
+    return ListDisklessOffsetsRequest(
+        coordinator_partition=coordinator,
+        topics=tuple(
+            topic(
+                topic_id=topic_id,
+                partitions=tuple(
+                    topic.Partition(partition_index=index, timestamp=LATEST) for index in indexes
+                ),
+            )
+            for topic_id, indexes in by_topic.items()
+        ),
+    )

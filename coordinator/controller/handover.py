@@ -84,7 +84,8 @@ class CoordinatorCalls(Protocol):
     ) -> None:
         """Let go of partitions that never had a commit; answers with those that are let go.
 
-        Those take no commit any more, and no Init of this controller epoch brings them back.
+        Those take no commit any more, and no Init of this controller epoch brings them back. A
+        coordinator that cannot do that answers INVALID_REQUEST, and nothing moves.
         """
 
     def log_starts(
@@ -275,6 +276,7 @@ class _Line:
         asked = dict(list(self._wanted.items())[:TOPICS_OF_CALL])
         topic = InitDisklessTopicsRequest.Topic
         request = InitDisklessTopicsRequest(
+            coordinator_partition=self._coordinator,
             controller_epoch=self._epoch,
             topics=tuple(
                 topic(topic_id=topic_id, topic_name=name, num_partitions=count)
@@ -298,7 +300,11 @@ class _Line:
 
     def _delete(self) -> None:
         asked = tuple(self._doomed)[:TOPICS_OF_CALL]
-        request = DeleteDisklessTopicsRequest(controller_epoch=self._epoch, topic_ids=asked)
+        request = DeleteDisklessTopicsRequest(
+            coordinator_partition=self._coordinator,
+            controller_epoch=self._epoch,
+            topic_ids=asked,
+        )
 
         def done(answer: DeleteDisklessTopicsResponse | CoordinatorError) -> None:
             if not self._answered(answer):

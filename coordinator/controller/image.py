@@ -36,7 +36,9 @@ BROKER: Final = 4
 
 CLUSTER_METADATA: Final = "__cluster_metadata"
 DISKLESS_METADATA: Final = "__diskless-metadata"
-INTERNAL_TOPICS: Final = frozenset({CLUSTER_METADATA, DISKLESS_METADATA, "__consumer_offsets"})
+INTERNAL_TOPICS: Final = frozenset(
+    {CLUSTER_METADATA, DISKLESS_METADATA, "__consumer_offsets", "esker-bench-log"}
+)
 """Topics of the quorum itself: clients may neither write, grow at will nor delete them."""
 
 

@@ -24,6 +24,7 @@ from coordinator.controller.handover import HandOver
 from coordinator.controller.image import TopicImage
 from coordinator.controller.leader import Controller
 from coordinator.interface import CoordinatorError
+from coordinator.interface import ErrorCode as CoordinatorCode
 from records.rpc.base import Response
 from records.rpc.coordinator import AssignPartitionToBatchCoordinatorRequest
 
@@ -68,7 +69,10 @@ class Moving:
     def _on_release(self, moves: list[Move]) -> Callable[[frozenset[int] | CoordinatorError], None]:
         def released(answer: frozenset[int] | CoordinatorError) -> None:
             if isinstance(answer, CoordinatorError):
-                self._refuse(moves, ErrorCode.COORDINATOR_NOT_AVAILABLE, answer.message)
+                code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+                if answer.code == CoordinatorCode.INVALID_REQUEST:
+                    code = ErrorCode.INVALID_REQUEST
+                self._refuse(moves, code, answer.message)
             else:
                 free = [move for move in moves if move.partition in answer]
                 kept = [move for move in moves if move.partition not in answer]

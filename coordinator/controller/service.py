@@ -15,7 +15,7 @@ from uuid import UUID
 
 from coordinator.controller.errors import ErrorCode
 from coordinator.controller.image import DISKLESS_METADATA, MetadataImage
-from coordinator.controller.requests import SERVED, Requests
+from coordinator.controller.requests import SERVED, Send
 from raft.interfaces import ReplicatedLog
 from raft.net import Answer, Frame, Reply, RequestHeader, ServerConnection
 from raft.net.handlers import Served, payload
@@ -41,7 +41,7 @@ class ControllerService:
 
     def __init__(
         self,
-        requests: Requests,
+        ask: Callable[[Request, Send], None],
         *,
         image: Callable[[], MetadataImage],
         find_log: Callable[[str, int], ReplicatedLog | None],
@@ -49,10 +49,11 @@ class ControllerService:
         node_id: int,
     ) -> None:
         """
-        Args:  find_log: a group of this node, by topic and partition.
+        Args:  ask: `Requests.ask`, of whoever is asked then.
+               find_log: a group of this node, by topic and partition.
                endpoint: where a node of the quorum is reached.
         """
-        self._requests = requests
+        self._ask = ask
         self._image = image
         self._find_log = find_log
         self._endpoint = endpoint
@@ -81,7 +82,7 @@ class ControllerService:
             def send(response: Response) -> None:
                 reply.send(payload(header, response))
 
-            self._requests.ask(message, send)
+            self._ask(message, send)
             return reply
 
         return serve

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from coordinator.controller.chunk_creation import UnknownEndError, chunks_at_the_end
+from coordinator.controller.chunk_creation import Place, UnknownEndError, chunks_at_the_end
 from coordinator.controller.chunk_files import (
     ChunkFileError,
     create_request,
@@ -275,7 +275,9 @@ def test_a_chunk_is_created_at_a_high_watermark_that_is_not_an_old_one() -> None
     world.create("t", 1)
     chunks = read_create_file('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1]}]}')
     request = asyncio.run(
-        chunks_at_the_end(chunks, {"t": topic(world).topic_id}, reader, lambda: 5)
+        chunks_at_the_end(
+            chunks, {("t", 0): Place(topic(world).topic_id, 0)}, lambda _: reader, lambda: 5
+        )
     )
     assert world.ask(request).results[0].error_code == 0
     assert topic(world).partitions[0].start_offset == 100
@@ -297,4 +299,11 @@ def test_a_partition_without_a_known_end_gets_no_chunk() -> None:
 
     chunks = read_create_file('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1]}]}')
     with pytest.raises(UnknownEndError, match="t-0"):
-        asyncio.run(chunks_at_the_end(chunks, {"t": UUID(int=7)}, Lost(old=0, now=0), lambda: 5))
+        asyncio.run(
+            chunks_at_the_end(
+                chunks,
+                {("t", 0): Place(UUID(int=7), 0)},
+                lambda _: Lost(old=0, now=0),
+                lambda: 5,
+            )
+        )

@@ -285,7 +285,7 @@ MUTANTS: Final = (
         name="campaign again in the same epoch",
         production=Production(quorum=CampaignAgain),
         suited=_two_candidates,
-        pinned=19,
+        pinned=8,
     ),
     Mutant(name="count an unflushed copy", production=Production(quorum=CountUnflushed), pinned=1),
     Mutant(
@@ -297,17 +297,17 @@ MUTANTS: Final = (
         name="commit a previous epoch's record by counting",
         production=Production(quorum=CommitByCounting),
         suited=_short_reigns,
-        pinned=15,
+        pinned=25,
     ),
     Mutant(name="ignore divergence", production=Production(quorum=IgnoreDivergence), pinned=34),
     Mutant(
         name="truncate without checking", production=Production(quorum=TruncateUnasked), pinned=3
     ),
-    Mutant(name="cut below the recovery point", production=Production(log=CutBelowPoint), pinned=2),
+    Mutant(name="cut below the recovery point", production=Production(log=CutBelowPoint), pinned=18),
     Mutant(
         name="let a recovering voter vote",
         production=Production(quorum=VoteWhileRecovering),
-        pinned=21,
+        pinned=20,
     ),
     Mutant(
         name="answer a read from a Fetch sent before it",
@@ -316,12 +316,12 @@ MUTANTS: Final = (
         pinned=2,
     ),
     Mutant(
-        name="answer a read without the round", production=Production(quorum=ReadAlone), pinned=97
+        name="answer a read without the round", production=Production(quorum=ReadAlone), pinned=9
     ),
     Mutant(
         name="forget the epoch in an acknowledgement",
         production=Production(process=AcknowledgeLater),
-        pinned=63,
+        pinned=9,
     ),
     Mutant(
         name="segment reappears after truncation",

@@ -222,7 +222,7 @@ SNAPSHOT_MUTANTS: Final = (
         name="vote by the log although a newer snapshot is there",
         production=Production(quorum=VoteByTheLog),
         suited=_elections,
-        pinned=1,
+        pinned=4,
     ),
     Mutant(
         name="install before verifying",
@@ -234,13 +234,13 @@ SNAPSHOT_MUTANTS: Final = (
         name="resume a download from another leader's file",
         production=Production(shelf=ResumeAnyPart),
         suited=_interrupted,
-        pinned=1,
+        pinned=3,
     ),
     Mutant(
         name="truncate before the rename is durable",
         production=Production(shelf=InstallBeforeDurable),
         suited=_power_fails,
-        pinned=1,
+        pinned=35,
     ),
     Mutant(
         name="drop a snapshot under its reader",

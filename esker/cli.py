@@ -20,12 +20,16 @@ import typer
 from typer.core import TyperGroup
 
 COMMANDS: Final = {
+    "brokers": "esker.commands.brokers",
+    "chunks": "esker.commands.chunks",
+    "configs": "esker.commands.configs",
     "diskless": "esker.commands.diskless",
     "dump-log": "esker.commands.dump_log",
     "quorum": "esker.commands.quorum",
     "snapshot": "esker.commands.snapshot",
     "start": "esker.commands.start",
     "storage": "esker.commands.storage",
+    "topics": "esker.commands.topics",
 }
 """Name on the command line, and the module with its `app`."""
 

@@ -1,0 +1,149 @@
+"""What an image says of topics and brokers, as answers of the wire.
+
+Any node of the quorum answers from its own image: what it says is committed, and may be a moment
+old; `image_offset` says how old.
+
+Source: KIP-1114 (what a description of a partition shows of its chunks); DESIGN §9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from coordinator.controller.errors import ErrorCode
+from coordinator.controller.image import MetadataImage, TopicImage, active_start
+from raft.net import Answer, Frame, RequestHeader, ServerConnection
+from raft.net.handlers import Serve, Served, payload
+from records.codec import decode_message
+from records.metadata import PartitionRecord
+from records.rpc.base import Request, Response
+from records.rpc.descriptions import (
+    DescribeBrokersRequest,
+    DescribeBrokersResponse,
+    DescribeTopicsRequest,
+    DescribeTopicsResponse,
+)
+from records.types import ZERO_UUID
+
+MAX_PARTITIONS: Final = 100_000
+"""Of one answer: a few megabytes. Who has more asks for topics by name."""
+
+_Topic = DescribeTopicsResponse.Topic
+_Partition = DescribeTopicsResponse.Topic.Partition
+_Chunk = DescribeTopicsResponse.Topic.Partition.Chunk
+
+
+def describe_topics(request: DescribeTopicsRequest, image: MetadataImage) -> DescribeTopicsResponse:
+    """Topics by rising name; those that are not there have an error."""
+    asked = request.topic_names
+    names = sorted(image.topic_ids if asked is None else set(asked))
+    topics = []
+    partitions = 0
+    for name in names:
+        topic = image.topic(name)
+        if topic is None:
+            unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            topics.append(_Topic(topic_name=name, topic_id=ZERO_UUID, error_code=unknown))
+            continue
+        partitions += len(topic.partitions)
+        if partitions > MAX_PARTITIONS:
+            return DescribeTopicsResponse(
+                error_code=ErrorCode.INVALID_REQUEST,
+                error_message=f"More than {MAX_PARTITIONS} partitions: ask for topics by name.",
+            )
+        topics.append(_described(topic))
+    return DescribeTopicsResponse(image_offset=image.offset, topics=tuple(topics))
+
+
+def _described(topic: TopicImage) -> _Topic:
+    return _Topic(
+        topic_name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.is_internal,
+        partitions=tuple(
+            _Partition(
+                partition_index=index,
+                leader_id=partition.leader,
+                replicas=partition.replicas,
+                isr=partition.isr,
+                coordinator=topic.coordinator(index),
+                chunks=_chunks(topic, index, partition),
+            )
+            for index, partition in sorted(topic.partitions.items())
+        ),
+    )
+
+
+def _chunks(topic: TopicImage, index: int, partition: PartitionRecord) -> tuple[_Chunk, ...]:
+    """Inactive chunks, then the active one, which is in the partition's own record."""
+    inactive = topic.chunks.get(index, ())
+    if not inactive and active_start(partition) == 0:
+        return ()
+    cut = [
+        _Chunk(
+            start_offset=chunk.start_offset,
+            start_timestamp=chunk.start_timestamp,
+            stop_offset=chunk.stop_offset,
+            end_offset=chunk.end_offset,
+            epoch=chunk.chunk_epoch,
+            replicas=chunk.replicas,
+            isr=chunk.isr,
+        )
+        for chunk in inactive
+    ]
+    active = _Chunk(
+        start_offset=active_start(partition),
+        start_timestamp=partition.start_timestamp,
+        stop_offset=-1,
+        end_offset=-1,
+        epoch=partition.partition_epoch,
+        replicas=partition.replicas,
+        isr=partition.isr,
+    )
+    return (*cut, active)
+
+
+def describe_brokers(
+    request: DescribeBrokersRequest,  # noqa: ARG001 (it says nothing)
+    image: MetadataImage,
+) -> DescribeBrokersResponse:
+    """Registered brokers by rising id."""
+    broker_type = DescribeBrokersResponse.Broker
+    return DescribeBrokersResponse(
+        image_offset=image.offset,
+        brokers=tuple(
+            broker_type(
+                broker_id=broker_id,
+                broker_epoch=broker.broker_epoch,
+                rack=broker.rack,
+                is_fenced=broker.fenced,
+                in_controlled_shutdown=broker.in_controlled_shutdown,
+                listeners=tuple(
+                    broker_type.Listener(name=end.name, host=end.host, port=end.port)
+                    for end in broker.end_points
+                ),
+            )
+            for broker_id, broker in sorted(image.brokers.items())
+        ),
+    )
+
+
+def handlers(image: Callable[[], MetadataImage]) -> Mapping[int, Served]:
+    """By api key; `image` is this node's newest."""
+
+    def serve(kind: type[Request], answer: Callable[..., Response]) -> Serve:
+        def handle(
+            connection: ServerConnection,  # noqa: ARG001 (a handler's)
+            header: RequestHeader,
+            body: Frame,
+        ) -> Answer:
+            message = decode_message(kind, body, header.api_version)
+            return payload(header, answer(message, image()))
+
+        return handle
+
+    return {
+        1112: Served(0, 0, serve(DescribeTopicsRequest, describe_topics)),
+        1113: Served(0, 0, serve(DescribeBrokersRequest, describe_brokers)),
+    }

@@ -1,0 +1,79 @@
+"""`esker brokers`: who is registered, who is fenced, and forgetting one that will not come back."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Final
+
+import typer
+
+from esker.commands.controlled import AsJson, Bootstrap, TimeoutMs, ask, stop_on
+from esker.commands.tables import table
+from records.rpc.brokers import UnregisterBrokerRequest, UnregisterBrokerResponse
+from records.rpc.descriptions import DescribeBrokersRequest, DescribeBrokersResponse
+
+app = typer.Typer(no_args_is_help=True, help="Brokers of a running cluster.")
+
+_AT: Final = "--bootstrap-controller 127.0.0.1:9093"
+LIST_EXAMPLE = f"Example: esker brokers list {_AT} --json"
+UNREGISTER_EXAMPLE = f"Example: esker brokers unregister --id 4 {_AT}"
+TIMEOUT_MS: Final = 30_000
+
+
+@app.callback()
+def brokers() -> None:
+    """Brokers of a running cluster."""
+
+
+@app.command(name="list", epilog=LIST_EXAMPLE)
+def list_(
+    bootstrap_controller: Bootstrap, as_json: AsJson = False, timeout_ms: TimeoutMs = TIMEOUT_MS
+) -> None:
+    """Print registered brokers, fenced ones included."""
+    found = ask(bootstrap_controller, DescribeBrokersRequest(), DescribeBrokersResponse, timeout_ms)
+    stop_on("brokers", found.error_code, found.error_message)
+    if as_json:
+        typer.echo(json.dumps({"brokers": [_as_json(broker) for broker in found.brokers]}))
+        return
+    rows = [
+        (
+            str(broker.broker_id),
+            str(broker.broker_epoch),
+            _state(broker),
+            broker.rack or "-",
+            ",".join(f"{at.name}://{at.host}:{at.port}" for at in broker.listeners),
+        )
+        for broker in found.brokers
+    ]
+    typer.echo(table(("Id", "Epoch", "State", "Rack", "Listeners"), rows))
+
+
+@app.command(epilog=UNREGISTER_EXAMPLE)
+def unregister(
+    broker_id: Annotated[int, typer.Option("--id", min=0, help="The broker's id.")],
+    bootstrap_controller: Bootstrap,
+    timeout_ms: TimeoutMs = TIMEOUT_MS,
+) -> None:
+    """Forget a broker that is gone for good."""
+    request = UnregisterBrokerRequest(broker_id=broker_id)
+    answer = ask(bootstrap_controller, request, UnregisterBrokerResponse, timeout_ms)
+    stop_on(f"broker {broker_id}", answer.error_code, answer.error_message)
+    typer.echo(f"Broker {broker_id} is no longer registered.")
+
+
+def _state(broker: DescribeBrokersResponse.Broker) -> str:
+    if broker.in_controlled_shutdown:
+        return "shutting down"
+    return "fenced" if broker.is_fenced else "active"
+
+
+def _as_json(broker: DescribeBrokersResponse.Broker) -> dict[str, Any]:
+    return {
+        "id": broker.broker_id,
+        "epoch": broker.broker_epoch,
+        "state": _state(broker),
+        "rack": broker.rack,
+        "listeners": [
+            {"name": at.name, "host": at.host, "port": at.port} for at in broker.listeners
+        ],
+    }

@@ -1,0 +1,158 @@
+"""`esker chunks`: cut a partition's offsets into chunks, and move those that are cut off.
+
+The files are those of KIP-1114's `kafka-chunks.sh`:
+
+    {"partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2, 3]}]}                  create
+    {"chunks": [{"topic": "t", "partition": 0, "startOffset": 7, "replicas": [4, 5, 6]}]}    alter
+
+Source: KIP-1114, Public Interfaces (ChunkCommand).
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from coordinator.client import ClientSettings, CoordinatorClient, CoordinatorError
+from coordinator.controller.chunk_creation import Place, UnknownEndError, chunks_at_the_end
+from coordinator.controller.chunk_files import (
+    MAX_FILE_BYTES,
+    ChunkFileError,
+    NewChunk,
+    read_alter_file,
+    read_create_file,
+)
+from esker.commands.controlled import Bootstrap, TimeoutMs, ask, fail
+from esker.commands.snapshot_nodes import parse_bootstrap
+from raft.net.runner import run
+from records.rpc.chunks import (
+    AlterChunkAssignmentsResponse,
+    CreateChunksRequest,
+    CreateChunksResponse,
+)
+from records.rpc.descriptions import DescribeTopicsRequest, DescribeTopicsResponse
+
+app = typer.Typer(no_args_is_help=True, help="Chunks of partitions (KIP-1114).")
+
+_AT: Final = "--bootstrap-controller 127.0.0.1:9093"
+CREATE_EXAMPLE = f"Example: esker chunks create --create-chunk-json-file chunks.json {_AT}"
+ALTER_EXAMPLE = f"Example: esker chunks alter --alter-chunk-json-file chunks.json {_AT}"
+TIMEOUT_MS: Final = 30_000
+
+
+@app.callback()
+def chunks() -> None:
+    """Chunks of partitions (KIP-1114)."""
+
+
+@app.command(epilog=CREATE_EXAMPLE)
+def create(
+    create_chunk_json_file: Annotated[
+        Path, typer.Option(metavar="FILE", help="The partitions to cut, and the new replicas.")
+    ],
+    bootstrap_controller: Bootstrap,
+    timeout_ms: TimeoutMs = TIMEOUT_MS,
+) -> None:
+    """End the active chunk of each partition at its high watermark, and begin another."""
+    try:
+        wanted = read_create_file(_read(create_chunk_json_file))
+    except ChunkFileError as error:
+        fail(f"{create_chunk_json_file}: {error}")
+    request = _at_the_end(wanted, bootstrap_controller, timeout_ms)
+    answer = ask(bootstrap_controller, request, CreateChunksResponse, timeout_ms)
+    starts = {(a.topic_name, a.partition_id): a.start_offset for a in request.topic_partitions}
+    refused = 0
+    for result in answer.results:
+        name = f"{result.topic_name}-{result.partition_id}"
+        if result.error_code:
+            refused += 1
+            typer.echo(f"{name}: refused: {result.error_message}", err=True)
+        else:
+            start = starts[result.topic_name, result.partition_id]
+            typer.echo(f"{name}: a chunk begins at offset {start}")
+    if refused:
+        raise typer.Exit(1)
+
+
+@app.command(epilog=ALTER_EXAMPLE)
+def alter(
+    alter_chunk_json_file: Annotated[
+        Path, typer.Option(metavar="FILE", help="The chunks to move, and their new replicas.")
+    ],
+    bootstrap_controller: Bootstrap,
+    timeout_ms: TimeoutMs = TIMEOUT_MS,
+) -> None:
+    """Give chunks that are cut off other replicas."""
+    try:
+        request = read_alter_file(_read(alter_chunk_json_file))
+    except ChunkFileError as error:
+        fail(f"{alter_chunk_json_file}: {error}")
+    answer = ask(bootstrap_controller, request, AlterChunkAssignmentsResponse, timeout_ms)
+    refused = 0
+    for result in answer.results:
+        name = f"{result.topic_name}-{result.partition_id} chunk {result.start_offset}"
+        if result.error_code:
+            refused += 1
+            typer.echo(f"{name}: refused: {result.error_message}", err=True)
+        else:
+            typer.echo(f"{name}: moved")
+    if refused:
+        raise typer.Exit(1)
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        fail(f"{path}: {error.strerror}")
+    if len(data) > MAX_FILE_BYTES:
+        fail(f"{path}: more than {MAX_FILE_BYTES} bytes")
+    return data.decode("utf-8", "replace")
+
+
+def _at_the_end(
+    wanted: tuple[NewChunk, ...], bootstrap: str, timeout_ms: int
+) -> CreateChunksRequest:
+    """The request, with each start read from the coordinator that has the partition."""
+    names = tuple(sorted({chunk.topic for chunk in wanted}))
+    found = ask(
+        bootstrap, DescribeTopicsRequest(topic_names=names), DescribeTopicsResponse, timeout_ms
+    )
+    places: dict[tuple[str, int], Place] = {}
+    for topic in found.topics:
+        if topic.error_code:
+            fail(f"no such topic: {topic.topic_name}")
+        for partition in topic.partitions:
+            place = Place(topic.topic_id, partition.coordinator)
+            places[topic.topic_name, partition.partition_index] = place
+    for chunk in wanted:
+        if (chunk.topic, chunk.partition) not in places:
+            fail(f"no such partition: {chunk.topic}-{chunk.partition}")
+    addresses = [(at.host, at.port) for at in parse_bootstrap(bootstrap)]
+    settings = ClientSettings(timeout_ms=timeout_ms, attempt_timeout_ms=timeout_ms)
+
+    async def asked() -> CreateChunksRequest:
+        clients = {
+            place.coordinator: CoordinatorClient(
+                addresses, partition=place.coordinator, settings=settings
+            )
+            for place in places.values()
+        }
+        try:
+            return await chunks_at_the_end(wanted, places, clients.__getitem__, _now_ms)
+        finally:
+            for client in clients.values():
+                await client.close()
+
+    try:
+        return run(asked())
+    except (CoordinatorError, UnknownEndError) as error:
+        fail(str(error))
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

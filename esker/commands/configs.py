@@ -1,0 +1,170 @@
+"""`esker configs`: settings of topics and brokers, read and changed, as `kafka-configs` does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+
+import typer
+
+from esker.commands.controlled import AsJson, Bootstrap, TimeoutMs, ask, pairs, stop_on
+from esker.commands.tables import table
+from records.rpc.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+app = typer.Typer(no_args_is_help=True, help="Settings of topics and brokers.")
+
+_AT: Final = "--bootstrap-controller 127.0.0.1:9093"
+DESCRIBE_EXAMPLE = (
+    f"Example: esker configs describe --entity-type topics --entity-name orders --all {_AT}"
+)
+ALTER_EXAMPLE = (
+    "Example: esker configs alter --entity-type topics --entity-name orders "
+    f"--add-config retention.ms=60000 {_AT}"
+)
+
+TOPIC: Final = 2  # resource types of the wire
+BROKER: Final = 4
+TYPES: Final = {"topics": TOPIC, "brokers": BROKER}
+SET: Final = 0  # operations of IncrementalAlterConfigs
+DELETE: Final = 1
+SOURCES: Final = {
+    1: "DYNAMIC_TOPIC_CONFIG",
+    2: "DYNAMIC_BROKER_CONFIG",
+    3: "DYNAMIC_DEFAULT_BROKER_CONFIG",
+    4: "STATIC_BROKER_CONFIG",
+    5: "DEFAULT_CONFIG",
+}
+OVERRIDES: Final = frozenset({1, 2, 3})
+TIMEOUT_MS: Final = 30_000
+
+EntityType = Annotated[str, typer.Option(metavar="topics|brokers", help="What has the settings.")]
+EntityName = Annotated[
+    str, typer.Option(metavar="NAME", help='A topic, a broker\'s id; "" is all brokers.')
+]
+_Found = DescribeConfigsResponse.DescribeConfigsResult.DescribeConfigsResourceResult
+
+
+@app.callback()
+def configs() -> None:
+    """Settings of topics and brokers."""
+
+
+@app.command(epilog=DESCRIBE_EXAMPLE)
+def describe(
+    entity_type: EntityType,
+    entity_name: EntityName,
+    bootstrap_controller: Bootstrap,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Defaults, too; without it only what was set.")
+    ] = False,
+    as_json: AsJson = False,
+    timeout_ms: TimeoutMs = TIMEOUT_MS,
+) -> None:
+    """Print the settings of a topic or a broker, and where each comes from."""
+    found = [
+        one
+        for one in _described(bootstrap_controller, _type(entity_type), [entity_name], timeout_ms)[
+            entity_name
+        ]
+        if everything or one.config_source in OVERRIDES
+    ]
+    if as_json:
+        typer.echo(json.dumps({"configs": [_as_json(one) for one in found]}))
+        return
+    rows = [
+        (one.name, one.value or "", SOURCES.get(one.config_source, str(one.config_source)),
+         "read-only" if one.read_only else "")
+        for one in found
+    ]  # fmt: skip
+    typer.echo(table(("Name", "Value", "Source", ""), rows))
+
+
+@app.command(epilog=ALTER_EXAMPLE)
+def alter(
+    entity_type: EntityType,
+    entity_name: EntityName,
+    bootstrap_controller: Bootstrap,
+    add_config: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Set; may be repeated.")
+    ] = None,
+    delete_config: Annotated[
+        list[str] | None, typer.Option(metavar="KEY", help="Back to the default; repeatable.")
+    ] = None,
+    timeout_ms: TimeoutMs = TIMEOUT_MS,
+) -> None:
+    """Change settings; those not named stay as they are."""
+    if not add_config and not delete_config:
+        raise typer.BadParameter("give --add-config or --delete-config")
+    resource = IncrementalAlterConfigsRequest.AlterConfigsResource
+    added = pairs(add_config or [], "--add-config")
+    changes = [
+        *(resource.AlterableConfig(name=k, config_operation=SET, value=v)
+          for k, v in added.items()),
+        *(resource.AlterableConfig(name=k, config_operation=DELETE, value=None)
+          for k in delete_config or []),
+    ]  # fmt: skip
+    request = IncrementalAlterConfigsRequest(
+        resources=(
+            resource(
+                resource_type=_type(entity_type),
+                resource_name=entity_name,
+                configs=tuple(changes),
+            ),
+        ),
+        validate_only=False,
+    )
+    answer = ask(bootstrap_controller, request, IncrementalAlterConfigsResponse, timeout_ms)
+    (result,) = answer.responses
+    stop_on(entity_name or "all brokers", result.error_code, result.error_message)
+    typer.echo(f"Changed {len(changes)} settings of {entity_type} {entity_name!r}.")
+
+
+def settings_of(
+    bootstrap: str, resource_type: int, names: Sequence[str], timeout_ms: int
+) -> dict[str, dict[str, str | None]]:
+    """What was set, default values left out, of each of these topics or brokers."""
+    found = _described(bootstrap, resource_type, names, timeout_ms) if names else {}
+    return {
+        name: {one.name: one.value for one in settings if one.config_source in OVERRIDES}
+        for name, settings in found.items()
+    }
+
+
+def _described(
+    bootstrap: str, resource_type: int, names: Sequence[str], timeout_ms: int
+) -> dict[str, tuple[_Found, ...]]:
+    request = DescribeConfigsRequest(
+        resources=tuple(
+            DescribeConfigsRequest.DescribeConfigsResource(
+                resource_type=resource_type, resource_name=name, configuration_keys=None
+            )
+            for name in names
+        )
+    )
+    answer = ask(bootstrap, request, DescribeConfigsResponse, timeout_ms)
+    for result in answer.results:
+        stop_on(result.resource_name, result.error_code, result.error_message)
+    return {result.resource_name: result.configs for result in answer.results}
+
+
+def _type(entity_type: str) -> int:
+    if entity_type not in TYPES:
+        raise typer.BadParameter(
+            f"{entity_type!r} is neither topics nor brokers", param_hint="--entity-type"
+        )
+    return TYPES[entity_type]
+
+
+def _as_json(one: _Found) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "value": one.value,
+        "source": SOURCES.get(one.config_source, str(one.config_source)),
+        "readOnly": one.read_only,
+    }

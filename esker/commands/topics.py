@@ -1,0 +1,243 @@
+"""`esker topics`: create, list, describe, grow and delete topics, as Kafka's `kafka-topics` does.
+
+A description also shows KIP-1114's chunks: the offsets of a partition in pieces, each with replicas
+of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Annotated, Any, Final
+
+import typer
+
+from esker.commands.configs import TOPIC, settings_of
+from esker.commands.controlled import AsJson, Bootstrap, TimeoutMs, ask, fail, pairs, stop_on
+from records.rpc.descriptions import DescribeTopicsRequest, DescribeTopicsResponse
+from records.rpc.topics import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from records.uuids import encode_uuid
+
+app = typer.Typer(no_args_is_help=True, help="Topics of a running cluster.")
+
+_AT: Final = "--bootstrap-controller 127.0.0.1:9093"
+CREATE_EXAMPLE = (
+    f"Example: esker topics create --topic orders --partitions 3 --config retention.ms=60000 {_AT}"
+)
+LIST_EXAMPLE = f"Example: esker topics list {_AT} --diskless"
+DESCRIBE_EXAMPLE = f"Example: esker topics describe --topic orders {_AT} --json"
+ALTER_EXAMPLE = f"Example: esker topics alter --topic orders --partitions 6 {_AT}"
+DELETE_EXAMPLE = f"Example: esker topics delete --topic orders {_AT}"
+
+Name = Annotated[str, typer.Option("--topic", metavar="TOPIC", help="The topic's name.")]
+TIMEOUT_MS: Final = 30_000
+_Partition = DescribeTopicsResponse.Topic.Partition
+
+
+@app.callback()
+def topics() -> None:
+    """Topics of a running cluster."""
+
+
+@app.command(epilog=CREATE_EXAMPLE)
+def create(
+    topic: Name,
+    bootstrap_controller: Bootstrap,
+    partitions: Annotated[
+        int, typer.Option(min=1, help="Default: the cluster's num.partitions.")
+    ] = -1,
+    replication_factor: Annotated[
+        int, typer.Option(min=1, help="Brokers that Metadata names; any number will do.")
+    ] = -1,
+    config: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting; may be repeated.")
+    ] = None,
+    timeout_ms: TimeoutMs = TIMEOUT_MS,
+) -> None:
+    """Create a topic; returns once its batch coordinators know it."""
+    asked = CreateTopicsRequest.CreatableTopic
+    request = CreateTopicsRequest(
+        topics=(
+            asked(
+                name=topic,
+                num_partitions=partitions,
+                replication_factor=replication_factor,
+                assignments=(),
+                configs=tuple(
+                    asked.CreatableTopicConfig(name=key, value=value)
+                    for key, value in pairs(config or [], "--config").items()
+                ),
+            ),
+        ),
+        timeout_ms=timeout_ms,
+    )
+    (result,) = ask(bootstrap_controller, request, CreateTopicsResponse, timeout_ms).topics
+    stop_on(topic, result.error_code, result.error_message)
+    typer.echo(f"Created topic {topic} with id {encode_uuid(result.topic_id)}.")
+
+
+@app.command(name="list", epilog=LIST_EXAMPLE)
+def list_(
+    bootstrap_controller: Bootstrap,
+    diskless: Annotated[
+        bool, typer.Option("--diskless", help="Only topics whose bytes are in object storage.")
+    ] = False,
+    as_json: AsJson = False,
+    timeout_ms: TimeoutMs = TIMEOUT_MS,
+) -> None:
+    """Print the names of all topics; those of the quorum itself are not diskless."""
+    found = _describe(bootstrap_controller, None, timeout_ms)
+    names = [topic.topic_name for topic in found.topics if not (diskless and topic.is_internal)]
+    if as_json:
+        typer.echo(json.dumps({"topics": names}))
+    elif names:
+        typer.echo("\n".join(names))
+
+
+@app.command(epilog=DESCRIBE_EXAMPLE)
+def describe(
+    bootstrap_controller: Bootstrap,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TOPIC", help="May be repeated. Default: all topics."),
+    ] = None,
+    as_json: AsJson = False,
+    timeout_ms: TimeoutMs = TIMEOUT_MS,
+) -> None:
+    """Print partitions, replicas and chunks of topics.
+
+    Offsets of chunks are inclusive. Readers stop at Stop and replicas at End; the active chunk has
+    neither. Coordinator is the partition of __diskless-metadata that keeps the batches.
+    """
+    found = _describe(bootstrap_controller, tuple(topic) if topic else None, timeout_ms)
+    known = [one for one in found.topics if not one.error_code]
+    settings = settings_of(
+        bootstrap_controller, TOPIC, [one.topic_name for one in known], timeout_ms
+    )
+    if as_json:
+        typer.echo(
+            json.dumps({"topics": [_as_json(one, settings[one.topic_name]) for one in known]})
+        )
+    else:
+        for one in known:
+            typer.echo(_as_text(one, settings[one.topic_name]))
+    unknown = [one.topic_name for one in found.topics if one.error_code]
+    if unknown:
+        fail(f"no such topic: {', '.join(unknown)}")
+
+
+@app.command(epilog=ALTER_EXAMPLE)
+def alter(
+    topic: Name,
+    partitions: Annotated[
+        int, typer.Option(min=1, help="How many there are to be, those there are included.")
+    ],
+    bootstrap_controller: Bootstrap,
+    timeout_ms: TimeoutMs = TIMEOUT_MS,
+) -> None:
+    """Give a topic more partitions. With __diskless-metadata: more batch coordinators."""
+    request = CreatePartitionsRequest(
+        topics=(
+            CreatePartitionsRequest.CreatePartitionsTopic(
+                name=topic, count=partitions, assignments=None
+            ),
+        ),
+        timeout_ms=timeout_ms,
+        validate_only=False,
+    )
+    (result,) = ask(bootstrap_controller, request, CreatePartitionsResponse, timeout_ms).results
+    stop_on(topic, result.error_code, result.error_message)
+    typer.echo(f"Topic {topic} has {partitions} partitions now.")
+
+
+@app.command(epilog=DELETE_EXAMPLE)
+def delete(
+    topic: Name, bootstrap_controller: Bootstrap, timeout_ms: TimeoutMs = TIMEOUT_MS
+) -> None:
+    """Delete a topic and, after a while, its objects."""
+    request = DeleteTopicsRequest(
+        topics=(DeleteTopicsRequest.DeleteTopicState(name=topic),), timeout_ms=timeout_ms
+    )
+    (result,) = ask(bootstrap_controller, request, DeleteTopicsResponse, timeout_ms).responses
+    stop_on(topic, result.error_code, result.error_message)
+    typer.echo(f"Deleted topic {topic}.")
+
+
+def _describe(
+    bootstrap: str, names: tuple[str, ...] | None, timeout_ms: int
+) -> DescribeTopicsResponse:
+    found = ask(
+        bootstrap, DescribeTopicsRequest(topic_names=names), DescribeTopicsResponse, timeout_ms
+    )
+    stop_on("topics", found.error_code, found.error_message)
+    return found
+
+
+# --- what is printed ----------------------------------------------------------------------------
+
+
+def _ids(ids: Iterable[int]) -> str:
+    return ",".join(map(str, ids)) or "-"
+
+
+def _as_text(topic: DescribeTopicsResponse.Topic, settings: dict[str, str | None]) -> str:
+    configs = ",".join(f"{key}={value}" for key, value in sorted(settings.items()))
+    lines = [
+        f"Topic: {topic.topic_name}  TopicId: {encode_uuid(topic.topic_id)}  "
+        f"PartitionCount: {len(topic.partitions)}  Configs: {configs or '-'}"
+    ]
+    for partition in topic.partitions:
+        lines.append(
+            f"  Partition: {partition.partition_index}  Leader: {partition.leader_id}  "
+            f"Replicas: {_ids(partition.replicas)}  Isr: {_ids(partition.isr)}  "
+            f"Coordinator: {partition.coordinator}"
+        )
+        for chunk in partition.chunks:
+            active = chunk.end_offset < 0
+            stop, end = ("-", "-") if active else (str(chunk.stop_offset), str(chunk.end_offset))
+            lines.append(
+                f"    Chunk: {chunk.start_offset}  Stop: {stop}  End: {end}  "
+                f"Replicas: {_ids(chunk.replicas)}  Isr: {_ids(chunk.isr)}"
+            )
+    return "\n".join(lines)
+
+
+def _as_json(
+    topic: DescribeTopicsResponse.Topic, settings: dict[str, str | None]
+) -> dict[str, Any]:
+    return {
+        "topic": topic.topic_name,
+        "topicId": encode_uuid(topic.topic_id),
+        "internal": topic.is_internal,
+        "configs": settings,
+        "partitions": [_partition_json(partition) for partition in topic.partitions],
+    }
+
+
+def _partition_json(partition: _Partition) -> dict[str, Any]:
+    return {
+        "partition": partition.partition_index,
+        "leader": partition.leader_id,
+        "replicas": partition.replicas,
+        "isr": partition.isr,
+        "coordinator": partition.coordinator,
+        "chunks": [
+            {
+                "startOffset": chunk.start_offset,
+                "startTimestamp": chunk.start_timestamp,
+                "stopOffset": chunk.stop_offset if chunk.end_offset >= 0 else None,
+                "endOffset": chunk.end_offset if chunk.end_offset >= 0 else None,
+                "chunkEpoch": chunk.epoch,
+                "replicas": chunk.replicas,
+                "isr": chunk.isr,
+            }
+            for chunk in partition.chunks
+        ],
+    }

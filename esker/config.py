@@ -174,6 +174,24 @@ SETTINGS: Final = {
             "Milliseconds of silence after which the leader writes a NoOpRecord; 0: never.",
         ),
         Setting(
+            "broker.session.timeout.ms",
+            MILLISECONDS,
+            9_000,
+            "Milliseconds of silence after which a broker is fenced.",
+        ),
+        Setting(
+            "num.partitions",
+            integer(1, 100_000),
+            1,
+            "Partitions of a topic whose creator names no number.",
+        ),
+        Setting(
+            "default.replication.factor",
+            integer(1, 32_767),
+            1,
+            "Replicas of a topic whose creator names no number.",
+        ),
+        Setting(
             "socket.request.max.bytes",
             integer(1024, 256 * MEBIBYTE),  # beyond, raft.net takes a length for a stray protocol
             100 * MEBIBYTE,
@@ -261,6 +279,9 @@ class ControllerConfig:
     snapshots: SnapshotSettings
     log_start: LogStartSettings
     max_idle_interval_ms: int
+    session_timeout_ms: int
+    default_partitions: int
+    default_replication_factor: int
     request_max_bytes: int
     connections_max_idle_ms: int
     metrics: Endpoint | None
@@ -352,6 +373,9 @@ def _check_together(values: Mapping[str, Any]) -> ControllerConfig:
             max_retention_bytes=None if retention_bytes < 0 else retention_bytes,
         ),
         max_idle_interval_ms=values["metadata.max.idle.interval.ms"],
+        session_timeout_ms=values["broker.session.timeout.ms"],
+        default_partitions=values["num.partitions"],
+        default_replication_factor=values["default.replication.factor"],
         request_max_bytes=values["socket.request.max.bytes"],
         connections_max_idle_ms=values["connections.max.idle.ms"],
         metrics=values["esker.metrics.listener"],

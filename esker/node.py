@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from typing import Final
 
-from coordinator.view import StaticView
+from coordinator.controller.decide import Limits as DecisionLimits
+from coordinator.controller.leader import ControllerConfig as Deciding
 from esker.config import ControllerConfig
 from esker.config import Endpoint as Address
+from esker.controllers import ControllerParts, ControllerSettings
 from esker.coordinators import CoordinatorRoom
 from esker.keeping import SnapshotKeeping
 from esker.rooms import BenchState, joined
@@ -18,7 +21,11 @@ from raft.driver.config import NodeConfig
 from raft.driver.node import run_node
 from raft.net import Limits
 from raft.segments.log import LogConfig
+from records.schema import MetadataRecord
 from records.types import ZERO_UUID
+
+TICK_MS: Final = 100
+"""How often the active controller looks at its sessions and at an idle log."""
 
 
 def node_config(config: ControllerConfig) -> NodeConfig:
@@ -30,6 +37,8 @@ def node_config(config: ControllerConfig) -> NodeConfig:
     """
     meta, bootstrap = open_storage(config)
     directory_id = meta.directory_id or ZERO_UUID
+
+    controllers = ControllerParts(controller_settings(config, meta.cluster_id, bootstrap))
 
     def endpoint(address: Address) -> Endpoint:
         return Endpoint(config.listener_name, address.host, address.port)
@@ -67,13 +76,37 @@ def node_config(config: ControllerConfig) -> NodeConfig:
         room=joined(
             lambda host: BenchState(host, config.bench_log_state),
             lambda host: CoordinatorRoom(
-                host, config.coordinators, StaticView(), voters=len(config.voters)
+                host, config.coordinators, controllers.view, voters=len(config.voters)
             ),
+            controllers.room,
         ),
+        cluster=controllers.cluster,
         bench_log=config.bench_log,
         max_idle_interval_ms=config.max_idle_interval_ms,
         metrics_host=config.metrics.host if config.metrics else None,
         metrics_port=config.metrics.port if config.metrics else 0,
+    )
+
+
+def controller_settings(
+    config: ControllerConfig, cluster_id: str, bootstrap: tuple[MetadataRecord, ...]
+) -> ControllerSettings:
+    """What the node's controller must be told."""
+    endpoints = {int(node): (place.host, place.port) for node, place in config.voters.items()}
+    return ControllerSettings(
+        controller=Deciding(
+            cluster_id=cluster_id,
+            session_timeout_ms=config.session_timeout_ms,
+            max_idle_interval_ms=config.max_idle_interval_ms,
+            tick_interval_ms=TICK_MS,
+            bootstrap=bootstrap,
+            limits=DecisionLimits(
+                default_partitions=config.default_partitions,
+                default_replication_factor=config.default_replication_factor,
+            ),
+        ),
+        endpoints=endpoints,
+        bench_log=config.bench_log,
     )
 
 

@@ -151,9 +151,7 @@ class Controller:
         self.log = controlled
         self.machine = machine
         self.config = config
-        self.sessions = BrokerSessions(
-            timeout_ms=config.session_timeout_ms, tick_interval_ms=config.tick_interval_ms
-        )
+        self.sessions = BrokerSessions(timeout_ms=config.session_timeout_ms)
         self.fenced_brokers = 0  # by this node, since it started
         self._monotonic_ms = monotonic_ms
         self._new_id = new_id

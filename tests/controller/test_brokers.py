@@ -119,7 +119,7 @@ def test_nobody_is_fenced_because_the_leader_was_stopped(world: World) -> None:
 
 
 def test_a_stopped_leader_notices_before_its_first_tick() -> None:
-    sessions = BrokerSessions(timeout_ms=SESSION_MS, tick_interval_ms=500)
+    sessions = BrokerSessions(timeout_ms=SESSION_MS)
     sessions.begin(0)
     sessions.heard(1, 7, Offset(0))
     sessions.tick(500)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 from uuid import UUID
 
+from coordinator.controller import describing
 from coordinator.controller.errors import ErrorCode
 from coordinator.controller.image import DISKLESS_METADATA, MetadataImage
 from coordinator.controller.requests import SERVED, Send
@@ -62,7 +63,7 @@ class ControllerService:
     @property
     def handlers(self) -> Mapping[int, Served]:
         """By api key."""
-        table = {}
+        table: dict[int, Served] = {}
         for message in SERVED:
             schema = message.schema()
             assert schema.key is not None
@@ -70,6 +71,7 @@ class ControllerService:
             table[schema.key] = Served(lowest, highest, self._serve(message))
         versions = FindCoordinatorRequest.schema().versions
         table[FIND_COORDINATOR] = Served(FIRST_BATCH_VERSION, versions.last, self._find)
+        table.update(describing.handlers(self._image))
         return table
 
     def _serve(

@@ -23,6 +23,7 @@ from raft.core.voters import Endpoint
 from raft.driver.answers import Asked
 from raft.driver.storage import Storage
 from raft.interfaces import Snapshots
+from raft.segments.errors import OffsetOutOfRangeError
 from raft.wire import Answering, Group, write_response
 from raft.wire_fetch import FetchForm, write_fetch_response
 from raft.wire_snapshot import Leader
@@ -122,7 +123,10 @@ class Answers:
             self._send_log(effect, asked, effect.end_offset)
 
     def _send_log(self, effect: RespondFetch, asked: Asked, end_offset: Offset) -> None:
-        data = self._storage.read_bytes(effect.from_offset, end_offset, effect.max_bytes)
+        try:
+            data = self._storage.read_bytes(effect.from_offset, end_offset, effect.max_bytes)
+        except OffsetOutOfRangeError:  # the log was cut meanwhile: its next Fetch is told where to
+            data = b""
         form = asked.form or FetchForm(self._group.topic, self._group.topic_id)
         to = self._answering(self._node_id)
         asked.answer(write_fetch_response(effect.response, to, form, memoryview(data)))

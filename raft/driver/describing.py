@@ -155,7 +155,10 @@ class SnapshotDesk:
                 taken = await future
         except TimeoutError:
             late = ErrorCode.REQUEST_TIMED_OUT
-            return refused(error_code=late, error_message="it is still being written")
+            why = "it is still being written"
+            if not hosted.generating:
+                why = "the state allows none now: a transaction is open, or it is being loaded"
+            return refused(error_code=late, error_message=why)
         snapshot_id = taken.snapshot_id
         if taken.error is not None or snapshot_id is None:
             error = WireError.KAFKA_STORAGE_ERROR if taken.broken else ErrorCode.INVALID_REQUEST

@@ -36,6 +36,7 @@ from records.codec import decode_message
 from records.rpc import cluster, fetch
 from records.types import NodeId, OffsetAndEpoch
 from snapshot import CheckpointWriter, list_checkpoints, list_parts
+from snapshot.download import PartDownload
 from snapshot.shelf import Shelf
 from tests.snapshot.checkpoints import features
 
@@ -342,6 +343,50 @@ def test_garbage_of_the_right_size_is_verified_before_it_has_the_name(tmp_path: 
         assert follower.counters.snapshots_rejected == 1
 
     run(tmp_path, story)
+
+
+def test_without_verification_that_garbage_would_be_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mutant itself, so that the story above is known to find it."""
+    monkeypatch.setattr(PartDownload, "verify", lambda _: None)
+    with pytest.raises(AssertionError, match="SnapshotFetched"):
+        test_garbage_of_the_right_size_is_verified_before_it_has_the_name(tmp_path)
+
+
+def from_shelf(tmp_path: Path, pin_ms: int) -> object:
+    """Fetch from a leader that drops the checkpoint after the first piece: how it ended."""
+    ended: list[object] = []
+
+    async def story(leader: Leader, follower: Follower) -> None:
+        newer = OffsetAndEpoch(2_000, 4)
+        shelf = Shelf(RealFileSystem(), tmp_path / "leader", now_ms=lambda: 5, pin_ms=pin_ms)
+        with CheckpointWriter.create(
+            RealFileSystem(), tmp_path / "leader", newer, last_timestamp=0
+        ) as writer:
+            writer.freeze()
+        shelf.added(newer)
+
+        def tell(at: int, max_bytes: int) -> Partition:
+            piece = shelf.read(ID, at, max_bytes)
+            shelf.drop_below(newer.offset)
+            return leader.error(98)(at, 0) if piece is None else leader.piece(at, max_bytes)
+
+        leader.tell = tell
+        follower.fetch()
+        ended.append(await follower.end())
+
+    run(tmp_path, story)
+    return ended[0]
+
+
+def test_a_snapshot_is_not_dropped_under_who_fetches_it(tmp_path: Path) -> None:
+    assert from_shelf(tmp_path, pin_ms=1_000) == SnapshotFetched(ID)
+
+
+def test_a_snapshot_dropped_under_its_reader_would_be_found(tmp_path: Path) -> None:
+    """The mutant: nobody's reading keeps it."""
+    assert from_shelf(tmp_path, pin_ms=0) == SnapshotFailed(ID)
 
 
 def test_another_clusters_snapshot_of_this_id_is_one_more_file_that_does_not_fit(

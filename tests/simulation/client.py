@@ -59,6 +59,7 @@ class Client:
         self._pause_us = pause_us
         self._keys = Random(random.getrandbits(64))
         self._next = 0
+        self._stopped = False
         self.floor = 0
         self.appends: dict[int, Append] = {}
         self.reads: dict[int, tuple[int, int, bool]] = {}  # token -> floor, invoked, at a leader
@@ -69,8 +70,14 @@ class Client:
             machine.client = self
         world.after(pause_us, self._act)
 
+    def stop(self) -> None:
+        """No operation any more."""
+        self._stopped = True
+
     def _act(self) -> None:
         """One operation, and the next one soon."""
+        if self._stopped:
+            return
         random = self._random
         self._world.after(1 + int(random.random() * 2 * self._pause_us), self._act)
         process = self._choose()

@@ -34,6 +34,9 @@ from tests.simulation.world import MS, SECOND, Trace, World, stream
 INDEX_INTERVAL_BYTES: Final = 512
 """Less than production's: batches are tiny here, and each Fetch walks half of this in headers."""
 
+CATCH_UP_US: Final = 60 * SECOND
+"""Long enough for a checkpoint in pieces of some bytes; a cluster that is still costs little."""
+
 STORM_PERIOD_US: Final = 10 * MS
 
 
@@ -73,6 +76,7 @@ class Cluster:
         self.checker = Checker(range(1, plan.voters + 1))
         self.random = stream(plan.seed, "faults")
         self.healed = False
+        self.well: list[Machine] = []  # who was healed
         self.shared = Shared(
             self.world,
             self.network,
@@ -121,6 +125,7 @@ class Cluster:
         self.world.run(self.plan.storm_us)
         self.heal()
         self.see_progress()
+        self.see_all_catch_up()
         self.audit()
         return self.result()
 
@@ -158,6 +163,7 @@ class Cluster:
             intact = [m for m in self.machines[: self.plan.voters] if self._intact(m)]
             well = self.random.sample(intact, self.checker.majority)
         self.world.note("storm", f"is over for {well}")
+        self.well = well
         for machine in self.machines:
             machine.mend()
             machine.flush_least_us, machine.flush_spread_us = self.plan.flush_us
@@ -180,6 +186,30 @@ class Cluster:
         )
         assert moved, f"no progress {limit_us // MS} ms after healing: " + ", ".join(
             f"{m} {m.process.quorum.role}" for m in self.machines if m.process
+        )
+
+    def see_all_catch_up(self) -> None:
+        """Once clients are still, whoever was healed gets everything, by log or by snapshot."""
+        self.client.stop()
+        limit_us = self.world.now_us + CATCH_UP_US
+        assert self.world.run(limit_us, self._all_caught_up), "left behind: " + ", ".join(
+            f"{m} {m.process.quorum.log} {m.process.state and m.process.state.applied}"
+            for m in self.well
+            if m.process
+        )
+        for machine in self.well:
+            assert machine.process is not None
+            self.checker.states.look(machine.process)
+
+    def _all_caught_up(self) -> bool:
+        end = self.checker.committed.end
+        return all(
+            machine.process is not None
+            and machine.process.state is not None
+            and machine.process.state.applied.offset >= end
+            and machine.process.host is not None
+            and machine.process.host.ready
+            for machine in self.well
         )
 
     def audit(self) -> None:
@@ -383,9 +413,10 @@ class Cluster:
     def _storm(self, _: Machine, fault: Fault) -> None:
         """Everybody is asked for checkpoints, over and over."""
         for after_us in range(0, fault.for_us, STORM_PERIOD_US):
-            self.world.after(after_us, self._ask_for_checkpoints)
+            self.world.after(after_us, self.ask_for_checkpoints)
 
-    def _ask_for_checkpoints(self) -> None:
+    def ask_for_checkpoints(self) -> None:
+        """Of everything applied by now, from every node that runs."""
         for machine in self.machines:
             process = machine.process
             if process is not None and process.host is not None and not process.paused:

@@ -205,6 +205,7 @@ class Machine:
         """No fault waits to happen here any more."""
         self.killed_after = self.power_after = self.disk.power_loss_at = None
         self.disk.capacity_bytes = None
+        self.garbles_until_us = -1
         self.disk.forget_failures()
 
     def _stop(self, *, kernel_answers: bool) -> None:

@@ -303,7 +303,9 @@ MUTANTS: Final = (
     Mutant(
         name="truncate without checking", production=Production(quorum=TruncateUnasked), pinned=3
     ),
-    Mutant(name="cut below the recovery point", production=Production(log=CutBelowPoint), pinned=18),
+    Mutant(
+        name="cut below the recovery point", production=Production(log=CutBelowPoint), pinned=18
+    ),
     Mutant(
         name="let a recovering voter vote",
         production=Production(quorum=VoteWhileRecovering),

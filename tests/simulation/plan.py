@@ -86,7 +86,7 @@ KINDS: Final[dict[str, int]] = {
     "clock jump": 4,
     "lose disk": 5,
     "damage": 3,
-    "garble": 6,
+    "garble": 10,
     "interrupt": 12,
     "snapshot storm": 4,
     "resign": 3,

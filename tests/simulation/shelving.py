@@ -93,14 +93,14 @@ class Shelving(Part):
             return piece
         self.checker.rare["pieces garbled"] += 1
         data = bytearray(piece.data)
-        match machine.random.randrange(5):
-            case 0 if data:
+        match machine.random.randrange(8):
+            case 0 | 1 | 2 if data:
                 data[machine.random.randrange(len(data))] ^= 1 << machine.random.randrange(8)
-            case 1:
-                return Piece(piece.size_bytes, bytes(data[: len(data) // 2]))
-            case 2:
-                return Piece(max(0, piece.size_bytes - 7), bytes(data))
             case 3:
+                return Piece(piece.size_bytes, bytes(data[: len(data) // 2]))
+            case 4:
+                return Piece(max(0, piece.size_bytes - 7), bytes(data))
+            case 5:
                 return Piece(piece.size_bytes, bytes(data) + bytes(9))
             case _:
                 other = machine.random.choice(self.shelf.ids)

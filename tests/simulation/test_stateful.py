@@ -11,13 +11,20 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from raft.core.events import Resign
+from snapshot.log_start import LogStartSettings
+from snapshot.policy import SnapshotSettings
 from tests.simulation.cluster import Cluster
-from tests.simulation.machine import Machine
+from tests.simulation.machine import Machine, Snapshots
 from tests.simulation.plan import Plan
 from tests.simulation.run import quiet
 from tests.simulation.world import MS, SECOND
 
 NODES = st.integers(0, 2)
+EAGER = Snapshots(
+    policy=SnapshotSettings(min_changed_ratio=0.0, max_bytes_between=600, max_interval_ms=500),
+    log_start=LogStartSettings(live_ms=500, max_lag_ms=500, max_retention_bytes=5_000),
+)
+"""Whoever is away for half a second comes back to a log that begins later."""
 
 
 class Storm(RuleBasedStateMachine):
@@ -25,7 +32,14 @@ class Storm(RuleBasedStateMachine):
 
     @initialize(seed=st.integers(0, 1 << 16))
     def begin(self, seed: int) -> None:
-        plan = Plan(seed=seed, pause_us=15 * MS, election_timeout_ms=500, segment_bytes=4096)
+        plan = Plan(
+            seed=seed,
+            pause_us=15 * MS,
+            election_timeout_ms=500,
+            segment_bytes=4096,
+            snapshots=EAGER,
+            piece_bytes=300,
+        )
         with quiet():
             self.cluster = Cluster(plan)
             self.cluster.start()
@@ -78,12 +92,28 @@ class Storm(RuleBasedStateMachine):
         if process is not None:
             process.handle(Resign())
 
+    @rule()
+    def everybody_is_asked_for_a_checkpoint(self) -> None:
+        with quiet():
+            self.cluster.ask_for_checkpoints()
+
+    @rule(node=NODES, steps=st.integers(0, 20))
+    def the_power_fails_in_a_change_of_the_disk(self, node: int, steps: int) -> None:
+        disk = self.machine(node).disk
+        disk.power_loss_at = disk.steps + steps
+
+    @rule(node=NODES, room=st.integers(0, 2000))
+    def a_disk_is_full_or_not(self, node: int, room: int) -> None:
+        disk = self.machine(node).disk
+        disk.capacity_bytes = None if disk.capacity_bytes else disk.used_bytes + room
+
     def teardown(self) -> None:
         """However it was left, it gets up again and has lost nothing."""
         if hasattr(self, "cluster"):
             with quiet():
                 self.cluster.heal()
                 self.cluster.see_progress()
+                self.cluster.see_all_catch_up()
                 self.cluster.audit()
 
 

@@ -167,7 +167,7 @@ class Leader:
         return decide.files_to_delete(request, store, store, self._context(self._clocks.now_ms()))
 
     def _context(self, now_ms: int) -> Context:
-        led_ms = int((self._clocks.monotonic() - self._elected_at) * 1000)
+        led_ms = round((self._clocks.monotonic() - self._elected_at) * 1000)
         steady_ms = self._elected_ms + led_ms
         return Context(now_ms, steady_ms, self._elected_ms, self._view, self._settings)
 

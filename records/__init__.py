@@ -4,7 +4,7 @@ A tour, from a declaration to the bytes of a file:
 
 - `types`, `uuids`, `errors`: the words for positions and ids, and what can be wrong with bytes.
 - `wire`, `schema`: how a message is declared, and what is read from the declaration.
-- `metadata`, `control`, `chunks`, `diskless`, `key_value`, `rpc`: the declarations.
+- `metadata`, `control`, `chunks`, `diskless`, `groups`, `key_value`, `rpc`: the declarations.
 - `codec`: messages to bytes and back, by functions that `codegen` writes. `interpreter` and
   `speller` do the same slowly; they say which field is wrong.
 - `frame`: the value of a metadata record, the key of a control record.

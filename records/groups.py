@@ -1,0 +1,105 @@
+"""The records of consumer groups: what `__consumer_offsets-0` holds.
+
+Upstream keeps groups in a compacted topic with keys. This log has no keys and is never compacted:
+its checkpoints hold what is left, in the same records, each group's owner before its generation and
+its offsets, one offset a record.
+
+*Every record of a group says under which ownership it was written.* A broker that acts for a group
+first takes its ownership, by a record, and numbers what it writes from then on. So a former owner's
+commit, or a late copy of one that was answered long ago, is found out by the group alone.
+
+Source: DESIGN §7 (groups); KIP-211 (retention of offsets), KIP-345 (static members). The numbers,
+from 1150 on, are ours.
+"""
+
+from typing import Annotated
+
+from records.schema import Message, MetadataRecord
+from records.types import ZERO_UUID
+from records.wire import Array, Bytes, Int8, Int32, Int64, String, Uuid, tag
+
+
+class GroupOwnerRecord(MetadataRecord, key=1150, versions="0"):
+    """A broker acts for a group from now on, and nobody with a lower ownership epoch does."""
+
+    group_id: String
+    ownership_epoch: Int64  # rises with every owner of any group, so none is ever used twice
+    broker_id: Int32
+    broker_epoch: Int64
+    acquired_at_ms: Int64  # ms since 1970
+    sequence: Annotated[Int64, tag(0)] = 0  # in checkpoints: of the owner's last commit
+
+
+class GroupGenerationRecord(MetadataRecord, key=1151, versions="0"):
+    """A rebalance is complete: the group's members and what each was assigned.
+
+    Also written when the last member has left, without members; and at the same generation when a
+    static member came back under another member id. Source: KIP-62, KIP-345.
+    """
+
+    class Member(Message):
+        member_id: String
+        group_instance_id: String | None
+        client_id: String
+        client_host: String
+        session_timeout_ms: Int32
+        rebalance_timeout_ms: Int32
+        subscription: Bytes  # of the protocol that was chosen
+        assignment: Bytes
+
+    group_id: String
+    ownership_epoch: Int64
+    sequence: Int64  # of this commit under this ownership
+    generation: Int32
+    protocol_type: String | None
+    protocol_name: String | None
+    leader: String | None  # its member id
+    members: Array[Member]
+    completed_at_ms: Int64  # ms since 1970
+
+
+class GroupOffsetsRecord(MetadataRecord, key=1152, versions="0"):
+    """Offsets that a group committed. Source: KIP-211; upstream's OffsetCommitValue."""
+
+    class Topic(Message):
+        class Partition(Message):
+            partition_index: Int32
+            committed_offset: Int64  # the next one to read
+            leader_epoch: Int32  # -1: not told
+            metadata: String
+            committed_at_ms: Int64  # ms since 1970
+            expire_at_ms: Annotated[Int64, tag(0)] = -1  # what old clients asked for
+
+        topic_name: String
+        topic_id: Annotated[Uuid, tag(0)] = ZERO_UUID  # zero: not told
+        partitions: Array[Partition]
+
+    group_id: String
+    ownership_epoch: Int64
+    sequence: Int64
+    topics: Array[Topic]
+
+
+class GroupOffsetsRemovedRecord(MetadataRecord, key=1153, versions="0"):
+    """Offsets of a group are gone. Source: KIP-211."""
+
+    class Topic(Message):
+        topic_name: String
+        partitions: Array[Int32]
+
+    group_id: String
+    topics: Array[Topic]
+    reason: Int8  # 0 expired, 1 their topic was deleted
+
+
+class GroupRemovedRecord(MetadataRecord, key=1154, versions="0"):
+    """A group is gone, with its offsets. Its ownership ends too."""
+
+    group_id: String
+    reason: Int8  # 0 nothing was left of it, 1 somebody asked for it
+
+
+class GroupsState(MetadataRecord, key=1155, versions="0"):
+    """The counter that outlives the groups it was used for. Stands first in checkpoints only."""
+
+    next_ownership_epoch: Int64

@@ -1,0 +1,149 @@
+"""What a broker that acts for groups asks of the log of groups' leader.
+
+A broker takes a group's ownership and is told all it needs to act; it then commits offsets and
+completed rebalances under that ownership. `sequence` counts its commits of one group: the same
+number again is the same commit, a lower one is a late copy.
+
+Source: DESIGN §7 (groups). The numbers, from 1120 on, are ours.
+"""
+
+from typing import Annotated
+
+from records.groups import GroupGenerationRecord
+from records.rpc.base import Request, Response
+from records.schema import Message
+from records.types import ZERO_UUID
+from records.wire import Array, Bool, Int16, Int32, Int64, String, Uuid, tag
+
+Member = GroupGenerationRecord.Member
+
+
+class AcquireGroupOwnershipRequest(Request, key=1120, versions="0"):
+    """A broker asks to act for a group; whoever did no longer does."""
+
+    group_id: String
+    broker_id: Int32
+    broker_epoch: Int64
+    create: Bool  # also if the group is not known; otherwise that is GROUP_ID_NOT_FOUND
+
+
+class AcquireGroupOwnershipResponse(Response, key=1120, versions="0"):
+    """The ownership, and the group's last completed rebalance."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    error_message: String | None = None
+    ownership_epoch: Int64 = -1
+    generation: Int32 = 0
+    protocol_type: String | None = None
+    protocol_name: String | None = None
+    leader: String | None = None
+    members: Array[Member] = ()
+
+
+class CommitGroupOffsetsRequest(Request, key=1121, versions="0"):
+    """Offsets that members of a group, or somebody outside it, commit."""
+
+    class Commit(Message):
+        class Topic(Message):
+            class Partition(Message):
+                partition_index: Int32
+                committed_offset: Int64
+                leader_epoch: Int32
+                metadata: String
+                expire_at_ms: Annotated[Int64, tag(0)] = -1
+
+            topic_name: String
+            topic_id: Annotated[Uuid, tag(0)] = ZERO_UUID
+            partitions: Array[Partition]
+
+        generation: Int32  # -1: of nobody's generation, which a group without members accepts
+        member_id: String
+        topics: Array[Topic]
+
+    group_id: String
+    ownership_epoch: Int64
+    sequence: Int64
+    commits: Array[Commit]
+
+
+class CommitGroupOffsetsResponse(Response, key=1121, versions="0"):
+    """An error for each commit, in the order of the request; or one for all."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    error_message: String | None = None
+    commit_errors: Array[Int16] = ()
+
+
+class CommitGroupGenerationRequest(Request, key=1122, versions="0"):
+    """A rebalance is complete, or a static member has another member id."""
+
+    group_id: String
+    ownership_epoch: Int64
+    sequence: Int64
+    generation: Int32
+    protocol_type: String | None
+    protocol_name: String | None
+    leader: String | None
+    members: Array[Member]
+
+
+class CommitGroupGenerationResponse(Response, key=1122, versions="0"):
+    """The generation is the group's, whatever happens to whom."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    error_message: String | None = None
+
+
+class FetchGroupStateRequest(Request, key=1123, versions="0"):
+    """Asks for a group's committed offsets and last generation, behind the read barrier."""
+
+    class Topic(Message):
+        topic_name: String
+        partitions: Array[Int32]
+
+    group_id: String
+    topics: Array[Topic] | None  # null: all offsets
+    with_members: Bool = False
+
+
+class FetchGroupStateResponse(Response, key=1123, versions="0"):
+    """What is committed; offsets that are not are left out."""
+
+    class Topic(Message):
+        class Partition(Message):
+            partition_index: Int32
+            committed_offset: Int64
+            leader_epoch: Int32
+            metadata: String
+            committed_at_ms: Int64
+            topic_id: Annotated[Uuid, tag(0)] = ZERO_UUID
+
+        topic_name: String
+        partitions: Array[Partition]
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    error_message: String | None = None
+    generation: Int32 = 0
+    protocol_type: String | None = None
+    protocol_name: String | None = None
+    leader: String | None = None
+    members: Array[Member] = ()
+    topics: Array[Topic] = ()
+
+
+class RemoveGroupRequest(Request, key=1124, versions="0"):
+    """Asks for a group without members to be removed, with its offsets. Source: KIP-229."""
+
+    group_id: String
+
+
+class RemoveGroupResponse(Response, key=1124, versions="0"):
+    """It is gone; or NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    error_message: String | None = None

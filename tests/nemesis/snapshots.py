@@ -10,6 +10,7 @@ and a half only), so a node that was away, or has an empty disk, comes up by a c
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Callable
@@ -58,8 +59,16 @@ class SnapshotCluster(NemesisCluster):
             return 0
 
     def log_end(self, node: int) -> int:
-        with self.client(node) as client:
-            return client.snapshots(TOPIC).log_end_offset
+        """Where a running node's log ends; waits until it says so."""
+        ends: list[int] = []
+
+        def told() -> bool:
+            with contextlib.suppress(OSError, ClientError), self.client(node) as client:
+                ends.append(client.snapshots(TOPIC).log_end_offset)
+            return bool(ends)
+
+        eventually(told, f"node {node} says where its log ends")
+        return ends[0]
 
     def fetched(self, node: int) -> int:
         """How many checkpoints of the group this node has fetched, over all its lives."""
@@ -144,10 +153,10 @@ class SnapshotNemesis(Nemesis):
         victim = self._follower()
         end_offset = self._disks.log_end(victim)
         self._cluster.kill(victim)
-        leader = self._leader_but(victim)
+        others = self._cluster.others(victim)
         eventually(
-            lambda: self._disks.log_start(leader) > end_offset,
-            f"the log of node {leader} begins past {end_offset}",
+            lambda: min(self._disks.log_start(node) for node in others) > end_offset,
+            f"the logs of nodes {others} begin past {end_offset}",
         )
         with self._comes_by_snapshot(victim):
             self._until_downloading(victim)
@@ -212,8 +221,12 @@ class SnapshotNemesis(Nemesis):
         return leader if leader != victim else self._cluster.others(victim)[0]
 
     def _until_downloading(self, victim: int, at_bytes: int = 1) -> None:
+        """Until so much is there, or all of it; an older checkpoint of its own is not meant."""
+        fetched = self._disks.fetched(victim)
         at_once(
-            lambda: self._disks.downloading(victim, at_bytes) or self._disks.newest(victim) > 0,
+            lambda: (
+                self._disks.downloading(victim, at_bytes) or self._disks.fetched(victim) > fetched
+            ),
             f"node {victim} has {at_bytes} bytes of a checkpoint",
         )
 

@@ -34,6 +34,8 @@ from records.rpc.coordinator import (
 from records.rpc.objects import AcquireObjectLeaseRequest
 
 TOPIC = UUID(int=7)
+OUTRANKS_ALL = 2**31 - 1
+"""A controller epoch: the quorum's own controller does not know our topic and would delete it."""
 RECORDS = 10
 IN_FLIGHT = 8
 NOW_MS = time.time_ns() // 1_000_000  # retention looks at it
@@ -124,7 +126,7 @@ def runs(quorum: Quorum) -> list[tuple[int, int, str]]:
             topic_id=TOPIC, topic_name="orders", num_partitions=2
         )
         await clients[0].create_topic_and_partitions(
-            InitDisklessTopicsRequest(controller_epoch=1, topics=(topic,))
+            InitDisklessTopicsRequest(controller_epoch=OUTRANKS_ALL, topics=(topic,))
         )
         stop = asyncio.Event()
         uploads = [

@@ -4,9 +4,13 @@
     await coordinator.start()
 
 A command is a request, as it would travel over a socket, with its caller's time. Every node decides
-it for itself, in the order of the log, against the same state and with the same clock, the greatest
-time that any command has carried; so every node finds the same records and the same answer. Nothing
-is decided ahead of agreement, hence there is no pending state, and no answer that can be lost.
+it for itself, in the order of the log, against the same state and with the same clocks; so every
+node finds the same records and the same answer. Nothing is decided ahead of agreement, hence there
+is no pending state, and no answer that can be lost.
+
+The clocks are state too. The wall clock is the greatest time that any command has carried. The
+steady one, on which delays and leases run, moves by what the leader's monotonic clock has counted
+between two of its sweeps, and a new leader's delays begin anew, as in the quorum.
 
 What it does not promise, because the library under it does not (measured with 0.3.17):
 
@@ -18,7 +22,7 @@ What it does not promise, because the library under it does not (measured with 0
   everything at a full restart after some thousand commands: both or neither.
 - A leader cut off from the others answers nothing, yet calls itself leader for up to 30 s.
 - `findBatches` reads this node's own state, which may be behind. All else goes through the log.
-- Clocks are trusted: a caller whose clock is an hour ahead moves delays and retention by an hour.
+- Wall clocks are trusted: one that is an hour ahead moves append times and retention by an hour.
 - Leadership moves without notice; what was under way then has an unknown outcome.
 - All state is in memory, on every node.
 
@@ -29,6 +33,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -132,21 +137,26 @@ class EmbeddedSettings:
 class Replica:
     """What every node runs: a deterministic machine from commands to answers.
 
-    The in-memory coordinator with a clock that only commands move.
+    The in-memory coordinator with clocks that only commands move.
     """
 
     def __init__(self, settings: CoordinatorSettings, view: ClusterView) -> None:
         self._settings = settings
         self._view = view
         self.lock = threading.Lock()  # the library applies in a thread of its own
-        self.clock_ms = 0
+        self.clock_ms = 0  # the wall clock
+        self.steady_ms = 0
+        self._leader: str | None = None  # whose sweeps move the steady clock
+        self._leader_at_ms = 0  # on its monotonic clock
         self.coordinator = self._with(InMemoryState())
 
     def _with(self, state: InMemoryState) -> InMemoryCoordinator:
-        # the clock stands at 0 when it begins: it leads since then, on every node
-        self.clock_ms = 0
         return InMemoryCoordinator(
-            self._settings, self._view, now_ms=lambda: self.clock_ms, state=state
+            self._settings,
+            self._view,
+            now_ms=lambda: self.clock_ms,
+            steady_ms=lambda: self.steady_ms,
+            state=state,
         )
 
     def execute(self, command: bytes) -> Response | CoordinatorError | None:
@@ -158,11 +168,14 @@ class Replica:
                 if key != SWEEP and call is None:
                     raise ValueError(f"no call has api key {key}")
                 request = decode_message(call.request, body, 0) if call else None
+                leader, at_ms = (None, 0) if call else msgpack.unpackb(body)
             except (ValueError, TypeError, RecordError) as error:
                 return CoordinatorError(ErrorCode.INVALID_REQUEST, f"no command: {error}")
             self.clock_ms = max(self.clock_ms, timestamp_ms)
+            self.steady_ms = self.steady_ms or self.clock_ms  # both begin together
             try:
                 if call is None:
+                    self._pass_time(leader, at_ms)
                     self.coordinator.sweep()
                     return None
                 return _now(getattr(self.coordinator, call.method)(request))
@@ -171,13 +184,22 @@ class Replica:
             finally:
                 self.coordinator.log.clear()  # the library has the log
 
+    def _pass_time(self, leader: str | None, at_ms: int) -> None:
+        """A leader sweeps, `at_ms` on its own monotonic clock."""
+        if leader == self._leader:
+            self.steady_ms += max(0, at_ms - self._leader_at_ms)
+        else:
+            self.coordinator.leader_since_ms = self.steady_ms
+        self._leader, self._leader_at_ms = leader, at_ms
+
     def snapshot(self) -> bytes:
         """All there is, in the records of a checkpoint."""
         state = self.coordinator.state
         place = self.coordinator.retention_at
         packed: bytes = msgpack.packb(
             (
-                self.clock_ms,
+                (self.clock_ms, self.steady_ms, self._leader, self._leader_at_ms),
+                self.coordinator.leader_since_ms,
                 state.applied_offset,
                 None if place is None else (place[0].bytes, place[1]),
                 state.checkpoint(),
@@ -187,10 +209,11 @@ class Replica:
 
     def load(self, snapshot: bytes) -> None:
         """Replace everything by a snapshot."""
-        clock_ms, applied_offset, place, values = msgpack.unpackb(snapshot)
+        clocks, leader_since_ms, applied_offset, place, values = msgpack.unpackb(snapshot)
         with self.lock:
+            self.clock_ms, self.steady_ms, self._leader, self._leader_at_ms = clocks
             self.coordinator = self._with(InMemoryState.load(values, applied_offset))
-            self.clock_ms = clock_ms
+            self.coordinator.leader_since_ms = leader_since_ms
             self.coordinator.retention_at = place and (UUID(bytes=place[0]), place[1])
 
 
@@ -345,14 +368,27 @@ class EmbeddedCoordinator:
         return cast(Response | None, result)
 
     async def _sweep(self) -> None:
-        """The leader makes everybody sweep now and then."""
+        """The leader makes everybody sweep now and then; a leadership has a name of its own."""
+        leadership: str | None = None
         while True:
-            await asyncio.sleep(self._settings.sweep_interval_ms / 1000)
-            if self.leads:
+            if not self.leads:
+                leadership = None
+            else:
+                leadership = leadership or secrets.token_hex(8)
                 try:
-                    await self._command(SWEEP, b"")
+                    await self.sweep(leadership, time.monotonic_ns() // 1_000_000)
                 except CoordinatorError as error:
                     log.info("a sweep was not carried out: %s", error)
+            await asyncio.sleep(self._settings.sweep_interval_ms / 1000)
+
+    async def sweep(self, leadership: str, at_ms: int) -> None:
+        """Let time pass to `at_ms`, as a leadership counts it, and do what is due."""
+        await self._command(SWEEP, msgpack.packb((leadership, at_ms)))
+
+    def checkpoint(self) -> list[bytes]:
+        """The records of this node's state, as of now."""
+        with self._replica.lock:
+            return self._replica.coordinator.state.checkpoint()
 
     # --- a BatchCoordinator
 

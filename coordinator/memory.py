@@ -325,7 +325,7 @@ class InMemoryCoordinator:
         self.log: list[tuple[int, MetadataRecord]] = []
         self._now_ms = now_ms
         self._steady_ms = now_ms if steady_ms is None else steady_ms
-        self._leader_since_ms = self._steady_ms()
+        self.leader_since_ms = self._steady_ms()
         self.retention_at: Place | None = None
         self._closed = False
 
@@ -334,7 +334,7 @@ class InMemoryCoordinator:
         if self._closed:
             raise CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "it is closed")
         return Context(
-            self._now_ms(), self._steady_ms(), self._leader_since_ms, self.view, self.settings
+            self._now_ms(), self._steady_ms(), self.leader_since_ms, self.view, self.settings
         )
 
     def commit(self, decision: Decision[R]) -> R:

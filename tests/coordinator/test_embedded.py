@@ -102,7 +102,7 @@ def test_the_example_runs_and_says_what_it_claims() -> None:
 
 
 def command(request: Request | None, time_ms: int) -> bytes:
-    key, body = SWEEP, b""
+    key, body = SWEEP, msgpack.packb((f"leader-{time_ms // 2_500}", time_ms + 7))
     if request is not None:
         key, body = request.schema().key or 0, encode_message(request, 0)
     packed: bytes = msgpack.packb((key, body, time_ms))
@@ -208,6 +208,7 @@ def test_a_node_that_began_from_a_snapshot_answers_like_one_that_saw_everything(
         msgpack.packb((77, b"", 1)),
         msgpack.packb(("x", b"", 1)),
         msgpack.packb((SWEEP, b"")),
+        msgpack.packb((SWEEP, b"", 1)),
     ],
 )
 def test_a_command_that_is_none_changes_nothing(nonsense: bytes) -> None:

@@ -1,0 +1,195 @@
+"""The coordinator's database as a cache of its log: whose it is, and what a checkpoint holds."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coordinator.conformance import TABLE, run_row
+from coordinator.log_records import UnreadableRecordError
+from coordinator.sqlite.frozen import ScanFailedError
+from coordinator.sqlite.machine import CoordinatorMachine, Identity
+from records.batch import read_batch
+from records.batch_writer import build_value_batch
+from records.diskless import ObjectsState
+from records.frame import encode_record
+from records.types import Epoch, Offset, OffsetAndEpoch
+from tests.coordinator.quorum_world import IDENTITY, QuorumWorld, checkpoint_batches
+
+PATIENCE_S = 60.0
+
+
+def filled(directory: Path) -> QuorumWorld:
+    """A coordinator that many rows of the conformance table have run in."""
+
+    async def run() -> QuorumWorld:
+        world = QuorumWorld(directory)
+        for number, row in enumerate(TABLE[:60]):
+            await run_row(row, number, world)
+        return world
+
+    return asyncio.run(run())
+
+
+def read_all(values: Iterator[bytes]) -> list[bytes]:
+    deadline = time.monotonic() + PATIENCE_S
+    read = []
+    for value in values:
+        if value:
+            read.append(value)
+        else:
+            assert time.monotonic() < deadline, "the scan never ends"
+            time.sleep(0.001)
+    return read
+
+
+def test_a_checkpoint_by_a_child_from_a_copy_is_the_live_state_at_that_offset(
+    tmp_path: Path,
+) -> None:
+    """However it is made: in a child process while commits go on, or from the live tables."""
+    world = filled(tmp_path)
+    live = world.values()
+    applied = world.machine.applied
+    world.machine._in_process = False
+    frozen = world.machine.freeze()
+    asyncio.run(run_row(TABLE[61], 61, world))  # not to be seen in it
+    assert world.machine.applied.offset > applied.offset
+    assert read_all(frozen.values()) == live
+    frozen.close()
+    assert world.values() != live
+    assert [path.name for path in tmp_path.iterdir() if "copy" in path.name] == []
+
+
+def test_a_copy_that_is_lost_is_an_error_and_not_half_a_checkpoint(tmp_path: Path) -> None:
+    world = filled(tmp_path)
+    world.machine._in_process = False
+    frozen = world.machine.freeze()
+    values = frozen.values()
+    while frozen._thread is not None and frozen._thread.is_alive():
+        next(values)
+    frozen._copy_path.write_bytes(b"no database")
+    with pytest.raises(ScanFailedError):
+        read_all(values)
+    frozen.close()
+
+
+def test_a_checkpoint_loads_to_the_same_checkpoint_and_survives_a_restart(tmp_path: Path) -> None:
+    world = filled(tmp_path)
+    values, applied = world.values(), world.machine.applied
+    other = tmp_path / "other"
+    other.mkdir()
+    machine = CoordinatorMachine(other, IDENTITY)
+    for _ in machine.load(applied, checkpoint_batches(values, applied, 5)):
+        pass
+    assert (machine.applied, machine.last_timestamp, machine.loads) == (applied, 5, 1)
+    machine.close()
+    machine = CoordinatorMachine(other, IDENTITY)
+    assert (machine.applied, machine.rebuilds) == (applied, 0)
+    assert machine.total_records == world.machine.total_records
+    assert read_all(machine.freeze().values()) == values
+
+
+def test_a_checkpoint_that_is_no_coordinators_leaves_the_state_as_it_was(tmp_path: Path) -> None:
+    world = filled(tmp_path)
+    before, applied = world.values(), world.machine.applied
+    value = encode_record(
+        ObjectsState(
+            object_ids=(1,),
+            sizes_bytes=(1, 2),
+            used_bytes=(0,),
+            formats=(1,),
+            broker_ids=(1,),
+            committed_at_ms=(0,),
+            marked_at_ms=(-1,),
+            topic_ids=(),
+            topic_counts=(0,),
+            topic_indexes=(),
+        )
+    )
+    snapshot_id = OffsetAndEpoch(Offset(applied.offset + 5), Epoch(9))
+    with pytest.raises(ValueError, match="zip"):
+        list(world.machine.load(snapshot_id, checkpoint_batches([value], snapshot_id, 0)))
+    assert world.values() == before
+    assert world.machine.applied == applied
+
+
+@pytest.mark.parametrize(
+    "identity",
+    [
+        Identity("another", IDENTITY.directory_id, IDENTITY.group),
+        Identity(IDENTITY.cluster_id, bytes(16), IDENTITY.group),
+        Identity(IDENTITY.cluster_id, IDENTITY.directory_id, "__diskless-metadata-1"),
+    ],
+)
+def test_the_database_of_somebody_else_is_replaced(tmp_path: Path, identity: Identity) -> None:
+    world = filled(tmp_path)
+    world.machine.close()
+    machine = CoordinatorMachine(tmp_path, identity, in_process=True)
+    assert machine.rebuilds == 1
+    assert machine.applied == (0, 0)
+    assert machine.total_records == 1
+
+
+@pytest.mark.parametrize(
+    "damage", ["not a database", "another schema", "a row that makes no sense"]
+)
+def test_a_database_that_cannot_be_read_is_replaced(tmp_path: Path, damage: str) -> None:
+    world = filled(tmp_path)
+    world.machine.close()
+    path = world.machine.path
+    if damage == "not a database":
+        path.write_bytes(b"?" * 10_000)
+    else:
+        connection = sqlite3.connect(path, isolation_level=None)
+        if damage == "another schema":
+            connection.execute("PRAGMA user_version = 77")
+        else:
+            connection.execute("UPDATE leases SET row = x'c1'")
+        connection.close()
+    machine = CoordinatorMachine(tmp_path, IDENTITY, in_process=True)
+    assert (machine.rebuilds, machine.applied) == (1, (0, 0))
+
+
+def test_what_was_not_committed_to_the_file_is_applied_again(tmp_path: Path) -> None:
+    """A transaction spans commits; a crash loses the open one, and the log brings it back."""
+    world = filled(tmp_path)
+    world.machine.flush()
+    flushed = world.machine.applied
+    asyncio.run(run_row(TABLE[61], 61, world))
+    applied = world.machine.applied
+    assert applied.offset > flushed.offset
+    world.machine.store.connection.rollback()  # as if the process had been killed here
+    world.machine.store.close()
+    world._open()
+    assert world.machine.applied == flushed
+    world.hosting.apply()
+    assert world.machine.applied == applied
+
+
+def test_an_unknown_record_stops_the_machine_and_is_named(tmp_path: Path) -> None:
+    machine = CoordinatorMachine(tmp_path, IDENTITY, in_process=True)
+    value = bytes.fromhex("01 ff7f 00")  # frame version 1, type 16383, version 0
+    batch = build_value_batch([value], base_offset=0, leader_epoch=1, timestamp=0)
+    with pytest.raises(UnreadableRecordError, match=r"offset 0.*16383"):
+        machine.apply([read_batch(batch)])
+
+
+def test_changed_records_are_counted_from_the_frozen_state_on(tmp_path: Path) -> None:
+    world = filled(tmp_path)
+    machine = world.machine
+    world.values()
+    before = machine.changed_records
+    assert before > 0
+    frozen = machine.freeze()
+    asyncio.run(run_row(TABLE[61], 61, world))
+    world.values()
+    after = machine.changed_records
+    assert after > before
+    machine.checkpointed(machine.applied, 10)
+    assert machine.changed_records == after - before
+    frozen.close()

@@ -80,14 +80,16 @@ def listed(quorum: EskerQuorum, group: str) -> list[dict[str, Any]]:
 
 
 def test_a_java_controller_that_is_no_voter_replicates_our_log_byte_for_byte(
-    kafka: Kafka, quorum: EskerQuorum, tmp_path: Path
+    kafka: Kafka, tmp_path: Path
 ) -> None:
-    plan = controller_of_kafka(kafka, quorum, tmp_path / "observer")
-    leader = quorum.wait_for_leader()
-    with plan.started([]) as observer:
-        until(lambda: len(logged(observer.metadata_log)) > 3, observer.said)
-        until(lambda: OBSERVER in quorum.observers(leader), quorum.said)
-    theirs, ours = logged(plan.directory / METADATA), logged(quorum.metadata_log(leader))
+    """Of a quorum of one: for five minutes after it is gone, a replica holds on to the log."""
+    with EskerQuorum(tmp_path, node_ids=(1,)) as alone:
+        leader = alone.wait_for_leader()
+        plan = controller_of_kafka(kafka, alone, tmp_path / "observer")
+        with plan.started([]) as observer:
+            until(lambda: len(logged(observer.metadata_log)) > 3, observer.said)
+            until(lambda: OBSERVER in alone.observers(leader), alone.said)
+        theirs, ours = logged(plan.directory / METADATA), logged(alone.metadata_log(leader))
     assert theirs == ours[: len(theirs)]
     assert not list_checkpoints(FILES, plan.directory / METADATA), "it came by the log alone"
 

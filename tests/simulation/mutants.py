@@ -297,19 +297,19 @@ MUTANTS: Final = (
         name="commit a previous epoch's record by counting",
         production=Production(quorum=CommitByCounting),
         suited=_short_reigns,
-        pinned=25,
+        pinned=51,
     ),
     Mutant(name="ignore divergence", production=Production(quorum=IgnoreDivergence), pinned=34),
     Mutant(
-        name="truncate without checking", production=Production(quorum=TruncateUnasked), pinned=3
+        name="truncate without checking", production=Production(quorum=TruncateUnasked), pinned=1
     ),
     Mutant(
-        name="cut below the recovery point", production=Production(log=CutBelowPoint), pinned=18
+        name="cut below the recovery point", production=Production(log=CutBelowPoint), pinned=39
     ),
     Mutant(
         name="let a recovering voter vote",
         production=Production(quorum=VoteWhileRecovering),
-        pinned=20,
+        pinned=17,
     ),
     Mutant(
         name="answer a read from a Fetch sent before it",

@@ -36,14 +36,15 @@ from tests.driver.cluster import Cluster
 
 RECORDS: Final = 1_000_000
 VALUE_BYTES: Final = 1_000
-PEER_ENTRIES: Final = 16_000
+SMALL_BYTES: Final = 100  # of the small entries that generation is also measured with
+PEER_ENTRIES: Final = 100_000  # small ones
 BATCH_BYTES: Final = 1_000_000
 TOPIC: Final = "esker-bench-log"
 NEVER: Final = {"max_bytes_between": 1 << 40, "max_interval_ms": 0}  # on request only
 SOON: Final = {"live_ms": 1_000}  # the third node is no reason to keep the log
 LOADS: Final = (("one at a time", 1), ("100 in flight", 100))
 SECONDS: Final = 3.0
-LOAD_STARTS_S: Final = 0.4  # until it has connected and is warming up
+WARM_UP_S: Final = 0.3
 
 
 # --- the cluster ---------------------------------------------------------------------------------
@@ -87,10 +88,11 @@ def fill(cluster: Cluster, records: int, value_bytes: int) -> None:
 
 
 def until(condition: Callable[[], bool], what: str, *, timeout_s: float = 300) -> None:
+    """Ask again and again, not so often that the asking is felt."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        time.sleep(0.005)
+        time.sleep(0.05)
 
 
 # --- what is measured ----------------------------------------------------------------------------
@@ -129,7 +131,7 @@ def highest(pid: int) -> Iterator[list[int]]:
 def start_load(port: int, in_flight: int, seconds: float) -> subprocess.Popen[str]:
     """Commits of 100 B each; its figures are on its standard output."""
     work = {"port": port, "connections": 1, "in_flight": in_flight, "records": 1}
-    work |= {"seconds": seconds, "warm_up_s": 0.5}  # type: ignore[dict-item]
+    work |= {"seconds": seconds, "warm_up_s": WARM_UP_S}  # type: ignore[dict-item]
     return subprocess.Popen(
         [sys.executable, "-m", "bench.load", json.dumps(work)], stdout=subprocess.PIPE, text=True
     )
@@ -215,7 +217,8 @@ def applied(cluster: BenchCluster, node: int) -> int:
 
 def run(directory: Path, records: int, value_bytes: int, seconds: float, peer: int) -> None:
     """All rows."""
-    with BenchCluster(directory) as cluster:
+    small_entries(directory / "small", records)
+    with BenchCluster(directory / "large") as cluster:
         cluster.start(1, 2)
         began = time.perf_counter()
         fill(cluster, records, value_bytes)
@@ -226,12 +229,25 @@ def run(directory: Path, records: int, value_bytes: int, seconds: float, peer: i
         rows_of_generation(cluster, leader, follower, seconds, idle, records)
         rows_of_serving(cluster, leader, seconds, idle, directory)
     if peer:
-        found = pysyncobj_snapshots.measure(peer, value_bytes)
+        found = pysyncobj_snapshots.measure(peer, SMALL_BYTES)
         line(
             "PySyncObj, no fsync", f"{found['mb_per_s']:.1f} MB/s",
-            f"{peer:,} values of {value_bytes} B to an empty node",
+            f"{peer:,} values of {SMALL_BYTES} B to an empty node",
             f"generation {found['generation_s'] / peer * 1e6:.1f} s per million",
         )  # fmt: skip
+
+
+def small_entries(directory: Path, records: int) -> None:
+    """Generation where it is bound by the number of records."""
+    with BenchCluster(directory) as cluster:
+        cluster.start(1, 2)
+        fill(cluster, records, SMALL_BYTES)
+        leader = cluster.wait_for_leader()
+        until(lambda: applied(cluster, leader) >= records, "everything is applied")
+        elapsed, size = generate(cluster, leader)
+        per_million = elapsed / records * 1e6
+        line(f"generation, values of {SMALL_BYTES} B", f"{per_million:.2f} s per million",
+             f"{size / 1e6:.0f} MB", "must 5, aim 2; PySyncObj below")  # fmt: skip
 
 
 def rows_of_generation(
@@ -251,8 +267,10 @@ def rows_of_generation(
     times: list[float] = []
 
     def generate_again(begin: Callable[[], None]) -> None:
+        before = cluster.said(leader).log_end_offset
         begin()
-        time.sleep(LOAD_STARTS_S)
+        until(lambda: cluster.said(leader).log_end_offset > before, "the load commits")
+        time.sleep(WARM_UP_S)
         times.append(generate(cluster, leader)[0])
 
     busy = under_load(cluster, leader, seconds, generate_again)

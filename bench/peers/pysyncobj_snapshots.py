@@ -22,7 +22,7 @@ from pysyncobj import SyncObj, SyncObjConf, replicated
 
 from tests.driver.cluster import free_ports
 
-PER_COMMAND = 1_000
+COMMAND_BYTES = 100_000  # commands of a megabyte were seen not to be committed at all
 PATIENCE_S = 300
 
 
@@ -59,9 +59,10 @@ class State(SyncObj):  # type: ignore[misc]
 def answer(state: State, work: dict[str, Any], dump: Path) -> Any:
     """Carry out one command of the pipe."""
     if "fill" in work:
-        for first in range(0, work["fill"], PER_COMMAND):
-            values = [os.urandom(work["bytes"]) for _ in range(PER_COMMAND)]
-            state.put(first, values)
+        each = max(1, COMMAND_BYTES // work["bytes"])
+        for first in range(0, work["fill"], each):
+            count = min(each, work["fill"] - first)
+            state.put(first, [os.urandom(work["bytes"]) for _ in range(count)])
         while len(state.values) < work["fill"]:
             time.sleep(0.01)
         return len(state.values)
@@ -119,6 +120,8 @@ def measure(entries: int, value_bytes: int) -> dict[str, float]:
         nodes = [_Node(host, hosts, directory) for host in hosts[:2]]
         try:
             nodes[0].ask(fill=entries, bytes=value_bytes)
+            while nodes[1].ask(length=True) < entries:
+                time.sleep(0.05)
             generation_s = max(node.ask(dump=True) for node in nodes)
             time.sleep(0.2)  # a dump counts from the tick after it was written
             began = time.perf_counter()

@@ -341,6 +341,8 @@ def _append_batches(tables: Tables, record: ObjectCommitRecord) -> list[int]:
             continue
         log_start, end = log
         log_starts.append(log_start)
+        current, current_epoch = -1, -1  # whose batches these are: its row is written once
+        kept: tuple[KeptBatch, ...] = ()
         for error, duplicate, base, count, time, kind, producer_id, epoch, sequence in group:
             if error or duplicate:
                 continue
@@ -348,14 +350,18 @@ def _append_batches(tables: Tables, record: ObjectCommitRecord) -> list[int]:
             end += count
             if producer_id < 0:
                 continue
+            if producer_id != current:
+                if current >= 0:
+                    producers[log_id, current] = (current_epoch, now_ms, kept)
+                before = get_producer((log_id, producer_id))
+                kept = before[2] if before is not None and before[0] == epoch else ()
+                current, current_epoch = producer_id, epoch
+            elif epoch != current_epoch:
+                current_epoch, kept = epoch, ()
             last = (sequence + count - 1) & MAX_SEQUENCE
-            batch = (sequence, last, base, time if kind else -1)
-            key = (log_id, producer_id)
-            before = get_producer(key)
-            if before is None or before[0] != epoch:
-                producers[key] = (epoch, now_ms, (batch,))
-            else:
-                producers[key] = (epoch, now_ms, (*before[2][1 - KEPT_BATCHES :], batch))
+            kept = (*kept[1 - KEPT_BATCHES :], (sequence, last, base, time if kind else -1))
+        if current >= 0:
+            producers[log_id, current] = (current_epoch, now_ms, kept)
         logs[log_id] = (log_start, end)
     return log_starts
 

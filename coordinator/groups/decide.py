@@ -1,0 +1,373 @@
+"""What the log of groups decides: who acts for a group, and which of its commits count.
+
+`decide(request, context) -> Decision` changes nothing. Three questions guard every commit, and each
+stops another mistake:
+
+- *Does the broker own the group?* Its ownership epoch must be the group's. So of two brokers that
+  both believe they act for a group, one at most succeeds.
+- *Is it news?* A broker numbers its commits of a group. The last number again is the same commit,
+  and is answered the same; a lower one is a copy that was long on its way and must not undo what
+  was acknowledged since.
+- *Is it of the group's generation?* A member of an older one must not commit.
+
+The last is checked here a second time, after the broker: so the log alone shows that the members of
+one generation at most can commit.
+
+Source: DESIGN §7 (groups); KIP-211 (retention); upstream's OffsetMetadataManager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from coordinator.groups.errors import ErrorCode
+from coordinator.groups.settings import (
+    MAX_COMMIT_BYTES,
+    MAX_GENERATION_BYTES,
+    MAX_GROUP_ID_BYTES,
+    MAX_OFFSETS,
+    LogSettings,
+)
+from coordinator.groups.state import CommittedOffset, Group, GroupsImage, Place
+from coordinator.rendezvous import group_broker
+from records.groups import (
+    GroupGenerationRecord,
+    GroupOffsetsRecord,
+    GroupOffsetsRemovedRecord,
+    GroupOwnerRecord,
+    GroupRemovedRecord,
+)
+from records.rpc.group_log import (
+    AcquireGroupOwnershipRequest,
+    AcquireGroupOwnershipResponse,
+    CommitGroupGenerationRequest,
+    CommitGroupGenerationResponse,
+    CommitGroupOffsetsRequest,
+    CommitGroupOffsetsResponse,
+    RemoveGroupRequest,
+    RemoveGroupResponse,
+)
+from records.schema import MetadataRecord
+
+NOTHING_LEFT: Final = 0  # why a group was removed
+ASKED_FOR: Final = 1
+
+EXPIRED: Final = 0  # why offsets were removed
+TOPIC_DELETED: Final = 1
+
+_OFFSET_BYTES: Final = 32  # of one offset in a record, without names and metadata
+_MEMBER_BYTES: Final = 32
+
+
+class Decision(NamedTuple):
+    """Records to write, perhaps none, and what to answer once nothing of it can be lost."""
+
+    records: Sequence[MetadataRecord]
+    response: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What a decision is made on."""
+
+    image: GroupsImage  # the pending one
+    now_ms: int  # ms since 1970
+    settings: LogSettings
+    brokers: Sequence[int] | None = None  # unfenced, as far as the leader knows; None: it does not
+
+
+# --- who acts for a group ----------------------------------------------------------------------
+
+
+def decide_acquire(request: AcquireGroupOwnershipRequest, context: Context) -> Decision:
+    """Make a broker the one that acts for a group."""
+    image, group_id = context.image, request.group_id
+    refused = _refuse_acquire(request, context)
+    if refused is not None:
+        code, message = refused
+        return Decision(
+            (), AcquireGroupOwnershipResponse(error_code=int(code), error_message=message)
+        )
+    record = GroupOwnerRecord(
+        group_id=group_id,
+        ownership_epoch=image.next_ownership_epoch,
+        broker_id=request.broker_id,
+        broker_epoch=request.broker_epoch,
+        acquired_at_ms=context.now_ms,
+    )
+    group = image.groups.get(group_id)
+    generation = None if group is None else group.generation
+    if generation is None:
+        response = AcquireGroupOwnershipResponse(ownership_epoch=record.ownership_epoch)
+    else:
+        response = AcquireGroupOwnershipResponse(
+            ownership_epoch=record.ownership_epoch,
+            generation=generation.generation,
+            protocol_type=generation.protocol_type,
+            protocol_name=generation.protocol_name,
+            leader=generation.leader,
+            members=generation.members,
+        )
+    return Decision((record,), response)
+
+
+def _refuse_acquire(
+    request: AcquireGroupOwnershipRequest, context: Context
+) -> tuple[ErrorCode, str] | None:
+    group_id, groups = request.group_id, context.image.groups
+    if not 0 <= len(group_id.encode()) <= MAX_GROUP_ID_BYTES:
+        return ErrorCode.INVALID_GROUP_ID, f"longer than {MAX_GROUP_ID_BYTES} bytes"
+    if context.brokers:
+        chosen = group_broker(group_id, context.brokers)
+        if chosen != request.broker_id:
+            return ErrorCode.NOT_COORDINATOR, f"broker {chosen} is to act for this group"
+    group = groups.get(group_id)
+    if group is None:
+        if not request.create:
+            return ErrorCode.GROUP_ID_NOT_FOUND, "no such group"
+        if len(groups) >= context.settings.max_groups:
+            return ErrorCode.POLICY_VIOLATION, f"there are {len(groups)} groups"
+    elif group.broker_id == request.broker_id and group.broker_epoch > request.broker_epoch >= 0:
+        return ErrorCode.STALE_BROKER_EPOCH, f"epoch {group.broker_epoch} of this broker owns it"
+    return None
+
+
+def _owned(
+    context: Context, group_id: str, ownership_epoch: int, sequence: int
+) -> tuple[Group | None, ErrorCode, str]:
+    """The group, if this commit is its owner's next or last one."""
+    group = context.image.groups.get(group_id)
+    if group is None or group.ownership_epoch != ownership_epoch:
+        return None, ErrorCode.NOT_COORDINATOR, "another broker acts for this group"
+    if sequence < group.sequence or sequence < 1:
+        return None, ErrorCode.INVALID_REQUEST, f"commit {sequence} after {group.sequence}"
+    return group, ErrorCode.NONE, ""
+
+
+# --- commits -----------------------------------------------------------------------------------
+
+
+def decide_commit_offsets(request: CommitGroupOffsetsRequest, context: Context) -> Decision:
+    """Commit offsets for members of the group's generation, or for nobody's."""
+    group, code, message = _owned(
+        context, request.group_id, request.ownership_epoch, request.sequence
+    )
+    if group is not None and _size(request) > MAX_COMMIT_BYTES:
+        group, code, message = None, ErrorCode.INVALID_COMMIT_OFFSET_SIZE, "too many offsets"
+    if group is None:
+        return Decision((), CommitGroupOffsetsResponse(error_code=int(code), error_message=message))
+    errors = tuple(
+        int(refuse_commit(group, commit.generation, commit.member_id))
+        or _too_large(commit, context)
+        for commit in request.commits
+    )
+    response = CommitGroupOffsetsResponse(commit_errors=errors)
+    topics = tuple(
+        _offsets(topic, context.now_ms)
+        for commit, error in zip(request.commits, errors, strict=True)
+        if not error
+        for topic in commit.topics
+    )
+    if request.sequence == group.sequence or not topics:
+        return Decision((), response)
+    record = GroupOffsetsRecord(
+        group_id=request.group_id,
+        ownership_epoch=request.ownership_epoch,
+        sequence=request.sequence,
+        topics=topics,
+    )
+    return Decision((record,), response)
+
+
+def refuse_commit(group: Group, generation: int, member_id: str) -> ErrorCode:
+    """May a member of a generation commit offsets? Source: upstream's validateOffsetCommit."""
+    if generation < 0 and not member_id:
+        return ErrorCode.UNKNOWN_MEMBER_ID if group.member_ids else ErrorCode.NONE
+    if generation != group.generation_id:
+        return ErrorCode.ILLEGAL_GENERATION
+    return ErrorCode.NONE if member_id in group.member_ids else ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def _size(request: CommitGroupOffsetsRequest) -> int:
+    """About what the record will take; more offsets than may be count as too much."""
+    size = count = 0
+    for commit in request.commits:
+        for topic in commit.topics:
+            size += len(topic.topic_name) + _OFFSET_BYTES
+            count += len(topic.partitions)
+            size += sum(_OFFSET_BYTES + 3 * len(p.metadata) for p in topic.partitions)
+    return size if count <= MAX_OFFSETS else MAX_COMMIT_BYTES + 1
+
+
+def _too_large(commit: CommitGroupOffsetsRequest.Commit, context: Context) -> int:
+    limit = context.settings.offset_metadata_max_bytes
+    for topic in commit.topics:
+        for partition in topic.partitions:
+            if len(partition.metadata) > limit or len(partition.metadata.encode()) > limit:
+                return int(ErrorCode.OFFSET_METADATA_TOO_LARGE)
+    return 0
+
+
+def _offsets(
+    topic: CommitGroupOffsetsRequest.Commit.Topic, now_ms: int
+) -> GroupOffsetsRecord.Topic:
+    partition_type = GroupOffsetsRecord.Topic.Partition
+    return GroupOffsetsRecord.Topic(
+        topic_name=topic.topic_name,
+        topic_id=topic.topic_id,
+        partitions=tuple(
+            partition_type(
+                partition_index=partition.partition_index,
+                committed_offset=partition.committed_offset,
+                leader_epoch=partition.leader_epoch,
+                metadata=partition.metadata,
+                committed_at_ms=now_ms,
+                expire_at_ms=partition.expire_at_ms,
+            )
+            for partition in topic.partitions
+        ),
+    )
+
+
+def decide_commit_generation(request: CommitGroupGenerationRequest, context: Context) -> Decision:
+    """Make a completed rebalance the group's."""
+    group, code, message = _owned(
+        context, request.group_id, request.ownership_epoch, request.sequence
+    )
+    if group is not None and request.sequence > group.sequence:
+        if request.generation < group.generation_id:
+            group, code = None, ErrorCode.ILLEGAL_GENERATION
+            message = "the group is at a later generation"
+        elif generation_size(request.members) > MAX_GENERATION_BYTES:
+            group, code = None, ErrorCode.MESSAGE_TOO_LARGE
+            message = f"members and assignments of more than {MAX_GENERATION_BYTES} bytes"
+        elif len({member.member_id for member in request.members}) != len(request.members):
+            group, code, message = None, ErrorCode.INVALID_REQUEST, "a member is there twice"
+    response = CommitGroupGenerationResponse(error_code=int(code), error_message=message or None)
+    if group is None or request.sequence == group.sequence:
+        return Decision((), response)
+    record = GroupGenerationRecord(
+        group_id=request.group_id,
+        ownership_epoch=request.ownership_epoch,
+        sequence=request.sequence,
+        generation=request.generation,
+        protocol_type=request.protocol_type,
+        protocol_name=request.protocol_name,
+        leader=request.leader,
+        members=request.members,
+        completed_at_ms=context.now_ms,
+    )
+    return Decision((record,), response)
+
+
+def generation_size(members: Iterable[GroupGenerationRecord.Member]) -> int:
+    """About the bytes of a generation's members in a record."""
+    return sum(
+        _MEMBER_BYTES
+        + len(member.member_id)
+        + len(member.group_instance_id or "")
+        + len(member.client_id)
+        + len(member.client_host)
+        + len(member.subscription)
+        + len(member.assignment)
+        for member in members
+    )
+
+
+# --- the end -----------------------------------------------------------------------------------
+
+
+def decide_remove(request: RemoveGroupRequest, context: Context) -> Decision:
+    """Remove a group that has no members."""
+    group = context.image.groups.get(request.group_id)
+    if group is None:
+        return Decision((), RemoveGroupResponse(error_code=int(ErrorCode.GROUP_ID_NOT_FOUND)))
+    if group.member_ids:
+        return Decision((), RemoveGroupResponse(error_code=int(ErrorCode.NON_EMPTY_GROUP)))
+    record = GroupRemovedRecord(group_id=request.group_id, reason=ASKED_FOR)
+    return Decision((record,), RemoveGroupResponse())
+
+
+def decide_sweep(
+    group_ids: Iterable[str], deleted_topics: frozenset[UUID], context: Context
+) -> Decision:
+    """Of these groups, remove what is over: expired offsets, those of deleted topics, empty groups.
+
+    Offsets expire only while their group is empty, from the later of their commit and the moment
+    it became so. An owner may have members that the log does not know yet: so nothing expires soon
+    after a group was taken. Source: KIP-211.
+    """
+    records: list[MetadataRecord] = []
+    for group_id in group_ids:
+        group = context.image.groups.get(group_id)
+        if group is not None:
+            records += _sweep_group(group_id, group, deleted_topics, context)
+    return Decision(records, len(records))
+
+
+def is_due(group: Group, deleted_topics: frozenset[UUID], context: Context) -> bool:
+    """Would a sweep do anything to this group?"""
+    return bool(_sweep_group("", group, deleted_topics, context))
+
+
+def _sweep_group(
+    group_id: str, group: Group, deleted_topics: frozenset[UUID], context: Context
+) -> list[MetadataRecord]:
+    may_expire = (
+        not group.member_ids
+        and context.now_ms - group.acquired_at_ms >= context.settings.ownership_grace_ms
+    )
+    expired = set(_expired(group, context)) if may_expire else set()
+    if may_expire and len(expired) == len(group.offsets) and not _is_young(group, context):
+        return [GroupRemovedRecord(group_id=group_id, reason=NOTHING_LEFT)]
+    deleted = {
+        place
+        for place, committed in (group.offsets.items() if deleted_topics else ())
+        if committed.topic_id in deleted_topics
+    }
+    return [
+        _removed(group_id, places, reason)
+        for places, reason in ((expired, EXPIRED), (deleted - expired, TOPIC_DELETED))
+        if places
+    ]
+
+
+def _is_young(group: Group, context: Context) -> bool:
+    """The last member left only now: it may well come back, and expects its generation to go on."""
+    if group.generation is None:
+        return False
+    age_ms = context.now_ms - group.generation.completed_at_ms
+    return age_ms < context.settings.ownership_grace_ms
+
+
+def _expired(group: Group, context: Context) -> Iterator[Place]:
+    empty_since_ms = 0
+    if group.generation is not None and group.generation.protocol_type:
+        empty_since_ms = group.generation.completed_at_ms
+    for place, committed in group.offsets.items():
+        if _expires_at(committed, empty_since_ms, context) <= context.now_ms:
+            yield place
+
+
+def _expires_at(committed: CommittedOffset, empty_since_ms: int, context: Context) -> int:
+    if committed.expire_at_ms >= 0:
+        return committed.expire_at_ms
+    since_ms = max(committed.committed_at_ms, empty_since_ms)
+    return since_ms + context.settings.offsets_retention_ms
+
+
+def _removed(group_id: str, places: set[Place], reason: int) -> GroupOffsetsRemovedRecord:
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in sorted(places):
+        by_topic.setdefault(topic, []).append(partition)
+    return GroupOffsetsRemovedRecord(
+        group_id=group_id,
+        topics=tuple(
+            GroupOffsetsRemovedRecord.Topic(topic_name=topic, partitions=tuple(partitions))
+            for topic, partitions in by_topic.items()
+        ),
+        reason=reason,
+    )

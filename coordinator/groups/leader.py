@@ -1,0 +1,222 @@
+"""The log of groups on a node of the quorum: it decides if this node leads, and reads in any case.
+
+Decisions are made on the *pending* image, and every answer waits until nothing it rests on can be
+lost (`coordinator.proposing`). A sweep goes over all groups now and then, a few hundred at a time:
+which of them may be due is looked up in applied state, and decided again on the pending one.
+
+No asyncio and no clock in here.
+
+Source: DESIGN §7.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Final
+from uuid import UUID
+
+from coordinator.groups import decide
+from coordinator.groups.decide import Context, Decision
+from coordinator.groups.machine import GroupMachine
+from coordinator.groups.settings import LogSettings
+from coordinator.groups.state import Group, GroupsEdit, GroupsImage
+from coordinator.proposing import Done, Proposer
+from raft.interfaces import ReplicatedLog
+from records.rpc.base import Request
+from records.rpc.group_log import (
+    AcquireGroupOwnershipRequest,
+    CommitGroupGenerationRequest,
+    CommitGroupOffsetsRequest,
+    RemoveGroupRequest,
+)
+from records.schema import MetadataRecord
+from records.types import Epoch, Offset, OffsetAndEpoch
+
+log = logging.getLogger("coordinator.groups")
+
+SWEEP_GROUPS: Final = 200  # looked at in one step
+MAX_DELETED_TOPICS: Final = 10_000  # remembered for the next sweep; leftovers are harmless
+
+Brokers = Callable[[], Sequence[int] | None]
+"""The unfenced brokers as this node knows them; None if it does not."""
+
+_DECISIONS: Final[dict[type[Request], Callable[[Any, Context], Decision]]] = {
+    AcquireGroupOwnershipRequest: decide.decide_acquire,
+    CommitGroupOffsetsRequest: decide.decide_commit_offsets,
+    CommitGroupGenerationRequest: decide.decide_commit_generation,
+    RemoveGroupRequest: decide.decide_remove,
+}
+
+
+class PendingGroups:
+    """The image that decisions are made on: `coordinator.proposing.Pending`."""
+
+    def __init__(self, machine: GroupMachine) -> None:
+        self._machine = machine
+        self._image = machine.image
+        self._edit: GroupsEdit | None = None
+        self._next_offset = Offset(0)
+
+    def apply(self, offset: int, record: MetadataRecord) -> None:
+        """A record was proposed."""
+        if self._edit is None:
+            self._edit = GroupsEdit(self._image)
+        self._edit.apply(record)
+        self._next_offset = Offset(offset + 1)
+
+    def drop(self) -> None:
+        """Show what is applied."""
+        self._image, self._edit = self._machine.image, None
+        self._next_offset = self._machine.applied.offset
+
+    @property
+    def image(self) -> GroupsImage:
+        """With all that was proposed."""
+        if self._edit is not None:
+            self._image, self._edit = self._edit.publish(), None
+        return self._image
+
+    def settle(self) -> None:
+        """If all that was proposed is applied, forget our own copy of it."""
+        if self._machine.applied.offset == self._next_offset:
+            self.drop()
+
+
+class GroupLog:
+    """See the module. A `Watcher` of the log, registered behind the machine's host."""
+
+    def __init__(
+        self,
+        watched: ReplicatedLog,
+        machine: GroupMachine,
+        settings: LogSettings,
+        *,
+        call_soon: Callable[[Callable[[], None]], object],
+        wall_ms: Callable[[], int],
+        brokers: Brokers = lambda: None,
+    ) -> None:
+        """
+        Args:  machine: hosted by somebody else, who applies to it what the log commits.
+        """
+        self.log = watched
+        self.machine = machine
+        self.settings = settings
+        self.call_soon = call_soon
+        self.wall_ms = wall_ms
+        self._brokers = brokers
+        self._pending = PendingGroups(machine)
+        self.proposer = Proposer(
+            watched,
+            self._pending,
+            applied=lambda: machine.applied.offset,
+            call_soon=call_soon,
+            now_ms=wall_ms,
+        )
+        self._deleted_topics: frozenset[UUID] = frozenset()
+        self._waiting: list[tuple[Offset, Callable[[], None]]] = []
+        machine.listen(self._on_image)
+
+    # --- a Watcher ----------------------------------------------------------------------------
+
+    def committed(self, high_watermark: Offset) -> None:
+        """What was decided may be answered."""
+        self.proposer.committed(high_watermark)
+
+    def lead(self, epoch: Epoch) -> None:
+        """Decide, once all that was before is applied."""
+        self.proposer.lead(epoch)
+
+    def step_down(self, epoch: Epoch) -> None:
+        """Decide nothing more; whoever waits is told that nobody knows."""
+        self.proposer.step_down(epoch)
+
+    def snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
+        """The machine's host loads it."""
+
+    def _on_image(self, image: GroupsImage) -> None:  # noqa: ARG002 (a listener's)
+        self._pending.settle()
+        self.proposer.applied()
+        applied = self.machine.applied.offset
+        due = [told for offset, told in self._waiting if offset <= applied]
+        self._waiting = [waiter for waiter in self._waiting if waiter[0] > applied]
+        for told in due:
+            told()
+
+    def when_applied(self, offset: Offset, told: Callable[[], None]) -> None:
+        """Be told, now or later, that everything below `offset` is in the state."""
+        if self.machine.applied.offset >= offset:
+            told()
+        else:
+            self._waiting.append((offset, told))
+
+    # --- deciding -----------------------------------------------------------------------------
+
+    def ask(self, request: Request, done: Done) -> None:
+        """Decide in turn; `done` hears the answer once it is committed, or a CoordinatorError."""
+        decision = _DECISIONS[type(request)]
+        self.submit(lambda context: decision(request, context), done)
+
+    def submit(self, decision: Callable[[Context], Decision], done: Done) -> None:
+        """The same of any decision."""
+
+        def run(pending: PendingGroups, now_ms: int) -> Decision:
+            return decision(self.context(pending.image, now_ms))
+
+        self.proposer.submit(run, done)
+
+    def context(self, image: GroupsImage, now_ms: int) -> Context:
+        """What decisions about an image are made on."""
+        return Context(image=image, now_ms=now_ms, settings=self.settings, brokers=self._brokers())
+
+    # --- sweeping -----------------------------------------------------------------------------
+
+    def topic_deleted(self, topic_id: UUID) -> None:
+        """The next sweep removes its offsets. Told on every node; those that lead act on it."""
+        if len(self._deleted_topics) < MAX_DELETED_TOPICS:
+            self._deleted_topics |= {topic_id}
+
+    def sweep(self, done: Callable[[int], None] | None = None) -> None:
+        """Go over all groups once, as every `retention_check_interval_ms`; `done` hears how many
+        records that took. Nothing happens on a node that does not lead."""
+        _Sweep(self, self._deleted_topics, done or (lambda _: None)).step()
+        self._deleted_topics = frozenset()
+
+    def keep_deleted(self, topic_ids: frozenset[UUID]) -> None:
+        """A sweep did not get through all groups with these."""
+        self._deleted_topics |= topic_ids
+
+
+class _Sweep:
+    """One walk over the groups there were when it began, a piece in each turn of the loop."""
+
+    def __init__(
+        self, owner: GroupLog, deleted: frozenset[UUID], done: Callable[[int], None]
+    ) -> None:
+        self._owner = owner
+        self._deleted = deleted
+        self._done = done
+        self._groups: Iterator[tuple[str, Group]] = iter(owner.machine.image.groups.items())
+        self._total = 0
+
+    def step(self) -> None:
+        """Look at the next groups, and propose what is to be done to them."""
+        owner = self._owner
+        piece = list(islice(self._groups, SWEEP_GROUPS))
+        if owner.proposer.epoch is None:
+            owner.keep_deleted(self._deleted)
+        if not piece or owner.proposer.epoch is None:
+            self._done(self._total)
+            return
+        context = owner.context(owner.machine.image, owner.wall_ms())
+        due = [name for name, group in piece if decide.is_due(group, self._deleted, context)]
+        if due:
+            owner.submit(lambda late: decide.decide_sweep(due, self._deleted, late), self._decided)
+        else:
+            owner.call_soon(self.step)
+
+    def _decided(self, answer: Any) -> None:
+        if not isinstance(answer, Exception):
+            self._total += answer
+        self._owner.call_soon(self.step)

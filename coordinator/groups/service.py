@@ -1,0 +1,173 @@
+"""The log of groups behind a quorum node's listener: brokers' requests in, responses out.
+
+What is read, and every refusal, is answered behind the read barrier: a node that was deposed and
+does not know it must not say that a group is unknown, or that a broker no longer acts for it. What
+wrote a record needs no barrier: a majority holds it.
+
+Source: DESIGN §5 (linearizable reads), §7.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from coordinator.groups.errors import ErrorCode
+from coordinator.groups.leader import GroupLog
+from coordinator.groups.settings import MAX_COMMIT_BYTES, MAX_GENERATION_BYTES
+from coordinator.groups.state import CommittedOffset, Group, GroupsImage, Place
+from coordinator.interface import CoordinatorError
+from raft.interfaces import NotLeaderError
+from raft.net.connection import Answer, ServerConnection
+from raft.net.errors import BadHeaderError
+from raft.net.frames import Frame, Payload
+from raft.net.handlers import Serve, Served, payload
+from raft.net.header import RequestHeader
+from records.codec import decode_message
+from records.rpc.base import Request
+from records.rpc.group_log import (
+    AcquireGroupOwnershipRequest,
+    AcquireGroupOwnershipResponse,
+    CommitGroupGenerationRequest,
+    CommitGroupGenerationResponse,
+    CommitGroupOffsetsRequest,
+    CommitGroupOffsetsResponse,
+    FetchGroupStateRequest,
+    FetchGroupStateResponse,
+    RemoveGroupRequest,
+    RemoveGroupResponse,
+)
+
+MAX_CALL_BYTES: Final = 2 * max(MAX_COMMIT_BYTES, MAX_GENERATION_BYTES)
+"""The longest request that is looked at; what is longer closes its connection."""
+
+CALLS: Final[dict[type[Request], Any]] = {
+    AcquireGroupOwnershipRequest: AcquireGroupOwnershipResponse,
+    CommitGroupOffsetsRequest: CommitGroupOffsetsResponse,
+    CommitGroupGenerationRequest: CommitGroupGenerationResponse,
+    FetchGroupStateRequest: FetchGroupStateResponse,
+    RemoveGroupRequest: RemoveGroupResponse,
+}
+"""Every request of this service, and what answers it."""
+
+Find = Callable[[], GroupLog | None]
+"""The log of groups on this node, if it is there."""
+
+
+def group_log_handlers(find: Find) -> Mapping[int, Served]:
+    """What a node's listener is to serve for the log of groups, by api key."""
+    handlers = {}
+    for request_type in CALLS:
+        schema = request_type.schema()
+        assert schema.key is not None, f"{schema.name} is no request"
+        handlers[schema.key] = Served(
+            schema.versions.first, schema.versions.last, _server(request_type, find)
+        )
+    return handlers
+
+
+def _server(request_type: type[Request], find: Find) -> Serve:
+    def serve(
+        connection: ServerConnection,  # noqa: ARG001 (a handler's)
+        header: RequestHeader,
+        body: Frame,
+    ) -> Answer:
+        if len(body) > MAX_CALL_BYTES:
+            name = request_type.schema().name
+            raise BadHeaderError(f"{name} of {len(body)} bytes, the limit is {MAX_CALL_BYTES}")
+        request = decode_message(request_type, body, header.api_version)
+        return _answer(find(), header, request)
+
+    return serve
+
+
+async def _answer(groups: GroupLog | None, header: RequestHeader, request: Request) -> Payload:
+    try:
+        if groups is None:
+            raise NotLeaderError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        response = await ask(groups, request)
+    except CoordinatorError as error:
+        response = CALLS[type(request)](error_code=int(error.code), error_message=error.message)
+    except NotLeaderError as error:
+        code = int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        response = CALLS[type(request)](error_code=code, error_message=str(error))
+    return payload(header, response)
+
+
+async def ask(groups: GroupLog, request: Request) -> Any:
+    """The response. Raises CoordinatorError or NotLeaderError where nobody can say."""
+    if isinstance(request, FetchGroupStateRequest):
+        await _barrier(groups)
+        return fetch_state(request, groups.machine.image)
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def done(answer: Any) -> None:
+        if future.done():
+            return  # whoever asked has gone
+        if isinstance(answer, CoordinatorError):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
+
+    groups.ask(request, done)
+    response = await future
+    if response.error_code or any(getattr(response, "commit_errors", ())):
+        await groups.log.barrier()
+    return response
+
+
+async def _barrier(groups: GroupLog) -> None:
+    """Wait until the state holds all that anybody can have been told of."""
+    offset = await groups.log.barrier()
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    groups.when_applied(offset, lambda: future.done() or future.set_result(None))
+    await future
+
+
+def fetch_state(request: FetchGroupStateRequest, image: GroupsImage) -> FetchGroupStateResponse:
+    """What is committed of a group; GROUP_ID_NOT_FOUND if it is not there."""
+    group = image.groups.get(request.group_id)
+    if group is None:
+        return FetchGroupStateResponse(error_code=int(ErrorCode.GROUP_ID_NOT_FOUND))
+    generation = group.generation if request.with_members else None
+    topics = _topics(request, group)
+    if generation is None:
+        return FetchGroupStateResponse(generation=group.generation_id, topics=topics)
+    return FetchGroupStateResponse(
+        generation=generation.generation,
+        protocol_type=generation.protocol_type,
+        protocol_name=generation.protocol_name,
+        leader=generation.leader,
+        members=generation.members,
+        topics=topics,
+    )
+
+
+def _topics(
+    request: FetchGroupStateRequest, group: Group
+) -> tuple[FetchGroupStateResponse.Topic, ...]:
+    if request.topics is None:
+        places = sorted(group.offsets)
+    else:
+        places = [(topic.topic_name, p) for topic in request.topics for p in topic.partitions]
+    by_topic: dict[str, list[FetchGroupStateResponse.Topic.Partition]] = {}
+    for place in places:
+        committed: CommittedOffset | None = group.offsets.get(place)
+        if committed is not None:
+            by_topic.setdefault(place[0], []).append(_partition(place, committed))
+    return tuple(
+        FetchGroupStateResponse.Topic(topic_name=name, partitions=tuple(partitions))
+        for name, partitions in by_topic.items()
+    )
+
+
+def _partition(place: Place, committed: CommittedOffset) -> FetchGroupStateResponse.Topic.Partition:
+    return FetchGroupStateResponse.Topic.Partition(
+        partition_index=place[1],
+        committed_offset=committed.offset,
+        leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+        committed_at_ms=committed.committed_at_ms,
+        topic_id=committed.topic_id,
+    )

@@ -1,0 +1,31 @@
+"""Who does what, without a table: rendezvous hashing.
+
+Each broker has a score for a name, and the highest wins. Everybody who knows the same brokers says
+the same; when one comes or goes, only those names move that it wins, or had won.
+
+Source: DESIGN §7 (groups), §8 (any broker leads).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import blake2b
+
+
+def score(name: bytes, broker_id: int) -> bytes:
+    """How much a broker is the one for a name; scores are compared, nothing else."""
+    return blake2b(name + broker_id.to_bytes(4, "big"), digest_size=8).digest()
+
+
+def choose(name: bytes, broker_ids: Iterable[int]) -> int | None:
+    """The broker for a name; None if there are no brokers.
+
+    >>> choose(b"orders", [1, 2, 3]) == choose(b"orders", [3, 1, 2])
+    True
+    """
+    return max(broker_ids, key=lambda broker_id: (score(name, broker_id), broker_id), default=None)
+
+
+def group_broker(group_id: str, broker_ids: Iterable[int]) -> int | None:
+    """The broker that acts for a group, of the unfenced ones."""
+    return choose(group_id.encode(), broker_ids)

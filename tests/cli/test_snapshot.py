@@ -194,7 +194,7 @@ def test_each_commands_help_ends_with_an_example(esker):
         assert f"Example: esker snapshot {command}" in out.split("─╯")[-1]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(at=st.floats(0, 1), put=st.binary(min_size=1, max_size=9), cut=st.floats(0, 1) | st.none())
 def test_whatever_a_file_holds_both_commands_end_and_say_something_printable(
     tmp_path_factory, at, put, cut

@@ -99,6 +99,7 @@ class Cluster:
             production.state,
             plan.snapshots,
             plan.piece_bytes,
+            plan.daring,
             plan.ambush_one_in,
             plan.ambush_within,
             tuple(effect for effect in RARE if plan.ambush_on in effect.__name__),

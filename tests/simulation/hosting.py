@@ -125,7 +125,7 @@ class LoopView:
         process = self._process
 
         def work() -> None:
-            process.dare()
+            process.dare(one_in=80)
             job()
             process.job(done)
 

@@ -77,6 +77,7 @@ class Shared(NamedTuple):
     state_class: type[WatchedMachine]
     snapshots: Snapshots
     piece_bytes: int
+    daring: bool  # the power fails where several changes of the disk belong together
     ambush_one_in: int
     ambush_within: int
     ambushed: tuple[type[Effect], ...]

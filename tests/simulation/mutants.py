@@ -285,7 +285,7 @@ MUTANTS: Final = (
         name="campaign again in the same epoch",
         production=Production(quorum=CampaignAgain),
         suited=_two_candidates,
-        pinned=8,
+        pinned=14,
     ),
     Mutant(name="count an unflushed copy", production=Production(quorum=CountUnflushed), pinned=1),
     Mutant(
@@ -297,11 +297,11 @@ MUTANTS: Final = (
         name="commit a previous epoch's record by counting",
         production=Production(quorum=CommitByCounting),
         suited=_short_reigns,
-        pinned=51,
+        pinned=45,
     ),
     Mutant(name="ignore divergence", production=Production(quorum=IgnoreDivergence), pinned=34),
     Mutant(
-        name="truncate without checking", production=Production(quorum=TruncateUnasked), pinned=1
+        name="truncate without checking", production=Production(quorum=TruncateUnasked), pinned=21
     ),
     Mutant(
         name="cut below the recovery point", production=Production(log=CutBelowPoint), pinned=39

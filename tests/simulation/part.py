@@ -44,8 +44,8 @@ class Part:
         """Carry out something that the machine may not survive."""
         raise NotImplementedError
 
-    def dare(self) -> None:
+    def dare(self, one_in: int = 6) -> None:
         """Several changes of the disk follow: a good moment for the power to fail between two."""
-        machine, one_in = self.machine, self.shared.ambush_one_in
-        if one_in and not self.shared.over() and machine.random.random() * one_in < 3:
+        machine = self.machine
+        if self.shared.daring and not self.shared.over() and machine.random.random() * one_in < 1:
             machine.disk.power_loss_at = machine.disk.steps + machine.random.randrange(12)

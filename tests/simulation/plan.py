@@ -60,6 +60,7 @@ class Plan:
     fetch_version: int = 18
     snapshots: Snapshots = NO_SNAPSHOTS
     piece_bytes: int = 512  # of a checkpoint, per FetchSnapshot
+    daring: bool = False  # the power fails between changes of the disk that belong together
     heal_all: bool = True  # or only a majority of the intact voters
 
     @property
@@ -151,6 +152,7 @@ def _draw_snapshots(seed: int) -> dict[str, Any]:
     )
     return {
         "snapshots": Snapshots(policy=policy, log_start=log_start),
+        "daring": random.random() < 0.4,
         "piece_bytes": random.choice((60, 100, 300, 1000, 8000)),
     }
 

@@ -196,7 +196,11 @@ def _interrupted(plan: Plan) -> Plan:
 def _power_fails(plan: Plan) -> Plan:
     """When a snapshot is installed."""
     return replace(
-        _interrupted(plan), piece_bytes=8000, ambush_on="InstallSnapshot", ambush_one_in=3
+        _interrupted(plan),
+        piece_bytes=8000,
+        daring=True,
+        ambush_on="InstallSnapshot",
+        ambush_one_in=3,
     )
 
 
@@ -222,7 +226,7 @@ SNAPSHOT_MUTANTS: Final = (
         name="vote by the log although a newer snapshot is there",
         production=Production(quorum=VoteByTheLog),
         suited=_elections,
-        pinned=4,
+        pinned=5,
     ),
     Mutant(
         name="install before verifying",

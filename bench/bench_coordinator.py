@@ -159,6 +159,14 @@ class Cluster(Quorum):
         assert not answer.error_code, answer
         return time.perf_counter() - began, answer.size
 
+    def cpu_s(self) -> dict[int, float]:
+        """CPU seconds of every node so far."""
+        ticks = {}
+        for node in NODES:
+            fields = Path(f"/proc/{self.processes[node].pid}/stat").read_text().split()
+            ticks[node] = (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
+        return ticks
+
     def memory_mb(self, node: int, kind: str = "VmRSS") -> float:
         """Resident memory of a node's process; `VmHWM`: the most it ever had."""
         status = Path(f"/proc/{self.processes[node].pid}/status").read_text()
@@ -193,6 +201,7 @@ def commit_rows(cluster: Cluster, seconds: float) -> dict[Row, Figures]:
     """Our side of the table."""
     found = {}
     for topic, row in enumerate(ROWS, FILL_TOPIC + 1):
+        cpu = cluster.cpu_s()
         load = cluster.load(
             topic=topic, uploaders=row.uploaders, partitions=row.partitions,
             batches_each=row.batches_each, seconds=seconds,
@@ -202,7 +211,14 @@ def commit_rows(cluster: Cluster, seconds: float) -> dict[Row, Figures]:
         found[row] = figures(ran["times_ms"], ran["batches"], seconds)
         name = f"{row.partitions} x {row.batches_each}, {row.uploaders} uploaders"
         say(f"{name:<24}{found[row]}   {row.must}")
-        client = ran["cpu_s"] / seconds
+        leader, client = cluster.coordinator_leader(), ran["cpu_s"] / seconds
+        spent = {node: cpu_s - cpu[node] for node, cpu_s in cluster.cpu_s().items()}
+        followers = sum(spent.values()) - spent[leader]
+        scale = 1e6 / max(1, ran["batches"])
+        say(
+            f"{'':<24}CPU a batch: leader {spent[leader] * scale:.1f} us, a follower "
+            f"{followers / 2 * scale:.1f} us (with the warm-up's, which are not counted)"
+        )
         say(f"{'':<24}applied everywhere {lag_s * 1e3:.0f} ms after the last commit "
             f"(must {MUST_LAG_S:.0f} s), client {client:.0%} of a core")  # fmt: skip
     return found

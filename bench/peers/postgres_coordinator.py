@@ -108,7 +108,7 @@ def commit(
                 " byte_size, max_timestamp, %s FROM unnest(%s::int[], %s::bigint[], %s::bigint[],"
                 " %s::bigint[], %s::bigint[], %s::bigint[]) AS new (partition, base_offset,"
                 " last_offset, byte_offset, max_timestamp, byte_size)",
-                (object_id, now_ms, *map(list, zip(*runs, strict=True))),
+                (object_id, now_ms, *([run[i] for run in runs] for i in range(6))),
             )
             grown = [p for p in named if watermarks[p] != before[p]]
             cursor.execute(

@@ -1,0 +1,85 @@
+"""The coordinator's benchmarks still run, and their peer orders batches as it claims."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.peers import postgres_coordinator as peer
+from bench.peers.postgres_coordinator import PeerBatch, Producer, decide
+
+ROOT = Path(__file__).parents[2]
+
+
+def ran(*words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", *words], cwd=ROOT, capture_output=True, text=True, check=True,
+        timeout=110,
+    )  # fmt: skip
+    return done.stdout
+
+
+def test_the_planner_s_benchmark_runs() -> None:
+    assert "1,000 runs of 10 partitions" in ran(
+        "bench.bench_planner", "--runs", "1000", "--partitions", "10"
+    )
+
+
+@pytest.mark.soak
+def test_the_coordinator_s_benchmark_runs() -> None:
+    shown = ran("bench.bench_coordinator", "--tiny")
+    for words in ("50 x 4, 4 uploaders", "500 x 1", "checkpoint of the leader", "first commit"):
+        assert words in shown
+
+
+def batch(sequence: int, *, epoch: int = 0, at: int = 0, partition: int = 0) -> PeerBatch:
+    return PeerBatch(partition, at, 100, 10, 0, 7, epoch, sequence)
+
+
+def test_the_peer_keeps_kafka_s_table() -> None:
+    watermarks: dict[int, int] = {0: 0}
+    producers: dict[tuple[int, int], Producer] = {}
+
+    def committed(*batches: PeerBatch) -> list[tuple[int, int]]:
+        return decide(list(batches), watermarks, producers)[0]
+
+    assert committed(batch(0), batch(10)) == [(0, 0), (0, 10)]
+    assert committed(batch(0)) == [(0, 0)], "a duplicate has its first answer"
+    assert committed(batch(30)) == [(45, -1)]
+    assert committed(batch(0, epoch=1), batch(20)) == [(0, 20), (47, -1)]
+    last = 2**31 - 10
+    producers[(0, 7)] = Producer(1, [last], [2**31 - 1], [20])
+    assert committed(batch(0, epoch=1)) == [(0, 30)], "sequences wrap"
+    assert watermarks == {0: 40}
+
+
+def test_the_peer_coalesces_neighbours_into_runs() -> None:
+    found = decide(
+        [batch(0), batch(10, at=100), batch(20, at=250), batch(0, at=350, partition=1)],
+        {0: 0, 1: 0},
+        {},
+    )[1]
+    assert [(run[0], run[1], run[2], run[5]) for run in found] == [
+        (0, 0, 19, 200),
+        (0, 20, 29, 100),
+        (1, 0, 9, 100),
+    ]
+
+
+@pytest.mark.skipif(peer.available() is not None, reason=f"left out: {peer.available()}")
+def test_the_peer_commits_to_a_real_postgresql(tmp_path: Path) -> None:
+    with peer.Postgres(tmp_path / "pg") as server:
+        server.create_partitions(4)
+        server.fill(20, 4)
+        with server.connect() as connection:
+            told = peer.commit(connection, 100, 200, 1, [batch(0), batch(10, at=100)])
+            assert told == [(0, 200), (0, 210)]
+            assert peer.commit(connection, 101, 100, 1, [batch(10)]) == [(0, 210)]
+            assert peer.commit(connection, 102, 100, 1, [batch(20)]) == [(0, 220)]
+            row = connection.execute(
+                "SELECT high_watermark, byte_size FROM partitions WHERE partition = 0"
+            ).fetchone()
+            assert row == (230, 5 * 4000 + 300)

@@ -65,7 +65,7 @@ CACHED_ANSWERS: Final = 128
 
 ABOVE_EVERY_OFFSET: Final = 2**63 - 1
 
-_IDLE_WINDOW: Final = 5
+_IDLE_WINDOW: Final = 2
 """Producers looked at, for each that a sweep may return."""
 
 

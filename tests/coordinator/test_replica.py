@@ -1,0 +1,161 @@
+"""Replicas that only read: the leader's state a moment later, and how old it says it is."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from bench import bench_coordinator_core, bench_coordinator_state
+from coordinator.interface import CoordinatorError, ErrorCode
+from coordinator.replica import ReadOnlyCoordinator
+from coordinator.sqlite import database
+from coordinator.sqlite.machine import CoordinatorMachine
+from records.batch import iter_batches
+from records.rpc.coordinator import FindBatchesRequest, ListDisklessOffsetsRequest
+from records.types import Offset
+from tests.coordinator.actors import Broker, create
+from tests.coordinator.quorum_world import (
+    IDENTITY,
+    QuorumWorld,
+    checkpoint_batches,
+)
+from tests.coordinator.subjects import SETTINGS
+
+
+def find(world: QuorumWorld) -> FindBatchesRequest:
+    """Everything of the first partition of the one topic."""
+    (topic_id,) = world.machine.store.topics
+    group = FindBatchesRequest.Topic.Partition(partition_index=0, offset=0, max_bytes=1 << 20)
+    return FindBatchesRequest(
+        max_bytes=1 << 20,
+        topics=(FindBatchesRequest.Topic(topic_id=topic_id, partitions=(group,)),),
+    )
+
+
+async def begin(path: Path) -> tuple[QuorumWorld, Broker]:
+    directory = path / "leader"
+    directory.mkdir()
+    world = QuorumWorld(directory)
+    await create(world)
+    broker = Broker(world)
+    await broker.acquire()
+    return world, broker
+
+
+def follow(path: Path) -> CoordinatorMachine:
+    directory = path / "follower"
+    directory.mkdir()
+    return CoordinatorMachine(directory, IDENTITY, in_process=True)
+
+
+def apply_to(machine: CoordinatorMachine, world: QuorumWorld, end: int) -> None:
+    """What the log has up to `end`, a batch at a time."""
+    while machine.applied.offset < end:
+        data = world.log.read(Offset(machine.applied.offset), 1)
+        machine.apply(iter_batches(data))
+
+
+def test_a_replica_finds_what_it_has_applied_and_says_how_old_that_is(tmp_path: Path) -> None:
+    async def story() -> None:
+        world, broker = await begin(tmp_path)
+        machine = follow(tmp_path)
+        replica = ReadOnlyCoordinator(
+            world.log, machine, SETTINGS, monotonic=world.clocks.monotonic
+        )
+        assert replica.age_ms is None
+        replica.start()
+        apply_to(machine, world, world.log.end_offset)
+        assert (replica.age_ms, replica.lag) == (0, 0)
+        world.clocks.elapsed_ms += 3_000
+        await broker.commit()
+        assert replica.lag == 1  # it knows of a commit, and has not applied it
+        assert replica.age_ms == 3_000
+        finding = asyncio.ensure_future(replica.find_batches(find(world)))
+        await asyncio.sleep(0)
+        assert not finding.done()
+        apply_to(machine, world, world.log.end_offset)
+        assert await finding == await world.coordinator.find_batches(find(world))
+        assert (replica.age_ms, replica.lag) == (0, 0)
+
+    asyncio.run(story())
+
+
+def test_a_replica_without_a_leader_finds_batches_and_lists_no_offsets(tmp_path: Path) -> None:
+    """FindBatches may be old; what ListOffsets says must not be. DESIGN §8."""
+
+    async def story() -> None:
+        world, broker = await begin(tmp_path)
+        await broker.commit()
+        world.log.depose()
+        found = await world.coordinator.find_batches(find(world))
+        assert len(found.responses[0].partitions[0].batches) == 1
+        with pytest.raises(CoordinatorError) as caught:
+            await world.coordinator.list_offsets(ListDisklessOffsetsRequest(topics=()))
+        assert caught.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        with pytest.raises(CoordinatorError):
+            await broker.commit()
+
+    asyncio.run(story())
+
+
+def test_a_follower_that_installs_a_checkpoint_over_older_state_ends_the_same(
+    tmp_path: Path,
+) -> None:
+    async def story() -> None:
+        world, broker = await begin(tmp_path)
+        for _ in range(3):
+            await broker.commit()
+        machine = follow(tmp_path)
+        apply_to(machine, world, world.log.end_offset - 1)
+        before = machine.total_records
+        for _ in range(3):
+            await broker.commit()
+        values, applied = world.values(), world.machine.applied
+        for _ in range(2):
+            await broker.commit()
+        for _ in machine.load(applied, checkpoint_batches(values, applied, 0)):
+            assert machine.total_records == before, "half a state is shown"
+        assert machine.applied == applied
+        apply_to(machine, world, world.log.end_offset)
+        follower = list(machine.freeze().values())
+        assert follower == world.values()
+
+    asyncio.run(story())
+
+
+def test_the_wal_stays_short_under_commits_without_a_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At a thousandth of the real sizes: the thread copies, and commits wait for its last part."""
+    monkeypatch.setattr(database, "COPY_AT_BYTES", 64 * 1024)
+    monkeypatch.setattr(database, "STOP_AT_BYTES", 256 * 1024)
+
+    async def story() -> None:
+        world, broker = await begin(tmp_path)
+        wal = Path(f"{world.machine.path}-wal")
+        longest = 0
+        for _ in range(60):
+            await broker.commit()
+            world.machine.store.gathered(10_000)
+            world.machine.store.flush_if_full()
+            longest = max(longest, wal.stat().st_size)
+        assert longest > 64 * 1024
+        assert world.machine.store.wal.copies > 0
+        assert longest < 2 * 1024 * 1024
+        await world.close()
+
+    asyncio.run(story())
+
+
+def test_the_benchmarks_run_at_a_tiny_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["bench", "--objects", "8", "--partitions", "3"])
+    bench_coordinator_core.main()
+    monkeypatch.setattr(bench_coordinator_state, "LOOKUPS", 10)
+    bench_coordinator_state.measure(tmp_path, 5_000, 50)
+    printed = capsys.readouterr().out
+    assert "follower" in printed
+    assert "findBatches" in printed

@@ -14,7 +14,8 @@ import sys
 from pathlib import Path
 
 from raft.core.serving import Serving
-from raft.segments.files import RealFile
+from raft.segments.files import RealFile, RealFileSystem
+from snapshot.partfile import PartFile
 from tests.driver.node_main import entry
 
 FAIL = "flushes-fail"
@@ -27,6 +28,13 @@ def _fail_if_told(file: RealFile) -> None:
     os.fdatasync(file._fd)
 
 
+def _publish_unflushed(part: PartFile) -> Path:
+    part.keep()
+    part.path.rename(part.final_path)
+    RealFileSystem().fsync_directory(part.final_path.parent)
+    return part.final_path
+
+
 def spoil(what: str | None) -> None:
     """Take one rule away."""
     match what:
@@ -36,6 +44,9 @@ def spoil(what: str | None) -> None:
             Serving._confirmed_round = lambda self, book: book.read_round  # type: ignore[method-assign]  # noqa: ARG005
         case "flushes fail":
             RealFile.fdatasync = _fail_if_told  # type: ignore[method-assign]
+        case "checkpoint flush":  # it gets its name before its bytes are on the disk
+            PartFile.flush = lambda self: None  # type: ignore[method-assign]  # noqa: ARG005
+            PartFile.publish = _publish_unflushed  # type: ignore[method-assign]
         case _:
             assert what is None, what
 

@@ -136,6 +136,34 @@ def test_a_power_failure_at_any_phase_of_a_checkpoint_loses_nothing(
     power_loss(tmp_path / "cluster", disks, seed, Random(seed).sample(ALL, len(ALL)))
 
 
+def test_checkpoints_named_before_they_are_flushed_are_found_out(
+    tmp_path: Path, disks: Disks
+) -> None:
+    """Their names survive the power failure, their bytes do not; a node says so and stops."""
+    seed = seed_of_run("named_before_they_are_flushed")
+    directory = tmp_path / "cluster"
+    for node in (1, 2, 3):
+        disks.make_image(directory / str(node))
+    cluster = SnapshotCluster(directory, spoiled="checkpoint flush")
+    with cluster, Links(cluster.ports) as links:
+        cluster.links = links
+        cluster.start()
+        workload = KeyedWorkload(cluster.ports, seed=seed, value_bytes=VALUE_BYTES)
+        workload.fill(cluster.ports[cluster.wait_for_leader()], STATE_BYTES)
+        with workload:
+            watched = Phases(cluster, links, workload, Random(seed))
+            watched.renamed()
+            lose_power(cluster, disks, cluster.ids)
+            eventually(lambda: bool(stopped_by_damage(cluster)), "a node misses its checkpoint")
+
+
+def stopped_by_damage(cluster: SnapshotCluster) -> list[int]:
+    """Nodes that ended because a checkpoint of theirs is not what it was."""
+    ended = [node for node, process in cluster.processes.items() if process.poll() is not None]
+    words = {node: cluster.output(node).splitlines()[-1] for node in ended}
+    return [node for node in ended if "checkpoint" in words[node] or "Snapshot" in words[node]]
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(1_800)
 def test_many_power_failures_at_any_phase_of_a_checkpoint(tmp_path: Path, disks: Disks) -> None:

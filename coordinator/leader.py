@@ -62,7 +62,7 @@ SWEEP_INTERVAL_S: Final = 1.0
 """In which every step of a sweep has its turn, if there is nothing to do."""
 
 REPEAT_S: Final = 0.05
-"""Before a step that found something looks for more: at most a tenth of the leader's time."""
+"""Before a step that has not done all looks for more: at most a tenth of the leader's time."""
 
 MAX_REPEATS: Final = 20
 """Of a step before the others have their turn: retention keeps up with 20,000 new runs a second."""
@@ -134,9 +134,10 @@ class Leader:
         self._elected_at = 0.0
         self._sweep_number = 0  # of this leadership's timer: an older one finds another number
         self._next_step = 0
-        self._found_work = False  # did the last step have records to write?
+        self._found_work = False  # is there perhaps more to do where the last step stopped?
         self._repeats = 0
         self._retention_at: Place | None = None
+        self._round_found = False  # did retention find anything since it began with the first?
         machine.watch(self._machine_applied)
 
     # -- a Watcher of the log ------------------------------------------------------------------
@@ -220,7 +221,7 @@ class Leader:
 
         def decision(_: Any, now_ms: int) -> Decision[Any]:
             decided = sweep(self, self._context(now_ms))
-            self._found_work = bool(decided.records)
+            self._found_work = self._found_work or bool(decided.records)
             return decided
 
         self._found_work = False
@@ -236,6 +237,10 @@ class Leader:
             max_runs=self._settings.sweep_limit,
         )
         self._retention_at = found.stopped_at
+        # A pass takes a bite of each partition: whoever had one may have more, next time round.
+        self._round_found = self._round_found or bool(found.rows)
+        self._found_work = self._round_found or found.stopped_at is not None
+        self._round_found = self._round_found and found.stopped_at is not None
         return decide.decide_retention(found.rows, self.pending, context, Enforcer.COORDINATOR)
 
     # -- what the decisions are given ------------------------------------------------------------

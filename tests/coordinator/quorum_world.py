@@ -94,10 +94,11 @@ class QuorumWorld:
         *,
         restarts: Iterable[Restart] = tuple(Restart),
         auto_commit: bool = True,
+        clocks: ManualClocks | None = None,
     ) -> None:
         self.settings = settings
         self.view = MutableView()
-        self.clocks = ManualClocks()
+        self.clocks = clocks or ManualClocks()
         self.directory = directory
         self.log = MemoryLog(auto_commit=auto_commit)
         self.hosting = Hosting(self.log)

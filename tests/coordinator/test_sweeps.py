@@ -1,0 +1,104 @@
+"""A leader sweeps by itself, a bounded piece at a time, and only while it leads. DESIGN §7."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+from coordinator.leader import MAX_REPEATS, REPEAT_S
+from coordinator.view import TopicConfig
+from tests.coordinator.actors import Broker, batch, create
+from tests.coordinator.quorum_world import ManualClocks, QuorumWorld
+from tests.coordinator.subjects import SETTINGS, START_MS
+
+
+class Timers(ManualClocks):
+    """Timers that fire when the test lets time pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = count()
+        self.delays_s: list[float] = []
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> object:
+        self.delays_s.append(delay_s)
+        heapq.heappush(self._due, (self.monotonic() + delay_s, next(self._numbers), callback))
+        return None
+
+    async def run(self, seconds: float) -> None:
+        end_ms = self.elapsed_ms + round(seconds * 1000)
+        while self._due and self._due[0][0] * 1000 <= end_ms:
+            at, _, callback = heapq.heappop(self._due)
+            self.elapsed_ms = max(self.elapsed_ms, round(at * 1000))
+            callback()
+            for _ in range(6):  # turns of the loop: decide, commit, answer
+                await asyncio.sleep(0)
+        self.elapsed_ms = end_ms
+
+
+async def retained(path: Path, timers: Timers, objects: int) -> tuple[QuorumWorld, Broker]:
+    """A topic with `objects` runs that are all older than its retention allows."""
+    settings = replace(SETTINGS, sweep_limit=2)
+    world = QuorumWorld(path, settings, clocks=timers)
+    await create(world)
+    broker = Broker(world)
+    await broker.acquire(100)
+    for _ in range(objects):
+        await broker.commit(batch(0, 1))
+    (topic_id,) = world.machine.store.topics
+    world.view.configs[topic_id] = TopicConfig(retention_ms=1)
+    return world, broker
+
+
+def test_a_leader_trims_marks_and_forgets_without_being_told(tmp_path: Path) -> None:
+    async def story() -> None:
+        timers = Timers()
+        world, _ = await retained(tmp_path, timers, 7)
+        assert world.machine.store.run_count == 7
+        await timers.run(3)
+        assert world.machine.store.run_count == 0
+        assert world.machine.store.unused_objects(10) == []
+        marked = world.machine.store.marked_objects(0, 2**62, 10)
+        assert len(marked) == 7
+        assert all(START_MS <= at <= world.now_ms() for at, _ in marked)
+        await world.close()
+
+    asyncio.run(story())
+
+
+def test_a_step_that_finds_work_looks_for_more_soon_but_not_for_ever(tmp_path: Path) -> None:
+    async def story() -> None:
+        timers = Timers()
+        world, _ = await retained(tmp_path, timers, 90)
+        await timers.run(2)
+        longest = repeats = 0
+        for delay_s in timers.delays_s:
+            repeats = repeats + 1 if delay_s == REPEAT_S else 0
+            longest = max(longest, repeats)
+        assert longest == MAX_REPEATS
+        await timers.run(20)
+        assert world.machine.store.run_count == 0
+        await world.close()
+
+    asyncio.run(story())
+
+
+def test_who_leads_no_more_sweeps_no_more(tmp_path: Path) -> None:
+    async def story() -> None:
+        timers = Timers()
+        world, _ = await retained(tmp_path, timers, 3)
+        world.log.depose()
+        end = world.log.end_offset
+        await timers.run(10)
+        assert world.log.end_offset == end
+        world.elect()
+        await timers.run(3)
+        assert world.machine.store.run_count == 0
+        await world.close()
+
+    asyncio.run(story())

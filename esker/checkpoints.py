@@ -32,6 +32,12 @@ from snapshot.names import DELETED_SUFFIX, parse_checkpoint_name, parse_part_nam
 from snapshot.reader import CheckpointReader, strangeness
 from snapshot.stream import iter_file_batches
 
+DAMAGED_CHECKPOINT: Final = (
+    "stop its node; if its log begins at 0 or at another whole checkpoint, delete the file, "
+    "else replace the disk (esker storage format --rejoin)"
+)
+"""What to do about one."""
+
 _MAX_TYPES: Final = 200  # told apart in one checkpoint; we know some fifty
 
 

@@ -16,6 +16,7 @@ from typing import Annotated, Final, Protocol
 
 import typer
 
+from esker.checkpoints import DAMAGED_CHECKPOINT
 from esker.dump.batches import read_batches_file
 from esker.dump.checks import Progress, verify
 from esker.dump.human import (
@@ -170,7 +171,7 @@ def _advice(kind: Kind | None, error: RecordError) -> str:
         case Kind.SEGMENT:
             return "all before it is sound; what follows is safe on the other replicas only"
         case Kind.CHECKPOINT:
-            return "delete it and let its node take or fetch another"
+            return DAMAGED_CHECKPOINT
         case Kind.OFFSET_INDEX | Kind.TIME_INDEX:
             return "delete it: a node makes it anew when it starts"
         case _:

@@ -16,6 +16,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from esker.checkpoints import (
+    DAMAGED_CHECKPOINT,
     Found,
     GroupFiles,
     Inspection,
@@ -218,8 +219,8 @@ def _report(
         typer.echo(f"esker: {printable(path)}: {reason}: name a .checkpoint file", err=True)
         return
     typer.echo(
-        f"esker: {printable(path)}: DAMAGED at byte {position}: {on_one_line(reason)}; stop its "
-        "node, delete the file, start it: it takes or fetches another",
+        f"esker: {printable(path)}: DAMAGED at byte {position}: {on_one_line(reason)}; "
+        f"{DAMAGED_CHECKPOINT}",
         err=True,
     )
 

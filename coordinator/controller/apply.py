@@ -92,9 +92,7 @@ class ImageEdit:
 
     def publish(self, offset: Offset, epoch: Epoch) -> MetadataImage:
         """The image after all that was applied; the edit may go on from there."""
-        for topic_id, topic in self._open.items():
-            self._topics.set(topic_id, topic.freeze())
-        self._open.clear()
+        self.close_topics()
         self._image = MetadataImage(
             offset=offset,
             epoch=epoch,
@@ -110,6 +108,12 @@ class ImageEdit:
             record_count=self._records,
         )
         return self._image
+
+    def close_topics(self) -> None:
+        """Put changed topics back. Now and then in a long series, so that `publish` is short."""
+        for topic_id, topic in self._open.items():
+            self._topics.set(topic_id, topic.freeze())
+        self._open.clear()
 
     # --- counting -----------------------------------------------------------------------------
 

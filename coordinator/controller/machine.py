@@ -162,6 +162,7 @@ class ControllerMachine:
                     self.unknown_records += 1
                     log.error("checkpoint=%s offset=%d record=%s", snapshot_id, item.offset, error)
                 if count % LOAD_SLICE_RECORDS == 0:
+                    edit.close_topics()
                     yield
         self._edit, self._outside = edit, None
         self._applied, self._last_timestamp = snapshot_id, timestamp

@@ -11,7 +11,7 @@ order of checks these are. Any replication factor is accepted (DESIGN §8).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 from uuid import UUID
 
@@ -44,6 +44,7 @@ _LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 _Topic = CreateTopicsRequest.CreatableTopic
 _Result = CreateTopicsResponse.CreatableTopicResult
+_Config = _Result.CreatableTopicConfigs
 
 
 def check_topic_name(name: str) -> None:
@@ -116,6 +117,7 @@ class _Builder:
         self._brokers = sorted(context.image.brokers)
         self._similar: dict[str, str] = {}  # made by this request
         self._loads = coordinator_loads(context.image)
+        self._usual = self._shown({})  # of every topic without settings of its own
 
     def create(self, topic: _Topic, records_so_far: int) -> list[MetadataRecord]:
         """The records of a new topic. Raises RefusedError."""
@@ -146,17 +148,19 @@ class _Builder:
         assert isinstance(topic, TopicRecord)
         settings = {r.name: r.value for r in made if isinstance(r, ConfigRecord)}
         partitions = [r for r in made if hasattr(r, "replicas")]
-        shown = _Result.CreatableTopicConfigs
         return _Result(
             name=topic.name,
             topic_id=topic.topic_id,
             error_message=None,
             num_partitions=len(partitions),
             replication_factor=len(partitions[0].replicas),
-            configs=tuple(
-                shown(name=name, value=value, read_only=False, config_source=source)
-                for name, value, source in described_configs(self._image, settings)
-            ),
+            configs=self._shown(settings) if settings else self._usual,
+        )
+
+    def _shown(self, settings: Mapping[str, str | None]) -> tuple[_Config, ...]:
+        return tuple(
+            _Config(name=name, value=value, read_only=False, config_source=source)
+            for name, value, source in described_configs(self._image, settings)
         )
 
     def _check_name(self, name: str) -> None:

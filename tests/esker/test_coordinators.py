@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import pytest
@@ -17,13 +19,18 @@ from coordinator.client import ClientSettings, CoordinatorClient
 from coordinator.keys import ObjectKeys
 from coordinator.settings import CoordinatorSettings
 from coordinator.view import StaticView
-from esker.admin import describe_quorum
+from esker.admin import QuorumDescription, describe_quorum
 from esker.cli import app
 from esker.config import ConfigError, parse_config
 from esker.coordinators import EMBEDDED, IN_MEMORY, CoordinatorOptions, CoordinatorRoom
 from esker.values import Endpoint
 from examples.demo_quorum import NODES, Quorum
 from raft.net import run
+from raft.net.errors import NetError
+from raft.net.rpc import open_rpc
+from raft.segments.files import RealFileSystem
+from records.frame import encode_record
+from records.rpc.base import Request, Response
 from records.rpc.coordinator import (
     CommitBatch,
     CommitBatchesRequest,
@@ -32,8 +39,18 @@ from records.rpc.coordinator import (
     InitDisklessTopicsRequest,
 )
 from records.rpc.objects import AcquireObjectLeaseRequest
+from records.rpc.snapshots import (
+    DescribeSnapshotsRequest,
+    DescribeSnapshotsResponse,
+    TakeSnapshotRequest,
+    TakeSnapshotResponse,
+)
+from snapshot.reader import CheckpointReader
+
+R = TypeVar("R", bound=Response)
 
 TOPIC = UUID(int=7)
+PATIENCE_S = 60
 OUTRANKS_ALL = 2**31 - 1
 """A controller epoch: the quorum's own controller does not know our topic and would delete it."""
 RECORDS = 10
@@ -107,6 +124,9 @@ async def runs_of(client: CoordinatorClient) -> list[tuple[int, int, str]]:
 @pytest.fixture(scope="module")
 def quorum(tmp_path_factory: pytest.TempPathFactory) -> Any:
     with Quorum(tmp_path_factory.mktemp("quorum")) as three:
+        for node in NODES:
+            with three.properties(node).open("a") as file:
+                file.write("metadata.max.retention.bytes=1\n")  # a log begins at its checkpoint
         three.start(*NODES)
         yield three
 
@@ -149,11 +169,51 @@ def runs(quorum: Quorum) -> list[tuple[int, int, str]]:
     return run(story())
 
 
-def leader_of(quorum: Quorum) -> int:
-    """Who leads the coordinator's group."""
+def described(quorum: Quorum) -> QuorumDescription:
+    """The coordinator's group, as its leader sees it."""
     bootstrap = tuple(Endpoint(*address) for address in addresses(quorum))
-    found = run(describe_quorum(bootstrap, "__diskless-metadata", 0, timeout_ms=5_000))
-    return found.partition.leader_id
+    return run(describe_quorum(bootstrap, "__diskless-metadata", 0, timeout_ms=5_000))
+
+
+def leader_of(quorum: Quorum) -> int:
+    return described(quorum).partition.leader_id
+
+
+def ask_node(quorum: Quorum, node: int, request: Request, response: type[R]) -> R:
+    async def ask() -> R:
+        async with await open_rpc("127.0.0.1", quorum.ports[node]) as rpc:
+            return await rpc.call(request, response)
+
+    return run(ask())
+
+
+def replica(quorum: Quorum, node: int) -> DescribeSnapshotsResponse.Group:
+    topic = DescribeSnapshotsRequest.Topic(topic_name="__diskless-metadata", partitions=(0,))
+    asked = DescribeSnapshotsRequest(topics=(topic,))
+    return ask_node(quorum, node, asked, DescribeSnapshotsResponse).groups[0]
+
+
+def checkpoint(quorum: Quorum, node: int) -> tuple[int, list[bytes]]:
+    """The end and the records of a checkpoint that a node takes now."""
+    request = TakeSnapshotRequest(topic_name="__diskless-metadata", partition_index=0)
+    taken = ask_node(quorum, node, request, TakeSnapshotResponse)
+    assert taken.error_code == 0, taken
+    name = f"{taken.end_offset:020d}-{taken.epoch:010d}.checkpoint"
+    path = quorum.home / str(node) / "__diskless-metadata-0" / name
+    with CheckpointReader(RealFileSystem(), path) as reader:
+        return taken.end_offset, [encode_record(record) for _, record in reader.records()]
+
+
+def eventually(check: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            if check():
+                return
+        except NetError:  # a node that starts
+            pass
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
 
 
 def kill_leader(quorum: Quorum) -> None:
@@ -205,6 +265,36 @@ def test_topics_and_objects_can_be_described(
     found = json.loads(shown.stdout)
     assert (found["sizeBytes"], found["usedBytes"]) == (150, 100)
     assert [(owner["topic"], owner["usedBytes"]) for owner in found["owners"]] == [("orders", 100)]
+
+
+def test_replicas_have_the_same_checkpoint_one_that_lost_its_disk_too(
+    quorum: Quorum, runs: list[tuple[int, int, str]]
+) -> None:
+    leader = leader_of(quorum)
+    wiped = next(node for node in NODES if node != leader)
+    for node in NODES:
+        checkpoint(quorum, node)
+    eventually(lambda: replica(quorum, leader).log_start_offset > 0, "the log begins later")
+    quorum.kill(wiped)
+    shutil.rmtree(quorum.home / str(wiped))
+    quorum.run(
+        "storage", "format", "--config", str(quorum.properties(wiped)),
+        "--cluster-id", described(quorum).cluster_id, "--rejoin",
+    )  # fmt: skip
+    quorum.start(wiped)
+    end_offset = replica(quorum, leader).high_watermark
+    eventually(lambda: replica(quorum, wiped).applied_offset >= end_offset, "it has all again")
+    assert replica(quorum, wiped).log_start_offset > 0, "it never had what is in the snapshot"
+
+    def equal() -> bool:
+        """At one offset; the leader's sweeps may still write a record between two of them."""
+        taken = [checkpoint(quorum, node) for node in NODES]
+        if len({end for end, _ in taken}) > 1:
+            return False
+        assert taken[0] == taken[1] == taken[2]
+        return len(taken[0][1]) > len(runs) // 1000
+
+    eventually(equal, "three checkpoints at one offset")
 
 
 # --- the setting --------------------------------------------------------------------------------

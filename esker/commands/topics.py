@@ -51,11 +51,11 @@ def create(
     topic: Name,
     bootstrap_controller: Bootstrap,
     partitions: Annotated[
-        int, typer.Option(min=1, help="Default: the cluster's num.partitions.")
-    ] = -1,
+        int | None, typer.Option(min=1, help="Default: the cluster's num.partitions.")
+    ] = None,
     replication_factor: Annotated[
-        int, typer.Option(min=1, help="Brokers that Metadata names; any number will do.")
-    ] = -1,
+        int | None, typer.Option(min=1, help="Brokers that Metadata names; any number will do.")
+    ] = None,
     config: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting; may be repeated.")
     ] = None,
@@ -67,8 +67,8 @@ def create(
         topics=(
             asked(
                 name=topic,
-                num_partitions=partitions,
-                replication_factor=replication_factor,
+                num_partitions=partitions or -1,  # the cluster's default
+                replication_factor=replication_factor or -1,
                 assignments=(),
                 configs=tuple(
                     asked.CreatableTopicConfig(name=key, value=value)

@@ -132,7 +132,7 @@ class Generation:
             waited_ms = self._loop.now_ms() - self._slice_ended_ms
         try:
             starved = self._encode()
-        except BatchTooLargeError as error:  # a record that no log can have held
+        except (BatchTooLargeError, OSError) as error:  # no log can have held it; unreadable now
             self.abandon(error)
             return
         self._write_if_worth_it()

@@ -193,6 +193,30 @@ def test_a_disk_error_costs_the_checkpoint_and_nothing_else(operation):
     assert node.host.failed == 1
 
 
+class _Unreadable:
+    """A frozen state that ends in the middle, as when the process that scans it is killed."""
+
+    def values(self):
+        yield b""
+        raise OSError("the scan ended")
+
+    def close(self):
+        """Nothing is open."""
+
+
+def test_a_frozen_state_that_cannot_be_read_costs_the_checkpoint_and_nothing_else(monkeypatch):
+    node = Hosted()
+    node.write(*MANY)
+    node.loop.settle()
+    monkeypatch.setattr(node.machine, "freeze", _Unreadable)
+    with pytest.raises(OSError, match="the scan ended"):
+        node.take()
+    monkeypatch.undo()
+    assert node.loop.failure is None
+    assert node.take() == node.machine.applied
+    assert node.host.failed == 1
+
+
 def test_after_an_error_the_policy_waits():
     node = Hosted(settings=SnapshotSettings(max_interval_ms=1_000))
     node.write(*MANY)

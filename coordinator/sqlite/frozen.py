@@ -33,7 +33,7 @@ _READ_BYTES: Final = 256 * 1024
 _PIPE_BYTES: Final = 1024 * 1024
 
 
-class ScanFailedError(Exception):
+class ScanFailedError(OSError):
     """The copy could not be made or read; the next checkpoint tries again."""
 
 
@@ -53,10 +53,12 @@ class FrozenState:
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
         self._child: subprocess.Popen[bytes] | None = None
-        database.remove(copy)
-        reader = database.connect(live, cache_kib=database.READER_CACHE_KIB, flushes=scan is None)
-        reader.execute("BEGIN")
-        reader.execute("SELECT name FROM meta").fetchone()  # now the state is pinned
+        try:
+            database.remove(copy)
+            reader = _pinned(live, flushes=scan is None)
+        except (OSError, sqlite3.Error) as error:
+            self._error = error  # told by `values`
+            return
         if scan is not None:
             self._make_copy(reader)
         else:
@@ -128,6 +130,18 @@ class FrozenState:
         if self._thread is not None:
             self._thread.join()
         database.remove(self._copy_path)
+
+
+def _pinned(live: Path, *, flushes: bool) -> sqlite3.Connection:
+    """A connection that sees what is committed now, whatever is committed later."""
+    reader = database.connect(live, cache_kib=database.READER_CACHE_KIB, flushes=flushes)
+    try:
+        reader.execute("BEGIN")
+        reader.execute("SELECT name FROM meta").fetchone()
+    except sqlite3.Error:
+        reader.close()
+        raise
+    return reader
 
 
 def _cut(received: bytearray, values: deque[bytes]) -> bool:

@@ -6,7 +6,8 @@ Three `esker start` processes on this machine, fdatasync before every answer, th
 all three; uploaders outside, through the typed client, one object at a time each. Every row begins
 from a state of `--runs` runs, and says how far the replicas' states lagged when it was over: else
 backlog would count as speed. The peer is the plain coordinator of `bench.peers`: one PostgreSQL, no
-replication, from as many runs; it is left out, saying so, where Debian's postgresql is missing.
+replication, from as many runs. Three etcd nodes take transactions of as many puts of 100 B, with
+nothing to decide. Either is left out, saying so, where Debian's postgresql or etcd is missing.
 
 Then: findBatches by RPC, few against many runs; a checkpoint, and what it does to commits; a node
 with an empty disk; a restart of all three; memory.
@@ -32,6 +33,7 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from bench.commits import Load, as_json
+from bench.peers import etcd
 from bench.peers import postgres_coordinator as peer
 from coordinator.client import CoordinatorClient
 from esker.admin import describe_quorum
@@ -53,6 +55,7 @@ FILL_TOPIC: Final = 1
 FEW_RUNS: Final = 1_000
 FINDS: Final = 2_000
 MUST_LAG_S: Final = 1.0
+COORDINATE_BYTES: Final = 100  # of one put to etcd
 
 
 class Row(NamedTuple):
@@ -337,6 +340,27 @@ def postgres_rows(directory: Path, seconds: float, runs: int, ours: dict[Row, Fi
             say(f"{name:<24}{found}   ours / PostgreSQL's {ratio:.2f}")
 
 
+def etcd_rows(directory: Path, seconds: float, ours: dict[Row, Figures]) -> None:
+    """As many puts in a transaction as an object has batches: ordered, neither read nor decided."""
+    missing = etcd.available()
+    if missing:
+        say(f"etcd left out: {missing}")
+        return
+    (directory / "etcd").mkdir()
+    with etcd.Etcd(directory / "etcd") as cluster:
+        cluster.start()
+        for row in ROWS:
+            puts = row.partitions * row.batches_each
+            found = cluster.load(
+                connections=row.uploaders, streams=1, value_bytes=COORDINATE_BYTES,
+                seconds=seconds, puts=puts,
+            )  # fmt: skip
+            told = Figures(found.per_s, found.per_s * puts, found.p50_ms, found.p99_ms)
+            name = f"{row.partitions} x {row.batches_each}, {row.uploaders} clients"
+            ratio = ours[row].batches_per_s / told.batches_per_s
+            say(f"{name:<24}{told}   ours / etcd's transactions {ratio:.2f}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60, help="of each row; default 60")
@@ -367,6 +391,7 @@ def main() -> None:
             cluster.kill(node)
         shutil.rmtree(directory / "1", ignore_errors=True)
         postgres_rows(directory, seconds, runs, ours)
+        etcd_rows(directory, max(seconds, 2), ours)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,24 @@ def available() -> str | None:
     return f"{', '.join(missing)} not installed" if missing else None
 
 
+def put_request(key: int, value_bytes: int) -> bytes:
+    """A PutRequest as protobuf: key (1) and value (2).
+
+    >>> put_request(1, 2)
+    b'\\n\\x05k0001\\x12\\x02\\x00\\x00'
+    """
+    return _field(1, b"k%04d" % key) + _field(2, bytes(value_bytes))
+
+
+def _field(number: int, data: bytes) -> bytes:
+    """A length-delimited protobuf field."""
+    length, size = b"", len(data)
+    while size > 0x7F:
+        length += bytes([size & 0x7F | 0x80])
+        size >>= 7
+    return bytes([number << 3 | 2]) + length + bytes([size]) + data
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """Puts per second, and latencies in milliseconds."""
@@ -56,6 +74,7 @@ class Etcd:
                         "--listen-peer-urls", f"http://127.0.0.1:{peer}",
                         "--initial-advertise-peer-urls", f"http://127.0.0.1:{peer}",
                         "--initial-cluster", names, "--initial-cluster-state", "new",
+                        "--max-txn-ops", "10000",
                     ],
                     stdout=log, stderr=log,
                 )  # fmt: skip
@@ -88,11 +107,19 @@ class Etcd:
         except (OSError, urllib.error.URLError, ValueError):
             return None
 
-    def load(self, *, connections: int, streams: int, value_bytes: int, seconds: float) -> Measured:
-        """Puts to the leader, `connections` x `streams` of them in flight."""
-        value = bytes(value_bytes)
-        message = b"\x0a\x03key\x12" + bytes([value_bytes]) + value
-        data = self.directory / "put.bin"
+    def load(
+        self, *, connections: int, streams: int, value_bytes: int, seconds: float, puts: int = 1
+    ) -> Measured:
+        """Calls to the leader, `connections` x `streams` of them in flight.
+
+        Args:  puts: of each call; above 1 it is a transaction, of keys that are all different.
+        """
+        method, message = "Put", put_request(0, value_bytes)
+        if puts > 1:
+            # TxnRequest.success (2), each a RequestOp with request_put (2)
+            ops = (_field(2, put_request(key, value_bytes)) for key in range(puts))
+            method, message = "Txn", b"".join(_field(2, op) for op in ops)
+        data = self.directory / "call.bin"
         data.write_bytes(b"\0" + struct.pack(">I", len(message)) + message)
         log = self.directory / "h2load.log"
         log.unlink(missing_ok=True)
@@ -102,7 +129,7 @@ class Etcd:
                 "h2load", "-D", f"{seconds:.0f}", "--warm-up-time", "1",
                 "-c", str(connections), "-m", str(streams), "-d", str(data),
                 "-H", "content-type: application/grpc", "-H", "te: trailers",
-                "--log-file", str(log), f"http://127.0.0.1:{port}/etcdserverpb.KV/Put",
+                "--log-file", str(log), f"http://127.0.0.1:{port}/etcdserverpb.KV/{method}",
             ],
             check=True, capture_output=True,
         )  # fmt: skip

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.peers import etcd
 from bench.peers import postgres_coordinator as peer
 from bench.peers.postgres_coordinator import PeerBatch, Producer, decide
 
@@ -33,6 +34,13 @@ def test_the_coordinator_s_benchmark_runs() -> None:
     shown = ran("bench.bench_coordinator", "--tiny")
     for words in ("50 x 4, 4 uploaders", "500 x 1", "checkpoint of the leader", "first commit"):
         assert words in shown
+
+
+def test_a_put_to_etcd_is_protobuf_by_hand() -> None:
+    assert etcd.put_request(7, 200) == bytes.fromhex(
+        "0a 05 6b30303037"  # field 1, 5 bytes: k0007
+        "12 c8 01" + "00" * 200  # field 2, 200 bytes as a varint
+    )
 
 
 def batch(sequence: int, *, epoch: int = 0, at: int = 0, partition: int = 0) -> PeerBatch:

@@ -71,6 +71,11 @@ RETENTION_PARTITIONS: Final = 100
 """That one step looks at: each costs a look-up, and some ms are enough."""
 
 
+MAX_WAITING_BATCHES: Final = 200_000
+"""Of commits without an answer: some 60 MB. Twenty of the largest objects, a thousand usual ones;
+whoever comes after them is told to ask again."""
+
+
 class Clocks(Protocol):
     """Time and turns, as the node or a simulator has them."""
 
@@ -130,6 +135,7 @@ class Leader:
             call_soon=clocks.call_soon,
             now_ms=clocks.now_ms,
         )
+        self._waiting_batches = 0
         self._elected_ms = 0
         self._elected_at = 0.0
         self._sweep_number = 0  # of this leadership's timer: an older one finds another number
@@ -168,7 +174,24 @@ class Leader:
     def ask(self, request: Request, done: Done) -> None:
         """Decide a request; `done` hears the response, or a CoordinatorError."""
         decision = _DECISIONS[type(request)]
+        if isinstance(request, CommitBatchesRequest):
+            done = self._counting(request, done)
+            if self._waiting_batches > MAX_WAITING_BATCHES:
+                code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+                done(CoordinatorError(code, "too many batches wait for an answer"))
+                return
         self.proposer.submit(lambda _, now_ms: decision(self, request, self._context(now_ms)), done)
+
+    def _counting(self, request: CommitBatchesRequest, done: Done) -> Done:
+        """Count a commit's batches until it is answered."""
+        count = sum(len(group.batches) for topic in request.topics for group in topic.partitions)
+        self._waiting_batches += count
+
+        def answered(answer: Any) -> None:
+            self._waiting_batches -= count
+            done(answer)
+
+        return answered
 
     def files_to_delete(self, request: GetFilesToDeleteRequest) -> GetFilesToDeleteResponse:
         """From applied state alone. Raises CoordinatorError if this node may not decide."""

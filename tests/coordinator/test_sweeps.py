@@ -1,4 +1,7 @@
-"""A leader sweeps by itself, a bounded piece at a time, and only while it leads. DESIGN §7."""
+"""A leader sweeps by itself, a bounded piece at a time, while it leads; and what waits is bounded.
+
+Source: DESIGN §7.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,13 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
+import pytest
+
+from coordinator import leader
+from coordinator.interface import CoordinatorError
 from coordinator.leader import MAX_REPEATS, REPEAT_S
 from coordinator.view import TopicConfig
-from tests.coordinator.actors import Broker, batch, create
+from tests.coordinator.actors import Broker, batch, create, results
 from tests.coordinator.quorum_world import ManualClocks, QuorumWorld
 from tests.coordinator.subjects import SETTINGS, START_MS
 
@@ -99,6 +106,31 @@ def test_who_leads_no_more_sweeps_no_more(tmp_path: Path) -> None:
         world.elect()
         await timers.run(3)
         assert world.machine.store.run_count == 0
+        await world.close()
+
+    asyncio.run(story())
+
+
+def test_commits_that_wait_are_bounded_by_their_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was decided of one that is sent away: it may be sent again."""
+    monkeypatch.setattr(leader, "MAX_WAITING_BATCHES", 5)
+
+    async def story() -> None:
+        world, broker = await retained(tmp_path, Timers(), 1)
+        world.log.auto_commit = False
+        three = (batch(0, 1), batch(100, 1), batch(200, 1))
+        first = asyncio.ensure_future(broker.commit(*three))
+        await asyncio.sleep(0)
+        with pytest.raises(CoordinatorError, match="COORDINATOR_NOT_AVAILABLE"):
+            await broker.commit(*three)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        world.log.commit()
+        assert len(results(await first)) == 3
+        world.log.auto_commit = True
+        assert len(results(await broker.again())) == 3
         await world.close()
 
     asyncio.run(story())

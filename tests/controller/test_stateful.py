@@ -34,10 +34,13 @@ SETTINGS = ("retention.ms", "max.message.bytes")
 class TopicModel:
     """One topic."""
 
-    partitions: int
-    width: int  # replicas of each
+    widths: list[int]  # replicas of each partition
     settings: dict[str, str] = field(default_factory=dict)
     starts: dict[int, list[int]] = field(default_factory=dict)  # of chunks, the active one last
+
+    @property
+    def partitions(self) -> int:
+        return len(self.widths)
 
 
 @dataclass
@@ -139,7 +142,7 @@ class ControllerVersusModel(RuleBasedStateMachine):
         elif not self.model.brokers:
             code = ErrorCode.INVALID_REPLICATION_FACTOR
         if not code:
-            topics[name] = TopicModel(partitions, min(factor, len(self.model.brokers)))
+            topics[name] = TopicModel([min(factor, len(self.model.brokers))] * partitions)
         self._ask(creation(name, partitions, factor=factor), code)
 
     @rule(name=st.sampled_from(NAMES))
@@ -161,7 +164,8 @@ class ControllerVersusModel(RuleBasedStateMachine):
         elif not self.model.brokers:
             code = ErrorCode.INVALID_REPLICATION_FACTOR
         else:
-            topic.partitions = count
+            width = min(topic.widths[0], len(self.model.brokers))
+            topic.widths += [width] * (count - topic.partitions)
         request = CreatePartitionsRequest(
             topics=(asked(name=name, count=count, assignments=None),),
             timeout_ms=1_000,
@@ -227,8 +231,8 @@ class ControllerVersusModel(RuleBasedStateMachine):
         else:
             starts = topic.starts.setdefault(index, [0])
             start = starts[-1] + step
-            replicas = tuple(sorted(self.model.brokers))[: topic.width]
-            if len(replicas) < topic.width:
+            replicas = tuple(sorted(self.model.brokers))[: topic.widths[index]]
+            if len(replicas) < topic.widths[index]:
                 code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
             elif step <= 0:
                 code = ErrorCode.INVALID_REQUEST
@@ -259,10 +263,10 @@ class ControllerVersusModel(RuleBasedStateMachine):
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         elif which >= len(starts):
             code = ErrorCode.INVALID_REQUEST
-        elif len(replicas) < topic.width:
+        elif len(replicas) < topic.widths[0]:
             code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
         if topic is not None:
-            replicas = replicas[: topic.width]
+            replicas = replicas[: topic.widths[0]]
         asked = AlterChunkAssignmentsRequest.Assignment
         request = AlterChunkAssignmentsRequest(
             chunks=(
@@ -314,8 +318,8 @@ def compare(image: MetadataImage, model: Model) -> None:
     assert client.keys() == model.topics.keys()
     for name, expected in model.topics.items():
         topic = client[name]
-        assert sorted(topic.partitions) == list(range(expected.partitions))
-        assert all(len(p.replicas) == expected.width for p in topic.partitions.values())
+        widths = [len(topic.partitions[i].replicas) for i in sorted(topic.partitions)]
+        assert widths == expected.widths
         own = image.configs.get(Resource(TOPIC, name), {})
         assert dict(own) == expected.settings, name
         for index, starts in expected.starts.items():

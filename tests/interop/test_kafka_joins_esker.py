@@ -2,7 +2,7 @@
 
 Its MetadataQuorumCommand prints the quorum, and a real Kafka broker follows our leader as an
 observer: what it then has on its own disk is byte for byte what our leader wrote, also after the
-leadership has moved. (It cannot register: that is the controller's part of the protocol.)
+leadership has moved.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@ The Java node is a controller of Kafka's that is not among our voters. Its setti
 as `controller.quorum.bootstrap.servers`, its directory is formatted with our cluster id and
 `--no-initial-controllers`. It needs nothing that only a controller could have written: the feature
 level `metadata.version`, which `storage format` puts into our bootstrap records, is enough to
-replicate and to load. What it wants besides is to register (ControllerRegistration), which nobody
-answers yet; it says so on standard error, and goes on replicating.
+replicate and to load. What it wants besides is to register (ControllerRegistration), but it looks
+for the leader's address in the voters' record of kraft.version 1, and a log with static voters has
+none; it says so on standard error, and goes on replicating.
 """
 
 from __future__ import annotations

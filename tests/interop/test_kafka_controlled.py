@@ -1,0 +1,121 @@
+"""Kafka's own programs are controlled by our controller.
+
+A Java broker registers with it, sends heartbeats and is unfenced, and Kafka's tools change and
+print features, settings and endpoints through `--bootstrap-controller`. (A Java controller that is
+no voter never asks to register: it looks for the leader's address in the voters' record of
+kraft.version 1, which a log with static voters does not have.)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from records.rpc.brokers import UnregisterBrokerRequest, UnregisterBrokerResponse
+from records.rpc.descriptions import (
+    DescribeBrokersRequest,
+    DescribeBrokersResponse,
+    DescribeTopicsRequest,
+    DescribeTopicsResponse,
+)
+from records.rpc.topics import CreateTopicsResponse
+from tests.controller.world import creation
+from tests.driver.client import Client
+from tests.interop.esker_nodes import EskerQuorum
+from tests.interop.kafka_run import Kafka, configure_node, until
+from tests.interop.kafka_scenario import CLUSTER_ID
+
+pytestmark = pytest.mark.java
+
+BROKER = 100
+FEATURES = "org.apache.kafka.tools.FeatureCommand"
+CONFIGS = "kafka.admin.ConfigCommand"
+CLUSTER = "org.apache.kafka.tools.ClusterTool"
+NOT_CONTROLLER = 41
+BROKER_ID_NOT_REGISTERED = 102
+
+
+@pytest.fixture(scope="module")
+def quorum(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EskerQuorum]:
+    assert kafka.jars.is_dir()
+    with EskerQuorum(tmp_path_factory.mktemp("esker")) as running:
+        running.wait_for_leader()
+        yield running
+
+
+def brokers(quorum: EskerQuorum) -> dict[int, bool]:
+    """Registered brokers, and whether each is fenced, as any node says."""
+    port = next(iter(quorum.ports.values()))
+    with Client("127.0.0.1", port) as client:
+        answer = client.ask(DescribeBrokersRequest(), DescribeBrokersResponse, 0)
+    return {broker.broker_id: broker.is_fenced for broker in answer.brokers}
+
+
+@pytest.fixture(scope="module")
+def broker(
+    kafka: Kafka, quorum: EskerQuorum, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[int]:
+    """A Java broker that our controller has unfenced."""
+    plan = configure_node(
+        kafka,
+        tmp_path_factory.mktemp("java") / "broker",
+        node_id=BROKER,
+        roles="broker",
+        dynamic_voters=False,
+        settings={"controller.quorum.voters": quorum.voters},
+    )
+    plan.format(CLUSTER_ID)
+    with plan.started([]) as running:
+        until(lambda: brokers(quorum).get(BROKER) is False, running.said)
+        yield BROKER
+
+
+def test_a_java_broker_registers_and_is_unfenced(quorum: EskerQuorum, broker: int) -> None:
+    assert brokers(quorum) == {broker: False}
+
+
+def test_a_topic_names_the_java_broker_as_its_replica(quorum: EskerQuorum, broker: int) -> None:
+    for port in quorum.ports.values():
+        with Client("127.0.0.1", port, timeout_s=30) as client:
+            answer = client.ask(creation("from-here", 2), CreateTopicsResponse, 7)
+        if answer.topics[0].error_code != NOT_CONTROLLER:
+            break
+    assert answer.topics[0].error_code == 0, answer
+    with Client("127.0.0.1", port) as client:
+        asked = DescribeTopicsRequest(topic_names=("from-here",))
+        (topic,) = client.ask(asked, DescribeTopicsResponse, 0).topics
+    assert [partition.replicas for partition in topic.partitions] == [(broker,)] * 2
+
+
+def test_kafkas_tools_print_features_and_endpoints(
+    kafka: Kafka, quorum: EskerQuorum, broker: int
+) -> None:
+    said = kafka.run(FEATURES, "--bootstrap-controller", quorum.bootstrap, "describe").out
+    assert re.search(r"metadata\.version.*FinalizedVersionLevel: 4\.1-IV1", said), said
+    said = kafka.run(CLUSTER, "list-endpoints", "--bootstrap-controller", quorum.bootstrap).out
+    for node, port in quorum.ports.items():
+        assert re.search(rf"^{node}\s+127\.0\.0\.1\s+{port}\b", said, re.MULTILINE), said
+    assert broker not in quorum.ports
+
+
+def test_kafkas_tool_changes_and_prints_settings(kafka: Kafka, quorum: EskerQuorum) -> None:
+    whole = ("--bootstrap-controller", quorum.bootstrap, "--entity-type", "brokers")
+    kafka.run(
+        CONFIGS, *whole, "--entity-default", "--alter", "--add-config", "log.retention.ms=1234567"
+    )
+    said = kafka.run(CONFIGS, *whole, "--entity-default", "--describe").out
+    assert "log.retention.ms=1234567" in said, said
+    kafka.run(CONFIGS, *whole, "--entity-default", "--alter", "--delete-config", "log.retention.ms")
+    said = kafka.run(CONFIGS, *whole, "--entity-default", "--describe").out
+    assert "1234567" not in said, said
+
+
+def test_only_the_active_controller_judges(quorum: EskerQuorum) -> None:
+    codes = []
+    for port in quorum.ports.values():
+        with Client("127.0.0.1", port, timeout_s=30) as client:
+            request = UnregisterBrokerRequest(broker_id=999)
+            codes.append(client.ask(request, UnregisterBrokerResponse, 0).error_code)
+    assert sorted(codes) == [NOT_CONTROLLER, NOT_CONTROLLER, BROKER_ID_NOT_REGISTERED]

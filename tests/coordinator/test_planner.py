@@ -133,11 +133,14 @@ def test_size_never_goes_below_what_is_to_be_kept() -> None:
 
 
 def test_a_log_start_inside_a_run_does_not_go_back() -> None:
-    """DeleteRecords went to 7 in a run of offsets 0 to 9: the run is live, whole, until it goes."""
+    """DeleteRecords went to 7 in a run of offsets 0 to 9: the run is live, whole, until it goes.
+
+    A run that is dead already (the log starts at 12) moves nothing back either.
+    """
     columns = Runs(np.array([9]), np.array([NOW]), np.array([10]))
-    for retention_bytes, log_start in ((10, 7), (0, 10)):
+    for before, retention_bytes, log_start in ((7, 10, 7), (7, 0, 10), (12, 0, 12)):
         plan = plan_retention(
-            columns, [0, 1], log_start_offsets=[7], total_bytes=[10], retention_ms=[-1],
+            columns, [0, 1], log_start_offsets=[before], total_bytes=[10], retention_ms=[-1],
             retention_bytes=[retention_bytes], now_ms=NOW,
         )  # fmt: skip
         assert plan.log_start_offsets.tolist() == [log_start]

@@ -155,7 +155,7 @@ def decide_commit_offsets(request: CommitGroupOffsetsRequest, context: Context) 
     group, code, message = _owned(
         context, request.group_id, request.ownership_epoch, request.sequence
     )
-    if group is not None and _size(request) > MAX_COMMIT_BYTES:
+    if group is not None and is_too_large(commit_size(request.commits)):
         group, code, message = None, ErrorCode.INVALID_COMMIT_OFFSET_SIZE, "too many offsets"
     if group is None:
         return Decision((), CommitGroupOffsetsResponse(error_code=int(code), error_message=message))
@@ -191,15 +191,27 @@ def refuse_commit(group: Group, generation: int, member_id: str) -> ErrorCode:
     return ErrorCode.NONE if member_id in group.member_ids else ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def _size(request: CommitGroupOffsetsRequest) -> int:
-    """About what the record will take; more offsets than may be count as too much."""
+class Size(NamedTuple):
+    """What a commit costs."""
+
+    offsets: int
+    size_bytes: int  # about
+
+
+def commit_size(commits: Iterable[CommitGroupOffsetsRequest.Commit]) -> Size:
+    """How many offsets, and about what their record will take."""
     size = count = 0
-    for commit in request.commits:
+    for commit in commits:
         for topic in commit.topics:
-            size += len(topic.topic_name) + _OFFSET_BYTES
+            size += 3 * len(topic.topic_name) + _OFFSET_BYTES
             count += len(topic.partitions)
             size += sum(_OFFSET_BYTES + 3 * len(p.metadata) for p in topic.partitions)
-    return size if count <= MAX_OFFSETS else MAX_COMMIT_BYTES + 1
+    return Size(count, size)
+
+
+def is_too_large(size: Size) -> bool:
+    """More than one record is to hold."""
+    return size.offsets > MAX_OFFSETS or size.size_bytes > MAX_COMMIT_BYTES
 
 
 def _too_large(commit: CommitGroupOffsetsRequest.Commit, context: Context) -> int:

@@ -121,7 +121,12 @@ async def _barrier(groups: GroupLog) -> None:
     """Wait until the state holds all that anybody can have been told of."""
     offset = await groups.log.barrier()
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    groups.when_applied(offset, lambda: future.done() or future.set_result(None))
+
+    def told() -> None:
+        if not future.done():
+            future.set_result(None)
+
+    groups.when_applied(offset, told)
     await future
 
 

@@ -1,0 +1,217 @@
+"""What a group's owner tells the log, one thing at a time, in order, until it is certain.
+
+Order is what the log's checks rest on: a generation that is complete is told after the commits of
+the one before and before those of its own members. So one request is under way at most, and where
+nobody knows its outcome it is sent again under the same number, until the log says yes or no. What
+waits behind it meanwhile is put together: ten members' commits become one request.
+
+Surprise: a client is not kept waiting for as long. Its commit is answered COORDINATOR_NOT_AVAILABLE
+after a while, and may happen nevertheless.
+
+Source: DESIGN §7 (groups); upstream's offsets.commit.timeout.ms.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from coordinator.groups.decide import Size, commit_size, is_too_large
+from coordinator.groups.errors import UNKNOWN_OUTCOME, ErrorCode
+from coordinator.groups.settings import MAX_PARKED, GroupSettings
+from coordinator.groups.timers import TimerKey, Timers
+from records.rpc.base import Request
+from records.rpc.group_log import (
+    CommitGroupGenerationRequest,
+    CommitGroupOffsetsRequest,
+)
+
+_MAX_BACKOFF_MS: Final = 1_000
+
+Told = Callable[[ErrorCode], None]
+
+
+class Env(Protocol):
+    """What a group's parts share: time, timers, the way out."""
+
+    settings: GroupSettings
+    timers: Timers
+
+    @property
+    def now_ms(self) -> int: ...
+
+    def call(self, group_id: str, request: Request) -> None:
+        """Ask the log on behalf of a group, whose line is told the answer."""
+
+    def lost(self, group_id: str) -> None:
+        """Another broker acts for this group."""
+
+
+@dataclass(slots=True)
+class _Commit:
+    """One client's offsets."""
+
+    commit: CommitGroupOffsetsRequest.Commit
+    told: Told | None  # None: it was told that nobody knows
+    deadline_ms: int
+
+
+@dataclass(slots=True)
+class _Generation:
+    """A completed rebalance; the request lacks its sequence yet."""
+
+    request: CommitGroupGenerationRequest
+    told: Told
+
+
+class Line:
+    """See the module."""
+
+    def __init__(self, group_id: str, ownership_epoch: int, env: Env) -> None:
+        self.group_id = group_id
+        self.ownership_epoch = ownership_epoch
+        self._env = env
+        self._sequence = 0
+        self._queue: deque[_Commit | _Generation] = deque()
+        self._in_flight: list[_Commit | _Generation] = []
+        self._request: Request | None = None
+        self._backoff_ms = env.settings.retry_backoff_ms
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is under way or waits."""
+        return not self._in_flight and not self._queue
+
+    # --- what is to be told -------------------------------------------------------------------
+
+    def commit_offsets(self, commit: CommitGroupOffsetsRequest.Commit, told: Told) -> None:
+        """`told` hears how it went, once."""
+        if is_too_large(commit_size((commit,))):
+            told(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
+            return
+        if len(self._queue) >= MAX_PARKED:
+            told(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return
+        deadline_ms = self._env.now_ms + self._env.settings.answer_timeout_ms
+        self._queue.append(_Commit(commit, told, deadline_ms))
+        if not self._env.timers.is_set(self._key("answer")):
+            self._env.timers.set(self._key("answer"), deadline_ms)
+        self._send()
+
+    def commit_generation(self, request: CommitGroupGenerationRequest, told: Told) -> None:
+        """Whatever its ownership and sequence say: they are the line's to fill in."""
+        self._queue.append(_Generation(request, told))
+        self._send()
+
+    def close(self, code: ErrorCode) -> None:
+        """All who wait are told `code`; nothing is sent any more."""
+        waiting = [*self._in_flight, *self._queue]
+        self._in_flight, self._request = [], None
+        self._queue.clear()
+        for kind in ("answer", "retry"):
+            self._env.timers.cancel(self._key(kind))
+        for entry in waiting:
+            if entry.told is not None:
+                entry.told(code)
+
+    # --- what comes back ----------------------------------------------------------------------
+
+    def answered(self, response: Any) -> None:
+        """The log's answer to what is under way; None: nobody knows."""
+        code = None if response is None else ErrorCode(response.error_code)
+        if code is None or code in UNKNOWN_OUTCOME:
+            self._env.timers.set(self._key("retry"), self._env.now_ms + self._backoff_ms)
+            self._backoff_ms = min(2 * self._backoff_ms, _MAX_BACKOFF_MS)
+            return
+        if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.INVALID_REQUEST):
+            self._env.lost(self.group_id)
+            return
+        self._backoff_ms = self._env.settings.retry_backoff_ms
+        done, self._in_flight, self._request = self._in_flight, [], None
+        for index, entry in enumerate(done):
+            if isinstance(entry, _Generation):
+                entry.told(code)
+            elif entry.told is not None:
+                entry.told(code or ErrorCode(response.commit_errors[index]))
+        self._send()
+
+    def retry(self) -> None:
+        """The same again: the log knows it by its number."""
+        if self._request is not None:
+            self._env.call(self.group_id, self._request)
+
+    def answer_due(self) -> None:
+        """Some have waited long enough; what was not sent yet is not going to be."""
+        now_ms = self._env.now_ms
+        overdue = [
+            entry
+            for entry in (*self._in_flight, *self._queue)
+            if isinstance(entry, _Commit) and entry.deadline_ms <= now_ms
+        ]
+        kept = [
+            entry
+            for entry in self._queue
+            if isinstance(entry, _Generation) or entry.deadline_ms > now_ms
+        ]
+        self._queue = deque(kept)
+        for entry in overdue:
+            told, entry.told = entry.told, None
+            if told is not None:
+                told(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        deadlines = [entry.deadline_ms for entry in kept if isinstance(entry, _Commit)]
+        deadlines += [
+            entry.deadline_ms
+            for entry in self._in_flight
+            if isinstance(entry, _Commit) and entry.told is not None
+        ]
+        if deadlines:
+            self._env.timers.set(self._key("answer"), min(deadlines))
+
+    # --- sending ------------------------------------------------------------------------------
+
+    def _key(self, kind: str) -> TimerKey:
+        return TimerKey(self.group_id, kind)
+
+    def _send(self) -> None:
+        if self._in_flight or not self._queue:
+            return
+        self._sequence += 1
+        first = self._queue.popleft()
+        if isinstance(first, _Generation):
+            self._in_flight = [first]
+            asked = first.request
+            self._request = CommitGroupGenerationRequest(
+                group_id=self.group_id,
+                ownership_epoch=self.ownership_epoch,
+                sequence=self._sequence,
+                generation=asked.generation,
+                protocol_type=asked.protocol_type,
+                protocol_name=asked.protocol_name,
+                leader=asked.leader,
+                members=asked.members,
+            )
+        else:
+            commits = self._take_commits(first)
+            self._in_flight = [*commits]
+            self._request = CommitGroupOffsetsRequest(
+                group_id=self.group_id,
+                ownership_epoch=self.ownership_epoch,
+                sequence=self._sequence,
+                commits=tuple(entry.commit for entry in commits),
+            )
+        self._env.call(self.group_id, self._request)
+
+    def _take_commits(self, first: _Commit) -> list[_Commit]:
+        """The first, and those behind it up to the next generation, as many as a record holds."""
+        taken = [first]
+        size = commit_size((first.commit,))
+        while self._queue and isinstance(entry := self._queue[0], _Commit):
+            more = commit_size((entry.commit,))
+            size = Size(size.offsets + more.offsets, size.size_bytes + more.size_bytes)
+            if is_too_large(size):
+                break
+            taken.append(entry)
+            self._queue.popleft()
+        return taken

@@ -1,0 +1,119 @@
+"""A group whose ownership is being taken: its requests wait, but not for ever.
+
+Source: DESIGN §7 (groups).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from coordinator.groups.answers import refuse
+from coordinator.groups.errors import UNKNOWN_OUTCOME, ErrorCode
+from coordinator.groups.events import Asked
+from coordinator.groups.line import Env
+from coordinator.groups.settings import MAX_PARKED
+from coordinator.groups.timers import TimerKey
+from records.rpc.base import Response
+from records.rpc.groups import JoinGroupRequest, OffsetCommitRequest
+
+
+class Owner(Env, Protocol):
+    """What it needs of its broker."""
+
+    def reply(self, asked: Asked, response: Response) -> None:
+        """Answer a client."""
+
+    def acquire(self, group_id: str, *, create: bool, then: Callable[[Any], None]) -> None:
+        """Ask for a group's ownership."""
+
+    def loaded(self, loading: Loading, response: Any) -> None:
+        """It was given."""
+
+    def forget(self, group_id: str, code: ErrorCode) -> None:
+        """Act for a group no more; whoever waits is told `code`."""
+
+
+class Loading:
+    """See the module."""
+
+    def __init__(self, group_id: str, env: Owner, *, creates: bool) -> None:
+        self.group_id = group_id
+        self.parked: list[Asked] = []
+        self._env = env
+        self._creates = creates  # what was asked for last
+        self._wanted = creates  # somebody waits who needs the group made
+        self._is_closed = False
+        self._backoff_ms = env.settings.retry_backoff_ms
+
+    def begin(self) -> None:
+        """Ask for the ownership."""
+        patience_ms = self._env.now_ms + self._env.settings.answer_timeout_ms
+        self._env.timers.set(TimerKey(self.group_id, "patience"), patience_ms)
+        self._acquire()
+
+    def park(self, asked: Asked) -> None:
+        """Let a request wait."""
+        if len(self.parked) >= MAX_PARKED:
+            self._env.reply(asked, refuse(asked, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+            return
+        self.parked.append(asked)
+        self._wanted = self._wanted or makes_group(asked)
+
+    def due(self, key: TimerKey) -> None:
+        """Ask again, or let nobody wait any longer."""
+        if key.kind == "load":
+            self._acquire()
+        elif key.kind == "patience":
+            self._env.forget(self.group_id, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+    def close(self, code: ErrorCode) -> None:
+        """It is not going to be ours."""
+        self._is_closed = True
+        parked, self.parked = self.parked, []
+        for asked in parked:
+            self._env.reply(asked, refuse(asked, code))
+
+    def _acquire(self) -> None:
+        self._env.acquire(self.group_id, create=self._creates, then=self._answered)
+
+    def _answered(self, response: Any) -> None:
+        if self._is_closed:
+            return
+        code = None if response is None else ErrorCode(response.error_code)
+        if code is ErrorCode.NONE:
+            self._env.loaded(self, response)
+        elif code is None or code in UNKNOWN_OUTCOME:
+            key = TimerKey(self.group_id, "load")
+            self._env.timers.set(key, self._env.now_ms + self._backoff_ms)
+            self._backoff_ms *= 2
+        elif code is ErrorCode.GROUP_ID_NOT_FOUND and self._wanted and not self._creates:
+            self._creates = True
+            self._acquire()
+        elif code is ErrorCode.GROUP_ID_NOT_FOUND:
+            self._nobody()
+        elif code is ErrorCode.POLICY_VIOLATION:
+            self._env.forget(self.group_id, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        elif code is ErrorCode.INVALID_GROUP_ID:
+            self._env.forget(self.group_id, code)
+        else:
+            self._env.forget(self.group_id, ErrorCode.NOT_COORDINATOR)
+
+    def _nobody(self) -> None:
+        """There is no such group, and nobody wants to make it."""
+        parked, self.parked = self.parked, []
+        self._env.forget(self.group_id, ErrorCode.NOT_COORDINATOR)
+        for asked in parked:
+            is_commit = isinstance(asked.request, OffsetCommitRequest)
+            code = ErrorCode.ILLEGAL_GENERATION if is_commit else ErrorCode.UNKNOWN_MEMBER_ID
+            self._env.reply(asked, refuse(asked, code))
+
+
+def makes_group(asked: Asked) -> bool:
+    """Does this request make a group, if there is none?"""
+    request = asked.request
+    if isinstance(request, JoinGroupRequest):
+        return not request.member_id
+    if isinstance(request, OffsetCommitRequest):
+        return request.generation_id_or_member_epoch < 0
+    return False

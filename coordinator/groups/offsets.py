@@ -1,0 +1,232 @@
+"""Committed offsets between a client's words and the log's: names, ids, versions.
+
+An offset belongs to a topic, not to a name: it is stored with the topic's id, and is not found
+again once another topic has the name.
+
+Source: KIP-709 (several groups), KIP-848's topic ids in OffsetCommit and OffsetFetch v10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from coordinator.groups.answers import GROUPS_VERSION
+from coordinator.groups.errors import ErrorCode
+from coordinator.groups.events import Topics
+from records.rpc.base import Response
+from records.rpc.group_log import (
+    CommitGroupOffsetsRequest,
+    FetchGroupStateRequest,
+    FetchGroupStateResponse,
+)
+from records.rpc.groups import OffsetCommitRequest, OffsetFetchRequest, OffsetFetchResponse
+from records.types import ZERO_UUID
+
+IDS_VERSION = 10
+"""Of OffsetCommit and OffsetFetch: from here on topics are called by their ids."""
+
+CommitTopic = CommitGroupOffsetsRequest.Commit.Topic
+Errors = dict[tuple[int, int], ErrorCode]
+
+
+def to_commit(
+    request: OffsetCommitRequest, version: int, topics: Topics, *, max_metadata: int, wall_ms: int
+) -> tuple[tuple[CommitTopic, ...], Errors]:
+    """What can be committed, and errors by place for what cannot."""
+    errors: Errors = {}
+    wanted = []
+    expire_at_ms = wall_ms + request.retention_time_ms if request.retention_time_ms >= 0 else -1
+    for t, topic in enumerate(request.topics):
+        name = topics.name(topic.topic_id) if version >= IDS_VERSION else topic.name
+        count = None if name is None else topics.partition_count(name)
+        unknown = (
+            ErrorCode.UNKNOWN_TOPIC_ID
+            if version >= IDS_VERSION
+            else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        )
+        partitions = []
+        for p, partition in enumerate(topic.partitions):
+            metadata = partition.committed_metadata or ""
+            if name is None or count is None:
+                errors[t, p] = unknown
+            elif not 0 <= partition.partition_index < count:
+                errors[t, p] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif len(metadata) > max_metadata or len(metadata.encode()) > max_metadata:
+                errors[t, p] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            else:
+                partitions.append(
+                    CommitTopic.Partition(
+                        partition_index=partition.partition_index,
+                        committed_offset=partition.committed_offset,
+                        leader_epoch=partition.committed_leader_epoch,
+                        metadata=metadata,
+                        expire_at_ms=expire_at_ms,
+                    )
+                )
+        if partitions and name is not None:
+            wanted.append(
+                CommitTopic(
+                    topic_name=name,
+                    topic_id=topics.topic_id(name) or ZERO_UUID,
+                    partitions=tuple(partitions),
+                )
+            )
+    return tuple(wanted), errors
+
+
+class FetchTopic(NamedTuple):
+    """A topic that a client asks for, as it called it."""
+
+    name: str | None  # None: an id that nobody knows
+    topic_id: UUID
+    partitions: Sequence[int]
+
+
+class FetchGroup(NamedTuple):
+    """A group that a client asks for."""
+
+    group_id: str
+    topics: Sequence[FetchTopic] | None  # None: all there are
+
+
+def asked_groups(request: OffsetFetchRequest, version: int, topics: Topics) -> list[FetchGroup]:
+    """What an OffsetFetch asks for, whatever its version."""
+    if version < GROUPS_VERSION:
+        wanted = (
+            None
+            if request.topics is None
+            else [FetchTopic(t.name, ZERO_UUID, t.partition_indexes) for t in request.topics]
+        )
+        return [FetchGroup(request.group_id, wanted)]
+    return [
+        FetchGroup(
+            group.group_id,
+            None
+            if group.topics is None
+            else [
+                FetchTopic(
+                    topics.name(topic.topic_id) if version >= IDS_VERSION else topic.name,
+                    topic.topic_id,
+                    topic.partition_indexes,
+                )
+                for topic in group.topics
+            ],
+        )
+        for group in request.groups
+    ]
+
+
+def to_fetch(group: FetchGroup) -> FetchGroupStateRequest:
+    """The same, of the log."""
+    return FetchGroupStateRequest(
+        group_id=group.group_id,
+        topics=None
+        if group.topics is None
+        else tuple(
+            FetchGroupStateRequest.Topic(topic_name=topic.name, partitions=tuple(topic.partitions))
+            for topic in group.topics
+            if topic.name is not None
+        ),
+    )
+
+
+Found = tuple[FetchGroup, ErrorCode, FetchGroupStateResponse | None]
+
+
+def fetched(found: Sequence[Found], version: int, topics: Topics) -> Response:
+    """The answer to an OffsetFetch, from what was found of each group."""
+    if version < GROUPS_VERSION:
+        group, code, state = found[0]
+        partition_type: Any = OffsetFetchResponse.OffsetFetchResponseTopic
+        return OffsetFetchResponse(
+            error_code=int(code),
+            topics=_answered(group, code, state, topics, version, partition_type),
+        )
+    group_type = OffsetFetchResponse.OffsetFetchResponseGroup
+    return OffsetFetchResponse(
+        groups=tuple(
+            group_type(
+                group_id=group.group_id,
+                error_code=int(code),
+                topics=()
+                if code
+                else _answered(
+                    group, code, state, topics, version, group_type.OffsetFetchResponseTopics
+                ),
+            )
+            for group, code, state in found
+        )
+    )
+
+
+Stored = FetchGroupStateResponse.Topic.Partition
+
+
+def _answered(
+    group: FetchGroup,
+    code: ErrorCode,
+    state: FetchGroupStateResponse | None,
+    topics: Topics,
+    version: int,
+    topic_type: Any,
+) -> tuple[Any, ...]:
+    """A topic of the answer for each that was asked for."""
+    stored: dict[str, dict[int, Stored]] = {
+        topic.topic_name: {partition.partition_index: partition for partition in topic.partitions}
+        for topic in (() if state is None else state.topics)
+    }
+    wanted = group.topics
+    if wanted is None:
+        wanted = [
+            FetchTopic(name, topics.topic_id(name) or ZERO_UUID, sorted(partitions))
+            for name, partitions in stored.items()
+        ]
+        if version >= IDS_VERSION:  # a topic that is gone has no id to be called by
+            wanted = [topic for topic in wanted if topic.topic_id != ZERO_UUID]
+    answers = []
+    for topic in wanted:
+        current = None if topic.name is None else topics.topic_id(topic.name)
+        known = stored.get(topic.name or "", {})
+        error = ErrorCode.UNKNOWN_TOPIC_ID if topic.name is None else code
+        partitions = tuple(
+            _partition(topic_type, index, _of_topic(known.get(index), current), error)
+            for index in topic.partitions
+        )
+        if version >= IDS_VERSION:
+            answers.append(topic_type(topic_id=topic.topic_id, partitions=partitions))
+        else:
+            answers.append(topic_type(name=topic.name or "", partitions=partitions))
+    return tuple(answers)
+
+
+def _of_topic(committed: Stored | None, current: UUID | None) -> Stored | None:
+    """The offset, unless it is of another topic, which had this name before."""
+    if committed is None or current is None or committed.topic_id in (ZERO_UUID, current):
+        return committed
+    return None
+
+
+def _partition(topic_type: Any, index: int, committed: Stored | None, error: ErrorCode) -> Any:
+    is_old = topic_type is OffsetFetchResponse.OffsetFetchResponseTopic
+    partition_type = (
+        topic_type.OffsetFetchResponsePartition
+        if is_old
+        else topic_type.OffsetFetchResponsePartitions
+    )
+    if committed is None or error:
+        return partition_type(
+            partition_index=index,
+            committed_offset=-1,
+            committed_leader_epoch=-1,
+            metadata="",
+            error_code=int(error),
+        )
+    return partition_type(
+        partition_index=index,
+        committed_offset=committed.committed_offset,
+        committed_leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+        error_code=0,
+    )

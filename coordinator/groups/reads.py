@@ -1,0 +1,202 @@
+"""What changes nothing: OffsetFetch, DescribeGroups, ListGroups.
+
+What is not in memory is asked of the log, group by group; the client is answered once all are
+there. A group that cannot be found out about says so itself, beside the others.
+
+Source: KIP-40, KIP-518 and KIP-848 (ListGroups' filters), KIP-709, KIP-1043 (DescribeGroups v6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Final, Protocol
+
+from coordinator.groups.answers import GROUPS_VERSION, described_error, refuse
+from coordinator.groups.errors import UNKNOWN_OUTCOME, ErrorCode
+from coordinator.groups.events import Asked, Topics
+from coordinator.groups.group import ClassicGroup
+from coordinator.groups.offsets import Found, asked_groups, fetched, to_fetch
+from coordinator.groups.roster import State
+from coordinator.groups.state import Group
+from records.groups import GroupGenerationRecord
+from records.rpc.base import Request, Response
+from records.rpc.group_log import FetchGroupStateRequest, FetchGroupStateResponse
+from records.rpc.groups import (
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    OffsetFetchRequest,
+)
+
+MAX_GROUPS_ASKED: Final = 1_000
+"""Of one OffsetFetch or DescribeGroups: each may be a call of the log."""
+
+NOT_FOUND_VERSION: Final = 6
+"""Of DescribeGroups: from here on a group that is not there is an error (KIP-1043)."""
+
+CLASSIC: Final = "Classic"
+
+Described = DescribeGroupsResponse.DescribedGroup
+
+
+class Source(Protocol):
+    """What is needed of the broker."""
+
+    topics: Topics
+    catalog: Callable[[], Iterable[tuple[str, Group]]]
+    groups: Any
+
+    def reply(self, asked: Asked, response: Response) -> None: ...
+
+    def request(self, request: Request, then: Callable[[Any], None]) -> None: ...
+
+    def refuse_group(self, group_id: str, *, may_be_empty: bool) -> ErrorCode: ...
+
+    def is_ours(self, group_id: str) -> bool: ...
+
+    def describe_loaded(self, group_id: str) -> Described | None: ...
+
+
+class Reads:
+    """See the module."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    # --- OffsetFetch --------------------------------------------------------------------------
+
+    def offset_fetch(self, asked: Asked, request: OffsetFetchRequest) -> None:
+        """The committed offsets, from the log."""
+        source = self._source
+        groups = asked_groups(request, asked.version, source.topics)
+        if len(groups) > MAX_GROUPS_ASKED:
+            source.reply(asked, refuse(asked, ErrorCode.INVALID_REQUEST))
+            return
+        found: list[Found | None] = [None] * len(groups)
+
+        def put(place: int, code: ErrorCode, state: FetchGroupStateResponse | None) -> None:
+            found[place] = (groups[place], code, state)
+            if None not in found:
+                all_found = [item for item in found if item is not None]
+                source.reply(asked, fetched(all_found, asked.version, source.topics))
+
+        def answered(place: int, state: Any) -> None:
+            put(place, *_offsets_of(state))
+
+        if not groups:
+            source.reply(asked, fetched((), GROUPS_VERSION, source.topics))
+        for place, group in enumerate(groups):
+            code = source.refuse_group(group.group_id, may_be_empty=True)
+            if code is not ErrorCode.NONE:
+                put(place, code, None)
+                continue
+            source.request(to_fetch(group), partial(answered, place))
+
+    # --- DescribeGroups -----------------------------------------------------------------------
+
+    def describe(self, asked: Asked, request: DescribeGroupsRequest) -> None:
+        """What groups are made of: from memory if we act for them, else from the log."""
+        source = self._source
+        if len(request.groups) > MAX_GROUPS_ASKED:
+            source.reply(asked, refuse(asked, ErrorCode.INVALID_REQUEST))
+            return
+        found: list[Described | None] = [None] * len(request.groups)
+
+        def put(place: int, described: Described) -> None:
+            found[place] = described
+            finish()
+
+        def finish() -> None:
+            if None not in found:
+                groups = tuple(item for item in found if item is not None)
+                source.reply(asked, DescribeGroupsResponse(groups=groups))
+
+        def answered(place: int, state: Any) -> None:
+            put(place, _described(request.groups[place], state, asked.version))
+
+        if not request.groups:
+            finish()
+        for place, name in enumerate(request.groups):
+            code = source.refuse_group(name, may_be_empty=True)
+            if code is not ErrorCode.NONE:
+                put(place, described_error(name, code))
+                continue
+            loaded = source.describe_loaded(name)
+            if loaded is not None:
+                put(place, loaded)
+                continue
+            state_request = FetchGroupStateRequest(group_id=name, topics=(), with_members=True)
+            source.request(state_request, partial(answered, place))
+
+    # --- ListGroups ---------------------------------------------------------------------------
+
+    def list_groups(self, asked: Asked, request: ListGroupsRequest) -> None:
+        """The groups we act for, and those we would as soon as somebody asks."""
+        types = {kind.lower() for kind in request.types_filter}
+        states = {state.lower() for state in request.states_filter}
+        listed = []
+        if not types or CLASSIC.lower() in types:
+            for group_id, protocol_type, state in self._all():
+                if not states or state.value.lower() in states:
+                    listed.append(
+                        ListGroupsResponse.ListedGroup(
+                            group_id=group_id,
+                            protocol_type=protocol_type,
+                            group_state=state.value,
+                            group_type=CLASSIC,
+                        )
+                    )
+        self._source.reply(asked, ListGroupsResponse(error_code=0, groups=tuple(listed)))
+
+    def _all(self) -> Iterable[tuple[str, str, State]]:
+        source = self._source
+        for group_id, slot in source.groups.items():
+            if isinstance(slot, ClassicGroup):
+                yield group_id, slot.protocol_type or "", slot.state
+        for group_id, group in source.catalog():
+            if isinstance(source.groups.get(group_id), ClassicGroup):
+                continue
+            if source.is_ours(group_id):
+                generation = group.generation
+                kind = (generation.protocol_type if generation else None) or ""
+                yield group_id, kind, State.STABLE if group.member_ids else State.EMPTY
+
+
+def _offsets_of(state: Any) -> tuple[ErrorCode, FetchGroupStateResponse | None]:
+    code = ErrorCode.COORDINATOR_NOT_AVAILABLE if state is None else ErrorCode(state.error_code)
+    if code in UNKNOWN_OUTCOME:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE, None
+    if code is ErrorCode.GROUP_ID_NOT_FOUND:
+        return ErrorCode.NONE, None  # it has no offsets, and that is no error
+    return code, state
+
+
+def _described(name: str, state: Any, version: int) -> Described:
+    code = ErrorCode.COORDINATOR_NOT_AVAILABLE if state is None else ErrorCode(state.error_code)
+    if code in UNKNOWN_OUTCOME:
+        return described_error(name, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    if code is ErrorCode.GROUP_ID_NOT_FOUND:
+        if version < NOT_FOUND_VERSION:
+            return described_error(name, ErrorCode.NONE, state="Dead")
+        return described_error(name, code, state="Dead", message=f"Group {name} not found.")
+    return Described(
+        error_code=0,
+        group_id=name,
+        group_state=(State.STABLE if state.members else State.EMPTY).value,
+        protocol_type=state.protocol_type or "",
+        protocol_data=state.protocol_name or "",
+        members=tuple(_member(member) for member in state.members),
+    )
+
+
+def _member(member: GroupGenerationRecord.Member) -> Described.DescribedGroupMember:
+    return Described.DescribedGroupMember(
+        member_id=member.member_id,
+        group_instance_id=member.group_instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        member_metadata=member.subscription,
+        member_assignment=member.assignment,
+    )

@@ -1,0 +1,298 @@
+"""How a group comes to its next generation: everybody joins, one assigns, the log is told.
+
+`Rebalance` is the part of a group that moves between its states; requests and timers call it.
+
+A generation counts once the log has it. Until then nobody is told an assignment, and nobody can
+commit under its number. So whichever broker acts for the group next finds the generation whose
+members can be at work, and can go on with it: nobody has to join again.
+
+Source: KIP-62, KIP-134 (initial delay), KIP-345 (static members), KIP-394; upstream's
+GroupMetadataManager, whose rules these are.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Protocol
+
+from coordinator.groups.answers import NULL_PROTOCOL_VERSION, refuse
+from coordinator.groups.decide import generation_size
+from coordinator.groups.errors import ErrorCode
+from coordinator.groups.events import Asked
+from coordinator.groups.line import Env, Line
+from coordinator.groups.roster import NEXT, Member, Roster, State
+from coordinator.groups.settings import MAX_GENERATION_BYTES
+from coordinator.groups.timers import TimerKey
+from records.rpc.base import Response
+from records.rpc.group_log import CommitGroupGenerationRequest
+from records.rpc.groups import JoinGroupResponse, SyncGroupResponse
+
+log = logging.getLogger("coordinator.groups")
+
+SKIP_ASSIGNMENT_VERSION = 9
+"""Of JoinGroup: from here on a leader that returns can be told to assign nothing (KIP-814)."""
+
+
+class Broker(Env, Protocol):
+    """What a group needs of its broker besides."""
+
+    def reply(self, asked: Asked, response: Response) -> None:
+        """Answer a client."""
+
+
+class Rebalance:
+    """See the module."""
+
+    def __init__(self, group_id: str, env: Broker, line: Line) -> None:
+        self.group_id = group_id
+        self.env = env
+        self.line = line
+        self.state = State.EMPTY
+        self.generation = 0
+        self.stored_generation = 0  # the last that the log is known to have
+        self.protocol_type: str | None = None
+        self.protocol_name: str | None = None
+        self.roster = Roster()
+        self.is_closed = False
+        self._storing: int | None = None  # the generation that the log is being told
+        self._unsynced: set[str] = set()  # members that have not asked for their assignment yet
+        self._is_initial = False  # the group was empty: it waits a while for others
+        self._remaining_ms = 0  # by which that may be extended
+        self._somebody_came = False  # meanwhile
+
+    # --- states -------------------------------------------------------------------------------
+
+    def _become(self, state: State) -> None:
+        assert state in NEXT[self.state], f"illegal: {self.state} -> {state} in {self.group_id}"
+        self.state = state
+
+    def rebalance(self) -> None:
+        """Something changed: begin to prepare, or see whether that was all we waited for."""
+        if self.state is State.PREPARING:
+            self.try_complete()
+        else:
+            self._prepare()
+
+    def _prepare(self) -> None:
+        if self.state is State.COMPLETING:
+            self.fail_syncs(ErrorCode.REBALANCE_IN_PROGRESS)
+        self._cancel("sync")
+        self._is_initial = self.state is State.EMPTY
+        self._become(State.PREPARING)
+        if not self._is_initial:
+            self.try_complete()
+            if self.state is State.PREPARING:
+                self._timer("join", self.roster.rebalance_timeout_ms)
+            return
+        delay_ms = self.env.settings.initial_rebalance_delay_ms
+        self._remaining_ms = max(self.roster.rebalance_timeout_ms - delay_ms, 0)
+        self._somebody_came = False
+        if delay_ms:
+            self._timer("join", delay_ms)
+        else:
+            self._complete()
+
+    def came(self) -> None:
+        """A member was added."""
+        if self.state is State.PREPARING and self._is_initial:
+            self._somebody_came = True
+
+    def join_due(self) -> None:
+        """Whoever has not joined by now is not waited for."""
+        if self.state is not State.PREPARING:
+            return
+        if self._is_initial and self._somebody_came and self._remaining_ms:
+            self._somebody_came = False
+            delay_ms = min(self.env.settings.initial_rebalance_delay_ms, self._remaining_ms)
+            self._remaining_ms -= delay_ms
+            self._timer("join", delay_ms)
+        else:
+            self._complete()
+
+    def try_complete(self) -> None:
+        """Complete the join phase if everybody is there."""
+        roster = self.roster
+        everybody = roster.joining == len(roster.members) and not roster.pending
+        if self.state is State.PREPARING and not self._is_initial and everybody:
+            self._complete()
+
+    def _complete(self) -> None:
+        roster = self.roster
+        for member in [m for m in roster.members.values() if m.joining is None]:
+            if member.instance_id is None:
+                self.drop(member.member_id)
+        if roster.members and not roster.elect_joined():
+            # Only static members are left, and none of them is back yet.
+            self._timer("join", roster.rebalance_timeout_ms)
+            return
+        self._cancel("join")
+        self._is_initial = False
+        self.generation += 1
+        self._storing = None
+        if not roster.members:
+            self.protocol_name = None
+            self._become(State.EMPTY)
+            self._store(())
+            return
+        self.protocol_name = roster.select()
+        self._become(State.COMPLETING)
+        log.info(
+            "group=%s generation=%d members=%d", self.group_id, self.generation, len(roster.members)
+        )
+        self._unsynced = set(roster.members)
+        self._timer("sync", roster.rebalance_timeout_ms)
+        for member in list(roster.members.values()):
+            member.is_new = False
+            self.restart_session(member)
+            asked = roster.park_join(member, None)
+            if asked is not None:
+                self.env.reply(asked, self.join_answer(asked, member))
+
+    # --- the join's answer --------------------------------------------------------------------
+
+    def join_answer(self, asked: Asked, member: Member) -> JoinGroupResponse:
+        """The generation as it is; all members to its leader."""
+        leads = member.member_id == self.roster.leader
+        return self.joined(asked, member.member_id, self.roster.leader or "", with_members=leads)
+
+    def joined(
+        self,
+        asked: Asked,
+        member_id: str,
+        leader: str,
+        *,
+        with_members: bool,
+        skip_assignment: bool = False,
+    ) -> JoinGroupResponse:
+        """A JoinGroup's answer that is no error."""
+        member_type = JoinGroupResponse.JoinGroupResponseMember
+        name = self.protocol_name
+        return JoinGroupResponse(
+            error_code=0,
+            generation_id=self.generation,
+            protocol_type=self.protocol_type,
+            protocol_name=name if asked.version >= NULL_PROTOCOL_VERSION else name or "",
+            leader=leader,
+            skip_assignment=skip_assignment,
+            member_id=member_id,
+            members=tuple(
+                member_type(
+                    member_id=member.member_id,
+                    group_instance_id=member.instance_id,
+                    metadata=member.subscription(name),
+                )
+                for member in (self.roster.members.values() if with_members else ())
+            ),
+        )
+
+    # --- assigning ----------------------------------------------------------------------------
+
+    def synced(self, member: Member) -> None:
+        """A member asked for its assignment."""
+        self._unsynced.discard(member.member_id)
+
+    def assign(self, assignments: dict[str, bytes]) -> None:
+        """The leader's word. The log is told, and then the members."""
+        if self._storing == self.generation:
+            return  # the leader asks again; the first word stands
+        records = self.roster.as_records(self.protocol_name, assignments)
+        if generation_size(records) > MAX_GENERATION_BYTES:
+            self._assigned(self.generation, assignments, ErrorCode.UNKNOWN_SERVER_ERROR)
+            return
+        self._storing = self.generation
+        generation = self.generation
+        self.line.commit_generation(
+            self.as_request(records), lambda code: self._assigned(generation, assignments, code)
+        )
+
+    def _assigned(self, generation: int, assignments: dict[str, bytes], code: ErrorCode) -> None:
+        if code is ErrorCode.NONE:
+            self.stored_generation = max(self.stored_generation, generation)
+        if self.is_closed or self.state is not State.COMPLETING or self.generation != generation:
+            return  # another rebalance has begun meanwhile
+        self._storing = None
+        if code is not ErrorCode.NONE:
+            self.fail_syncs(ErrorCode.UNKNOWN_SERVER_ERROR)
+            self.rebalance()
+            return
+        self._become(State.STABLE)
+        for member in self.roster.members.values():
+            member.assignment = assignments.get(member.member_id, b"")
+            asked, member.syncing = member.syncing, None
+            if asked is not None:
+                self.restart_session(member)
+                self.env.reply(asked, self.sync_answer(member))
+
+    def sync_answer(self, member: Member) -> SyncGroupResponse:
+        """A member's assignment."""
+        return SyncGroupResponse(
+            error_code=0,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            assignment=member.assignment,
+        )
+
+    def sync_due(self) -> None:
+        """Whoever has not asked for an assignment by now has gone."""
+        if self.state not in (State.COMPLETING, State.STABLE) or not self._unsynced:
+            return
+        gone = [member_id for member_id in self._unsynced if member_id in self.roster.members]
+        for member_id in sorted(gone):
+            self.drop(member_id)
+        if gone:
+            self.rebalance()
+
+    def fail_syncs(self, code: ErrorCode) -> None:
+        """Whoever waits for an assignment does not get one."""
+        for member in self.roster.members.values():
+            asked, member.syncing = member.syncing, None
+            member.assignment = b""
+            if asked is not None:
+                self.restart_session(member)  # it may have run out while we were waited for
+                self.env.reply(asked, refuse(asked, code))
+
+    def as_request(self, records: Iterable[object]) -> CommitGroupGenerationRequest:
+        """The generation as the log is told it."""
+        return CommitGroupGenerationRequest(
+            group_id=self.group_id,
+            ownership_epoch=self.line.ownership_epoch,
+            sequence=0,
+            generation=self.generation,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            leader=self.roster.leader,
+            members=tuple(records),  # type: ignore[arg-type]
+        )
+
+    def _store(self, records: Iterable[object]) -> None:
+        """Tell the log, with nobody waiting for it."""
+        generation = self.generation
+
+        def told(code: ErrorCode) -> None:
+            if code is ErrorCode.NONE:
+                self.stored_generation = max(self.stored_generation, generation)
+
+        self.line.commit_generation(self.as_request(records), told)
+
+    # --- members' ends ------------------------------------------------------------------------
+
+    def drop(self, member_id: str, code: ErrorCode = ErrorCode.UNKNOWN_MEMBER_ID) -> None:
+        """A member is gone; what it still waits for is answered."""
+        self.env.timers.cancel(TimerKey(self.group_id, "session", member_id))
+        self._unsynced.discard(member_id)
+        member = self.roster.remove(member_id)
+        for asked in (member.joining, member.syncing):
+            if asked is not None:
+                self.env.reply(asked, refuse(asked, code, member_id=member_id))
+
+    def restart_session(self, member: Member) -> None:
+        """It was heard of."""
+        key = TimerKey(self.group_id, "session", member.member_id)
+        self.env.timers.set(key, self.env.now_ms + member.session_timeout_ms)
+
+    def _timer(self, kind: str, delay_ms: int) -> None:
+        self.env.timers.set(TimerKey(self.group_id, kind), self.env.now_ms + delay_ms)
+
+    def _cancel(self, kind: str) -> None:
+        self.env.timers.cancel(TimerKey(self.group_id, kind))

@@ -1,0 +1,194 @@
+"""Who is in a group, and which protocol they agree on: plain data, no rules of time.
+
+A protocol can be chosen only if every member offers it; among those each member votes for the first
+on its own list, and the one with the most votes wins. So that a join costs no walk over all
+members, how many offer a protocol is counted along.
+
+Source: KIP-62; KIP-345 (static members); upstream's ClassicGroup.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from coordinator.groups.events import Asked
+from records.groups import GroupGenerationRecord
+
+
+class State(Enum):
+    """Where a group is in its rebalance; the values are what DescribeGroups calls it."""
+
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"  # members join
+    COMPLETING = "CompletingRebalance"  # the leader assigns, and the log is told
+    STABLE = "Stable"
+
+
+NEXT: Final = {
+    State.EMPTY: {State.PREPARING},
+    State.PREPARING: {State.COMPLETING, State.EMPTY},
+    State.COMPLETING: {State.PREPARING, State.STABLE},
+    State.STABLE: {State.PREPARING},
+}
+
+Protocols = tuple[tuple[str, bytes], ...]
+"""Names and subscriptions, the preferred one first."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    """One member. It has at most one JoinGroup and one SyncGroup waiting."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: Protocols
+    assignment: bytes = b""
+    joining: Asked | None = None
+    syncing: Asked | None = None
+    is_new: bool = True  # it was in no completed join phase yet
+
+    def subscription(self, protocol: str | None) -> bytes:
+        """What it says under a protocol."""
+        return next((data for name, data in self.protocols if name == protocol), b"")
+
+
+@dataclass(slots=True)
+class Roster:
+    """See the module."""
+
+    members: dict[str, Member] = field(default_factory=dict)  # in the order in which they came
+    static: dict[str, str] = field(default_factory=dict)  # instance id -> member id
+    pending: set[str] = field(default_factory=set)  # ids given out (KIP-394), not joined yet
+    leader: str | None = None
+    joining: int = 0  # members whose JoinGroup waits
+    _offers: Counter[str] = field(default_factory=Counter)
+
+    def add(self, member: Member) -> None:
+        """A member more; the first one leads."""
+        assert member.member_id not in self.members, f"twice: {member}"
+        self.members[member.member_id] = member
+        self.pending.discard(member.member_id)
+        if member.instance_id is not None:
+            self.static[member.instance_id] = member.member_id
+        if self.leader is None:
+            self.leader = member.member_id
+        self.joining += member.joining is not None
+        self._offers.update(name for name, _ in member.protocols)
+
+    def remove(self, member_id: str) -> Member:
+        """A member less; if it led, another does."""
+        member = self.members.pop(member_id)
+        if member.instance_id is not None and self.static.get(member.instance_id) == member_id:
+            del self.static[member.instance_id]
+        if self.leader == member_id:
+            self.leader = next(iter(self.members), None)
+        self.joining -= member.joining is not None
+        self._withdraw(member.protocols)
+        return member
+
+    def rename(self, old_id: str, new_id: str) -> Member:
+        """A static member came back: it is in the old one's place under another id."""
+        member = self.members.pop(old_id)
+        assert member.instance_id is not None, f"not static: {member}"
+        member.member_id = new_id
+        self.members[new_id] = member
+        self.static[member.instance_id] = new_id
+        if self.leader == old_id:
+            self.leader = new_id
+        return member
+
+    def offer(self, member: Member, protocols: Protocols) -> None:
+        """A member offers these from now on."""
+        self._withdraw(member.protocols)
+        member.protocols = protocols
+        self._offers.update(name for name, _ in protocols)
+
+    def park_join(self, member: Member, asked: Asked | None) -> Asked | None:
+        """Let this JoinGroup wait; the one that waited before."""
+        before, member.joining = member.joining, asked
+        self.joining += (asked is not None) - (before is not None)
+        return before
+
+    def _withdraw(self, protocols: Protocols) -> None:
+        for name, _ in protocols:
+            self._offers[name] -= 1
+            if not self._offers[name]:
+                del self._offers[name]
+
+    def elect_joined(self) -> bool:
+        """Let a member lead whose JoinGroup waits; False if nobody's does."""
+        leader = self.members.get(self.leader or "")
+        if leader is not None and leader.joining is not None:
+            return True
+        for member in self.members.values():
+            if member.joining is not None:
+                self.leader = member.member_id
+                return True
+        return False
+
+    def agrees(self, names: Iterable[str]) -> bool:
+        """Is there one among these that all members offer?"""
+        return any(self._offers[name] == len(self.members) for name in names)
+
+    def select(self) -> str:
+        """The protocol of the next generation. There are members, and they agree."""
+        size = len(self.members)
+        candidates = {name for name, count in self._offers.items() if count == size}
+        votes: Counter[str] = Counter()
+        for member in self.members.values():
+            votes[next(name for name, _ in member.protocols if name in candidates)] += 1
+        return max(votes.items(), key=lambda item: (item[1], item[0]))[0]
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """As long as the slowest member may take."""
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    def as_records(
+        self, protocol: str | None, assignments: dict[str, bytes]
+    ) -> tuple[GroupGenerationRecord.Member, ...]:
+        """The members as a completed rebalance has them."""
+        return tuple(
+            GroupGenerationRecord.Member(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                session_timeout_ms=member.session_timeout_ms,
+                rebalance_timeout_ms=member.rebalance_timeout_ms,
+                subscription=member.subscription(protocol),
+                assignment=assignments.get(member.member_id, b""),
+            )
+            for member in self.members.values()
+        )
+
+
+def from_records(
+    records: Sequence[GroupGenerationRecord.Member], protocol: str | None, leader: str | None
+) -> Roster:
+    """The members as a completed rebalance left them."""
+    roster = Roster()
+    for record in records:
+        member = Member(
+            member_id=record.member_id,
+            instance_id=record.group_instance_id,
+            client_id=record.client_id,
+            client_host=record.client_host,
+            session_timeout_ms=record.session_timeout_ms,
+            rebalance_timeout_ms=record.rebalance_timeout_ms,
+            protocols=((protocol or "", record.subscription),),
+            assignment=record.assignment,
+            is_new=False,
+        )
+        roster.add(member)
+    if leader in roster.members:
+        roster.leader = leader
+    return roster

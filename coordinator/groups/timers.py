@@ -1,0 +1,66 @@
+"""Many deadlines, most of which never come: each heartbeat moves one on.
+
+A deadline that is moved on leaves its entry in the heap where it is; when that comes up, it is put
+back at the later time. So a heartbeat costs a dictionary's update.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import NamedTuple
+
+
+class TimerKey(NamedTuple):
+    """Whose deadline, and for what."""
+
+    group_id: str
+    kind: str
+    member_id: str = ""
+
+
+class Timers:
+    """Deadlines by key, on the clock of whoever asks."""
+
+    def __init__(self) -> None:
+        self._deadlines: dict[TimerKey, int] = {}
+        self._entries: dict[TimerKey, int] = {}  # the earliest that the heap has of a key
+        self._heap: list[tuple[int, TimerKey]] = []
+
+    def set(self, key: TimerKey, at_ms: int) -> None:
+        """Let it be due then, and at no other time."""
+        self._deadlines[key] = at_ms
+        entry = self._entries.get(key)
+        if entry is None or entry > at_ms:
+            self._entries[key] = at_ms
+            heapq.heappush(self._heap, (at_ms, key))
+
+    def cancel(self, key: TimerKey) -> None:
+        """Let it not be due."""
+        self._deadlines.pop(key, None)
+
+    def is_set(self, key: TimerKey) -> bool:
+        """Is it going to be due?"""
+        return key in self._deadlines
+
+    @property
+    def next_ms(self) -> int | None:
+        """When to look again, at the latest; None if nothing is to come."""
+        return self._heap[0][0] if self._heap else None
+
+    def pop_due(self, now_ms: int) -> TimerKey | None:
+        """One that is due, which is set no longer; None if there is none."""
+        while self._heap and self._heap[0][0] <= now_ms:
+            at_ms, key = heapq.heappop(self._heap)
+            if self._entries.get(key) != at_ms:
+                continue  # an earlier entry of this key was there
+            del self._entries[key]
+            deadline = self._deadlines.get(key)
+            if deadline is None:
+                continue
+            if deadline > now_ms:
+                self._entries[key] = deadline
+                heapq.heappush(self._heap, (deadline, key))
+                continue
+            del self._deadlines[key]
+            return key
+        return None

@@ -70,6 +70,11 @@ class SnapshotCluster(NemesisCluster):
         eventually(told, f"node {node} says where its log ends")
         return ends[0]
 
+    def take(self, node: int) -> None:
+        """Ask for a checkpoint now, instead of waiting for half a MiB more; it may be refused."""
+        with contextlib.suppress(OSError, ClientError), self.client(node) as client:
+            client.take_snapshot(TOPIC)
+
     def fetched(self, node: int) -> int:
         """How many checkpoints of the group this node has fetched, over all its lives."""
         return sum(
@@ -154,6 +159,9 @@ class SnapshotNemesis(Nemesis):
         end_offset = self._disks.log_end(victim)
         self._cluster.kill(victim)
         others = self._cluster.others(victim)
+        self.wait_for_progress()
+        for node in sorted(others, key=lambda one: one == self._leader):
+            self._disks.take(node)  # the leader last: its log's start must pass the other's
         eventually(
             lambda: min(self._disks.log_start(node) for node in others) > end_offset,
             f"the logs of nodes {others} begin past {end_offset}",

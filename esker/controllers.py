@@ -13,10 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from prometheus_client.metrics_core import Metric
 
 from coordinator.client import ClientSettings, CoordinatorClient
 from coordinator.controller.calls import ClientCalls
@@ -28,6 +31,7 @@ from coordinator.controller.machine import ControllerMachine
 from coordinator.controller.requests import Requests
 from coordinator.controller.service import ControllerService, Endpoint
 from coordinator.controller.view import ImageView
+from esker.controller_metrics import ControllerCollector
 from raft.driver.config import BENCH_LOG, INTERNAL_TOPICS
 from raft.driver.rooms import ClusterEvents, RoomHost
 from raft.interfaces import Frozen, ReplicatedLog
@@ -137,6 +141,7 @@ class ControllerParts:
     def __init__(self, settings: ControllerSettings) -> None:
         self._settings = settings
         self._room: ControllerRoom | None = None
+        self._collector: ControllerCollector | None = None
         self.view = ImageView(self._image)
 
     def _image(self) -> MetadataImage:
@@ -145,7 +150,12 @@ class ControllerParts:
     def room(self, host: RoomHost) -> ControllerRoom:
         """For `NodeConfig.room`."""
         self._room = ControllerRoom(host, self._settings)
+        self._collector = ControllerCollector(self._room)
         return self._room
+
+    def metrics(self) -> Iterable[Metric]:
+        """For `NodeConfig.metrics`."""
+        return self._collector.collect() if self._collector is not None else ()
 
     def cluster(self, host: RoomHost, log: ReplicatedLog, events: ClusterEvents) -> ClusterMachine:
         """For `NodeConfig.cluster`: begins with the cluster log's group."""
@@ -163,7 +173,8 @@ class ControllerRoom:
         self.controller: Controller | None = None
         self._requests: Requests | None = None
         self._calls = ClientCalls(self._client)
-        self._handover: HandOver | None = None
+        self.handover: HandOver | None = None
+        self.served: Counter[int] = Counter()  # requests, by api key
         self._sweep: ChunkSweep | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._service = ControllerService(
@@ -193,7 +204,7 @@ class ControllerRoom:
             monotonic_ms=_monotonic_ms,
             new_id=random_uuid,
         )
-        handover = self._handover = HandOver(
+        handover = self.handover = HandOver(
             self._calls,
             image=lambda: machine.image,
             is_settled=lambda: machine.applied.offset == (log.high_watermark or 0),
@@ -207,6 +218,7 @@ class ControllerRoom:
             handover,
             call_later=host.call_later,
             monotonic_ms=_monotonic_ms,
+            served=self.served,
             leader_name=lambda: "unknown" if log.leader_id is None else f"node {log.leader_id}",
         )
         served = set(INTERNAL_TOPICS) | ({BENCH_LOG} if self._settings.bench_log else set())

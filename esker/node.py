@@ -81,6 +81,7 @@ def node_config(config: ControllerConfig) -> NodeConfig:
             controllers.room,
         ),
         cluster=controllers.cluster,
+        metrics=controllers.metrics,
         bench_log=config.bench_log,
         max_idle_interval_ms=config.max_idle_interval_ms,
         metrics_host=config.metrics.host if config.metrics else None,

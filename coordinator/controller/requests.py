@@ -76,17 +76,19 @@ class Requests:
         *,
         call_later: Callable[[float, Callable[[], None]], Any],
         monotonic_ms: Callable[[], int],
+        served: Counter[int] | None = None,
         leader_name: Callable[[], str] = lambda: "unknown",
     ) -> None:
         """
-        Args:  leader_name: who leads as far as this node knows, for messages.
+        Args:  served: counts requests by api key, for KIP-631's ControllerRequestsRate.
+               leader_name: who leads as far as this node knows, for messages.
         """
         self._controller = controller
         self._handover = handover
         self._call_later = call_later
         self._monotonic_ms = monotonic_ms
         self._leader_name = leader_name
-        self.served: Counter[int] = Counter()  # by api key: KIP-631's ControllerRequestsRate
+        self.served: Counter[int] = Counter() if served is None else served
 
     def ask(self, request: Request, send: Send) -> None:
         """Answer a request, now or later. `send` hears the response, exactly once."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 from uuid import UUID
+
+from prometheus_client.metrics_core import Metric
 
 from raft.core.config import QuorumConfig
 from raft.core.voters import Endpoint, ReplicaKey, Voter, VoterSet
@@ -54,6 +56,7 @@ class NodeConfig:
     max_idle_interval_ms: int = 500  # metadata.max.idle.interval.ms; 0: no NoOpRecord
     metrics_host: str | None = None  # serves /metrics and /health; None: nobody does
     metrics_port: int = 0
+    metrics: Callable[[], Iterable[Metric]] | None = None  # of what stands on the groups
     health_window_ms: int = 5_000  # healthy: a read barrier succeeded within it
     shutdown_timeout_ms: int = 5_000  # the longest that handing over leadership may take
 

@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple, Protocol
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -195,13 +195,23 @@ HELP: Final = {
 }
 
 
+class _More:
+    """A function as a collector."""
+
+    def __init__(self, collect: Callable[[], Iterable[Metric]]) -> None:
+        self.collect = collect
+
+
 class MetricsServer:
     """HTTP for a scraper: one request a connection."""
 
-    def __init__(self, host: _Host) -> None:
+    def __init__(self, host: _Host, more: Callable[[], Iterable[Metric]] | None = None) -> None:
+        """`more`: the metrics of what stands on the groups, made when asked."""
         self._host = host
         self._registry = CollectorRegistry()
         self._registry.register(QuorumCollector(host))
+        if more is not None:
+            self._registry.register(_More(more))
         self._server: asyncio.Server | None = None
         self.port = 0
 

@@ -122,7 +122,7 @@ class Node:
                     await self._open(group)
             await self.listener.start(config.bind_host, config.bind_port)
             if config.metrics_host is not None:
-                self._metrics = MetricsServer(self)
+                self._metrics = MetricsServer(self, config.metrics)
                 await self._metrics.start(config.metrics_host, config.metrics_port)
         except BaseException:
             for driver in self.groups.values():

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import shutil
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -52,6 +53,7 @@ from snapshot.reader import CheckpointReader
 from tests.controller.test_refusals import alter, chunk, delete, grow
 from tests.controller.world import creation, registration
 from tests.driver.client import Client
+from tests.driver.cluster import free_ports
 
 R = TypeVar("R", bound=Response)
 PATIENCE_S = 30.0
@@ -293,3 +295,24 @@ def test_a_client_of_the_node_that_does_not_lead_is_told_so(story: Story) -> Non
     assert f"node {active}" in (answer.topics[0].error_message or "")
     snapshots = story.ask_node(other, DescribeSnapshotsRequest(), DescribeSnapshotsResponse)
     assert {group.topic_name for group in snapshots.groups} >= {"__cluster_metadata"}
+
+
+def test_the_metrics_of_kip_631_are_there(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    with Quorum(tmp_path) as quorum:
+        for node in NODES:
+            with quorum.properties(node).open("a") as file:
+                if node == 1:
+                    file.write(f"esker.metrics.listener=127.0.0.1:{port}\n")
+        quorum.start(*NODES)
+        story = Story(quorum)
+        story.register()
+
+        def seen() -> str:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+                text: str = answer.read().decode()
+            return text if "kafka_controller_active_broker_count 3.0" in text else ""
+
+        text = eventually(seen, "three brokers in the metrics")
+    for name in ("metadata_lag", "requests_rate", "active_controller_count"):
+        assert f"kafka_controller_{name} " in text

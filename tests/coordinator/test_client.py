@@ -259,7 +259,7 @@ def test_what_was_never_decided_and_what_may_have_been_are_told_apart() -> None:
             await client.commit_file(commit(3))
         assert not isinstance(caught.value, OutcomeUnknownError)
 
-    served(story, settings=ClientSettings(timeout_ms=60, retry_ms=1, retry_max_ms=5))
+    served(story, settings=ClientSettings(timeout_ms=500, retry_ms=1, retry_max_ms=5))
 
 
 @pytest.mark.parametrize(("offset", "times"), [(-1, 1), (5, 2)])

@@ -76,14 +76,15 @@ def commit(lease_id: int, object_id: int, producer: int, sequence: int) -> Commi
     )  # fmt: skip
 
 
-async def upload(client: CoordinatorClient, producer: int, stop: asyncio.Event) -> list[int]:
-    """An uploader with several commits in flight; the base offsets it was told, in order."""
+async def upload(
+    client: CoordinatorClient, producer: int, stop: asyncio.Event, told: list[int]
+) -> None:
+    """An uploader with several commits in flight; `told` gets base offsets, in order."""
     lease = await client.acquire_lease(
         AcquireObjectLeaseRequest(
             coordinator_partition=0, broker_id=producer, broker_epoch=1, object_count=10_000
         )
     )
-    told: list[int] = []
     waiting: deque[asyncio.Future[CommitBatchesResponse]] = deque()
     for count in range(10_000):
         if not stop.is_set():
@@ -92,7 +93,7 @@ async def upload(client: CoordinatorClient, producer: int, stop: asyncio.Event) 
             waiting.append(client.submit(request))
         if len(waiting) > IN_FLIGHT or stop.is_set():
             if not waiting:
-                return told
+                return
             answer = await waiting.popleft()
             assert not answer.error_code, answer
             result = answer.topics[0].partitions[0].results[0]
@@ -100,6 +101,15 @@ async def upload(client: CoordinatorClient, producer: int, stop: asyncio.Event) 
             told.append(result.assigned_base_offset)
             await asyncio.sleep(0.005)
     raise AssertionError("the lease is used up")
+
+
+async def progress(told: list[list[int]], uploads: list[asyncio.Future[None]]) -> None:
+    """Wait until every uploader has been told of some more commits."""
+    before = [len(one) for one in told]
+    while any(len(one) < count + 10 for one, count in zip(told, before, strict=True)):
+        for ended in (one for one in uploads if one.done()):
+            ended.result()
+        await asyncio.sleep(0.01)
 
 
 async def runs_of(client: CoordinatorClient) -> list[tuple[int, int, str]]:
@@ -149,19 +159,22 @@ def runs(quorum: Quorum) -> list[tuple[int, int, str]]:
             InitDisklessTopicsRequest(controller_epoch=OUTRANKS_ALL, topics=(topic,))
         )
         stop = asyncio.Event()
+        told: list[list[int]] = [[], []]
         uploads = [
-            asyncio.ensure_future(upload(client, i, stop)) for i, client in enumerate(clients, 1)
+            asyncio.ensure_future(upload(client, i + 1, stop, told[i]))
+            for i, client in enumerate(clients)
         ]
         for _ in range(2):
+            await progress(told, uploads)
             await asyncio.to_thread(kill_leader, quorum)
+        await progress(told, uploads)
         stop.set()
-        told = await asyncio.gather(*uploads)
+        await asyncio.gather(*uploads)
         found = await runs_of(clients[0])
         bases = [base for base, _, _ in found]
         assert bases == list(range(0, len(found) * RECORDS, RECORDS)), "gaps"
         assert sorted(told[0] + told[1]) == bases, "lost, or committed twice"
         assert all(one == sorted(one) for one in told), "an uploader's own order"
-        assert all(len(one) > 20 for one in told), "too few to have been interrupted"
         for client in clients:
             await client.close()
         return found

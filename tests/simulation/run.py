@@ -28,7 +28,6 @@ RARE: Final = (
     "states loaded",
     "downloads resumed",
     "downloads restarted",
-    "downloads rejected",
     "votes decided by a snapshot",
     "log starts moved",
 )

@@ -1,9 +1,11 @@
-"""Finding a coordinator's leader, and keeping a connection to it.
+"""Finding a group's leader, and keeping a connection to it.
 
-Whoever leads the group of a partition of `__diskless-metadata` is the coordinator. DescribeQuorum
+Whoever leads the group of a partition of `__diskless-metadata` is its batch coordinator; whoever
+leads `__cluster_metadata-0` is the active controller. DescribeQuorum
 is answered without an error by the leader alone, so all known nodes are asked at once, and the one
 that answers is it: no redirect is followed, no cached name is trusted. The answer names the voters'
-endpoints, which are asked as well from then on.
+endpoints, which are asked as well from then on. A follower names the controllers, too, so that one
+address of any of them is enough to begin with.
 
 Surprise: a leader that turns out to be none is let go of, not cut off. Other requests on that
 connection still wait for their answers.
@@ -14,12 +16,14 @@ Source: KIP-595, KIP-836 (DescribeQuorum), KIP-919 (any controller as a bootstra
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterable
 from typing import Final, TypeAlias
 
 from coordinator.interface import CoordinatorError, ErrorCode
 from raft.net.errors import NetError
 from raft.net.rpc import Rpc, open_rpc
+from records.rpc.cluster import DescribeClusterRequest, DescribeClusterResponse
 from records.rpc.quorum import DescribeQuorumRequest, DescribeQuorumResponse
 
 Address: TypeAlias = tuple[str, int]
@@ -27,19 +31,28 @@ Address: TypeAlias = tuple[str, int]
 
 DISKLESS_METADATA: Final = "__diskless-metadata"
 
+CONTROLLERS: Final = 2  # DescribeCluster's endpoint type
+
 MAX_ADDRESSES: Final = 64
 """Known nodes: a bound on what answers can make us remember and ask."""
 
 
 class LeaderFinder:
-    """The way to one coordinator's leader. Shared by all calls of a client."""
+    """The way to one group's leader. Shared by all calls of a client."""
 
     def __init__(
-        self, bootstrap: Iterable[Address], partition: int, *, client_id: str, timeout_ms: int
+        self,
+        bootstrap: Iterable[Address],
+        partition: int,
+        *,
+        client_id: str,
+        timeout_ms: int,
+        topic: str = DISKLESS_METADATA,
     ) -> None:
         self._known: dict[Address, None] = dict.fromkeys(bootstrap)  # in this order
         if not self._known:
             raise ValueError("no bootstrap servers")
+        self._topic = topic
         self._partition = partition
         self._client_id = client_id
         self._timeout_ms = timeout_ms
@@ -92,9 +105,23 @@ class LeaderFinder:
             self._current = task.result()
 
     async def _find(self) -> Rpc:
-        """Ask everybody at once; the first that leads wins."""
-        asking = [asyncio.ensure_future(self._ask(address)) for address in self._known]
-        unheard = []
+        """Ask everybody at once; the first that leads wins. Then whom they named, if nobody did."""
+        asked: set[Address] = set()
+        unheard: list[str] = []
+        while unasked := [address for address in self._known if address not in asked]:
+            asked.update(unasked)
+            leader = await self._first_leader(unasked, unheard)
+            if leader is not None:
+                return leader
+        heard = len(asked) - len(unheard)
+        raise CoordinatorError(
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            f"{self._topic}-{self._partition} has no leader: {heard} of {len(asked)} nodes "
+            f"answer{''.join(f'; {why}' for why in unheard)}",
+        )
+
+    async def _first_leader(self, addresses: list[Address], unheard: list[str]) -> Rpc | None:
+        asking = [asyncio.ensure_future(self._ask(address)) for address in addresses]
         leader: Rpc | None = None
         try:
             for answer in asyncio.as_completed(asking):
@@ -110,15 +137,10 @@ class LeaderFinder:
                     late = task.result()
                     if late is not None and late is not leader:
                         late.connection.close()
-        heard = len(asking) - len(unheard)
-        raise CoordinatorError(
-            ErrorCode.COORDINATOR_NOT_AVAILABLE,
-            f"{DISKLESS_METADATA}-{self._partition} has no leader: {heard} of {len(asking)} nodes "
-            f"answer{''.join(f'; {why}' for why in unheard)}",
-        )
+        return None
 
     async def _ask(self, address: Address) -> Rpc | None:
-        """A connection to this node if it leads; None if it does not."""
+        """A connection to this node if it leads; None, and whom it knows, if it does not."""
         rpc = await open_rpc(*address, client_id=self._client_id, timeout_ms=self._timeout_ms)
         leads = False
         try:
@@ -127,6 +149,9 @@ class LeaderFinder:
             leads = found is not None and not (answer.error_code or found.error_code)
             if leads:
                 self._learn(answer)
+            else:
+                with contextlib.suppress(NetError):  # it need not know; it has answered
+                    await self._learn_from_follower(rpc)
         finally:
             if not leads:
                 rpc.connection.close()
@@ -136,14 +161,26 @@ class LeaderFinder:
         topic = DescribeQuorumRequest.TopicData
         partition = topic.PartitionData(partition_index=self._partition)
         return DescribeQuorumRequest(
-            topics=(topic(topic_name=DISKLESS_METADATA, partitions=(partition,)),)
+            topics=(topic(topic_name=self._topic, partitions=(partition,)),)
         )
 
     def _learn(self, answer: DescribeQuorumResponse) -> None:
         for node in answer.nodes:
             for at in node.listeners:
-                if len(self._known) < MAX_ADDRESSES:
-                    self._known.setdefault((at.host, at.port))
+                self._remember((at.host, at.port))
+
+    async def _learn_from_follower(self, rpc: Rpc) -> None:
+        """Its DescribeQuorum is an error and names nobody; who the controllers are it does say."""
+        request = DescribeClusterRequest(
+            include_cluster_authorized_operations=False, endpoint_type=CONTROLLERS
+        )
+        answer = await rpc.call(request, DescribeClusterResponse)
+        for node in answer.brokers:
+            self._remember((node.host, node.port))
+
+    def _remember(self, address: Address) -> None:
+        if len(self._known) < MAX_ADDRESSES:
+            self._known.setdefault(address)
 
 
 def _has_partition(answer: DescribeQuorumResponse) -> bool:

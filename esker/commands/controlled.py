@@ -6,9 +6,9 @@ from typing import Annotated, NoReturn, TypeVar
 
 import typer
 
-from esker.admin import AdminError
+from coordinator.controller.client import ControllerClient
+from coordinator.interface import CoordinatorError
 from esker.commands.snapshot_nodes import parse_bootstrap
-from esker.controller_admin import ask_controller
 from raft.net.runner import run
 from records.rpc.base import Request, Response
 
@@ -23,11 +23,19 @@ TimeoutMs = Annotated[int, typer.Option(min=1, help="Milliseconds to wait for an
 
 def ask(bootstrap_controller: str, request: Request, response: type[R], timeout_ms: int) -> R:
     """The active controller's answer; ends the command if there is none."""
-    bootstrap = parse_bootstrap(bootstrap_controller)
+    addresses = [(at.host, at.port) for at in parse_bootstrap(bootstrap_controller)]
+
+    async def asked() -> R:
+        client = ControllerClient(addresses, timeout_ms=timeout_ms)
+        try:
+            return await client.call(request, response)
+        finally:
+            await client.close()
+
     try:
-        return run(ask_controller(bootstrap, request, response, timeout_ms=timeout_ms))
-    except AdminError as error:
-        fail(str(error))
+        return run(asked())
+    except CoordinatorError as error:
+        fail(f"{error.message}: are a majority of the voters running?")
 
 
 def fail(message: str) -> NoReturn:
@@ -37,9 +45,9 @@ def fail(message: str) -> NoReturn:
 
 
 def stop_on(name: str, error_code: int, message: str | None) -> None:
-    """Ends the command if `name` was refused."""
+    """Ends the command if `name` was refused; messages of ours name it themselves."""
     if error_code:
-        fail(f"{name}: {message or f'error code {error_code}'}")
+        fail(message or f"{name}: error code {error_code}")
 
 
 def pairs(text: list[str], option: str) -> dict[str, str]:

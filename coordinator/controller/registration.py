@@ -1,0 +1,233 @@
+"""A broker's membership: it registers, heartbeats, is fenced and unfenced, and leaves.
+
+A broker is a member under an *epoch*, which it gets when it registers. While it heartbeats in time
+it keeps that epoch; if it was silent for too long it is fenced, and unfenced by a later heartbeat,
+in the same epoch. An epoch that the controller no longer knows is over for good: the broker then
+registers anew, and what it did under the old one must not count any more. So whoever writes is told
+of every new epoch, and whoever serves, of every change of `is_fenced`.
+
+The surprise is whose word `is_fenced` is. The controller answers with what it has committed, not
+with what the broker asked for; a broker that is cut off may believe itself unfenced for as long as
+its session lasts. Nothing may rest on that but courtesy: what must not happen is fenced where it
+would be written (by the broker's epoch in the coordinator's leases).
+
+Source: KIP-631, Broker Registration and Heartbeats, Controlled Shutdown; upstream's
+BrokerLifecycleManager.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from coordinator.controller.client import ControllerClient
+from coordinator.controller.errors import ErrorCode
+from coordinator.interface import CoordinatorError
+from records.rpc.brokers import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+)
+
+log = logging.getLogger("coordinator.registration")
+
+AGAIN_S: Final = 1.0  # between two attempts to register
+STARTING_HEARTBEAT_S: Final = 0.05  # until the first time it is unfenced, as a start is waited for
+
+MAY_PASS: Final = frozenset(
+    {ErrorCode.DUPLICATE_BROKER_REGISTRATION, ErrorCode.NOT_LEADER_OR_FOLLOWER}
+)
+"""Refusals that may end by themselves: our own former life, whose session still runs."""
+
+EPOCH_OVER: Final = frozenset({ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED})
+
+
+class RegistrationRefusedError(Exception):
+    """The controller will not have this broker. One sentence with the reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerListener:
+    """Where clients reach the broker."""
+
+    name: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerMembership:
+    """Who the broker is. Times in ms."""
+
+    cluster_id: str
+    broker_id: int
+    incarnation_id: UUID  # drawn anew by each process
+    directory_id: UUID
+    listeners: tuple[BrokerListener, ...]
+    rack: str | None = None
+    features: tuple[tuple[str, int, int], ...] = ()  # name, lowest and highest level
+    heartbeat_interval_ms: int = 2_000  # broker.heartbeat.interval.ms
+    registration_timeout_ms: int = 60_000  # initial.broker.registration.timeout.ms
+
+
+class Registration:
+    """See the module. `start`, then `stop`. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        client: ControllerClient,
+        membership: BrokerMembership,
+        *,
+        metadata_offset: Callable[[], int],
+        on_change: Callable[[], None],
+        on_lost: Callable[[Exception], None],
+    ) -> None:
+        """Not a member yet.
+
+        Args:    metadata_offset: of the last record of the cluster log that this broker has
+                 applied (inclusive).
+                 on_change: told after `epoch` or `is_fenced` has changed.
+                 on_lost: told if the broker cannot be a member any more, ever.
+        """
+        self.epoch: int | None = None
+        self.is_fenced = True
+        self._client = client
+        self._membership = membership
+        self._metadata_offset = metadata_offset
+        self._on_change = on_change
+        self._on_lost = on_lost
+        self._was_unfenced = False
+        self._leaving = False
+        self._may_leave = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> int:
+        """Register; the epoch. Heartbeats go on from here.
+
+        Raises:  RegistrationRefusedError; CoordinatorError if no controller answers in time.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._membership.registration_timeout_ms / 1_000):
+                epoch = await self._register()
+        except TimeoutError:
+            raise RegistrationRefusedError(
+                f"broker {self._membership.broker_id} could not register within "
+                f"{self._membership.registration_timeout_ms} ms"
+            ) from None
+        self._task = loop.create_task(self._live())
+        return epoch
+
+    async def stop(self, timeout_s: float) -> None:
+        """Tell the controller that we leave; wait until it lets us, at most `timeout_s`."""
+        if self._task is None:
+            return
+        self._leaving = True
+        self._wake.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._may_leave.wait()
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+
+    # --- registering ----------------------------------------------------------------------------
+
+    async def _register(self) -> int:
+        while True:
+            answer = await self._client.call(self._registration(), BrokerRegistrationResponse)
+            if answer.error_code == ErrorCode.NONE:
+                self.epoch, self.is_fenced = answer.broker_epoch, True
+                log.info("broker=%d epoch=%d", self._membership.broker_id, answer.broker_epoch)
+                self._on_change()
+                return answer.broker_epoch
+            if answer.error_code not in MAY_PASS:
+                raise RegistrationRefusedError(self._why(answer.error_code))
+            log.warning("broker=%d reason=%r", self._membership.broker_id,
+                        self._why(answer.error_code))  # fmt: skip
+            await asyncio.sleep(AGAIN_S)
+
+    def _why(self, error_code: int) -> str:
+        me = self._membership
+        reasons = {
+            ErrorCode.INCONSISTENT_CLUSTER_ID: f"the quorum is not of cluster {me.cluster_id}",
+            ErrorCode.DUPLICATE_BROKER_REGISTRATION: "another live broker has this id",
+            ErrorCode.UNSUPPORTED_VERSION: "the cluster runs at features this version lacks",
+            ErrorCode.INVALID_REGISTRATION: "its listeners or directories cannot be",
+        }
+        why = reasons.get(ErrorCode(error_code)) if error_code in set(ErrorCode) else None
+        return f"broker {me.broker_id} is refused: {why or f'error code {error_code}'}"
+
+    def _registration(self) -> BrokerRegistrationRequest:
+        me, request = self._membership, BrokerRegistrationRequest
+        return request(
+            broker_id=me.broker_id,
+            cluster_id=me.cluster_id,
+            incarnation_id=me.incarnation_id,
+            listeners=tuple(
+                request.Listener(name=at.name, host=at.host, port=at.port, security_protocol=0)
+                for at in me.listeners
+            ),
+            features=tuple(
+                request.Feature(name=name, min_supported_version=low, max_supported_version=high)
+                for name, low, high in me.features
+            ),
+            rack=me.rack,
+            log_dirs=(me.directory_id,),
+        )
+
+    # --- living ---------------------------------------------------------------------------------
+
+    async def _live(self) -> None:
+        """Heartbeat after heartbeat, until we may leave."""
+        while True:
+            try:
+                await self._heartbeat()
+            except CoordinatorError as error:
+                log.warning("broker=%d reason=%r", self._membership.broker_id, str(error))
+            except RegistrationRefusedError as error:
+                self._on_lost(error)
+                return
+            if self._may_leave.is_set():
+                return
+            waiting_for_start = not self._was_unfenced and not self._leaving
+            interval_s = self._membership.heartbeat_interval_ms / 1_000
+            pause_s = min(STARTING_HEARTBEAT_S, interval_s) if waiting_for_start else interval_s
+            self._wake.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._wake.wait()
+
+    async def _heartbeat(self) -> None:
+        assert self.epoch is not None, "a heartbeat before there is an epoch"
+        answer = await self._client.call(
+            BrokerHeartbeatRequest(
+                broker_id=self._membership.broker_id,
+                broker_epoch=self.epoch,
+                current_metadata_offset=self._metadata_offset(),
+                want_fence=False,
+                want_shut_down=self._leaving,
+            ),
+            BrokerHeartbeatResponse,
+        )
+        if answer.error_code in EPOCH_OVER:
+            if self._leaving:
+                self._may_leave.set()
+                return
+            log.warning("broker=%d epoch=%d over=yes", self._membership.broker_id, self.epoch)
+            await self._register()
+            self._wake.set()
+        elif answer.error_code == ErrorCode.NONE:
+            if answer.should_shut_down:
+                self._may_leave.set()
+            self._was_unfenced = self._was_unfenced or not answer.is_fenced
+            if answer.is_fenced != self.is_fenced:
+                self.is_fenced = answer.is_fenced
+                self._on_change()

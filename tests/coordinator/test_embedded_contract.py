@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import cache
 from typing import Any
+
+import pytest
+from pysyncobj.encryptor import getEncryptor
 
 from coordinator.embedded import EmbeddedCoordinator, EmbeddedSettings
 from coordinator.interface import CoordinatorError
@@ -30,6 +34,8 @@ QUICK = {
     "connectionTimeout": 2.0,
 }
 """The library's times, for nodes that share two cores with others."""
+
+key_of = cache(getEncryptor)
 
 
 class EmbeddedWorld:
@@ -129,6 +135,12 @@ class EmbeddedWorld:
 
     async def close(self) -> None:
         await asyncio.gather(*(node.close() for node in self.nodes if node is not None))
+
+
+@pytest.fixture(autouse=True)
+def one_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All nodes have one password: the key is made of it once, not two hundred times."""
+    monkeypatch.setattr("pysyncobj.syncobj.getEncryptor", key_of)
 
 
 class TestEmbedded(Contract):

@@ -1,0 +1,130 @@
+"""`esker topics`, `configs`, `brokers` and `chunks`, as a person types them at a running quorum."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from examples.demo_quorum import NODES, Quorum
+from tests.controller.test_processes import BROKERS, Story
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    """Three nodes, and three brokers that a script has registered and unfenced."""
+    with Quorum(tmp_path_factory.mktemp("quorum")) as quorum:
+        quorum.start(*NODES)
+        story = Story(quorum)
+        story.register()
+        yield story
+
+
+class Esker:
+    """The command, asking one node that need not lead."""
+
+    def __init__(self, story: Story) -> None:
+        self.at = ("--bootstrap-controller", f"127.0.0.1:{story.quorum.ports[NODES[-1]]}")
+
+    def __call__(self, *words: str, code: int = 0) -> str:
+        ran = subprocess.run(
+            [sys.executable, "-m", "esker", *words, *self.at],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ran.returncode == code, f"{words}: {ran.returncode}\n{ran.stdout}\n{ran.stderr}"
+        return ran.stdout if code == 0 else ran.stderr
+
+    def json(self, *words: str) -> Any:
+        return json.loads(self(*words, "--json"))
+
+
+@pytest.fixture
+def esker(story: Story) -> Esker:
+    return Esker(story)
+
+
+def test_a_topic_from_its_creation_to_its_end(esker: Esker) -> None:
+    created = esker("topics", "create", "--topic", "orders", "--partitions", "2",
+                    "--replication-factor", "2", "--config", "retention.ms=60000")  # fmt: skip
+    assert created.startswith("Created topic orders with id ")
+    assert "orders" in esker("topics", "list").split()
+    assert "__diskless-metadata" in esker("topics", "list").split()
+    assert esker.json("topics", "list", "--diskless")["topics"] == ["orders"]
+    (orders,) = esker.json("topics", "describe", "--topic", "orders")["topics"]
+    assert orders["configs"] == {"retention.ms": "60000"}
+    assert [len(partition["replicas"]) for partition in orders["partitions"]] == [2, 2]
+    assert "Configs: retention.ms=60000" in esker("topics", "describe", "--topic", "orders")
+    again = esker("topics", "create", "--topic", "orders", code=1)
+    assert again.startswith("esker: ")
+    assert "orders" in again
+
+    esker("configs", "alter", "--entity-type", "topics", "--entity-name", "orders",
+          "--add-config", "retention.bytes=1000", "--delete-config", "retention.ms")  # fmt: skip
+    table = esker("configs", "describe", "--entity-type", "topics", "--entity-name", "orders")
+    assert "retention.bytes" in table
+    assert "retention.ms" not in table
+    everything = esker.json(
+        "configs", "describe", "--entity-type", "topics", "--entity-name", "orders", "--all"
+    )
+    sources = {one["name"]: one["source"] for one in everything["configs"]}
+    assert sources["retention.bytes"] == "DYNAMIC_TOPIC_CONFIG"
+    assert sources["retention.ms"] == "DEFAULT_CONFIG"
+
+    assert "4 partitions" in esker("topics", "alter", "--topic", "orders", "--partitions", "4")
+    esker("topics", "alter", "--topic", "orders", "--partitions", "3", code=1)
+    assert "PartitionCount: 4" in esker("topics", "describe", "--topic", "orders")
+    assert "orders" in esker("diskless", "describe")
+    assert esker("topics", "delete", "--topic", "orders") == "Deleted topic orders.\n"
+    assert "orders" in esker("topics", "describe", "--topic", "orders", code=1)
+
+
+def test_impossible_settings_are_refused_by_name(esker: Esker) -> None:
+    for setting in ("cleanup.policy=compact", "diskless.enable=false", "no.such.key=1"):
+        refused = esker("topics", "create", "--topic", "bad", "--config", setting, code=1)
+        assert setting.partition("=")[0] in refused
+    assert "internal" in esker(
+        "configs", "alter", "--entity-type", "topics", "--entity-name", "__cluster_metadata",
+        "--add-config", "cleanup.policy=delete", code=1,
+    )  # fmt: skip
+    shown = esker("configs", "describe", "--entity-type", "topics", "--entity-name",
+                  "__cluster_metadata", "--all")  # fmt: skip
+    assert "snapshot" in shown
+    esker("topics", "delete", "--topic", "__diskless-metadata", code=1)
+    esker("topics", "create", "--topic", "no/such/name", code=1)
+
+
+def test_brokers_are_shown_with_their_state(story: Story, esker: Esker) -> None:
+    story.beat()
+    shown = esker.json("brokers", "list")["brokers"]
+    assert [broker["id"] for broker in shown] == list(BROKERS)
+    assert {broker["epoch"] for broker in shown} == set(story.epochs.values())
+    assert str(BROKERS[0]) in esker("brokers", "list")
+    assert "2000" in esker("brokers", "unregister", "--id", "2000", code=1)
+
+
+def test_chunks_are_cut_and_moved_by_the_files_of_the_kip(esker: Esker, tmp_path: Path) -> None:
+    esker("topics", "create", "--topic", "cut", "--partitions", "1", "--replication-factor", "2")
+    (cut,) = esker.json("topics", "describe", "--topic", "cut")["topics"]
+    assert cut["partitions"][0]["chunks"] == []
+    file = tmp_path / "create.json"
+    entry = {"topic": "cut", "partition": 0, "replicas": list(BROKERS[:2])}
+    file.write_text(json.dumps({"partitions": [entry]}))
+    # The partition is empty, and an empty range is no chunk.
+    assert "cut-0" in esker("chunks", "create", "--create-chunk-json-file", str(file), code=1)
+    for bad in ("{", "[]", '{"partitions": [{"topic": "cut"}]}', '{"partitions": []}'):
+        file.write_text(bad)
+        assert str(file) in esker("chunks", "create", "--create-chunk-json-file", str(file), code=1)
+    entry["topic"] = "nowhere"
+    file.write_text(json.dumps({"partitions": [entry]}))
+    assert "nowhere" in esker("chunks", "create", "--create-chunk-json-file", str(file), code=1)
+    moved = {"topic": "cut", "partition": 0, "startOffset": 7, "replicas": list(BROKERS[:2])}
+    file.write_text(json.dumps({"chunks": [moved]}))
+    assert "cut-0 chunk 7" in esker("chunks", "alter", "--alter-chunk-json-file", str(file), code=1)
+    assert "No such file" in esker("chunks", "alter", "--alter-chunk-json-file", "none", code=1)

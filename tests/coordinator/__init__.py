@@ -2,5 +2,12 @@
 
 import pytest
 
-for module in ("actors", "contract_base", "contract_commits", "contract_objects", "leadership", "subjects"):
+for module in (
+    "actors",
+    "contract_base",
+    "contract_commits",
+    "contract_objects",
+    "leadership",
+    "subjects",
+):
     pytest.register_assert_rewrite(f"{__name__}.{module}")

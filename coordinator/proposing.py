@@ -111,12 +111,14 @@ class Proposer:
         call_soon: Callable[[Callable[[], None]], object],
         now_ms: Callable[[], int],
         draft: Callable[[Sequence[Sequence[bytes]], int], Draft] | None = None,
+        turn_bytes: int = TURN_BYTES,
     ) -> None:
         """
         Args:  applied: everything below it is in the applied state.
                now_ms: the wall clock, read once per turn and only here.
                draft: makes a turn's values, decision by decision, and the time into what is
                appended; one batch of all of them if not given.
+               turn_bytes: of records decided in one turn; the decision that reaches it is the last.
         """
         self._log = log
         self._pending = pending
@@ -124,6 +126,7 @@ class Proposer:
         self._call_soon = call_soon
         self._now_ms = now_ms
         self._draft = _one_batch if draft is None else draft
+        self._turn_bytes = turn_bytes
         self._epoch: Epoch | None = None
         self._may_decide = False
         self._is_turn_due = False
@@ -143,8 +146,11 @@ class Proposer:
         """The epoch we lead and may decide in; None otherwise."""
         return self._epoch if self._may_decide else None
 
-    def submit(self, decide: Decide, done: Done) -> None:
-        """Decide when it is this request's turn; `done` hears the answer once it cannot be lost."""
+    def submit(self, decide: Decide, done: Done, *, urgent: bool = False) -> None:
+        """Decide when it is this request's turn; `done` hears the answer once it cannot be lost.
+
+        An urgent one, which costs little and depends on nothing that waits, goes to the front.
+        """
         if self._epoch is None:
             done(CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "this node does not lead"))
             return
@@ -152,7 +158,10 @@ class Proposer:
             done(CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "too many requests wait"))
             return
         self._waiting += 1
-        self._queue.append((decide, done))
+        if urgent:
+            self._queue.appendleft((decide, done))
+        else:
+            self._queue.append((decide, done))
         self._schedule()
 
     # -- a Watcher of the log ------------------------------------------------------------------
@@ -215,7 +224,9 @@ class Proposer:
         begin, now_ms = self._end_offset, self._now_ms()
         values: list[list[bytes]] = []
         size_bytes = 0
-        while self._queue and size_bytes < TURN_BYTES and len(proposal.requests) < TURN_REQUESTS:
+        while (
+            self._queue and size_bytes < self._turn_bytes and len(proposal.requests) < TURN_REQUESTS
+        ):
             request = self._queue.popleft()
             decide, done = request
             decision = decide(self._pending, now_ms)

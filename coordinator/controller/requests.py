@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from itertools import chain
+from typing import Any, Final, cast
 from uuid import UUID
 
 import msgspec
@@ -56,10 +57,20 @@ from records.rpc.brokers import (
 from records.rpc.chunks import AlterChunkAssignmentsRequest, CreateChunksRequest
 from records.rpc.configs import DescribeConfigsRequest, IncrementalAlterConfigsRequest
 from records.rpc.coordinator import AssignPartitionToBatchCoordinatorRequest
-from records.rpc.topics import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
+from records.rpc.topics import (
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+)
 from records.schema import MetadataRecord
 
 MAX_WAIT_S: Final = 300.0
+
+PART_PARTITIONS: Final = 200
+"""New partitions decided in one go, of a request that can be decided in parts."""
+
+MAX_SPLIT_PARTITIONS: Final = 100_000
 
 Send = Callable[[Response], None]
 New = dict[UUID, tuple[str, dict[int, int]]]
@@ -103,6 +114,8 @@ class Requests:
         send: Send,
         decide: Callable[[Context], Decision],
         then: Callable[[Any], None] | None = None,
+        *,
+        urgent: bool = False,
     ) -> None:
         """Decide; once that is committed, `then` goes on with the response, or it is sent."""
 
@@ -114,7 +127,7 @@ class Requests:
             else:
                 then(outcome)
 
-        self._controller.submit(decide, done, name=type(request).__name__)
+        self._controller.submit(decide, done, name=type(request).__name__, urgent=urgent)
 
     def _not_decided(self, request: Request, error: CoordinatorError) -> Response:
         if error.code == CoordinatorCode.NOT_LEADER_OR_FOLLOWER:
@@ -126,6 +139,23 @@ class Requests:
     # --- topics -------------------------------------------------------------------------------
 
     def _create_topics(self, request: CreateTopicsRequest, send: Send) -> None:
+        """A large request is decided in parts, so that heartbeats are answered in between."""
+        parts = split_creation(request)
+        answers: dict[int, Any] = {}
+
+        def gather(part: int) -> Send:
+            def one(answer: Response) -> None:
+                answers[part] = answer
+                if len(answers) == len(parts):
+                    every = (answers[i].topics for i in range(len(parts)))
+                    send(CreateTopicsResponse(topics=tuple(chain.from_iterable(every))))
+
+            return one
+
+        for index, part in enumerate(parts):
+            self._create_part(part, gather(index))
+
+    def _create_part(self, request: CreateTopicsRequest, send: Send) -> None:
         made: New = {}
 
         def decide(context: Context) -> Decision:
@@ -236,7 +266,7 @@ class Requests:
             sessions.see(self._monotonic_ms())
             return heartbeat(request, context, sessions)
 
-        self._decide(request, send, decide)
+        self._decide(request, send, decide, urgent=True)
 
     def _unregister_broker(self, request: UnregisterBrokerRequest, send: Send) -> None:
         def then(response: Any) -> None:
@@ -259,6 +289,29 @@ class Requests:
             return Decision((), check_moves(request, context.image))
 
         self._decide(request, send, decide, checked)
+
+
+def split_creation(request: CreateTopicsRequest) -> list[CreateTopicsRequest]:
+    """The same topics as several requests of a few partitions each, where that means the same.
+
+    Names that are there twice are refused together, and what is only tried is tried as a whole.
+    """
+    topics = request.topics
+    if request.validate_only or len({topic.name for topic in topics}) != len(topics):
+        return [request]
+    parts: list[list[Any]] = [[]]
+    size = total = 0
+    for topic in topics:
+        count = len(topic.assignments) or max(1, topic.num_partitions)
+        if parts[-1] and size + count > PART_PARTITIONS:
+            parts.append([])
+            size = 0
+        parts[-1].append(topic)
+        size += count
+        total += count
+    if len(parts) == 1 or total > MAX_SPLIT_PARTITIONS:
+        return [request]  # small, or so large that it is refused as a whole
+    return [msgspec.structs.replace(cast(Any, request), topics=tuple(part)) for part in parts]
 
 
 def new_partitions(records: Sequence[MetadataRecord], image: MetadataImage) -> New:

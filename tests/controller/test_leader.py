@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from coordinator.controller.checkpoint import image_records
+from coordinator.controller.decide import Limits
 from coordinator.controller.errors import ErrorCode
 from coordinator.controller.leader import BATCH_RECORDS, make_draft
+from coordinator.controller.requests import split_creation
 from raft.interfaces import draft_values
 from raft.memory import SilentTicket
 from records.frame import encode_record
@@ -18,8 +20,9 @@ from records.metadata import (
     NoOpRecord,
     TopicRecord,
 )
-from records.rpc.brokers import UnregisterBrokerRequest
+from records.rpc.brokers import BrokerHeartbeatRequest, UnregisterBrokerRequest
 from records.rpc.configs import DescribeConfigsRequest
+from records.rpc.topics import CreateTopicsRequest
 from records.types import Epoch
 from tests.controller.test_image import T1
 from tests.controller.test_stateful import alteration
@@ -264,3 +267,81 @@ def test_requests_are_counted_by_their_api() -> None:
     world = World().elect()
     world.register(1)
     assert (world.requests.served[62], world.requests.served[63]) == (1, 1)
+
+
+def many_topics(count: int, partitions: int) -> CreateTopicsRequest:
+    topics = tuple(creation(f"t-{i}", partitions).topics[0] for i in range(count))
+    return CreateTopicsRequest(topics=topics)
+
+
+def test_a_heartbeat_does_not_wait_for_a_large_request() -> None:
+    world = World().elect()
+    (epoch,) = world.register(1)
+    answers = world.send(many_topics(100, 10))
+    world.step()
+    beat = BrokerHeartbeatRequest(
+        broker_id=1,
+        broker_epoch=epoch,
+        current_metadata_offset=world.log.end_offset,
+        want_fence=False,
+        want_shut_down=False,
+    )
+    beats = world.send(beat)
+    while not beats:
+        assert world.step()
+    assert answers == [], "the heartbeat came after all topics"
+    world.run()
+    assert [topic.name for topic in answers[0].topics] == [f"t-{i}" for i in range(100)]
+    assert {topic.error_code for topic in answers[0].topics} == {0}
+    batches = [len(batch) for batch in log_batches(world.log)]
+    assert max(batches) < 700, batches
+
+
+def test_a_request_is_decided_in_parts_only_where_that_means_the_same() -> None:
+    request = many_topics(100, 10)
+    assert len(split_creation(request)) == 5
+    assert len(split_creation(many_topics(20, 10))) == 1
+    twice = CreateTopicsRequest(topics=request.topics + request.topics[:1])
+    assert split_creation(twice) == [twice]
+    tried = CreateTopicsRequest(topics=request.topics, validate_only=True)
+    assert split_creation(tried) == [tried]
+
+
+def test_a_request_for_too_much_is_refused_as_a_whole() -> None:
+    world = World(limits=Limits(max_records_of_request=300)).elect()
+    world.register(1)
+    huge = many_topics(2, 100_000)
+    assert split_creation(huge) == [huge]
+    codes = [topic.error_code for topic in world.ask(huge).topics]
+    assert codes == [ErrorCode.POLICY_VIOLATION] * 2
+
+
+def test_nothing_is_decided_before_an_open_transaction_is_aborted() -> None:
+    """A heartbeat is urgent; written into the open transaction it would be aborted with it."""
+    world = World(auto_commit=False)
+    world.log.elect()
+    commit(world)
+    registered = world.send(registration(1))
+    commit(world)
+    epoch = registered[0].broker_epoch
+    propose(world, BeginTransactionRecord(name="half"))
+    commit(world)
+    world.depose(lose=False)
+    world.log.elect()
+    beats = world.send(
+        BrokerHeartbeatRequest(
+            broker_id=1,
+            broker_epoch=epoch,
+            current_metadata_offset=epoch,
+            want_fence=False,
+            want_shut_down=False,
+        )
+    )
+    commit(world)
+    assert beats[0].error_code in (0, ErrorCode.NOT_CONTROLLER)
+    again = world.send(registration(1))
+    commit(world)
+    assert again[0].broker_epoch == epoch
+    assert not world.machine.in_transaction
+    if beats[0].error_code == 0:
+        assert not world.image.brokers[1].fenced

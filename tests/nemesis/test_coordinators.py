@@ -1,0 +1,97 @@
+"""The batch coordinator on three nodes, started through the front door, and its leaders killed.
+
+Two brokers commit all the while; topics come and go through the controller. At the end every
+acknowledged batch has its offsets, once, and the three replicas have one state, which is that of
+the log (DESIGN §11, invariants 4 to 7).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.nemesis.batch_history import WrongHistoryError
+from tests.nemesis.coordinator_audit import (
+    ReplicasDifferError,
+    check_descriptions,
+    check_replicas,
+    take_checkpoints,
+)
+from tests.nemesis.coordinators import PROPERTIES, CoordinatorNemesis, CoordinatorQuorum
+from tests.nemesis.test_nemesis import seed_of_run
+from tests.nemesis.uploads import Uploads
+
+SHORT = ("kill_leader", "kill_leader_in_the_dark", "wipe", "kill_all")
+ALL = (*SHORT, "kill_controller", "pause_leader", "pause_follower")
+SOAK_FAULTS = 60
+EXPECTED = (
+    "duplicate",
+    "object sent again",
+    "late commit refused",
+    "log start moved",
+    "lease released",
+    "broker restarted",
+    "topic deleted",
+    "object deleted",
+)
+SPOILED = "tests.nemesis.spoiled_coordinators"
+
+
+def work(directory: Path, seed: int, faults: list[str], class_name: str | None = None) -> None:
+    """One run: start, work and suffer, stop, audit. Raises what is wrong."""
+    with CoordinatorQuorum(directory, class_name=class_name) as quorum:
+        quorum.start()
+        prefix = PROPERTIES["esker.object.key.prefix"]
+        uploads = Uploads(quorum.addresses, quorum.cluster_id, prefix, seed=seed)
+        with uploads:
+            nemesis = CoordinatorNemesis(quorum, uploads, Random(seed))
+            nemesis.run(faults)
+        uploads.history.check(uploads.final)
+        taken = take_checkpoints(quorum)
+        check_descriptions(quorum, uploads)
+        quorum.check_alive()
+        quorum.kill()
+        state = check_replicas(quorum, taken)
+    happened = uploads.history.happened
+    batches = sum(len(one.batches) for one in uploads.history.committed)
+    print(
+        f"{uploads.acknowledged} objects, {batches} batches, {nemesis.leaders_killed} leaders "
+        f"killed, {nemesis.by_snapshot} nodes came up by a checkpoint; {dict(happened)}; all have "
+        f"{len(state.objects)} objects and {sum(map(len, state.runs.values()))} runs at {taken}"
+    )
+    assert nemesis.by_snapshot == faults.count("wipe")
+    missing = [name for name in EXPECTED if not happened[name]]
+    assert not missing, f"never happened: {missing}"
+
+
+def test_leaders_are_killed_and_a_disk_is_lost(tmp_path: Path) -> None:
+    seed = seed_of_run("leaders_are_killed_and_a_disk_is_lost")
+    work(tmp_path, seed, Random(seed).sample(SHORT, len(SHORT)))
+
+
+def test_an_answer_that_waits_for_nobody_is_found_out(tmp_path: Path) -> None:
+    """What was answered while the followers stood still is gone, and others have its offsets."""
+    seed = seed_of_run("waits_for_nobody")
+    with pytest.raises(WrongHistoryError):
+        work(tmp_path, seed, ["kill_leader_in_the_dark"], f"{SPOILED}.AnswersAtOnce")
+
+
+def test_a_duplicate_that_is_committed_is_found_out(tmp_path: Path) -> None:
+    seed = seed_of_run("duplicate_that_is_committed")
+    with pytest.raises(WrongHistoryError, match=r"accepted again|committed twice"):
+        work(tmp_path, seed, ["kill_leader"], f"{SPOILED}.CommitsDuplicates")
+
+
+def test_a_replica_that_forgets_is_found_out(tmp_path: Path) -> None:
+    seed = seed_of_run("replica_that_forgets")
+    with pytest.raises((ReplicasDifferError, WrongHistoryError)):  # it may lead: then it is asked
+        work(tmp_path, seed, ["pause_follower"] * 2, f"{SPOILED}.ForgetsOnOneReplica")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1_800)
+def test_a_long_life_of_coordinators(tmp_path: Path) -> None:
+    seed = seed_of_run("a_long_life_of_coordinators")
+    work(tmp_path, seed, Random(seed).choices(ALL, k=SOAK_FAULTS))

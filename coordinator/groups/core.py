@@ -9,6 +9,9 @@ Surprises. Nothing here is durable, and nothing needs to be: what must not be lo
 before anybody is told. And offsets are not kept here at all: who asks for them is answered from the
 log, behind its read barrier, because somebody else may act for the group by now.
 
+Members may all have died with the broker that acted for them. So groups with members are taken also
+if nobody asks for them: their sessions end here, and then their offsets can expire.
+
 No clock, no randomness, no socket: `step` is given the time, and each request a UUID of its own.
 
 Source: DESIGN §7 (groups); upstream's GroupCoordinatorService.
@@ -16,8 +19,9 @@ Source: DESIGN §7 (groups); upstream's GroupCoordinatorService.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any, Final
 
 from coordinator.groups.answers import commit_answer, described_error, refuse
 from coordinator.groups.errors import ErrorCode
@@ -53,6 +57,11 @@ from records.rpc.groups import (
 Catalog = Callable[[], Iterable[tuple[str, Group]]]
 """All groups of the log, as a replica at hand has them."""
 
+ADOPT_AT_ONCE: Final = 200
+"""Groups of the catalog that are looked at in one step: well below a millisecond."""
+
+_ADOPT: Final = TimerKey("", "adopt")
+
 
 class GroupBroker:
     """See the module. `step` it with events; look at `deadline_ms` afterwards."""
@@ -83,6 +92,7 @@ class GroupBroker:
         self._calls: dict[int, Callable[[Any], None]] = {}
         self._next_call = 0
         self._reads = Reads(self)
+        self._unseen: Iterator[tuple[str, Group]] | None = None  # of a look under way
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
         """Take one event in; what follows from it.
@@ -250,10 +260,34 @@ class GroupBroker:
         self._broker_ids, self._broker_epoch = broker_ids, broker_epoch
         for group_id in [name for name in self.groups if not self.is_ours(name)]:
             self.forget(group_id, ErrorCode.NOT_COORDINATOR)
+        self._adopt_later(self.settings.adopt_delay_ms)
+
+    def _adopt_later(self, delay_ms: int) -> None:
+        self._unseen = None
+        self.timers.set(_ADOPT, self._now_ms + delay_ms)
+
+    def _adopt(self) -> None:
+        """Take groups with members that nobody asks for; a piece of the catalog in each step."""
+        if not self._broker_ids:
+            return
+        if self._unseen is None:
+            self._unseen = iter(self.catalog())
+        piece = list(islice(self._unseen, ADOPT_AT_ONCE))
+        for group_id, group in piece:
+            if group.member_ids and group_id not in self.groups and self.is_ours(group_id):
+                self.groups[group_id] = loading = Loading(group_id, self, creates=False)
+                loading.begin()
+        if len(piece) < ADOPT_AT_ONCE:
+            self._adopt_later(self.settings.adopt_interval_ms)
+        else:
+            self.timers.set(_ADOPT, self._now_ms + self.settings.adopt_pause_ms)
 
     # --- timers -------------------------------------------------------------------------------
 
     def _due(self, key: TimerKey) -> None:
+        if key == _ADOPT:
+            self._adopt()
+            return
         slot = self.groups.get(key.group_id)
         if isinstance(slot, Loading):
             slot.due(key)

@@ -140,14 +140,16 @@ class Rebalance:
         log.info(
             "group=%s generation=%d members=%d", self.group_id, self.generation, len(roster.members)
         )
-        self._unsynced = set(roster.members)
+        # A static member that did not join is not expected to sync either: its session decides.
+        joined = [member for member in roster.members.values() if member.joining is not None]
+        self._unsynced = {member.member_id for member in joined}
         self._timer("sync", roster.rebalance_timeout_ms)
-        for member in list(roster.members.values()):
+        for member in joined:
             member.is_new = False
             self.restart_session(member)
             asked = roster.park_join(member, None)
-            if asked is not None:
-                self.env.reply(asked, self.join_answer(asked, member))
+            assert asked is not None, f"joined without a JoinGroup: {member}"
+            self.env.reply(asked, self.join_answer(asked, member))
 
     # --- the join's answer --------------------------------------------------------------------
 

@@ -60,3 +60,6 @@ class GroupSettings:
     answer_timeout_ms: int = 5_000  # offsets.commit.timeout.ms: for the log to answer
     retry_backoff_ms: int = 50  # before the log is asked the same again; doubled up to a second
     idle_ms: int = 10 * 60 * 1000  # an empty group that nobody asks for is forgotten by the broker
+    adopt_delay_ms: int = 2_000  # after brokers came or went: most groups are asked for by then
+    adopt_interval_ms: int = 30_000  # between two looks for members without a broker
+    adopt_pause_ms: int = 20  # between the pieces of one look

@@ -1,0 +1,513 @@
+"""Brokers that act for groups, and the log of groups, on clocks and a network that a test moves."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+from uuid import UUID
+
+from coordinator.groups.core import GroupBroker
+from coordinator.groups.events import Answered, Asked, BrokersChanged, Call, Effect, Reply, Tick
+from coordinator.groups.leader import GroupLog
+from coordinator.groups.machine import GroupMachine
+from coordinator.groups.service import CALLS, fetch_state
+from coordinator.groups.settings import GroupSettings, LogSettings
+from coordinator.groups.state import GroupsImage
+from coordinator.interface import CoordinatorError
+from coordinator.rendezvous import group_broker
+from raft.memory import MemoryLog
+from records.batch import Batch, iter_batches
+from records.batch_writer import build_value_batch
+from records.codec import encode_message
+from records.rpc.base import Request
+from records.rpc.group_log import FetchGroupStateRequest
+from records.rpc.groups import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    SyncGroupRequest,
+)
+from records.types import Epoch, Offset, OffsetAndEpoch
+
+GROUP = "g"
+MAX_STEPS = 100_000
+TOPICS = {"t": (UUID(int=71), 4), "u": (UUID(int=72), 1)}
+
+
+class FewTopics:
+    """The topics there are; a test may change them."""
+
+    def __init__(self) -> None:
+        self.known = dict(TOPICS)
+
+    def partition_count(self, name: str) -> int | None:
+        return self.known[name][1] if name in self.known else None
+
+    def topic_id(self, name: str) -> UUID | None:
+        return self.known[name][0] if name in self.known else None
+
+    def name(self, topic_id: UUID) -> str | None:
+        return next((name for name, (found, _) in self.known.items() if found == topic_id), None)
+
+
+class Applier:
+    """What `snapshot.host` does, without files: reads what is committed and applies it."""
+
+    def __init__(self, log: MemoryLog, machine: GroupMachine) -> None:
+        self._log = log
+        self._machine = machine
+
+    def committed(self, high_watermark: Offset) -> None:
+        while self._machine.applied.offset < high_watermark:
+            data = self._log.read(self._machine.applied.offset, 64 * 1024)
+            self._machine.apply(list(iter_batches(data)))
+
+    def lead(self, epoch: Epoch) -> None: ...
+
+    def step_down(self, epoch: Epoch) -> None: ...
+
+    def snapshot(self, snapshot_id: OffsetAndEpoch) -> None: ...
+
+
+class World:
+    """See the module. `ask` a broker, `pass_ms`, and lose or hold back what travels."""
+
+    def __init__(
+        self,
+        brokers: Iterable[int] = (1,),
+        *,
+        auto_commit: bool = True,
+        settings: GroupSettings | None = None,
+        log_settings: LogSettings | None = None,
+        checks_brokers: bool = True,
+    ) -> None:
+        self.log = MemoryLog("__consumer_offsets-0", auto_commit=auto_commit)
+        self.settings = settings or GroupSettings(initial_rebalance_delay_ms=0)
+        self.log_settings = log_settings or LogSettings()
+        self.now_ms = 1_000
+        self.wall_ms = 1_700_000_000_000
+        self.topics = FewTopics()
+        self.unfenced: set[int] = set(brokers)
+        self.checks_brokers = checks_brokers
+        self.brokers: dict[int, GroupBroker] = {}
+        self.answers: dict[int, Any] = {}
+        self.versions: dict[int, tuple[int, int]] = {}  # ticket -> broker, version
+        self.checkpoint: tuple[OffsetAndEpoch, list[bytes]] | None = None
+        self.held: list[tuple[int, Call]] = []  # calls that a test delivers itself
+        self.holds: Callable[[int, Call], bool] = lambda _broker, _call: False
+        self.repliers: set[int] = set()  # processes whose answers still reach their clients
+        self.tickets = 0
+        self._soon: deque[Callable[[], None]] = deque()
+        self._build_log()
+        self.log.elect()
+        self.log.commit()
+        self.run()
+        for broker_id in sorted(self.unfenced):
+            self.start_broker(broker_id)
+
+    # --- the log ------------------------------------------------------------------------------
+
+    def _build_log(self) -> None:
+        self.machine = GroupMachine()
+        if self.checkpoint is not None:
+            load(self.machine, *self.checkpoint)
+        self.log._watchers.clear()
+        self.applier = Applier(self.log, self.machine)
+        self.groups = GroupLog(
+            self.log,
+            self.machine,
+            self.log_settings,
+            call_soon=self._soon.append,
+            wall_ms=lambda: self.wall_ms,
+            brokers=lambda: sorted(self.unfenced) if self.checks_brokers else None,
+        )
+        self.log.watch(self.applier)
+        self.log.watch(self.groups)
+
+    def restart_log(self) -> None:
+        """The log's node begins anew, from its checkpoint if it has one, and leads."""
+        if self.log.leading_epoch is not None:
+            self.log.depose()
+        self.run()
+        self._build_log()
+        self.log.elect()
+        self.log.commit()
+        self.run()
+
+    def change_leader(self, *, lose: bool) -> None:
+        """Another leader, with what was not committed or without it."""
+        self.log.depose(lose_uncommitted=lose)
+        self.run()
+        self.log.elect()
+        self.log.commit()
+        self.run()
+
+    def take_checkpoint(self) -> None:
+        """Freeze the state as it is; a restart begins there."""
+        values = records_of(self.machine)
+        self.checkpoint = (self.machine.applied, values)
+        self.machine.checkpointed(self.machine.applied, len(values))
+
+    @property
+    def image(self) -> GroupsImage:
+        """What is committed."""
+        return self.machine.image
+
+    # --- brokers ------------------------------------------------------------------------------
+
+    def start_broker(self, broker_id: int) -> None:
+        """A broker's process begins, with an empty memory."""
+        self.unfenced.add(broker_id)
+        self.brokers[broker_id] = GroupBroker(
+            broker_id,
+            self.settings,
+            self.topics,
+            wall_ms=lambda: self.wall_ms,
+            catalog=lambda: self.machine.image.groups.items(),
+        )
+        self.tell_brokers()
+
+    def stop_broker(self, broker_id: int) -> None:
+        """It is gone, and whoever waited for it hears nothing more."""
+        self.unfenced.discard(broker_id)
+        del self.brokers[broker_id]
+        self.tell_brokers()
+
+    def tell_brokers(self, only: Iterable[int] | None = None) -> None:
+        """Brokers hear which of them there are."""
+        for broker_id in list(self.brokers) if only is None else only:
+            self._step(broker_id, BrokersChanged(frozenset(self.unfenced), 1))
+        self.run()
+
+    def owner(self, group_id: str = GROUP) -> int:
+        """The broker that is to act for a group."""
+        chosen = group_broker(group_id, self.unfenced)
+        assert chosen is not None
+        return chosen
+
+    # --- asking -------------------------------------------------------------------------------
+
+    def send(
+        self,
+        request: Request,
+        *,
+        version: int | None = None,
+        broker: int | None = None,
+        client: str = "c",
+    ) -> int:
+        """A client asks; its ticket."""
+        self.tickets += 1
+        ticket = self.tickets
+        version = request.schema().versions.last if version is None else version
+        if broker is None:
+            broker = self.owner(getattr(request, "group_id", GROUP))
+        self.versions[ticket] = (broker, version)
+        unique = f"u{ticket}"
+        self._step(broker, Asked(ticket, request, version, client, "/host", unique))
+        self.run()
+        return ticket
+
+    def ask(self, request: Request, **more: Any) -> Any:
+        """Ask, and have the answer."""
+        ticket = self.send(request, **more)
+        assert ticket in self.answers, f"no answer to {request}"
+        return self.answers[ticket]
+
+    def _step(self, broker_id: int, event: Any) -> None:
+        broker = self.brokers.get(broker_id)
+        if broker is None:
+            return
+        for effect in broker.step(event, self.now_ms):
+            self._do(broker_id, broker, effect)
+
+    def _do(self, broker_id: int, broker: GroupBroker, effect: Effect) -> None:
+        if isinstance(effect, Reply):
+            ticket = effect.ticket
+            assert isinstance(ticket, int)
+            assert ticket not in self.answers, f"answered twice: {effect}"
+            encode_message(effect.response, self.versions[ticket][1])
+            self.answers[ticket] = effect.response
+        elif self.holds(broker_id, effect):
+            self.held.append((broker_id, effect))
+        else:
+            self._soon.append(lambda: self.deliver(broker_id, effect, broker))
+
+    def deliver(self, broker_id: int, call: Call, broker: GroupBroker | None = None) -> None:
+        """A call arrives at the log; its answer goes back to the process that asked."""
+
+        def back(answer: Any) -> None:
+            if isinstance(answer, CoordinatorError):
+                answer = CALLS[type(call.request)](error_code=int(answer.code))
+            if broker is not None and self.brokers.get(broker_id) is broker:
+                self._soon.append(lambda: self._answer(broker_id, broker, call.call_id, answer))
+
+        if isinstance(call.request, FetchGroupStateRequest):
+            leads = self.groups.proposer.epoch is not None
+            back(fetch_state(call.request, self.machine.image) if leads else None)
+        else:
+            self.groups.ask(call.request, back)
+
+    def _answer(self, broker_id: int, broker: GroupBroker, call_id: int, answer: Any) -> None:
+        if self.brokers.get(broker_id) is broker:
+            self._step(broker_id, Answered(call_id, answer))
+
+    def lose_answer(self, broker_id: int, call: Call) -> None:
+        """A broker learns that it will not learn."""
+        self._step(broker_id, Answered(call.call_id, None))
+        self.run()
+
+    # --- time ---------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Everything that is due now."""
+        for _ in range(MAX_STEPS):
+            if not self._soon:
+                return
+            self._soon.popleft()()
+        raise AssertionError("never idle")
+
+    def pass_ms(self, ms: int) -> None:
+        """Time goes by, with all that follows."""
+        until = self.now_ms + ms
+        for _ in range(MAX_STEPS):
+            due = [b.deadline_ms for b in self.brokers.values() if b.deadline_ms is not None]
+            at = min([until, *due])
+            self.wall_ms += max(0, at - self.now_ms)
+            self.now_ms = max(self.now_ms, at)
+            if not due or min(due) > until:
+                break
+            for broker_id in list(self.brokers):
+                self._step(broker_id, Tick())
+            self.run()
+        else:
+            raise AssertionError("time stands still")
+
+    # --- shorthands ---------------------------------------------------------------------------
+
+    def commit(self, member: Any = None, offset: int = 1, **more: Any) -> int:
+        """The error of committing an offset of t-0."""
+        answer = self.ask(commit_request(member, offset), **more)
+        return int(answer.topics[0].partitions[0].error_code)
+
+    def committed(self, topic: str = "t", partition: int = 0, **more: Any) -> int:
+        """The committed offset, as an OffsetFetch says."""
+        topics = OffsetFetchRequest.OffsetFetchRequestTopic
+        request = OffsetFetchRequest(
+            group_id=GROUP, topics=(topics(name=topic, partition_indexes=(partition,)),)
+        )
+        answer = self.ask(request, version=7, **more)
+        assert answer.error_code == 0, answer
+        return int(answer.topics[0].partitions[0].committed_offset)
+
+    def state(self, group_id: str = GROUP) -> str:
+        """The group's state at its broker."""
+        group: Any = self.brokers[self.owner(group_id)].groups[group_id]
+        return str(group.state.value)
+
+    def group(self, group_id: str = GROUP) -> Any:
+        """The group in its broker's memory."""
+        return self.brokers[self.owner(group_id)].groups[group_id]
+
+
+class Consumer:
+    """A member as a client library would be one, each request sent by hand."""
+
+    def __init__(
+        self,
+        world: World,
+        name: str = "c",
+        *,
+        instance_id: str | None = None,
+        protocols: tuple[str, ...] = ("range",),
+        session_ms: int = 10_000,
+        rebalance_ms: int = 60_000,
+        version: int = 9,
+        protocol_type: str = "consumer",
+    ) -> None:
+        self.world = world
+        self.name = name
+        self.instance_id = instance_id
+        self.protocols = protocols
+        self.session_ms = session_ms
+        self.rebalance_ms = rebalance_ms
+        self.version = version
+        self.protocol_type = protocol_type
+        self.member_id = ""
+        self.generation = -1
+        self.joined: JoinGroupResponse | None = None
+        self.metadata = b""
+        self.assignment = b""
+
+    def join_request(self) -> JoinGroupRequest:
+        """What it says when it joins."""
+        protocol = JoinGroupRequest.JoinGroupRequestProtocol
+        return JoinGroupRequest(
+            group_id=GROUP,
+            session_timeout_ms=self.session_ms,
+            rebalance_timeout_ms=self.rebalance_ms,
+            member_id=self.member_id,
+            group_instance_id=self.instance_id,
+            protocol_type=self.protocol_type,
+            protocols=tuple(
+                protocol(name=name, metadata=self.metadata or f"{self.name}/{name}".encode())
+                for name in self.protocols
+            ),
+        )
+
+    def send_join(self, **more: Any) -> int:
+        """Begin to join, with the handshake if that is asked for; the ticket that counts."""
+        ticket = self.world.send(
+            self.join_request(), version=self.version, client=self.name, **more
+        )
+        answer = self.world.answers.get(ticket)
+        if answer is not None and answer.error_code == 79:
+            self.member_id = answer.member_id
+            return self.send_join(**more)
+        return ticket
+
+    def joins(self, ticket: int) -> int:
+        """Take the answer to a join; its error."""
+        answer = self.world.answers[ticket]
+        if not answer.error_code:
+            self.joined = answer
+            self.member_id, self.generation = answer.member_id, answer.generation_id
+        return int(answer.error_code)
+
+    def join(self, **more: Any) -> int:
+        """Join and have the answer; its error."""
+        return self.joins(self.send_join(**more))
+
+    @property
+    def leads(self) -> bool:
+        """Is it to assign?"""
+        return self.joined is not None and self.joined.leader == self.member_id
+
+    def sync_request(self, assignments: dict[str, bytes] | None = None) -> SyncGroupRequest:
+        """What it says to be assigned something, or to assign."""
+        assignment = SyncGroupRequest.SyncGroupRequestAssignment
+        joined = self.joined
+        if assignments is None and self.leads and joined is not None and not joined.skip_assignment:
+            assignments = {
+                member.member_id: f"{self.generation}:{member.member_id}".encode()
+                for member in joined.members
+            }
+        return SyncGroupRequest(
+            group_id=GROUP,
+            generation_id=self.generation,
+            member_id=self.member_id,
+            group_instance_id=self.instance_id,
+            protocol_type=self.protocol_type,
+            protocol_name=self.joined.protocol_name if self.joined else None,
+            assignments=tuple(
+                assignment(member_id=member_id, assignment=data)
+                for member_id, data in (assignments or {}).items()
+            ),
+        )
+
+    def send_sync(self, assignments: dict[str, bytes] | None = None, **more: Any) -> int:
+        """Ask for the assignment; the ticket."""
+        return self.world.send(self.sync_request(assignments), version=5, **more)
+
+    def synced(self, ticket: int) -> int:
+        """Take the answer to a sync; its error."""
+        answer = self.world.answers[ticket]
+        self.assignment = bytes(answer.assignment)
+        return int(answer.error_code)
+
+    def sync(self, assignments: dict[str, bytes] | None = None, **more: Any) -> int:
+        """Sync and have the answer; its error."""
+        return self.synced(self.send_sync(assignments, **more))
+
+    def beat(self, **more: Any) -> int:
+        """A heartbeat's error."""
+        request = HeartbeatRequest(
+            group_id=GROUP,
+            generation_id=self.generation,
+            member_id=self.member_id,
+            group_instance_id=self.instance_id,
+        )
+        return int(self.world.ask(request, **more).error_code)
+
+    def leave(self, **more: Any) -> int:
+        """Leaving's error."""
+        identity = LeaveGroupRequest.MemberIdentity
+        request = LeaveGroupRequest(
+            group_id=GROUP,
+            members=(identity(member_id=self.member_id, group_instance_id=self.instance_id),),
+        )
+        answer = self.world.ask(request, **more)
+        return int(answer.error_code or answer.members[0].error_code)
+
+    def commit(self, offset: int = 1, **more: Any) -> int:
+        """The error of committing an offset of t-0."""
+        return self.world.commit(self, offset, **more)
+
+
+def commit_request(
+    member: Any = None, offset: int = 1, topic: str = "t", partition: int = 0, metadata: str = ""
+) -> OffsetCommitRequest:
+    """A commit of one offset, as version 9 has it."""
+    topics = OffsetCommitRequest.OffsetCommitRequestTopic
+    return OffsetCommitRequest(
+        group_id=GROUP,
+        generation_id_or_member_epoch=-1 if member is None else member.generation,
+        member_id="" if member is None else member.member_id,
+        group_instance_id=None if member is None else member.instance_id,
+        topics=(
+            topics(
+                name=topic,
+                topic_id=TOPICS[topic][0] if topic in TOPICS else UUID(int=99),
+                partitions=(
+                    topics.OffsetCommitRequestPartition(
+                        partition_index=partition,
+                        committed_offset=offset,
+                        committed_metadata=metadata,
+                    ),
+                ),
+            ),
+        ),
+    )
+
+
+def stable(world: World, *consumers: Consumer) -> None:
+    """Let these, and nobody else, be in the group, at work."""
+    first = [consumer.send_join() for consumer in consumers]
+    for consumer, ticket in zip(consumers, first, strict=True):
+        if ticket in world.answers:
+            consumer.joins(ticket)
+    while any(c.generation != consumers[-1].generation or c.generation < 0 for c in consumers):
+        again = [(c, c.send_join()) for c in consumers if c.generation != consumers[-1].generation]
+        for consumer, ticket in zip(consumers, first, strict=True):
+            if ticket in world.answers:
+                consumer.joins(ticket)
+        for consumer, ticket in again:
+            if ticket in world.answers:
+                consumer.joins(ticket)
+    tickets = [(consumer, consumer.send_sync()) for consumer in consumers]
+    for consumer, ticket in tickets:
+        assert consumer.synced(ticket) == 0, world.answers[ticket]
+    assert world.state() == "Stable"
+
+
+def records_of(machine: GroupMachine) -> list[bytes]:
+    """A checkpoint's values."""
+    frozen = machine.freeze()
+    values = [bytes(value) for value in frozen.values() if value]
+    frozen.close()
+    return values
+
+
+def load(machine: GroupMachine, snapshot_id: OffsetAndEpoch, values: list[bytes]) -> None:
+    """Load a checkpoint's values, in batches of a few."""
+    batches = []
+    for first in range(0, len(values), 3):
+        data = build_value_batch(
+            values[first : first + 3], base_offset=first, leader_epoch=0, timestamp=0
+        )
+        batches += list[Batch](iter_batches(bytes(data)))
+    for _ in machine.load(snapshot_id, batches):
+        pass

@@ -66,35 +66,43 @@ class Described(Protocol):
 def describe_topics(
     request: DescribeDisklessTopicsRequest, state: Described
 ) -> DescribeDisklessTopicsResponse:
-    """The topics named, in that order, or all that are not deleted, by name."""
-    by_name = {
-        topic.name: (topic_id, topic)
+    """The topics named, in that order, or all that are not deleted, by name.
+
+    Of all, two may have one name: a topic that its controller has deleted and made anew, and has
+    not told us of the first half yet.
+    """
+    living = [
+        (topic.name, topic_id, topic)
         for topic_id, topic in state.topics.items()
         if topic.deleted_at_ms < 0
-    }
-    names = sorted(by_name) if request.topic_names is None else list(request.topic_names)
+    ]
+    chosen: list[tuple[str, UUID | None, Topic | None]]
+    if request.topic_names is None:
+        chosen = [*sorted(living, key=lambda one: (one[0], one[1].int))]
+    else:
+        by_name = {name: (topic_id, topic) for name, topic_id, topic in living}
+        chosen = [(name, *by_name.get(name, (None, None))) for name in request.topic_names]
     live = {
-        by_name[name][0].bytes: set(state.objects_with_runs_of(_logs(by_name[name][1])))
-        for name in names
-        if name in by_name
+        topic_id.bytes: set(state.objects_with_runs_of(_logs(topic)))
+        for _, topic_id, topic in chosen
+        if topic_id is not None and topic is not None
     }
     sums = {topic_id: [0, 0, 0] for topic_id in live}  # of live objects, of past ones, dead
     for object_id, stored in state.stored_objects() if sums else ():
-        for topic_id in stored.topics:
-            if topic_id not in sums:
+        for raw_id in stored.topics:
+            if raw_id not in sums:
                 continue
-            if object_id in live[topic_id]:
-                sums[topic_id][0] += stored.size_bytes
-                sums[topic_id][2] += stored.size_bytes - stored.used_bytes
+            if object_id in live[raw_id]:
+                sums[raw_id][0] += stored.size_bytes
+                sums[raw_id][2] += stored.size_bytes - stored.used_bytes
             else:
-                sums[topic_id][1] += stored.size_bytes
+                sums[raw_id][1] += stored.size_bytes
     topics = []
-    for name in names:
-        if name not in by_name:
+    for name, topic_id, topic in chosen:
+        if topic_id is None or topic is None:
             unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             topics.append(TopicAnswer(topic_id=ZERO_UUID, topic_name=name, error_code=unknown))
             continue
-        topic_id, topic = by_name[name]
         object_bytes, past_object_bytes, dead_bytes = sums[topic_id.bytes]
         topics.append(
             TopicAnswer(

@@ -13,6 +13,7 @@ Source: KIP-1164.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -29,6 +30,8 @@ from records.rpc.coordinator import (
 )
 from records.rpc.objects import DescribeDisklessTopicsRequest
 from records.types import Epoch, Offset
+
+log = logging.getLogger("coordinator.controller")
 
 EARLIEST: Final = -2
 
@@ -149,6 +152,13 @@ class ClientCalls:
                 answer: T | CoordinatorError = await call
             except CoordinatorError as error:
                 answer = error
+            except AssertionError:
+                raise
+            except (
+                Exception
+            ) as error:  # a strange answer; a call without an end would stop the line
+                log.warning("call=%s error=%s", type(error).__name__, error)
+                answer = CoordinatorError(ErrorCode.REQUEST_TIMED_OUT, str(error))
             done(answer)
 
         task = asyncio.get_running_loop().create_task(run())

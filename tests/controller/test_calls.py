@@ -1,0 +1,138 @@
+"""The controller's calls, against the executable specification of a batch coordinator.
+
+So the hand-over's assumptions about coordinators (epochs, tombstones, "at least so many
+partitions") are the ones that a real one keeps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from uuid import UUID
+
+from coordinator.controller.calls import ClientCalls
+from coordinator.describe import describe_topics
+from coordinator.interface import CoordinatorError, ErrorCode
+from coordinator.keys import ObjectKeys
+from coordinator.memory import InMemoryCoordinator
+from coordinator.settings import CoordinatorSettings
+from coordinator.view import StaticView
+from records.rpc.coordinator import DeleteDisklessTopicsRequest, InitDisklessTopicsRequest
+from records.rpc.objects import DescribeDisklessTopicsRequest, DescribeDisklessTopicsResponse
+from records.types import Epoch
+
+T1, T2 = UUID(int=1 << 80), UUID(int=2 << 80)
+
+
+class Described(InMemoryCoordinator):
+    """With the description that the other implementations have."""
+
+    async def describe_topics(
+        self, request: DescribeDisklessTopicsRequest
+    ) -> DescribeDisklessTopicsResponse:
+        state: Any = self.state
+        return describe_topics(request, state)
+
+
+def coordinator() -> Described:
+    keys = ObjectKeys(prefix="", cluster_id="c", coordinator_partition=0)
+    return Described(CoordinatorSettings(keys=keys), StaticView(), lambda: 1_000)
+
+
+def init(topic_id: UUID, count: int, epoch: int) -> InitDisklessTopicsRequest:
+    topic = InitDisklessTopicsRequest.Topic
+    return InitDisklessTopicsRequest(
+        controller_epoch=epoch,
+        topics=(topic(topic_id=topic_id, topic_name="t", num_partitions=count),),
+    )
+
+
+def delete(topic_id: UUID, epoch: int) -> DeleteDisklessTopicsRequest:
+    return DeleteDisklessTopicsRequest(controller_epoch=epoch, topic_ids=(topic_id,))
+
+
+class Told:
+    """Calls one after another, each awaited."""
+
+    def __init__(self, client: Any) -> None:
+        self.calls = ClientCalls(lambda _: client)
+
+    async def ask(self, method: str, *arguments: Any) -> Any:
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        getattr(self.calls, method)(0, *arguments, answer.set_result)
+        return await answer
+
+
+def codes(answer: Any) -> list[int]:
+    return [result.error_code for result in answer.responses]
+
+
+def test_a_coordinator_keeps_what_the_hand_over_counts_on() -> None:
+    async def story() -> None:
+        told = Told(coordinator())
+        assert codes(await told.ask("init", init(T1, 2, 5))) == [0]
+        assert codes(await told.ask("init", init(T1, 2, 5))) == [0], "repeated"
+        assert await told.ask("hosted") == {T1: frozenset({0, 1})}
+        assert codes(await told.ask("init", init(T1, 4, 5))) == [0], "grown"
+        assert codes(await told.ask("init", init(T1, 1, 5))) == [0], "late: fewer than there are"
+        assert await told.ask("hosted") == {T1: frozenset(range(4))}
+        stale = [ErrorCode.STALE_CONTROLLER_EPOCH]
+        assert codes(await told.ask("init", init(T2, 1, 4))) == stale
+        assert codes(await told.ask("delete", delete(T1, 4))) == stale
+        assert codes(await told.ask("delete", delete(T1, 6))) == [0]
+        assert codes(await told.ask("init", init(T1, 2, 6))) == [ErrorCode.UNKNOWN_TOPIC_ID]
+        assert await told.ask("hosted") == {}
+        await told.calls.close()
+
+    asyncio.run(story())
+
+
+def test_two_topics_of_one_name_are_both_seen() -> None:
+    """A topic was deleted and made anew, and nobody told the coordinator of the deletion."""
+
+    async def story() -> None:
+        told = Told(coordinator())
+        await told.ask("init", init(T1, 1, 1))
+        await told.ask("init", init(T2, 2, 2))
+        assert await told.ask("hosted") == {T1: frozenset({0}), T2: frozenset({0, 1})}
+        await told.calls.close()
+
+    asyncio.run(story())
+
+
+def test_log_starts_are_those_of_partitions_that_are_there() -> None:
+    async def story() -> None:
+        told = Told(coordinator())
+        await told.ask("init", init(T1, 2, 1))
+        found = await told.ask("log_starts", [(T1, 0), (T1, 9), (T2, 0)])
+        assert found == {(T1, 0): 0}
+        await told.calls.close()
+
+    asyncio.run(story())
+
+
+def test_what_cannot_be_let_go_stays() -> None:
+    async def story() -> None:
+        told = Told(coordinator())
+        answer = await told.ask("release", Epoch(1), T1, frozenset({0}))
+        assert isinstance(answer, CoordinatorError)
+        assert answer.code == ErrorCode.INVALID_REQUEST
+        await told.calls.close()
+
+    asyncio.run(story())
+
+
+def test_a_strange_answer_is_an_answer_that_is_not_there() -> None:
+    class Strange:
+        async def create_topic_and_partitions(self, request: Any) -> Any:  # noqa: ARG002
+            raise ValueError("no such code")
+
+        async def close(self) -> None: ...
+
+    async def story() -> None:
+        told = Told(Strange())
+        answer = await told.ask("init", init(T1, 1, 1))
+        assert isinstance(answer, CoordinatorError)
+        await told.calls.close()
+
+    asyncio.run(story())

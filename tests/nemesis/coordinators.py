@@ -27,12 +27,14 @@ from typing import Any, Final
 
 from typer.testing import CliRunner
 
+from coordinator.sqlite.machine import FILE_NAME
 from esker.admin import AdminError, describe_quorum
 from esker.cli import app
 from esker.values import Endpoint
 from raft.net import run
 from tests.driver.cluster import ROOT, free_ports
 from tests.nemesis.cluster import HEALED_WITHIN_S, eventually
+from tests.nemesis.snapshots import at_once
 from tests.nemesis.uploads import Uploads
 
 DISKLESS_METADATA: Final = "__diskless-metadata"
@@ -44,11 +46,12 @@ PROPERTIES: Final = {
     "esker.object.key.prefix": "nemesis",
     "controller.quorum.election.timeout.ms": "300",
     "controller.quorum.fetch.timeout.ms": "1000",
-    "metadata.log.max.record.bytes.between.snapshots": str(256 * 1024),
+    "metadata.log.max.record.bytes.between.snapshots": str(128 * 1024),
     "metadata.snapshot.min.changed_records.ratio": "0",
     "diskless.file.delete.delay.ms": "300",
 }
 IN_THE_DARK_S: Final = 0.4  # shorter than a leader goes on believing in followers that are silent
+NEARLY: Final = 100  # offsets: commits go on
 CALM: Final = 20  # commits between two faults
 RUNNER: Final = CliRunner()
 
@@ -187,6 +190,11 @@ class CoordinatorQuorum:
             for line in self.output(node).splitlines()
         )
 
+    def parts(self, node: int) -> bool:
+        """Is a checkpoint on its way to this disk, or into the state on it?"""
+        directory = self.group_directory(node)
+        return any(directory.glob("*.part")) or any(directory.glob(f"{FILE_NAME}.*"))
+
     def recovering(self, node: int) -> bool:
         """Has the node not yet caught up since it lost its disk?"""
         directory = self.log_dir(node)
@@ -288,34 +296,101 @@ class CoordinatorNemesis:
         with self._paused(follower):
             self.wait_for_commits(CALM)
 
+    def lose_database(self) -> None:
+        """The state in SQLite is a cache of checkpoint and log: it may be gone, or be nonsense."""
+        victim = self._random.choice(NODES)
+        self._quorum.kill(victim)
+        self.wait_for_commits()
+        for path in self._quorum.group_directory(victim).glob(f"{FILE_NAME}*"):
+            if self._random.random() < 0.5:
+                path.unlink()
+            else:
+                path.write_bytes(self._random.randbytes(path.stat().st_size // 2))
+        self._quorum.start(victim)
+        self._wait_for_whole(victim)
+
+    def kill_generating(self) -> None:
+        """Whoever is first seen to write a checkpoint."""
+        victims: list[int] = []
+
+        def one_is() -> bool:
+            victims[:] = [node for node in NODES if self._quorum.parts(node)]
+            return bool(victims)
+
+        at_once(one_is, "a node writes a checkpoint")
+        self._kill_and_restart(victims[0])
+        self._wait_for_whole(victims[0])
+
+    def kill_installing(self) -> None:
+        """An empty disk, and death while the checkpoint is on its way, and while it is loaded."""
+        victim = self._wiped
+        self._wait_for_cut_logs()
+        self._quorum.kill(victim)
+        self._quorum.lose_disk(victim)
+        self.wait_for_commits()
+        before = self._quorum.fetched(victim)
+        for _ in range(2):
+            self._quorum.start(victim)
+            self._wait_for_install(victim, before)
+            self._quorum.kill(victim)
+        self._quorum.start(victim)
+        self._wait_for_whole(victim)
+        self.by_snapshot += 1
+
     def wipe(self) -> None:
         """An empty disk, while the log has begun past 0: it must come up by a checkpoint.
 
-        The leader dies once it is whole again, so it may lead next.
+        The leader dies meanwhile. It comes back at once: there is no majority without it.
         """
         victim = self._wiped
-        eventually(
-            lambda: (
-                min((log["logStartOffset"] for log in self._quorum.logs().values()), default=0) > 0
-            ),
-            "logs are cut behind a checkpoint",
-        )
+        self._wait_for_cut_logs()
         self._quorum.kill(victim)
         self._quorum.lose_disk(victim)
         self.wait_for_commits()
         before = self._quorum.fetched(victim)
         self._quorum.start(victim)
+        self._wait_for_install(victim, before)
+        leader = self._quorum.leader()
+        self._quorum.kill(leader)
+        self._quorum.start(leader)
+        self.leaders_killed += 1
         eventually(
-            lambda: self._quorum.fetched(victim) > before, f"node {victim} has a checkpoint",
+            lambda: self._quorum.fetched(victim) > before,
+            f"node {victim} has fetched a checkpoint",
             timeout_s=HEALED_WITHIN_S,
-        )  # fmt: skip
-        eventually(
-            lambda: not self._quorum.recovering(victim), f"node {victim} is whole again",
-            timeout_s=HEALED_WITHIN_S,
-        )  # fmt: skip
+        )
+        self._wait_for_whole(victim)
         self.by_snapshot += 1
 
     # --- helpers ------------------------------------------------------------------------------
+
+    def _wait_for_cut_logs(self) -> None:
+        """Until the logs begin past 0: whoever has nothing then comes up by a checkpoint."""
+
+        def are_cut() -> bool:
+            starts = [log["logStartOffset"] for log in self._quorum.logs().values()]
+            return bool(starts) and min(starts) > 0
+
+        eventually(are_cut, "logs are cut behind a checkpoint")
+
+    def _wait_for_install(self, victim: int, before: int) -> None:
+        """Until a node fetches or loads a checkpoint, or has done so by now."""
+        at_once(
+            lambda: self._quorum.parts(victim) or self._quorum.fetched(victim) > before,
+            f"node {victim} fetches or loads a checkpoint",
+        )
+
+    def _wait_for_whole(self, node: int) -> None:
+        """Until a node votes, and its state has nearly all that is committed."""
+
+        def is_whole() -> bool:
+            logs = self._quorum.logs()
+            if node not in logs or self._quorum.recovering(node):
+                return False
+            committed = max(int(log["highWatermark"]) for log in logs.values())
+            return int(logs[node]["appliedOffset"]) > committed - NEARLY
+
+        eventually(is_whole, f"node {node} is whole again", timeout_s=HEALED_WITHIN_S)
 
     def _others(self, node: int) -> list[int]:
         return [other for other in NODES if other != node]

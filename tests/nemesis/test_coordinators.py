@@ -24,7 +24,15 @@ from tests.nemesis.test_nemesis import seed_of_run
 from tests.nemesis.uploads import Uploads
 
 SHORT = ("kill_leader", "kill_leader_in_the_dark", "wipe", "kill_all")
-ALL = (*SHORT, "kill_controller", "pause_leader", "pause_follower")
+ALL = (
+    *SHORT,
+    "kill_controller",
+    "kill_generating",
+    "kill_installing",
+    "lose_database",
+    "pause_leader",
+    "pause_follower",
+)
 SOAK_FAULTS = 60
 EXPECTED = (
     "duplicate",
@@ -61,7 +69,7 @@ def work(directory: Path, seed: int, faults: list[str], class_name: str | None =
         f"killed, {nemesis.by_snapshot} nodes came up by a checkpoint; {dict(happened)}; all have "
         f"{len(state.objects)} objects and {sum(map(len, state.runs.values()))} runs at {taken}"
     )
-    assert nemesis.by_snapshot == faults.count("wipe")
+    assert nemesis.by_snapshot == faults.count("wipe") + faults.count("kill_installing")
     missing = [name for name in EXPECTED if not happened[name]]
     assert not missing, f"never happened: {missing}"
 

@@ -236,6 +236,9 @@ class Snapshots(Protocol):
     def drop_below(self, log_start_offset: Offset) -> None:
         """Drop checkpoints that end below it, but not under a reader. Raises OSError."""
 
+    def close(self) -> None:
+        """The group ends here: let go of open files, and serve nothing more."""
+
 
 class Frozen(Protocol):
     """A state as of one offset, which later changes do not show in."""

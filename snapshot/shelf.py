@@ -77,6 +77,7 @@ class Shelf:
         self._pin_ms = pin_ms
         self._lock = threading.Lock()
         self._handles: dict[OffsetAndEpoch, _Handle] = {}
+        self._closed = False
         self._ids = tuple(list_checkpoints(files, directory))
         downloads = list_downloads(files, directory)
         keep = [downloads[max(downloads)]] if downloads else []
@@ -130,7 +131,7 @@ class Shelf:
                 self._close_idle()
 
     def _open(self, snapshot_id: OffsetAndEpoch) -> _Handle | None:
-        if snapshot_id not in self._ids:
+        if self._closed or snapshot_id not in self._ids:
             return None
         handle = self._handles.get(snapshot_id)
         if handle is None:
@@ -143,7 +144,9 @@ class Shelf:
         handle = self._handles.get(snapshot_id)
         if handle is None:
             return False
-        return handle.readers > 0 or self._now_ms() - handle.last_read_ms < self._pin_ms
+        if handle.readers or self._closed:
+            return handle.readers > 0
+        return self._now_ms() - handle.last_read_ms < self._pin_ms
 
     def _close_idle(self) -> None:
         for snapshot_id in [one for one in self._handles if not self._is_pinned(one)]:
@@ -199,8 +202,10 @@ class Shelf:
         self.files.unlink(mark_deleted(self.files, self.directory, snapshot_id))
 
     def close(self) -> None:
-        """Let go of open files."""
+        """Let go of open files: at once, or when whoever reads one just now has its bytes.
+
+        From now on nothing can be read here. What is listed stays listed.
+        """
         with self._lock:
-            for handle in self._handles.values():
-                handle.file.close()
-            self._handles.clear()
+            self._closed = True
+            self._close_idle()

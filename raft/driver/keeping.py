@@ -129,3 +129,6 @@ class NoSnapshots:
 
     def drop_below(self, log_start_offset: Offset) -> None:
         """Nothing to drop."""
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -300,8 +300,11 @@ class Storage:
         )
 
     def close(self) -> None:
-        """Flush, record the recovery point, close. Raises FlushFailedError."""
-        self.log.close()
+        """Flush, record the recovery point, close log and checkpoints. Raises FlushFailedError."""
+        try:
+            self.log.close()
+        finally:
+            self.snapshots.close()
 
 
 def _joined(

@@ -11,6 +11,7 @@ import pytest
 from raft.core.roles import ElectionState
 from raft.core.voters import ReplicaKey
 from raft.driver.errors import LostDiskError
+from raft.driver.keeping import NoSnapshots
 from raft.driver.storage import Storage
 from raft.segments.files import RealFileSystem
 from raft.segments.log import LogConfig
@@ -112,3 +113,12 @@ def test_a_directory_that_is_gone_or_anothers_is_a_lost_disk(tmp_path: Path) -> 
     Storage.create(RealFileSystem(), tmp_path, other, SMALL, recovering=False)
     with pytest.raises(LostDiskError, match="topic id"):
         opened(tmp_path)
+
+
+def test_who_closes_a_group_closes_its_checkpoints(storage: Storage) -> None:
+    """They are open for as long as somebody may ask for them, and no longer."""
+    closed = []
+    storage.snapshots = NoSnapshots()
+    storage.snapshots.close = lambda: closed.append(storage)  # type: ignore[method-assign]
+    storage.close()
+    assert closed == [storage]

@@ -141,6 +141,29 @@ def test_what_is_added_is_there_in_its_place():
         shelf.added(OffsetAndEpoch(40, 3))
 
 
+def test_a_closed_shelf_has_no_file_open_and_serves_nothing_more(tmp_path: Path):
+    """A node lives on when one of its groups ends; what was read a moment ago is let go of, too."""
+    for one in IDS:
+        (tmp_path / checkpoint_name(one)).write_bytes(WHOLE)
+    shelf = Shelf(RealFileSystem(), tmp_path, now_ms=Clock())
+    shelf.size_bytes(IDS[0])
+    assert shelf.read(IDS[1], 0, 100) is not None
+    assert len(open_below(tmp_path)) == 1  # nobody pins the one that was looked at
+    shelf.close()
+    assert open_below(tmp_path) == []
+    assert shelf.read(IDS[1], 0, 100) is None
+    assert shelf.size_bytes(IDS[0]) is None
+    assert shelf.ids == IDS
+    shelf.close()
+
+
+def open_below(directory: Path) -> list[Path]:
+    """What this process has open there."""
+    links = Path("/proc/self/fd").iterdir()
+    targets = [link.readlink() for link in links if link.is_symlink()]
+    return [target for target in targets if directory in target.parents]
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_power_loss_while_dropping_leaves_every_checkpoint_whole_or_gone(seed):
     for step in range(8):

@@ -64,7 +64,8 @@ class Applier:
     def committed(self, high_watermark: Offset) -> None:
         while self._machine.applied.offset < high_watermark:
             data = self._log.read(self._machine.applied.offset, 64 * 1024)
-            self._machine.apply(list(iter_batches(data)))
+            for batch in iter_batches(data):
+                self._machine.apply([batch])
 
     def lead(self, epoch: Epoch) -> None: ...
 
@@ -99,7 +100,7 @@ class World:
         self.checkpoint: tuple[OffsetAndEpoch, list[bytes]] | None = None
         self.held: list[tuple[int, Call]] = []  # calls that a test delivers itself
         self.holds: Callable[[int, Call], bool] = lambda _broker, _call: False
-        self.repliers: set[int] = set()  # processes whose answers still reach their clients
+        self.seen: Callable[[GroupsImage], None] = lambda _image: None
         self.tickets = 0
         self._soon: deque[Callable[[], None]] = deque()
         self._build_log()
@@ -127,6 +128,7 @@ class World:
         )
         self.log.watch(self.applier)
         self.log.watch(self.groups)
+        self.machine.listen(lambda image: self.seen(image))
 
     def restart_log(self) -> None:
         """The log's node begins anew, from its checkpoint if it has one, and leads."""
@@ -422,24 +424,30 @@ class Consumer:
         """Sync and have the answer; its error."""
         return self.synced(self.send_sync(assignments, **more))
 
-    def beat(self, **more: Any) -> int:
-        """A heartbeat's error."""
-        request = HeartbeatRequest(
+    def beat_request(self) -> HeartbeatRequest:
+        """It lives."""
+        return HeartbeatRequest(
             group_id=GROUP,
             generation_id=self.generation,
             member_id=self.member_id,
             group_instance_id=self.instance_id,
         )
-        return int(self.world.ask(request, **more).error_code)
 
-    def leave(self, **more: Any) -> int:
-        """Leaving's error."""
+    def beat(self, **more: Any) -> int:
+        """A heartbeat's error."""
+        return int(self.world.ask(self.beat_request(), **more).error_code)
+
+    def leave_request(self) -> LeaveGroupRequest:
+        """It goes."""
         identity = LeaveGroupRequest.MemberIdentity
-        request = LeaveGroupRequest(
+        return LeaveGroupRequest(
             group_id=GROUP,
             members=(identity(member_id=self.member_id, group_instance_id=self.instance_id),),
         )
-        answer = self.world.ask(request, **more)
+
+    def leave(self, **more: Any) -> int:
+        """Leaving's error."""
+        answer = self.world.ask(self.leave_request(), **more)
         return int(answer.error_code or answer.members[0].error_code)
 
     def commit(self, offset: int = 1, **more: Any) -> int:
@@ -491,6 +499,38 @@ def stable(world: World, *consumers: Consumer) -> None:
     for consumer, ticket in tickets:
         assert consumer.synced(ticket) == 0, world.answers[ticket]
     assert world.state() == "Stable"
+
+
+def drive(world: World, consumers: list[Consumer], rounds: int) -> bool:
+    """Each does what a client library does; are all at work in one generation in the end?"""
+    waiting: dict[int, tuple[str, int]] = {}
+    working: set[int] = set()
+    for _ in range(rounds):
+        for who, client in enumerate(consumers):
+            if who in waiting:
+                kind, ticket = waiting[who]
+                if ticket not in world.answers:
+                    continue
+                del waiting[who]
+                code = world.answers[ticket].error_code
+                if code in (25, 82):
+                    client.member_id, client.generation = "", -1
+                elif code == 79:
+                    client.member_id = world.answers[ticket].member_id
+                elif kind == "join" and client.joins(ticket) == 0:
+                    waiting[who] = ("sync", client.send_sync())
+                elif kind == "sync" and client.synced(ticket) == 0:
+                    working.add(who)
+                elif kind == "beat" and code:
+                    working.discard(who)
+            elif who not in working:
+                waiting[who] = ("join", client.send_join())
+            else:
+                waiting[who] = ("beat", world.send(client.beat_request()))
+        if len(working) == len(consumers) and len({c.generation for c in consumers}) == 1:
+            return True
+        world.pass_ms(500)
+    return False
 
 
 def records_of(machine: GroupMachine) -> list[bytes]:

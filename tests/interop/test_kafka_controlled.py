@@ -20,7 +20,10 @@ from records.rpc.descriptions import (
     DescribeTopicsRequest,
     DescribeTopicsResponse,
 )
+from records.rpc.snapshots import TakeSnapshotRequest, TakeSnapshotResponse
 from records.rpc.topics import CreateTopicsResponse
+from records.types import Epoch, Offset, OffsetAndEpoch
+from snapshot import checkpoint_name
 from tests.controller.world import creation
 from tests.driver.client import Client
 from tests.interop.esker_nodes import EskerQuorum
@@ -110,6 +113,22 @@ def test_kafkas_tool_changes_and_prints_settings(kafka: Kafka, quorum: EskerQuor
     kafka.run(CONFIGS, *whole, "--entity-default", "--alter", "--delete-config", "log.retention.ms")
     said = kafka.run(CONFIGS, *whole, "--entity-default", "--describe").out
     assert "1234567" not in said, said
+
+
+def test_kafkas_shell_reads_our_image_from_a_checkpoint(
+    kafka: Kafka, quorum: EskerQuorum, broker: int
+) -> None:
+    """Topics, the broker and its endpoints, as a Java node would load them."""
+    node, port = next(iter(quorum.ports.items()))
+    with Client("127.0.0.1", port, timeout_s=60) as client:
+        request = TakeSnapshotRequest(topic_name="__cluster_metadata", partition_index=0)
+        taken = client.ask(request, TakeSnapshotResponse, 0)
+    assert taken.error_code == 0, taken
+    name = checkpoint_name(OffsetAndEpoch(Offset(taken.end_offset), Epoch(taken.epoch)))
+    checkpoint = quorum.metadata_log(node) / name
+    topics = kafka.shell(checkpoint, "ls", "/image/topics/byName").split()
+    assert {"from-here", "__diskless-metadata"} <= set(topics)
+    assert kafka.shell(checkpoint, "ls", "/image/cluster/brokers").split() == [str(broker)]
 
 
 def test_only_the_active_controller_judges(quorum: EskerQuorum) -> None:

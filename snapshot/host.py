@@ -232,6 +232,11 @@ class MachineHost:
     def _apply_slice(self) -> bool:
         """A few milliseconds' worth; True if there is more."""
         until_ms = self._loop.now_ms() + self._pace.apply_ms
+        newest = self.shelf.newest
+        if newest is not None and self._cursor < self.log.start_offset <= newest.offset:
+            self.snapshot(newest)  # fetched when the log held it already, and the log was cut there
+            if self._loading is not None:
+                return False
         if not self._agreed and self._cursor == self.machine.applied.offset:
             self._agree(self._epoch_before_cursor())
         while self._cursor < self._target and self._loading is None:

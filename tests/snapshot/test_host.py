@@ -284,6 +284,21 @@ def test_a_leaders_checkpoint_replaces_the_state():
     assert node.machine.get(b"after") == b"1"
 
 
+def test_a_log_that_was_cut_past_the_state_is_followed_from_its_checkpoint():
+    """It came while the log already held all that it covers: nobody was told to load it."""
+    leader, newest = leader_with(30)
+    node = Hosted()
+    for i in range(30):
+        node.write((b"key-%d" % i, b"leader's"))
+    assert node.machine.applied.offset < 2, "it does not lag"
+    checkpoint_of(node, leader, newest)
+    node.log.drop_prefix(newest)
+    node.write((b"after", b"1"))
+    node.loop.settle()
+    assert (node.host.loaded, len(node.machine)) == (1, 31)
+    assert node.machine.applied.offset == node.log.high_watermark
+
+
 def test_a_checkpoint_older_than_the_state_is_never_loaded():
     """Mutant: a host that loads whatever it is told of."""
     node = Hosted()

@@ -93,7 +93,7 @@ def leader_log_start(
     """The checkpoint that a leader's log should start at now; None: where it starts already.
 
     Args:    candidates: the checkpoints, oldest first. holders: every voter but the leader, every
-             observer it has heard of, and readers. log_bytes: of the whole log now.
+             observer it has heard of, and readers. log_bytes: from the start on, now.
     """
     beyond = [one for one in candidates if one.snapshot_id.offset > log_start_offset]
     free = [one for one in beyond if not _read_on(one, holders)]

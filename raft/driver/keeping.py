@@ -41,7 +41,7 @@ class LogStartView(NamedTuple):
 
     now_ms: int
     log_start_offset: Offset
-    log_bytes: int
+    log_bytes: int  # from its start on; what is dead in its first segment is not counted
     checkpoints: Sequence[KeptCheckpoint]  # oldest first
     leading_since_ms: int | None  # None: we do not lead
     replicas: Sequence[FollowingReplica]  # of a leader: all others

@@ -117,7 +117,7 @@ class LogStart:
         return LogStartView(
             now_ms=now_ms,
             log_start_offset=log.log_start_offset,
-            log_bytes=log.size_bytes,
+            log_bytes=log.bytes_from(log.log_start_offset),
             checkpoints=[
                 KeptCheckpoint(
                     one,

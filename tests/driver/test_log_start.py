@@ -1,0 +1,82 @@
+"""What the rule for log starts is told. KIP-630, When to Increase the LogStartOffset; KIP-876."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from types import SimpleNamespace
+from uuid import UUID
+
+from raft.driver.keeping import LogStartView, NoSnapshots
+from raft.driver.log_start import LogStart
+from raft.driver.storage import Storage
+from raft.segments.files import RealFileSystem
+from raft.segments.log import LogConfig
+from raft.wire import Group
+from records.batch_writer import build_value_batch
+from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
+
+GROUP = Group("t", 0, UUID(int=5))
+BATCHES = 20
+
+
+class Shelf(NoSnapshots):
+    """Checkpoints without files."""
+
+    def __init__(self, *offsets: int) -> None:
+        self.ids = tuple(OffsetAndEpoch(Offset(offset), Epoch(1)) for offset in offsets)
+        self.newest = self.ids[-1]
+
+    def size_bytes(self, snapshot_id: OffsetAndEpoch) -> int:  # noqa: ARG002
+        return 100
+
+
+def filled(tmp_path: Path) -> tuple[Storage, int]:
+    """A log of equal batches of one record, in one segment; and the bytes of a batch."""
+    files, config = RealFileSystem(), LogConfig(index_interval_bytes=1)
+    Storage.create(files, tmp_path, GROUP, config, recovering=False)
+    storage = Storage.open(files, tmp_path, GROUP, config, (NodeId(1),))
+    for offset in range(BATCHES):
+        data = build_value_batch([b"x" * 100], base_offset=offset, leader_epoch=1, timestamp=0)
+        storage.append(data, Offset(offset), Offset(offset + 1))
+    storage.flush()
+    return storage, len(data)
+
+
+def views(storage: Storage) -> list[LogStartView]:
+    """What the rule is told of this log by its leader; it never wants it cut."""
+    told: list[LogStartView] = []
+    quorum = SimpleNamespace(
+        node_id=1,
+        leader_id=1,
+        followers=SimpleNamespace(since_ms=0, voters=(), observers=()),
+        log=SimpleNamespace(snapshot_id=storage.snapshots.newest, high_watermark=BATCHES),
+    )
+    log_start = LogStart(
+        quorum=quorum,  # type: ignore[arg-type]
+        storage=storage,
+        disk=SimpleNamespace(busy=False, sweep=lambda _: None),  # type: ignore[arg-type]
+        rule=lambda view: told.append(view),
+        leader_log_start=lambda _: None,
+        before=lambda: None,
+        on_fatal=lambda _: None,
+    )
+    log_start.look()
+    return told
+
+
+def test_what_lies_before_the_start_of_a_log_is_no_part_of_its_size(tmp_path: Path) -> None:
+    """A segment goes whole. What is dead in it takes room, but no cut would give that back; were it
+    counted, a segment larger than the bound would end the wait for live replicas until it is full.
+    """
+    storage, batch_bytes = filled(tmp_path)
+    storage.snapshots = Shelf(5, 15)
+    for start in (0, 5, 15):
+        storage.cut_prefix(Offset(start))
+        (view,) = views(storage)
+        assert view.log_bytes == batch_bytes * (BATCHES - start)
+        after = [batch_bytes * (BATCHES - max(start, offset)) for offset in (5, 15)]
+        assert [one.log_bytes_after for one in view.checkpoints] == after
+        assert all(one >= two for one, two in itertools.pairwise((view.log_bytes, *after)))
+    assert storage.log.size_bytes == batch_bytes * BATCHES
+    storage.close()

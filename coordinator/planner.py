@@ -42,7 +42,7 @@ class Runs(NamedTuple):
     """Columns of equal length. The timestamp is the append time where the topic says so."""
 
     last_offsets: Column  # inclusive
-    timestamps: Column  # the run's greatest, ms since 1970
+    timestamps: Column  # the run's greatest, ms since 1970; of its commit if it has none (-1)
     byte_sizes: Column
 
 

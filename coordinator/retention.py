@@ -120,7 +120,7 @@ def _look(
         return None
     _, total_bytes = kept.run_totals(log_id)
     keep_ms, keep_bytes = config.retention_ms, config.retention_bytes
-    too_old = keep_ms is not None and now_ms - oldest.max_timestamp > keep_ms
+    too_old = keep_ms is not None and now_ms - _time_of(oldest) > keep_ms
     too_much = keep_bytes is not None and total_bytes - oldest.byte_size >= keep_bytes
     if not too_old and not too_much:
         return None
@@ -135,12 +135,17 @@ def _look(
     )
 
 
+def _time_of(run: Run) -> int:
+    """What retention.ms counts from: the commit, where no record has a timestamp (-1)."""
+    return run.appended_at_ms if run.max_timestamp < 0 else run.max_timestamp
+
+
 def _planned(partitions: list[_Partition], now_ms: int) -> Iterator[NewLogStart]:
     runs = [run for partition in partitions for run in partition.runs]
     plan = plan_retention(
         Runs(
             last_offsets=np.array([run.last_offset for run in runs], np.int64),
-            timestamps=np.array([run.max_timestamp for run in runs], np.int64),
+            timestamps=np.array([_time_of(run) for run in runs], np.int64),
             byte_sizes=np.array([run.byte_size for run in runs], np.int64),
         ),
         np.cumsum([0, *(len(partition.runs) for partition in partitions)]),

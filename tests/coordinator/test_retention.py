@@ -117,3 +117,17 @@ def test_deleted_topics_are_not_visited() -> None:
     kept = Kept({A: [9]})
     kept.topics[A] = kept.topics[A]._replace(deleted_at_ms=1)
     assert retention_pass(kept, StaticView(configs=CONFIGS), NOW).rows == ()
+
+
+class Untimed(Kept):
+    """The same runs, of records without a timestamp."""
+
+    def runs_from(self, log_id: int, offset: int) -> Iterator[Run]:
+        for run in super().runs_from(log_id, offset):
+            yield run._replace(max_timestamp=-1)
+
+
+def test_runs_without_a_timestamp_are_as_old_as_their_commit() -> None:
+    """Kafka goes by the segment's modification time then; -1 is not the year 1969."""
+    (row,) = retention_pass(Untimed({A: [9]}), StaticView(configs=CONFIGS), NOW).rows
+    assert row == NewLogStart(A, 0, 40, BY_TIME, 50)

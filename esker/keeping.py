@@ -106,6 +106,8 @@ class _Loop:
     def __init__(self, node: RoomHost, name: str) -> None:
         self._node = node
         self._threads = ThreadPoolExecutor(1, thread_name_prefix=f"checkpoint-{name}")
+        self._jobs = 0  # submitted, and not over
+        self._closing = False
         self.call_soon = node.call_soon
         self.call_later = node.call_later
         self.fail = node.fail
@@ -123,13 +125,21 @@ class _Loop:
                 self.fail(error)
             else:
                 done()
+            self._jobs -= 1
+            self._end_if_idle()
 
+        self._jobs += 1
         future = asyncio.get_running_loop().run_in_executor(self._threads, job)
         future.add_done_callback(over)
 
     def close(self) -> None:
-        """No more jobs than those submitted."""
-        self._threads.shutdown(wait=False)
+        """End the thread once nothing is left to do: a part that is given up is still unlinked."""
+        self._closing = True
+        self._end_if_idle()
+
+    def _end_if_idle(self) -> None:
+        if self._closing and not self._jobs:
+            self._threads.shutdown(wait=False)
 
 
 class _Hosted:
@@ -166,3 +176,4 @@ class _Hosted:
 
     def close(self) -> None:
         self._host.stop()
+        self._loop.close()

@@ -107,6 +107,8 @@ class History:
     reads: list[EndRead] = field(default_factory=list)
     seen: list[tuple[Place, Run]] = field(default_factory=list)
     log_starts: dict[Place, int] = field(default_factory=dict)  # as DeleteRecords answered last
+    doubtful: set[Place] = field(default_factory=set)  # where a deletion may have happened
+    retention_bytes: dict[UUID, int] = field(default_factory=dict)  # of topics that have a bound
     deleted_objects: set[int] = field(default_factory=set)
     deleted_topics: set[UUID] = field(default_factory=set)
     happened: Counter[str] = field(default_factory=Counter)
@@ -131,6 +133,10 @@ class History:
         for place in tiles:
             if place not in final and place[0] not in self.deleted_topics:
                 raise WrongHistoryError(f"{place} is gone, and nobody deleted it")
+
+    def is_exact(self, place: Place) -> bool:
+        """Does nobody move the log's start but whoever says so in `log_starts`?"""
+        return place not in self.doubtful and place[0] not in self.retention_bytes
 
     def _tiles(self) -> dict[Place, list[_Tile]]:
         """The accepted batches by partition and offset; every other outcome is judged."""
@@ -178,12 +184,8 @@ class History:
             raise WrongHistoryError(
                 f"{place} ends at {found.high_watermark}, but commits up to {end} were acknowledged"
             )
-        start = self.log_starts.get(place, 0)
-        if found.log_start_offset != start:
-            raise WrongHistoryError(
-                f"{place} begins at {found.log_start_offset}, but was told to begin at {start}"
-            )
-        offset = start
+        self._check_start(place, found)
+        offset = found.log_start_offset
         for run in found.runs:
             _check_run(place, run, row)
             if not run.base_offset <= offset <= run.last_offset:
@@ -193,6 +195,17 @@ class History:
             offset = run.last_offset + 1
         if offset != end:
             raise WrongHistoryError(f"{place}: nothing is found from {offset} to {end}")
+
+    def _check_start(self, place: Place, found: Partition) -> None:
+        start, told = found.log_start_offset, self.log_starts.get(place, 0)
+        if start < told or (start > told and self.is_exact(place)):
+            raise WrongHistoryError(f"{place} begins at {start}, but was told to begin at {told}")
+        bound = self.retention_bytes.get(place[0])
+        if bound is not None and start > told and place not in self.doubtful:
+            self.happened["retention moved it"] += 1
+            left = sum(run.size for run in found.runs)
+            if left < bound:
+                raise WrongHistoryError(f"{place} keeps {left} bytes, it was to keep {bound}")
 
 
 def _check_order(place: Place, row: Sequence[_Tile]) -> None:

@@ -8,7 +8,7 @@ from itertools import count
 from random import Random
 from typing import Final
 
-from coordinator.client import CoordinatorClient
+from coordinator.client import CoordinatorClient, OutcomeUnknownError
 from coordinator.keys import ObjectKeys
 from records.rpc.coordinator import (
     DeleteDisklessRecordsRequest,
@@ -38,6 +38,7 @@ from tests.nemesis.brokers import CALL_MS, PARTITIONS, UNKNOWN_OUTCOME, Shared
 TOPICS: Final = 5
 LATEST: Final = -1
 EARLIEST: Final = -2
+HIGH_WATERMARK: Final = -1
 
 
 class Caretaker:
@@ -77,16 +78,22 @@ class Caretaker:
             await self._delete_topic()
 
     async def _create_topic(self) -> None:
-        """One of which nobody knows whether it was created is never used."""
-        topic = CreateTopicsRequest.CreatableTopic(
-            name=f"topic-{next(self._names)}", num_partitions=PARTITIONS, replication_factor=-1,
-            assignments=(), configs=(),
+        """Every third has a bound. One of which nobody knows that it was created is never used."""
+        number = next(self._names)
+        retention_bytes = self._random.randrange(10_000, 30_000) if number % 3 == 0 else -1
+        asked = CreateTopicsRequest.CreatableTopic
+        config = asked.CreatableTopicConfig(name="retention.bytes", value=str(retention_bytes))
+        topic = asked(
+            name=f"topic-{number}", num_partitions=PARTITIONS, replication_factor=-1,
+            assignments=(), configs=(config,),
         )  # fmt: skip
         answer = await self._shared.ask_controller(
             CreateTopicsRequest(topics=(topic,), timeout_ms=CALL_MS), CreateTopicsResponse
         )
         (result,) = answer.topics
         if not result.error_code:
+            if retention_bytes > 0:
+                self._shared.history.retention_bytes[result.topic_id] = retention_bytes
             self._shared.topics[result.topic_id] = topic.name
             self._shared.history.happened["topic created"] += 1
 
@@ -111,20 +118,33 @@ class Caretaker:
         shared, place = self._shared, self._shared.some_place(self._random)
         if place is None:
             return
-        end_offset = shared.ends[place]
-        offset = self._random.randint(shared.history.log_starts.get(place, 0), end_offset)
+        history, end_offset = shared.history, shared.ends[place]
+        begun = history.log_starts.get(place, 0)
+        offset = self._random.randint(begun, end_offset)
+        if self._random.random() < 0.1:
+            offset = HIGH_WATERMARK
         topic = DeleteDisklessRecordsRequest.Topic
         partition = topic.Partition(partition_index=place[1], offset=offset)
-        answer = await self._client.delete_records(
-            DeleteDisklessRecordsRequest(
-                topics=(topic(topic_id=place[0], partitions=(partition,)),)
-            )
+        request = DeleteDisklessRecordsRequest(
+            topics=(topic(topic_id=place[0], partitions=(partition,)),)
         )
+        try:
+            answer = await self._client.delete_records(request)
+        except OutcomeUnknownError:
+            if offset != HIGH_WATERMARK:
+                raise  # only this may not be asked again
+            history.doubtful.add(place)
+            history.happened["deletion in doubt"] += 1
+            return
         result = answer.responses[0].partitions[0]
-        if result.error_code or result.low_watermark != offset:
+        exact = offset != HIGH_WATERMARK and history.is_exact(place)
+        lowest = end_offset if offset == HIGH_WATERMARK else offset
+        low_watermark = result.low_watermark
+        if result.error_code or low_watermark < lowest or (exact and low_watermark > lowest):
             raise WrongHistoryError(f"{place} up to {offset} of {end_offset}: {result}")
-        shared.history.log_starts[place] = offset
-        shared.history.happened["log start moved"] += 1
+        history.log_starts[place] = low_watermark
+        shared.ends[place] = max(low_watermark, end_offset)
+        history.happened["log start moved"] += 1
 
     async def _delete_files(self) -> None:
         files = await self._client.get_files_to_delete(

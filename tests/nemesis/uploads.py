@@ -103,9 +103,17 @@ class Uploads:
         places = {(topic_id, at) for topic_id in shared.topics for at in range(PARTITIONS)}
         for place in sorted(places | set(shared.ends)):
             found = await find_all(client, self.keys, place)
-            while isinstance(found, Partition) and place[0] in self.history.deleted_topics:
-                await asyncio.sleep(0.05)  # the controller is yet to tell: it must, for ever
+            while isinstance(found, Partition) and self._is_due(place, found):
+                await asyncio.sleep(0.05)  # it must happen: if it does not, this waits in vain
                 found = await find_all(client, self.keys, place)
             if isinstance(found, Partition):
                 self.final[place] = found
         await client.close()
+
+    def _is_due(self, place: Place, found: Partition) -> bool:
+        """Is its topic yet to be deleted, or retention to move its log start?"""
+        history = self.history
+        bound = history.retention_bytes.get(place[0])
+        sizes = [run.size for run in found.runs]
+        is_too_large = bound is not None and sum(sizes[1:]) >= bound
+        return is_too_large or place[0] in history.deleted_topics

@@ -129,6 +129,13 @@ class Pipe:
         self._queue.append((kind, correlation, payload))
         world.at(self._last_us, self._arrive)
 
+    def stall(self, for_us: int) -> None:
+        """Packets are lost: what is under way, and what follows it, arrives so much later."""
+        if self._stalled_since_us is None:
+            self._stalled_since_us = self._network.world.now_us
+            self._due, self._retries = 0, 0
+            self._network.world.after(for_us, self._again)
+
     def discard(self) -> None:
         """The connection was torn down: nothing of this arrives any more."""
         self._queue.clear()

@@ -1,0 +1,186 @@
+"""Deliberate bugs of batch coordinators, each found by a schedule; see `tests.simulation.mutants`.
+
+What `tests.coordinator.mutants` patches for its stories is patched here for as long as a schedule
+runs. Each has weather that suits it.
+
+Source: DESIGN §7 (every answer waits; a new leader decides nothing; ids in order; delays).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from unittest.mock import patch
+
+from coordinator.decide import Context
+from coordinator.leader import Leader
+from coordinator.proposing import Proposer
+from snapshot.log_start import LogStartSettings
+from snapshot.policy import SnapshotSettings
+from tests.coordinator import mutants
+from tests.simulation.coordinator_cluster import CoordinatorPlan, draw_coordinators, run_plan
+from tests.simulation.machine import Snapshots
+from tests.simulation.plan import LEADER, Fault
+from tests.simulation.world import MS, SECOND
+
+Suited = Callable[[CoordinatorPlan], CoordinatorPlan]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """A bug, the weather that suits it, and a schedule that kills it."""
+
+    name: str
+    patched: Callable[[], AbstractContextManager[Any]]
+    pinned: int
+    suited: Suited = lambda plan: plan
+
+    def survive(self, seed: int) -> None:
+        """The production code in the same schedule."""
+        run_plan(self.suited(draw_coordinators(seed, sqlite=False)))
+
+    def kill(self, seed: int) -> str | None:
+        """How it was found, if it was."""
+        try:
+            with self.patched():
+                self.survive(seed)
+        except (AssertionError, KeyError) as error:
+            return f"{type(error).__name__}: {error}"[:200]
+        return None
+
+
+@contextmanager
+def delays_on_the_wall_clock() -> Iterator[None]:
+    """A leader whose clock is ahead finds every mark old."""
+
+    def context(self: Leader, now_ms: int) -> Context:
+        return Context(now_ms, now_ms, 0, self._view, self._settings)
+
+    with patch.object(Leader, "_context", context):
+        yield
+
+
+@contextmanager
+def answers_when_accepted() -> Iterator[None]:
+    """An answer does not wait for the high watermark."""
+    accepted = Proposer._accepted
+
+    def hasty(self: Proposer, proposal: Any) -> None:
+        if proposal is self._undetermined and proposal is not None:
+            self._high_watermark = max(self._high_watermark, proposal.end_offset)
+        accepted(self, proposal)
+
+    with patch.object(Proposer, "_accepted", hasty):
+        yield
+
+
+def _leaders_die(plan: CoordinatorPlan) -> CoordinatorPlan:
+    """Cut off, killed, paused: one after the other."""
+    kinds = ("isolate", "kill", "pause", "isolate", "power")
+    faults = tuple(
+        Fault(at, kinds[i % len(kinds)], LEADER, i, 1500 * MS, i)
+        for i, at in enumerate(range(2 * SECOND, 7 * SECOND, 700 * MS))
+    )
+    return replace(
+        plan,
+        voters=3,
+        observers=0,
+        clock_ppm=(),
+        faults=faults,
+        storm_us=8 * SECOND,
+        election_timeout_ms=500,
+        broker_pause_us=15 * MS,
+        ambush_one_in=0,
+    )
+
+
+def _often_loaded(plan: CoordinatorPlan) -> CoordinatorPlan:
+    """Leaders die, and who comes back loads a checkpoint."""
+    snapshots = Snapshots(
+        policy=SnapshotSettings(min_changed_ratio=0.0, max_bytes_between=4000, max_interval_ms=500),
+        log_start=LogStartSettings(live_ms=300, max_lag_ms=500, max_retention_bytes=10_000),
+    )
+    return replace(_leaders_die(plan), snapshots=snapshots, piece_bytes=100_000)
+
+
+def _late(plan: CoordinatorPlan, kind: str) -> CoordinatorPlan:
+    """What brokers had sent and given up arrives late, over and over."""
+    faults = tuple(
+        Fault(at, kind, LEADER, 0, 1500 * MS, number)
+        for number, at in enumerate(range(2 * SECOND, 7 * SECOND, 400 * MS))
+    )
+    return replace(
+        plan, voters=1, observers=0, faults=faults, storm_us=8 * SECOND, broker_pause_us=15 * MS
+    )
+
+
+def _impatient(plan: CoordinatorPlan) -> CoordinatorPlan:
+    """Commits that were given up."""
+    return _late(plan, "stall broker")
+
+
+def _restarted(plan: CoordinatorPlan) -> CoordinatorPlan:
+    """Commits of a life before."""
+    return _late(plan, "restart stalled broker")
+
+
+def _wrong_clocks(plan: CoordinatorPlan) -> CoordinatorPlan:
+    """Leaders change quickly, and their wall clocks are minutes apart."""
+    faults = tuple(
+        Fault(at, "resign", LEADER, 0, 0, 0) for at in range(3 * SECOND, 7 * SECOND, 500 * MS)
+    )
+    return replace(_leaders_die(plan), faults=faults, clock_errors_ms=(0, 200_000, 400_000))
+
+
+MUTANTS: Final = (
+    Mutant(
+        name="a duplicate is answered at once",
+        patched=mutants.MUTANTS["a_duplicate_is_answered_at_once"],
+        pinned=1,
+        suited=_leaders_die,
+    ),
+    Mutant(
+        name="answers are given when accepted",
+        patched=answers_when_accepted,
+        pinned=1,
+        suited=_leaders_die,
+    ),
+    Mutant(
+        name="inherited state is used too early",
+        patched=mutants.MUTANTS["inherited_state_is_used_too_early"],
+        pinned=1,
+        suited=_leaders_die,
+    ),
+    Mutant(
+        name="a lower object id is accepted after a higher",
+        patched=mutants.MUTANTS["a_lower_object_id_is_accepted_after_a_higher"],
+        pinned=1,
+        suited=_impatient,
+    ),
+    Mutant(
+        name="delete without delay after a leader change with a jumped clock",
+        patched=delays_on_the_wall_clock,
+        pinned=1,
+        suited=_wrong_clocks,
+    ),
+    Mutant(
+        name="answers are not in the checkpoint",
+        patched=mutants.MUTANTS["answers_are_not_in_the_checkpoint"],
+        pinned=1,
+        suited=_often_loaded,
+    ),
+    Mutant(
+        name="a stale broker epoch commits",
+        patched=mutants.MUTANTS["a_stale_broker_epoch_commits"],
+        pinned=1,
+        suited=_restarted,
+    ),
+    Mutant(
+        name="the sequence does not wrap",
+        patched=mutants.MUTANTS["the_sequence_does_not_wrap"],
+        pinned=1,
+    ),
+)
+"""Every bug that must be found."""

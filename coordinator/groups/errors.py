@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum, unique
+from typing import Any
 
 
 @unique
@@ -37,12 +38,15 @@ class ErrorCode(IntEnum):
     UNKNOWN_TOPIC_ID = 100
 
 
-UNKNOWN_OUTCOME = frozenset(
-    {
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    }
-)
-"""What the log answers when nobody can say, or nothing was decided: ask the same again."""
+def code_of(response: Any, certain: frozenset[ErrorCode]) -> ErrorCode | None:
+    """What the log answered, if it is one of these; None: nobody can say, so ask the same again.
+
+    That covers an answer that never came, a leader that is none, and whatever a peer of another
+    make may say.
+
+    >>> code_of(None, frozenset()) is None
+    True
+    """
+    if response is None or response.error_code not in certain:
+        return None
+    return ErrorCode(response.error_code)

@@ -13,11 +13,12 @@ from coordinator.groups.errors import ErrorCode
 from coordinator.groups.events import Asked
 from coordinator.groups.line import Line
 from coordinator.groups.rebalance import SKIP_ASSIGNMENT_VERSION, Broker, Rebalance
-from coordinator.groups.roster import Member, Protocols, State, from_records
+from coordinator.groups.roster import Member, Protocols, State, from_records, offered_bytes
 from coordinator.groups.settings import (
     MAX_CLIENT_ID_BYTES,
     MAX_GENERATION_BYTES,
     MAX_INSTANCE_ID_BYTES,
+    MAX_OFFERED_BYTES,
     MAX_PROTOCOLS,
 )
 from coordinator.groups.timers import TimerKey
@@ -104,8 +105,12 @@ class ClassicGroup(Rebalance):
             return ErrorCode.INVALID_SESSION_TIMEOUT
         if len((request.group_instance_id or "").encode()) > MAX_INSTANCE_ID_BYTES:
             return ErrorCode.INVALID_REQUEST
-        size = sum(len(name) + len(data) for name, data in protocols)
+        size = offered_bytes(protocols)
         if len(request.protocols) > MAX_PROTOCOLS or size > MAX_GENERATION_BYTES:
+            return ErrorCode.GROUP_MAX_SIZE_REACHED
+        if roster.size_bytes + size > MAX_OFFERED_BYTES and roster.members.keys() != {
+            request.member_id
+        }:
             return ErrorCode.GROUP_MAX_SIZE_REACHED
         is_known = request.member_id in roster.members or request.group_instance_id in roster.static
         if not is_known:

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from coordinator.groups.decide import Size, commit_size, is_too_large
-from coordinator.groups.errors import UNKNOWN_OUTCOME, ErrorCode
-from coordinator.groups.settings import MAX_PARKED, GroupSettings
+from coordinator.groups.errors import ErrorCode, code_of
+from coordinator.groups.settings import MAX_COMMIT_BYTES, MAX_PARKED, GroupSettings
 from coordinator.groups.timers import TimerKey, Timers
 from records.rpc.base import Request
 from records.rpc.group_log import (
@@ -29,6 +29,20 @@ from records.rpc.group_log import (
 )
 
 _MAX_BACKOFF_MS: Final = 1_000
+
+_MAX_QUEUED_BYTES: Final = 16 * MAX_COMMIT_BYTES
+
+_CERTAIN: Final = frozenset(
+    {
+        ErrorCode.NONE,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+        ErrorCode.INVALID_REQUEST,
+    }
+)
+"""What the log decides about a commit as a whole."""
 
 Told = Callable[[ErrorCode], None]
 
@@ -54,6 +68,7 @@ class _Commit:
     """One client's offsets."""
 
     commit: CommitGroupOffsetsRequest.Commit
+    size: Size
     told: Told | None  # None: it was told that nobody knows
     deadline_ms: int
 
@@ -75,6 +90,7 @@ class Line:
         self._env = env
         self._sequence = 0
         self._queue: deque[_Commit | _Generation] = deque()
+        self._queued_bytes = 0  # of the commits in the queue, about
         self._in_flight: list[_Commit | _Generation] = []
         self._request: Request | None = None
         self._backoff_ms = env.settings.retry_backoff_ms
@@ -88,14 +104,16 @@ class Line:
 
     def commit_offsets(self, commit: CommitGroupOffsetsRequest.Commit, told: Told) -> None:
         """`told` hears how it went, once."""
-        if is_too_large(commit_size((commit,))):
+        size = commit_size((commit,))
+        if is_too_large(size):
             told(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
             return
-        if len(self._queue) >= MAX_PARKED:
+        if len(self._queue) >= MAX_PARKED or self._queued_bytes > _MAX_QUEUED_BYTES:
             told(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             return
         deadline_ms = self._env.now_ms + self._env.settings.answer_timeout_ms
-        self._queue.append(_Commit(commit, told, deadline_ms))
+        self._queue.append(_Commit(commit, size, told, deadline_ms))
+        self._queued_bytes += size.size_bytes
         if not self._env.timers.is_set(self._key("answer")):
             self._env.timers.set(self._key("answer"), deadline_ms)
         self._send()
@@ -120,8 +138,8 @@ class Line:
 
     def answered(self, response: Any) -> None:
         """The log's answer to what is under way; None: nobody knows."""
-        code = None if response is None else ErrorCode(response.error_code)
-        if code is None or code in UNKNOWN_OUTCOME:
+        code = code_of(response, _CERTAIN)
+        if code is None or not self._is_complete(code, response):
             self._env.timers.set(self._key("retry"), self._env.now_ms + self._backoff_ms)
             self._backoff_ms = min(2 * self._backoff_ms, _MAX_BACKOFF_MS)
             return
@@ -136,6 +154,14 @@ class Line:
             elif entry.told is not None:
                 entry.told(code or ErrorCode(response.commit_errors[index]))
         self._send()
+
+    def _is_complete(self, code: ErrorCode, response: Any) -> bool:
+        """Does it say of each commit what became of it?"""
+        if code is not ErrorCode.NONE or isinstance(self._in_flight[0], _Generation):
+            return True
+        return len(response.commit_errors) == len(self._in_flight) and all(
+            error in ErrorCode._value2member_map_ for error in response.commit_errors
+        )
 
     def retry(self) -> None:
         """The same again: the log knows it by its number."""
@@ -156,6 +182,7 @@ class Line:
             if isinstance(entry, _Generation) or entry.deadline_ms > now_ms
         ]
         self._queue = deque(kept)
+        self._queued_bytes = sum(e.size.size_bytes for e in kept if isinstance(e, _Commit))
         for entry in overdue:
             told, entry.told = entry.told, None
             if told is not None:
@@ -206,12 +233,13 @@ class Line:
     def _take_commits(self, first: _Commit) -> list[_Commit]:
         """The first, and those behind it up to the next generation, as many as a record holds."""
         taken = [first]
-        size = commit_size((first.commit,))
+        size = first.size
         while self._queue and isinstance(entry := self._queue[0], _Commit):
-            more = commit_size((entry.commit,))
+            more = entry.size
             size = Size(size.offsets + more.offsets, size.size_bytes + more.size_bytes)
             if is_too_large(size):
                 break
             taken.append(entry)
             self._queue.popleft()
+        self._queued_bytes -= sum(entry.size.size_bytes for entry in taken)
         return taken

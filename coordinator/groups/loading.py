@@ -6,16 +6,28 @@ Source: DESIGN §7 (groups).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from coordinator.groups.answers import refuse
-from coordinator.groups.errors import UNKNOWN_OUTCOME, ErrorCode
+from coordinator.groups.errors import ErrorCode, code_of
 from coordinator.groups.events import Asked
 from coordinator.groups.line import Env
 from coordinator.groups.settings import MAX_PARKED
 from coordinator.groups.timers import TimerKey
 from records.rpc.base import Response
 from records.rpc.groups import JoinGroupRequest, OffsetCommitRequest
+
+_CERTAIN: Final = frozenset(
+    {
+        ErrorCode.NONE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.INVALID_GROUP_ID,
+        ErrorCode.POLICY_VIOLATION,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.STALE_BROKER_EPOCH,
+    }
+)
+"""What the log decides about an ownership."""
 
 
 class Owner(Env, Protocol):
@@ -80,10 +92,10 @@ class Loading:
     def _answered(self, response: Any) -> None:
         if self._is_closed:
             return
-        code = None if response is None else ErrorCode(response.error_code)
+        code = code_of(response, _CERTAIN)
         if code is ErrorCode.NONE:
             self._env.loaded(self, response)
-        elif code is None or code in UNKNOWN_OUTCOME:
+        elif code is None:
             key = TimerKey(self.group_id, "load")
             self._env.timers.set(key, self._env.now_ms + self._backoff_ms)
             self._backoff_ms *= 2

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from coordinator.groups.answers import GROUPS_VERSION, described_error, refuse
-from coordinator.groups.errors import UNKNOWN_OUTCOME, ErrorCode
+from coordinator.groups.errors import ErrorCode, code_of
 from coordinator.groups.events import Asked, Topics
 from coordinator.groups.group import ClassicGroup
 from coordinator.groups.offsets import Found, asked_groups, fetched, to_fetch
@@ -37,6 +37,9 @@ NOT_FOUND_VERSION: Final = 6
 """Of DescribeGroups: from here on a group that is not there is an error (KIP-1043)."""
 
 CLASSIC: Final = "Classic"
+
+_CERTAIN: Final = frozenset({ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND})
+"""What the log says of a group's state."""
 
 Described = DescribeGroupsResponse.DescribedGroup
 
@@ -165,8 +168,8 @@ class Reads:
 
 
 def _offsets_of(state: Any) -> tuple[ErrorCode, FetchGroupStateResponse | None]:
-    code = ErrorCode.COORDINATOR_NOT_AVAILABLE if state is None else ErrorCode(state.error_code)
-    if code in UNKNOWN_OUTCOME:
+    code = code_of(state, _CERTAIN)
+    if code is None:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE, None
     if code is ErrorCode.GROUP_ID_NOT_FOUND:
         return ErrorCode.NONE, None  # it has no offsets, and that is no error
@@ -174,8 +177,8 @@ def _offsets_of(state: Any) -> tuple[ErrorCode, FetchGroupStateResponse | None]:
 
 
 def _described(name: str, state: Any, version: int) -> Described:
-    code = ErrorCode.COORDINATOR_NOT_AVAILABLE if state is None else ErrorCode(state.error_code)
-    if code in UNKNOWN_OUTCOME:
+    code = code_of(state, _CERTAIN)
+    if code is None:
         return described_error(name, ErrorCode.COORDINATOR_NOT_AVAILABLE)
     if code is ErrorCode.GROUP_ID_NOT_FOUND:
         if version < NOT_FOUND_VERSION:

@@ -69,6 +69,7 @@ class Roster:
     pending: set[str] = field(default_factory=set)  # ids given out (KIP-394), not joined yet
     leader: str | None = None
     joining: int = 0  # members whose JoinGroup waits
+    size_bytes: int = 0  # of all that members offer
     _offers: Counter[str] = field(default_factory=Counter)
 
     def add(self, member: Member) -> None:
@@ -81,7 +82,7 @@ class Roster:
         if self.leader is None:
             self.leader = member.member_id
         self.joining += member.joining is not None
-        self._offers.update(name for name, _ in member.protocols)
+        self._offer(member.protocols)
 
     def remove(self, member_id: str) -> Member:
         """A member less; if it led, another does."""
@@ -109,7 +110,7 @@ class Roster:
         """A member offers these from now on."""
         self._withdraw(member.protocols)
         member.protocols = protocols
-        self._offers.update(name for name, _ in protocols)
+        self._offer(protocols)
 
     def park_join(self, member: Member, asked: Asked | None) -> Asked | None:
         """Let this JoinGroup wait; the one that waited before."""
@@ -117,7 +118,12 @@ class Roster:
         self.joining += (asked is not None) - (before is not None)
         return before
 
+    def _offer(self, protocols: Protocols) -> None:
+        self._offers.update(name for name, _ in protocols)
+        self.size_bytes += offered_bytes(protocols)
+
     def _withdraw(self, protocols: Protocols) -> None:
+        self.size_bytes -= offered_bytes(protocols)
         for name, _ in protocols:
             self._offers[name] -= 1
             if not self._offers[name]:
@@ -169,6 +175,11 @@ class Roster:
             )
             for member in self.members.values()
         )
+
+
+def offered_bytes(protocols: Protocols) -> int:
+    """What a member's protocols take in memory, about."""
+    return sum(len(name) + len(data) for name, data in protocols)
 
 
 def from_records(

@@ -20,6 +20,9 @@ MAX_CLIENT_ID_BYTES: Final = 1024
 MAX_GENERATION_BYTES: Final = 1024 * 1024
 """Of one generation's members: what one record, and one answer, may cost."""
 
+MAX_OFFERED_BYTES: Final = 4 * MAX_GENERATION_BYTES
+"""Of all that a group's members say when they join: several protocols, of which one is stored."""
+
 MAX_OFFSETS: Final = 10_000
 """Offsets of one commit, as batches of one object."""
 

@@ -265,3 +265,46 @@ def test_a_static_member_replaced_while_it_waits_is_told() -> None:
     assert world.answers[waiting].error_code == 82
     assert one.join() == 0
     assert again.joins(joining) == 0
+
+
+def test_what_members_say_is_bounded_for_the_whole_group() -> None:
+    world = World(settings=GroupSettings(initial_rebalance_delay_ms=3_000))
+    codes = []
+    for index in range(6):
+        one = Consumer(world, f"c{index}", version=3)
+        one.metadata = b"x" * 900_000
+        ticket = one.send_join()
+        codes.append(world.answers[ticket].error_code if ticket in world.answers else None)
+    assert codes == [None] * 4 + [81] * 2
+
+
+# --- cooperative rebalancing ----------------------------------------------------------------------
+
+
+def test_a_cooperative_rebalance_takes_two_rounds_and_members_work_meanwhile() -> None:
+    """KIP-429: what is to move is first given up, then given; nobody stops for the rest."""
+    world = World()
+    one, two = Consumer(world, "a"), Consumer(world, "b")
+    stable(world, one)
+    assert one.sync() == 0
+    joining = two.send_join()
+    assert one.commit(5) == 0
+    assert one.beat() == 27
+    one.metadata = b"owns 0 1 2 3"
+    assert one.join() == 0
+    assert two.joins(joining) == 0
+    assert one.joined is not None
+    said = {member.member_id: member.metadata for member in one.joined.members}
+    assert said[one.member_id] == b"owns 0 1 2 3"
+    waiting = two.send_sync()
+    assert one.sync({one.member_id: b"0 1", two.member_id: b""}) == 0
+    assert (two.synced(waiting), two.assignment) == (0, b"")
+    one.metadata = b"owns 0 1"
+    again = one.send_join()
+    assert two.beat() == 27
+    assert two.commit(6) == 0
+    assert two.join() == 0
+    assert one.joins(again) == 0
+    waiting = two.send_sync()
+    assert one.sync({one.member_id: b"0 1", two.member_id: b"2 3"}) == 0
+    assert (two.synced(waiting), two.assignment) == (0, b"2 3")

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from coordinator.groups.service import ask
+from coordinator.groups.events import Answered
+from coordinator.groups.service import CALLS, ask
 from coordinator.groups.settings import GroupSettings
 from coordinator.interface import CoordinatorError
 from raft.interfaces import NotLeaderError
@@ -16,6 +17,7 @@ from records.rpc.group_log import (
     AcquireGroupOwnershipRequest,
     CommitGroupGenerationRequest,
     CommitGroupOffsetsRequest,
+    CommitGroupOffsetsResponse,
     FetchGroupStateRequest,
 )
 from records.rpc.groups import (
@@ -382,3 +384,36 @@ def test_a_node_that_does_not_lead_reads_nothing() -> None:
     world.log.depose()
     with pytest.raises(NotLeaderError):
         asyncio.run(ask(world.groups, FetchGroupStateRequest(group_id=GROUP, topics=None)))
+
+
+def test_whatever_a_peer_answers_ends_no_broker() -> None:
+    for code in (-2, 3, 35, 999):
+        world = World()
+        assert world.commit(None, 1) == 0
+        world.holds = lambda _broker, _call: True
+        ticket = world.send(commit_request(None, 5), version=9)
+        loading = world.send(
+            OffsetCommitRequest(group_id="new", member_id="", topics=commit_request().topics),
+            version=9,
+        )
+        reading = world.send(OffsetFetchRequest(group_id=GROUP, topics=None), version=7)
+        world.holds = lambda _broker, _call: False
+        for broker, call in world.held:
+            answer = CALLS[type(call.request)](error_code=code)
+            world.inform(broker, Answered(call.call_id, answer))
+        world.pass_ms(1_000)
+        for made in (ticket, loading):
+            assert world.answers[made].topics[0].partitions[0].error_code == 0
+        assert world.answers[reading].error_code == 15
+
+
+def test_an_answer_that_lacks_something_is_none() -> None:
+    world = World()
+    assert world.commit(None, 1) == 0
+    world.holds = lambda _broker, _call: True
+    ticket = world.send(commit_request(None, 5), version=9)
+    ((broker, call),) = world.held
+    world.holds = lambda _broker, _call: False
+    world.inform(broker, Answered(call.call_id, CommitGroupOffsetsResponse(commit_errors=())))
+    world.pass_ms(1_000)
+    assert world.answers[ticket].topics[0].partitions[0].error_code == 0

@@ -428,6 +428,9 @@ def live(seed: int, steps: int = 250) -> GroupsVersusModel:
         (4, lambda: model.pass_time(chance.choice((10, 100, 100, 3_000, 7_000)))),
     ]
     weights = [weight for weight, _ in acts]
+    if seed % 2:  # owners stay, so that late copies find them
+        weights[7:12] = [0] * 5
+        weights[16] = 20
     try:
         for _ in range(steps):
             chance.choices(acts, weights)[0][1]()

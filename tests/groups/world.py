@@ -219,6 +219,11 @@ class World:
         assert ticket in self.answers, f"no answer to {request}"
         return self.answers[ticket]
 
+    def inform(self, broker_id: int, event: Any) -> None:
+        """A broker hears something, and all that follows happens."""
+        self._step(broker_id, event)
+        self.run()
+
     def _step(self, broker_id: int, event: Any) -> None:
         broker = self.brokers.get(broker_id)
         if broker is None:
@@ -418,6 +423,9 @@ class Consumer:
         """Take the answer to a sync; its error."""
         answer = self.world.answers[ticket]
         self.assignment = bytes(answer.assignment)
+        if not answer.error_code:
+            stored = self.world.image.groups[GROUP].generation_id
+            assert stored >= self.generation, f"{self.generation} at work, {stored} in the log"
         return int(answer.error_code)
 
     def sync(self, assignments: dict[str, bytes] | None = None, **more: Any) -> int:

@@ -103,18 +103,23 @@ class CoordinatorMachine:
     def apply(self, batches: Iterable[Batch]) -> None:
         """Committed batches, right after `applied`.
 
-        Raises:  UnreadableRecordError for a record this version does not know; sqlite3.Error.
+        Raises:  UnreadableRecordError for a record this version does not know; sqlite3.Error. The
+                 file then stays as of its last transaction, and this machine is of no use any more.
         """
         store = self.store
-        for batch in batches:
-            header = batch.header
-            store.begin()
-            if not header.is_control:
-                for _, record in records_of(batch):
-                    store.apply(record)
-                store.last_timestamp = header.max_timestamp
-            store.applied = OffsetAndEpoch(header.end_offset, header.leader_epoch)
-            store.flush_if_full()
+        try:
+            for batch in batches:
+                header = batch.header
+                store.begin()
+                if not header.is_control:
+                    for _, record in records_of(batch):
+                        store.apply(record)
+                    store.last_timestamp = header.max_timestamp
+                store.applied = OffsetAndEpoch(header.end_offset, header.leader_epoch)
+                store.flush_if_full()
+        except BaseException:
+            store.is_torn = True
+            raise
         for listener in self._listeners:
             listener()
 
@@ -177,8 +182,9 @@ class CoordinatorMachine:
             listener()
 
     def close(self) -> None:
-        """Commit, and let go of the file."""
-        self.store.flush()
+        """Commit, unless that would be half of something, and let go of the file."""
+        if not self.store.is_torn:
+            self.store.flush()
         self.store.close()
 
     def _beside(self, suffix: str) -> Path:

@@ -86,6 +86,7 @@ class Store:
         self.runs = Runs(connection, span_runs=span_runs)
         self._objects: list[ObjectRow] = []
         self._is_open = False  # a transaction
+        self.is_torn = False  # it holds half of something, and is never to be committed
         self._gathered = 0
         self._idle_after: ProducerKey = (-1, -1)
         self.flushes = 0
@@ -243,7 +244,9 @@ class Store:
     # -- transactions --------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Open a transaction if none is."""
+        """Open a transaction if none is. Raises sqlite3.Error, also once the state is torn."""
+        if self.is_torn or self._is_open != self.connection.in_transaction:
+            raise sqlite3.OperationalError(f"{self.path} is to be opened anew, after an error")
         if not self._is_open:
             self.connection.execute("BEGIN")
             self._is_open = True
@@ -263,13 +266,15 @@ class Store:
         """Commit what was applied, and how far, in one transaction. Raises sqlite3.Error."""
         if not self._is_open:
             return
+        self.begin()
+        self.is_torn = True  # unless it succeeds: SQLite may roll back where it fails
         self._drain()
         replaced = self.topics.flush() + self.logs.flush() + self.leases.flush()
         replaced += self.brokers.flush() + self.producers.flush() + self.answers.flush()
         self.changed_records += replaced
         self.write_state()
         self.connection.execute("COMMIT")
-        self._is_open = False
+        self._is_open = self.is_torn = False
         self._gathered = 0
         self.flushes += 1
         self.wal.tidy()

@@ -7,6 +7,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -16,12 +17,18 @@ from coordinator.sqlite.frozen import ScanFailedError
 from coordinator.sqlite.machine import CoordinatorMachine, Identity
 from records.batch import read_batch
 from records.batch_writer import build_value_batch
-from records.diskless import ObjectsState
+from records.diskless import (
+    ControllerEpochRecord,
+    DisklessTopicTombstoneRecord,
+    ObjectsState,
+)
 from records.frame import encode_record
 from records.types import Epoch, Offset, OffsetAndEpoch
 from tests.coordinator.quorum_world import IDENTITY, QuorumWorld, checkpoint_batches
 
 PATIENCE_S = 60.0
+
+DELETED = DisklessTopicTombstoneRecord(topic_id=UUID(int=5), controller_epoch=8, deleted_at_ms=1)
 
 
 def filled(directory: Path) -> QuorumWorld:
@@ -177,6 +184,45 @@ def test_an_unknown_record_stops_the_machine_and_is_named(tmp_path: Path) -> Non
     batch = build_value_batch([value], base_offset=0, leader_epoch=1, timestamp=0)
     with pytest.raises(UnreadableRecordError, match=r"offset 0.*16383"):
         machine.apply([read_batch(batch)])
+
+
+def test_half_an_applied_batch_is_never_committed(tmp_path: Path) -> None:
+    """A node that stops at a record it cannot apply finds the state before its batch again."""
+    machine = CoordinatorMachine(tmp_path, IDENTITY, in_process=True)
+    known = encode_record(ControllerEpochRecord(controller_epoch=7))
+    unknown = bytes.fromhex("01 ff7f 00")
+    batches = [
+        read_batch(build_value_batch(values, base_offset=offset, leader_epoch=1, timestamp=0))
+        for offset, values in ((0, [known]), (1, [encode_record(DELETED), unknown]))
+    ]
+    with pytest.raises(UnreadableRecordError, match="offset 2"):
+        machine.apply(batches)
+    with pytest.raises(sqlite3.Error):
+        machine.freeze()
+    machine.close()
+    machine = CoordinatorMachine(tmp_path, IDENTITY, in_process=True)
+    assert machine.rebuilds == 0
+    assert (machine.applied.offset, len(machine.store.topics)) == (0, 0)
+
+
+def test_a_flush_that_failed_is_not_tried_again(tmp_path: Path) -> None:
+    """SQLite may have rolled back the transaction: what follows would be committed without it."""
+    machine = CoordinatorMachine(tmp_path, IDENTITY, in_process=True)
+    first, second = (
+        read_batch(build_value_batch([value], base_offset=offset, leader_epoch=1, timestamp=0))
+        for offset, value in enumerate(
+            (encode_record(ControllerEpochRecord(controller_epoch=7)), encode_record(DELETED))
+        )
+    )
+    machine.apply([first])
+    machine.store.connection.execute("ROLLBACK")  # as it does when the disk is full
+    with pytest.raises(sqlite3.Error):
+        machine.flush()
+    with pytest.raises(sqlite3.Error):
+        machine.apply([second])
+    machine.close()
+    machine = CoordinatorMachine(tmp_path, IDENTITY, in_process=True)
+    assert (machine.applied.offset, len(machine.store.topics)) == (0, 0)
 
 
 def test_changed_records_are_counted_from_the_frozen_state_on(tmp_path: Path) -> None:

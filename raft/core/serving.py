@@ -104,6 +104,8 @@ class Serving(Committing):
         verdict = self._judge_fetch(request)
         if verdict is not None:
             replica.last_fetch_ms = self._now_ms
+            if isinstance(verdict, OffsetAndEpoch):
+                replica.end_offset = None  # of its log nothing is kept, whatever it had once
             self._answer_parting(book, connection, correlation, verdict)
             return
         replica.acknowledge(request.fetch_offset, self.log.end_offset, self._now_ms)

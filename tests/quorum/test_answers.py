@@ -314,6 +314,27 @@ def test_a_fetch_that_is_wrong_gets_its_error(request_: FetchRequest, error: Err
     assert member.quorum.role.epoch == 3  # a newer epoch in a Fetch changes nothing
 
 
+def test_a_replica_that_begins_anew_by_snapshot_no_longer_has_what_it_had() -> None:
+    """Its disk was replaced: what its former self acknowledged must not let the log be cut."""
+    member = committed_leader()
+    member.do(ev.SnapshotTaken(OffsetAndEpoch(Offset(5), Epoch(2))))
+    member.do(ev.LogStartMoved(Offset(5)))
+
+    def held() -> Offset | None:
+        followers = member.quorum.followers
+        assert followers is not None, "it leads"
+        return next(one.log_end_offset for one in followers.voters if one.key.id == TWO.id)
+
+    assert held() == 6
+    empty = fetch(fetch_offset=Offset(0), last_fetched_epoch=Epoch(0))
+    answer = member.ask(empty, connection=8)
+    assert answer.snapshot_id == (5, 2)
+    assert held() is None
+    assert member.quorum.log.high_watermark == 6
+    member.ask(fetch(max_wait_ms=0), connection=8)
+    assert held() == 5
+
+
 def test_followers_name_the_leader() -> None:
     member, _ = follower()
     snapshot = FetchSnapshotRequest(

@@ -35,7 +35,7 @@ from snapshot.partfile import PartFile
 from snapshot.reader import verify_checkpoint
 from snapshot.stream import iter_file_batches
 
-FLUSH_EVERY_BYTES: Final = 2 * 1024 * 1024
+FLUSH_EVERY_BYTES: Final = 1024 * 1024
 """So that no flush has much to write: a long one would hold up the flushes of the log beside it."""
 
 

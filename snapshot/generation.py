@@ -2,11 +2,13 @@
 
 Three things would hold up commits: a long turn of the event loop, a thread that holds the
 interpreter, and a disk with much to flush. So records are encoded on the loop, in slices of half a
-millisecond; a thread only writes, which lets go of the interpreter; and it flushes every two MiB,
-so that a flush of the log beside it waits for no more than that.
+millisecond; a thread only writes, which lets go of the interpreter; and it flushes every batch,
+so that a flush of the log beside it waits for no more than 256 KiB.
 
-A slice is followed by the next at once while the loop has nothing else to do, and by a rest where
-it was kept waiting: an idle node generates as fast as it can, a busy one at a third of its time.
+A slice is followed by the next at once while the loop has nothing else to do. One that was kept
+waiting has met other work: for a while slices then are shorter, with rests in between, for a commit
+passes this loop several times. So an idle node generates as fast as it can, a busy one in a tenth
+of its time.
 
 Memory: what one batch and two chunks take, however large the state.
 
@@ -67,9 +69,11 @@ class Pace:
     generate_ms: float = 0.5  # of encoding
     generate_records: int = 4096  # of encoding, whatever the clock says
     busy_gap_ms: float = 0.1  # kept waiting for longer than this: the loop has other work
-    rest_ms: float = 1.0  # then wait so long
+    busy_ms: float = 50.0  # then it is taken to have some for so long,
+    busy_generate_ms: float = 0.25  # slices are shorter,
+    rest_ms: float = 2.0  # and so far apart
     chunk_bytes: int = 1024 * 1024  # handed to the disk at once
-    flush_bytes: int = 2 * 1024 * 1024  # flushed at once
+    flush_bytes: int = 128 * 1024  # flushed at once, or one batch where that is larger
 
 
 class Generation:
@@ -110,6 +114,7 @@ class Generation:
         self._error: Exception | None = None
         self._over = False
         self._slice_ended_ms: float | None = None
+        self._busy_until_ms = 0.0
 
     def start(self) -> None:
         """Open the part, and go on from there."""
@@ -127,26 +132,28 @@ class Generation:
         self._slice_due = False
         if self._over or self._error is not None or self._complete:
             return
-        waited_ms = 0.0
-        if self._slice_ended_ms is not None:
-            waited_ms = self._loop.now_ms() - self._slice_ended_ms
+        now_ms = self._loop.now_ms()
+        pace, ended_ms = self._pace, self._slice_ended_ms
+        if ended_ms is not None and now_ms - ended_ms > pace.busy_gap_ms:
+            self._busy_until_ms = now_ms + pace.busy_ms
+        busy = now_ms < self._busy_until_ms
         try:
-            starved = self._encode()
+            starved = self._encode(pace.busy_generate_ms if busy else pace.generate_ms)
         except (BatchTooLargeError, OSError) as error:  # no log can have held it; unreadable now
             self.abandon(error)
             return
         self._write_if_worth_it()
         if starved:
             self._slice_later(_NOTHING_YET_S)
-        elif waited_ms > self._pace.busy_gap_ms:
-            self._slice_later(self._pace.rest_ms / 1_000)
+        elif busy:
+            self._slice_later(pace.rest_ms / 1_000)
         else:
             self._slice_soon()
 
-    def _encode(self) -> bool:
+    def _encode(self, slice_ms: float) -> bool:
         """One slice's worth; True if there is nothing to encode just now."""
         encoder, pace, now_ms = self.encoder, self._pace, self._loop.now_ms
-        until_ms = now_ms() + pace.generate_ms
+        until_ms = now_ms() + slice_ms
         for count, value in enumerate(self._values, 1):
             if not len(value):
                 return True

@@ -108,12 +108,12 @@ class ClassicGroup(Rebalance):
         size = offered_bytes(protocols)
         if len(request.protocols) > MAX_PROTOCOLS or size > MAX_GENERATION_BYTES:
             return ErrorCode.GROUP_MAX_SIZE_REACHED
-        if roster.size_bytes + size > MAX_OFFERED_BYTES and roster.members.keys() != {
-            request.member_id
-        }:
+        holder = roster.static.get(request.group_instance_id or "", request.member_id)
+        known = roster.members.get(holder)
+        said = 0 if known is None else offered_bytes(known.protocols)
+        if roster.size_bytes - said + size > MAX_OFFERED_BYTES:
             return ErrorCode.GROUP_MAX_SIZE_REACHED
-        is_known = request.member_id in roster.members or request.group_instance_id in roster.static
-        if not is_known:
+        if known is None:
             newcomer = not request.member_id
             count = len(roster.members) + (len(roster.pending) if newcomer else 0)
             if count >= settings.max_size:

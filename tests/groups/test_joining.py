@@ -269,13 +269,15 @@ def test_a_static_member_replaced_while_it_waits_is_told() -> None:
 
 def test_what_members_say_is_bounded_for_the_whole_group() -> None:
     world = World(settings=GroupSettings(initial_rebalance_delay_ms=3_000))
-    codes = []
-    for index in range(6):
-        one = Consumer(world, f"c{index}", version=3)
+    consumers = [Consumer(world, f"c{index}", version=3) for index in range(6)]
+    tickets = []
+    for one in consumers:
         one.metadata = b"x" * 900_000
-        ticket = one.send_join()
-        codes.append(world.answers[ticket].error_code if ticket in world.answers else None)
-    assert codes == [None] * 4 + [81] * 2
+        tickets.append(one.send_join())
+    world.pass_ms(10_000)
+    assert [one.joins(t) for one, t in zip(consumers, tickets, strict=True)] == [0] * 4 + [81] * 2
+    consumers[0].metadata = b"y" * 900_000
+    assert consumers[0].send_join() not in world.answers, "its former words no longer count"
 
 
 # --- cooperative rebalancing ----------------------------------------------------------------------

@@ -19,9 +19,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from hashlib import blake2b
 from typing import Final, NamedTuple
 from uuid import UUID
+
+from coordinator.rendezvous import score
 
 REDIRECT_PAUSE_S: Final = 60.0
 """A client is sent elsewhere at most this often for one partition: it may be right to stay."""
@@ -73,8 +74,7 @@ def leader(
 
 
 def _score(topic_id: UUID, partition: int, broker_id: int) -> bytes:
-    name = topic_id.bytes + partition.to_bytes(4, "big") + broker_id.to_bytes(4, "big")
-    return blake2b(name, digest_size=8).digest()
+    return score(topic_id.bytes + partition.to_bytes(4, "big"), broker_id)
 
 
 class Redirects:

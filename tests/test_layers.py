@@ -49,6 +49,14 @@ PURE: Final = {
             "snapshot.kv",
             "snapshot.log_start",
             "snapshot.policy",
+            *(
+                f"coordinator.groups.{name}"
+                for name in ("core", "decide", "group", "leader", "line", "loading", "machine")
+            ),
+            *(
+                f"coordinator.groups.{name}"
+                for name in ("offsets", "reads", "rebalance", "roster", "state", "timers")
+            ),
         ),
         ("asyncio", "os", "random", "secrets", "select", "socket", "threading", "time"),
     ),

@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 from coordinator.decide.base import Context, Decision
 from coordinator.interface import ErrorCode
 from coordinator.reads import Candidates
-from coordinator.settings import KEPT_BATCHES, MAX_BATCHES
+from coordinator.settings import KEPT_BATCHES, MAX_BATCHES, MAX_OBJECT_BYTES
 from coordinator.state import MAX_SEQUENCE, NO_LOG, KeptBatch, Producer, Tables, Topic
 from records.diskless import ObjectCommitRecord
 from records.rpc.coordinator import CommitBatchesRequest, CommitBatchesResponse, CommitBatchResult
@@ -214,6 +214,8 @@ def _columns(request: CommitBatchesRequest) -> _Columns | str:
         return "a timestamp type that is neither 0 nor 1"
     if request.object_format < 0:
         return f"object format {request.object_format}"
+    if request.object_size > MAX_OBJECT_BYTES:
+        return f"an object of {request.object_size} bytes, at most {MAX_OBJECT_BYTES}"
     behind = tuple(map(add, places, sizes))
     if not all(map(le, behind, places[1:])):
         order = sorted(range(len(places)), key=places.__getitem__)

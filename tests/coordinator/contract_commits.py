@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from coordinator.conformance import TABLE, run_table
-from coordinator.settings import MAX_BATCHES
+from coordinator.settings import MAX_BATCHES, MAX_OBJECT_BYTES
 from records.rpc.coordinator import CommitBatchesRequest
 from tests.coordinator.actors import (
     OTHER_TOPIC,
@@ -270,6 +270,20 @@ class CommitStories(Told):
             assert await world.checkpoint() == before
             object_id = broker.next_id - 1  # what is refused for its form may be corrected
             assert results(await broker.commit(object_id=object_id))[0][:2] == (0, 0)
+
+        self.tell(story)
+
+    def test_an_object_is_no_larger_than_a_store_takes(self) -> None:
+        """Sums of sizes are 64-bit numbers, here and in SQLite: one object may not fill them."""
+
+        async def story(world: World) -> None:
+            await create(world)
+            broker = Broker(world)
+            await broker.acquire()
+            for size in (2**63 - 1, MAX_OBJECT_BYTES + 1, -1):
+                assert (await broker.commit(object_id=broker.first, size=size)).error_code == 42
+            answer = await broker.commit(object_id=broker.first, size=MAX_OBJECT_BYTES)
+            assert results(answer)[0][:2] == (0, 0)
 
         self.tell(story)
 

@@ -23,9 +23,7 @@ from raft.wire_words import (
     Group,
     GroupRef,
     UnexpectedAnswerError,
-    checked_epoch,
     checked_node,
-    checked_offset,
     known_error,
     wire_node,
 )
@@ -54,7 +52,8 @@ class AskedPiece(NamedTuple):
 def read_fetch_snapshot(message: rpc.FetchSnapshotRequest) -> list[AskedPiece]:
     """What is asked for, partition by partition. Raises BadRequestError.
 
-    A position below 0 is not the core's to judge: it is out of range, like one past the end.
+    A position below 0 is not the core's to judge: it is out of range, like one past the end. Nor is
+    an id below 0: there is no such snapshot. An epoch of -1 says that it is unknown, and is fenced.
     """
     if message.max_bytes < 0:
         raise BadRequestError(f"max_bytes {message.max_bytes}")
@@ -80,9 +79,9 @@ def _read_partition(
         return core.FetchSnapshotRequest(
             cluster_id=message.cluster_id,
             replica=ReplicaKey(checked_node(message.replica_id), partition.replica_directory_id),
-            epoch=checked_epoch(partition.current_leader_epoch),
+            epoch=Epoch(partition.current_leader_epoch),
             snapshot_id=OffsetAndEpoch(
-                checked_offset(snapshot.end_offset), checked_epoch(snapshot.epoch)
+                Offset(max(0, snapshot.end_offset)), Epoch(max(0, snapshot.epoch))
             ),
             position=max(0, partition.position),
             max_bytes=message.max_bytes,

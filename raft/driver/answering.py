@@ -156,7 +156,7 @@ class Answers:
         slot = asked.slot
         assert slot is not None, f"no FetchSnapshot: {asked}"
         leader = Leader(self._node_id, self._quorum.epoch, self._endpoints(self._node_id))
-        slot.question.grant(slot.at, self._snapshots, effect, leader)
+        slot.question.grant(slot.at, self._snapshots, leader)
 
     def _refuse_snapshot(self, asked: Asked, response: FetchSnapshotResponse) -> None:
         slot, leader_id = asked.slot, response.leader_id

@@ -18,7 +18,6 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
-from raft.core.effects import ServeSnapshot
 from raft.core.errors import ErrorCode
 from raft.interfaces import Piece, Snapshots
 from raft.net import Reply, RequestHeader, ServerConnection
@@ -36,7 +35,7 @@ from raft.wire_snapshot import (
 )
 from records.rpc import fetch as rpc
 from records.rpc.base import Response
-from records.types import OffsetAndEpoch
+from records.types import Epoch, Offset, OffsetAndEpoch
 
 log = logging.getLogger("raft.driver")
 
@@ -85,14 +84,14 @@ class Question:
             self.leaders.append(leader)
         self._settle(index, refused_partition(self.asked[index], error, leader))
 
-    def grant(
-        self, index: int, snapshots: Snapshots, effect: ServeSnapshot, leader: Leader
-    ) -> None:
-        """A partition may be served from these checkpoints."""
+    def grant(self, index: int, snapshots: Snapshots, leader: Leader) -> None:
+        """A partition may be served from these checkpoints, if they have what it asks for."""
         self.leaders.append(leader)
-        position = self.asked[index].partition.position
-        granted = _Granted(snapshots, effect.request.snapshot_id, position, leader)
-        self._settle(index, granted)
+        asked = self.asked[index].partition
+        snapshot_id = OffsetAndEpoch(
+            Offset(asked.snapshot_id.end_offset), Epoch(asked.snapshot_id.epoch)
+        )
+        self._settle(index, _Granted(snapshots, snapshot_id, asked.position, leader))
 
     def _settle(self, index: int, answer: Partition | _Granted) -> None:
         if self.answers[index] is not None:

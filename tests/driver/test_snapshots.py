@@ -243,9 +243,11 @@ def test_a_checkpoint_is_not_dropped_under_its_reader(client: Client) -> None:
         ({"position": -(2**63)}, 99),
         ({"epoch": 0}, 74),  # FENCED_LEADER_EPOCH
         ({"epoch": 10_000}, 75),  # UNKNOWN_LEADER_EPOCH
-        ({"epoch": -1}, 42),  # INVALID_REQUEST
-        ({"id": (-1, 1)}, 42),
-        ({"id": (5, -7)}, 42),
+        ({"epoch": -1}, 74),  # not known to who asks
+        ({"epoch": -(2**31)}, 74),
+        ({"id": (-1, 1)}, 98),
+        ({"id": (5, -7)}, 98),
+        ({"id": (-1, -1)}, 98),
         ({"partition": 7}, 3),  # UNKNOWN_TOPIC_OR_PARTITION
     ],
 )

@@ -24,6 +24,7 @@ from prometheus_client.metrics_core import Metric
 from coordinator.client import ClientSettings, CoordinatorClient
 from coordinator.controller.calls import ClientCalls
 from coordinator.controller.chunk_sweep import ChunkSweep
+from coordinator.controller.client import ControllerClient
 from coordinator.controller.handover import HandOver
 from coordinator.controller.image import MetadataImage
 from coordinator.controller.leader import Controller, ControllerConfig
@@ -31,6 +32,7 @@ from coordinator.controller.machine import ControllerMachine
 from coordinator.controller.requests import Requests
 from coordinator.controller.service import ControllerService, Endpoint
 from coordinator.controller.view import ImageView
+from esker.controller_joining import ControllerJoining, registration
 from esker.controller_metrics import ControllerCollector
 from raft.driver.config import BENCH_LOG, INTERNAL_TOPICS
 from raft.driver.rooms import ClusterEvents, RoomHost
@@ -51,6 +53,7 @@ class ControllerSettings:
 
     controller: ControllerConfig
     endpoints: Mapping[int, tuple[str, int]]  # of the voters
+    listener_name: str = "CONTROLLER"
     bench_log: bool = False
 
 
@@ -176,6 +179,7 @@ class ControllerRoom:
         self.handover: HandOver | None = None
         self.served: Counter[int] = Counter()  # requests, by api key
         self._sweep: ChunkSweep | None = None
+        self._joining = self._make_joining()
         self._timer: asyncio.TimerHandle | None = None
         self._service = ControllerService(
             lambda message, send: self._requests_now().ask(message, send),
@@ -185,6 +189,28 @@ class ControllerRoom:
             node_id=host.node_id,
         )
         self.handlers: Mapping[int, Served] = self._service.handlers
+
+    def _make_joining(self) -> ControllerJoining | None:
+        """None for a node that is no voter: nobody connects to it."""
+        node_id, settings = self._host.node_id, self._settings
+        place = settings.endpoints.get(node_id)
+        if place is None:
+            return None
+        request = registration(
+            node_id,
+            random_uuid(),
+            (settings.listener_name, *place),
+            settings.controller.features,
+        )
+        return ControllerJoining(
+            lambda: ControllerClient(
+                list(settings.endpoints.values()),
+                timeout_ms=CALL_TIMEOUT_MS,
+                client_id=f"controller-{node_id}",
+            ),
+            request,
+            lambda: self.machine.image,
+        )
 
     def _requests_now(self) -> Requests:
         assert self._requests is not None, "a request before the cluster log was opened"
@@ -237,6 +263,8 @@ class ControllerRoom:
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
+            if self._joining is not None:
+                await self._joining.close()
             await self._calls.close()
 
     def _tick(self) -> None:
@@ -244,6 +272,8 @@ class ControllerRoom:
         assert self._sweep is not None
         self.controller.tick()
         self._sweep.tick(_monotonic_ms())
+        if self._joining is not None:
+            self._joining.tick(_monotonic_ms())
         delay_s = self._settings.controller.tick_interval_ms / 1_000
         self._timer = self._host.call_later(delay_s, self._tick)
 

@@ -107,6 +107,7 @@ def controller_settings(
             ),
         ),
         endpoints=endpoints,
+        listener_name=config.listener_name,
         bench_log=config.bench_log,
     )
 

@@ -5,6 +5,7 @@ python -m tests.simulation --seed 0x2f1c --digest   the hash of all that happens
 python -m tests.simulation --soak                   fresh seeds until interrupted
 python -m tests.simulation --soak --schedules 3000 --events 10000000
 python -m tests.simulation --mutants                fresh seeds for each mutant
+python -m tests.simulation --coordinators --soak    of batch coordinators; all of the above
 """
 
 from __future__ import annotations
@@ -13,17 +14,62 @@ import argparse
 import itertools
 import sys
 import time
-from typing import Final
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
 
-from tests.simulation.cluster import Cluster
-from tests.simulation.mutants import MUTANTS
+from tests.simulation import coordinator_run
+from tests.simulation.cluster import Cluster, Result
+from tests.simulation.coordinator_cluster import draw_coordinators, run_plan
+from tests.simulation.coordinator_mutants import MUTANTS as COORDINATOR_MUTANTS
+from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.plan import draw
-from tests.simulation.run import RARE, ScheduleFailed, Tally, digest, quiet, run_one
+from tests.simulation.run import RARE, ScheduleFailed, Tally, quiet, run_one
 from tests.simulation.snapshot_mutants import SNAPSHOT_MUTANTS
 from tests.simulation.world import Trace
 
 REPORT_SECONDS: Final = 10
 COMMAND: Final = "python -m tests.simulation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """What is simulated."""
+
+    command: str
+    draw: Callable[[int], Any]
+    run: Callable[[Any, Trace], Result]
+    run_one: Callable[[int, str], Result]
+    rare: Sequence[str]
+    mutants: Sequence[tuple[str, Callable[[int], str | None]]]
+
+
+def _kill(mutant: Mutant, seed: int) -> str | None:
+    """How a mutant was found, if it was."""
+    try:
+        mutant.run(seed, mutant.production)
+    except AssertionError as error:
+        return str(error)
+    return None
+
+
+QUORUM: Final = Kind(
+    command=COMMAND,
+    draw=draw,
+    run=lambda plan, trace: Cluster(plan, trace=trace).run(),
+    run_one=run_one,
+    rare=RARE,
+    mutants=[(mutant.name, partial(_kill, mutant)) for mutant in (*MUTANTS, *SNAPSHOT_MUTANTS)],
+)
+COORDINATORS: Final = Kind(
+    command=f"{COMMAND} --coordinators",
+    draw=draw_coordinators,
+    run=lambda plan, trace: run_plan(plan, trace=trace),
+    run_one=coordinator_run.run_one,
+    rare=coordinator_run.RARE,
+    mutants=[(mutant.name, mutant.kill) for mutant in COORDINATOR_MUTANTS],
+)
 
 
 def main() -> int:
@@ -39,27 +85,34 @@ def main() -> int:
     parser.add_argument("--events", type=int, default=0, help="and not before so many events")
     parser.add_argument("--mutants", action="store_true", help="fresh seeds for each mutant")
     parser.add_argument("--limit", type=int, default=1000, help="seeds to try for each mutant")
+    parser.add_argument("--coordinators", action="store_true", help="batch coordinators on it")
     options = parser.parse_args()
+    kind = COORDINATORS if options.coordinators else QUORUM
     with quiet():
         if options.soak:
             first = options.seed if options.seed is not None else time.time_ns() >> 10
-            return soak(first, schedules=options.schedules, events=options.events)
+            return soak(kind, first, schedules=options.schedules, events=options.events)
         if options.mutants:
-            return hunt(options.seed or 1, options.limit)
+            return hunt(kind, options.seed or 1, options.limit)
         if options.seed is None:
             parser.error("one of --seed, --soak, --mutants")
         if options.digest:
-            print(digest(draw(options.seed)))
+            trace = Trace()
+            try:
+                kind.run(kind.draw(options.seed), trace)
+            except AssertionError as error:
+                trace.note(str(error))
+            print(trace.digest)
             return 0
-        return show(options.seed, with_trace=options.trace)
+        return show(kind, options.seed, with_trace=options.trace)
 
 
-def show(seed: int, *, with_trace: bool) -> int:
+def show(kind: Kind, seed: int, *, with_trace: bool) -> int:
     """One schedule, told."""
-    plan, trace = draw(seed), Trace()
+    plan, trace = kind.draw(seed), Trace()
     print(plan)
     try:
-        result = Cluster(plan, trace=trace).run()
+        result = kind.run(plan, trace)
     except Exception as error:
         if with_trace:
             print(*trace.lines, sep="\n")
@@ -71,13 +124,13 @@ def show(seed: int, *, with_trace: bool) -> int:
     return 0
 
 
-def soak(first_seed: int, *, schedules: int, events: int) -> int:
+def soak(kind: Kind, first_seed: int, *, schedules: int, events: int) -> int:
     """Fresh seeds until interrupted, or until both numbers (if not 0) are reached."""
     tally, began = Tally(), time.monotonic()
     reported = began
     try:
         for seed in itertools.count(first_seed):
-            tally.add(run_one(seed, COMMAND))
+            tally.add(kind.run_one(seed, kind.command))
             now = time.monotonic()
             tally.seconds = now - began
             if now - reported > REPORT_SECONDS:
@@ -96,31 +149,30 @@ def soak(first_seed: int, *, schedules: int, events: int) -> int:
         print(failure, file=sys.stderr)
         return 1
     print(tally)
-    never = [name for name in RARE if not tally.rare[name]]
+    never = [name for name in kind.rare if not tally.rare[name]]
     if never and tally.schedules >= 500:
         print(f"never happened: {never}", file=sys.stderr)
         return 1
     return 0
 
 
-def hunt(first_seed: int, limit: int) -> int:
+def hunt(kind: Kind, first_seed: int, limit: int) -> int:
     """For each mutant, how many fresh seeds it takes to kill it."""
     survivors = 0
-    for mutant in (*MUTANTS, *SNAPSHOT_MUTANTS):
+    for name, kill in kind.mutants:
         began = time.monotonic()
         for tried, seed in enumerate(range(first_seed, first_seed + limit), 1):
-            try:
-                mutant.run(seed, mutant.production)
-            except AssertionError as error:
+            found = kill(seed)
+            if found is not None:
                 print(
-                    f"{mutant.name}: killed by seed {seed:#x}, the {tried}. tried,"
-                    f" {time.monotonic() - began:.1f} s in all: {str(error)[:100]}",
+                    f"{name}: killed by seed {seed:#x}, the {tried}. tried,"
+                    f" {time.monotonic() - began:.1f} s in all: {found[:100]}",
                     flush=True,
                 )
                 break
         else:
             survivors += 1
-            print(f"{mutant.name}: lives after {limit} seeds", flush=True)
+            print(f"{name}: lives after {limit} seeds", flush=True)
     return 1 if survivors else 0
 
 

@@ -1,4 +1,4 @@
-"""Fresh schedules of the simulated quorum, by the thousand.
+"""Fresh schedules of the simulated quorum, and of batch coordinators on it, by the thousand.
 
     pytest -m soak tests/soak/test_simulation_soak.py
     ESKER_SOAK_SECONDS=3600 pytest -m soak -n 2 tests/soak/test_simulation_soak.py
@@ -17,27 +17,28 @@ from typing import Final
 
 import pytest
 
-from tests.simulation.__main__ import hunt
-from tests.simulation.run import RARE, Tally, quiet, run_one
+from tests.simulation.__main__ import COORDINATORS, QUORUM, Kind, hunt
+from tests.simulation.run import Tally, quiet
 
 WORKERS: Final = 2
 SCHEDULES: Final = 3000
 EVENTS: Final = 10_000_000
 REPORT_SECONDS: Final = 30
-COMMAND: Final = "python -m tests.simulation"
+KINDS: Final = {"quorum": QUORUM, "coordinators": COORDINATORS}
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("worker", range(WORKERS))
-def test_thousands_of_storms_lose_nothing(worker: int) -> None:
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_thousands_of_storms_lose_nothing(kind: Kind, worker: int) -> None:
     """Each worker takes every other of the seeds from the start time on; progress is on stderr."""
     first = int(os.environ.get("ESKER_SOAK_SEED", time.time_ns() >> 10))
     at_least_seconds = float(os.environ.get("ESKER_SOAK_SECONDS", "0"))
     tally, began, reported = Tally(), time.monotonic(), time.monotonic()
     with quiet():
         for seed in itertools.count(first * WORKERS + worker, WORKERS):
-            tally.add(run_one(seed, COMMAND))
+            tally.add(kind.run_one(seed, kind.command))
             now = time.monotonic()
             tally.seconds = now - began
             if now - reported > REPORT_SECONDS:
@@ -47,13 +48,14 @@ def test_thousands_of_storms_lose_nothing(worker: int) -> None:
             if enough and tally.seconds >= at_least_seconds:
                 break
     print(tally)
-    never = [name for name in RARE if not tally.rare[name]]
+    never = [name for name in kind.rare if not tally.rare[name]]
     assert not never, f"never happened: {never}"
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-def test_every_rule_left_out_is_found_by_fresh_seeds() -> None:
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_every_rule_left_out_is_found_by_fresh_seeds(kind: Kind) -> None:
     """Prints how many schedules it took for each."""
     with quiet():
-        assert hunt(time.time_ns() >> 10, 2000) == 0
+        assert hunt(kind, time.time_ns() >> 10, 2000) == 0

@@ -145,7 +145,8 @@ class CoordinatorQuorum:
 
     def lose_disk(self, node: int) -> None:
         """A stopped node gets an empty disk, formatted to rejoin."""
-        shutil.rmtree(self.log_dir(node))
+        lost = self.log_dir(node).rename(self.home / f"lost-{time.monotonic_ns()}")
+        shutil.rmtree(lost, ignore_errors=True)  # a child that read for it may not be gone yet
         self.format(node, "--rejoin")
 
     def check_alive(self) -> None:

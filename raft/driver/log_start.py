@@ -13,6 +13,7 @@ Source: KIP-630, When to Increase the LogStartOffset, When to Delete Snapshots; 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from typing import Final
@@ -23,6 +24,8 @@ from raft.driver.disk_work import DiskWork
 from raft.driver.keeping import FollowingReplica, KeptCheckpoint, LogStartView
 from raft.driver.storage import Storage
 from records.types import NodeId, Offset, OffsetAndEpoch
+
+log = logging.getLogger("raft.driver")
 
 EVERY_S: Final = 1.0
 SWEEP_EVERY_S: Final = 60.0
@@ -56,6 +59,7 @@ class LogStart:
         self._first_seen_ms: dict[OffsetAndEpoch, int] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._sweep_at = 0.0
+        self._complain_at = 0.0
 
     def start(self) -> None:
         """Look, and again every second."""
@@ -79,7 +83,12 @@ class LogStart:
         ids = self._usable()
         if not ids or self._disk.busy:
             return
-        chosen = self._rule(self._view(ids))
+        try:
+            view = self._view(ids)
+        except OSError as error:  # nothing is lost: what it is about stays
+            self._complain(error)
+            return
+        chosen = self._rule(view)
         start_offset = self._storage.log.log_start_offset
         if chosen is not None and chosen.offset > start_offset:
             assert chosen in ids, f"a log start at {chosen}, where no checkpoint of ours ends"
@@ -88,6 +97,12 @@ class LogStart:
         elif ids[0].offset < start_offset and time.monotonic() >= self._sweep_at:
             self._sweep_at = time.monotonic() + SWEEP_EVERY_S
             self._disk.sweep([])
+
+    def _complain(self, error: OSError) -> None:
+        """Once a minute, not once a second."""
+        if time.monotonic() >= self._complain_at:
+            self._complain_at = time.monotonic() + SWEEP_EVERY_S
+            log.error("log=%s action=log_start error=%r", self._storage.directory, str(error))
 
     def _usable(self) -> list[OffsetAndEpoch]:
         """Checkpoints that the log goes through; one just fetched is none before it is installed.

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 from pathlib import Path
 from types import SimpleNamespace
 from uuid import UUID
+
+import pytest
 
 from raft.driver.keeping import LogStartView, NoSnapshots
 from raft.driver.log_start import LogStart
@@ -79,4 +82,22 @@ def test_what_lies_before_the_start_of_a_log_is_no_part_of_its_size(tmp_path: Pa
         assert [one.log_bytes_after for one in view.checkpoints] == after
         assert all(one >= two for one, two in itertools.pairwise((view.log_bytes, *after)))
     assert storage.log.size_bytes == batch_bytes * BATCHES
+    storage.close()
+
+
+def test_a_checkpoint_that_cannot_be_looked_at_cuts_nothing_and_stops_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Too many connections use up the descriptors, say; the next second is another chance."""
+    storage, _ = filled(tmp_path)
+    storage.snapshots = Shelf(5)
+
+    def fail(_shelf: Shelf, _: OffsetAndEpoch) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Shelf, "size_bytes", fail)
+        assert views(storage) == []
+    assert "Too many open files" in caplog.text
+    assert len(views(storage)) == 1
     storage.close()

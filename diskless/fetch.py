@@ -1,0 +1,315 @@
+"""Fetch: where the batches are, by this broker's own replica; what they are, from the store.
+
+A lookup asks nobody: the coordinates are in this process. It waits, as long as the request allows,
+until there are enough bytes; every commit that this broker hears of is a reason to look again.
+
+What may not rest on our own replica is bad news. It may lag, so an offset above its high watermark
+need not be out of range, and one whose object is gone from the store need not be lost. Both are
+decided by the coordinator behind its read barrier; where that is not to be had, the answer is one
+that clients retry (OFFSET_NOT_AVAILABLE).
+
+Partitions take turns at being the first of a request, so that a busy one does not starve those
+behind it, and whoever is first gets at least one batch, however large (KIP-74).
+
+Source: the protocol guide, Fetch; KIP-74, KIP-227 (sessions are never granted), KIP-516 (topic
+ids); DESIGN §8 (Fetch, Staleness is bounded).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
+from uuid import UUID
+
+from coordinator.controller.image import MetadataImage, TopicImage
+from coordinator.interface import CoordinatorError
+from diskless.news import News
+from diskless.object_cache import ObjectCache
+from diskless.runs_reader import LEADER_EPOCH, DamagedRunError, Run, read_runs
+from diskless.stores import ObjectNotFoundError, StorageError
+from records.rpc.coordinator import (
+    FindBatchesRequest,
+    FindBatchesResponse,
+    ListDisklessOffsetsRequest,
+    ListDisklessOffsetsResponse,
+)
+from records.rpc.fetch import FetchRequest, FetchResponse
+
+log = logging.getLogger("diskless.fetch")
+
+FIRST_WITH_TOPIC_IDS: Final = 13
+MAX_WAIT_MS: Final = 60_000
+MAX_BYTES: Final = 64 * 1024 * 1024  # of one answer, whatever is asked for
+
+OFFSET_OUT_OF_RANGE: Final = 1
+CORRUPT_MESSAGE: Final = 2
+UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+NOT_LEADER_OR_FOLLOWER: Final = 6
+KAFKA_STORAGE_ERROR: Final = 56
+FETCH_SESSION_ID_NOT_FOUND: Final = 70
+UNKNOWN_LEADER_EPOCH: Final = 75
+OFFSET_NOT_AVAILABLE: Final = 78
+UNKNOWN_TOPIC_ID: Final = 100
+
+EARLIEST: Final = -2  # ListOffsets' timestamps
+LATEST: Final = -1
+
+_Topic = FetchResponse.FetchableTopicResponse
+_Partition = FetchResponse.FetchableTopicResponse.PartitionData
+_Found = FindBatchesResponse.Topic.Partition
+
+
+class Replica(Protocol):
+    """A read-only coordinator of this process (`coordinator.replica`)."""
+
+    async def find_batches(self, request: FindBatchesRequest) -> FindBatchesResponse: ...
+
+
+class Leader(Protocol):
+    """The coordinator itself, wherever it leads (`coordinator.client`)."""
+
+    async def list_offsets(
+        self, request: ListDisklessOffsetsRequest
+    ) -> ListDisklessOffsetsResponse: ...
+
+
+class _Asked(NamedTuple):
+    """One partition of a request."""
+
+    topic_id: UUID
+    coordinator: int
+    partition: int
+    offset: int
+    max_bytes: int
+
+
+class _Answer(NamedTuple):
+    """What is told of one partition."""
+
+    error: int = 0
+    high_watermark: int = -1
+    log_start_offset: int = -1
+    runs: tuple[Run, ...] = ()
+    asked: _Asked | None = None  # what has runs
+
+
+class FetchService:
+    """Serves Fetch for one broker. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        *,
+        image: Callable[[], MetadataImage],
+        replica: Callable[[int], Replica | None],
+        leader: Callable[[int], Leader],
+        cache: ObjectCache,
+        news: News,
+    ) -> None:
+        """
+        Args:  replica, leader: of a coordinator partition.
+               news: told whenever a replica or the image has moved on.
+        """
+        self._image = image
+        self._replica = replica
+        self._leader = leader
+        self._cache = cache
+        self._news = news
+        self._turn = 0
+
+    async def fetch(self, request: FetchRequest, version: int) -> FetchResponse:
+        """The answer, at once or when there is enough to tell."""
+        if request.session_id > 0:  # none is ever granted
+            return FetchResponse(error_code=FETCH_SESSION_ID_NOT_FOUND, responses=())
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + min(max(0, request.max_wait_ms), MAX_WAIT_MS) / 1_000
+        while True:
+            answers = await self._look_up(request, version)
+            left_s = deadline - loop.time()
+            found_bytes = sum(run.size_bytes for answer in answers for run in answer.runs)
+            bad = any(answer.error for answer in answers)
+            if bad or found_bytes >= request.min_bytes or left_s <= 0 or not answers:
+                break
+            await self._news.wait(left_s)
+        return await self._read_all(request, answers)
+
+    # --- where ----------------------------------------------------------------------------------
+
+    async def _look_up(self, request: FetchRequest, version: int) -> list[_Answer]:
+        """One answer for each partition of the request, in its order."""
+        image = self._image()
+        asked = [
+            _place(image, version, topic, partition)
+            for topic in request.topics
+            for partition in topic.partitions
+        ]
+        answers = [one if isinstance(one, _Answer) else _Answer() for one in asked]
+        places = [(at, one) for at, one in enumerate(asked) if isinstance(one, _Asked)]
+        if places:
+            self._turn += 1
+            first = self._turn % len(places)
+            places = places[first:] + places[:first]
+        bytes_left = max(0, min(request.max_bytes, MAX_BYTES))
+        by_coordinator: dict[int, list[tuple[int, _Asked]]] = {}
+        for at, one in places:
+            by_coordinator.setdefault(one.coordinator, []).append((at, one))
+        for coordinator, some in by_coordinator.items():
+            found = await self._find(coordinator, [one for _, one in some], bytes_left)
+            for (at, one), partition in zip(some, found, strict=True):
+                answers[at] = await self._judge(one, partition)
+                bytes_left -= sum(run.size_bytes for run in answers[at].runs)
+            bytes_left = max(0, bytes_left)
+        return answers
+
+    async def _find(
+        self, coordinator: int, asked: list[_Asked], max_bytes: int
+    ) -> list[_Found | None]:
+        """From our own replica; None where there is none."""
+        replica = self._replica(coordinator)
+        if replica is None:
+            return [None] * len(asked)
+        topic = FindBatchesRequest.Topic
+        request = FindBatchesRequest(
+            coordinator_partition=coordinator,
+            max_bytes=max_bytes,
+            topics=tuple(
+                topic(
+                    topic_id=one.topic_id,
+                    partitions=(
+                        topic.Partition(
+                            partition_index=one.partition,
+                            offset=one.offset,
+                            max_bytes=one.max_bytes,
+                        ),
+                    ),
+                )
+                for one in asked
+            ),
+        )
+        try:
+            answer = await replica.find_batches(request)
+        except CoordinatorError as error:
+            log.warning("coordinator=%d reason=%r", coordinator, str(error))
+            return [None] * len(asked)
+        return [found.partitions[0] for found in answer.responses]
+
+    async def _judge(self, asked: _Asked, found: _Found | None) -> _Answer:
+        if found is None:
+            return _Answer(NOT_LEADER_OR_FOLLOWER)  # this broker knows nothing: ask another
+        if found.error_code == OFFSET_OUT_OF_RANGE:
+            return await self._behind_the_barrier(asked)
+        if found.error_code:  # it is in the image, and our replica has not heard of it yet
+            return _Answer(OFFSET_NOT_AVAILABLE)
+        runs = tuple(
+            Run(
+                batch.object_key, batch.byte_offset, batch.size, batch.base_offset,
+                batch.last_offset, batch.message_timestamp_type, batch.log_append_timestamp,
+            )
+            for batch in found.batches
+        )  # fmt: skip
+        return _Answer(0, found.high_watermark, found.log_start_offset, runs, asked)
+
+    async def _behind_the_barrier(self, asked: _Asked) -> _Answer:
+        """Is this offset really out of range? Only the coordinator can say."""
+        topic = ListDisklessOffsetsRequest.Topic
+        ends = []
+        for timestamp in (EARLIEST, LATEST):
+            partition = topic.Partition(partition_index=asked.partition, timestamp=timestamp)
+            request = ListDisklessOffsetsRequest(
+                coordinator_partition=asked.coordinator,
+                topics=(topic(topic_id=asked.topic_id, partitions=(partition,)),),
+            )
+            try:
+                answer = await self._leader(asked.coordinator).list_offsets(request)
+            except CoordinatorError:
+                return _Answer(OFFSET_NOT_AVAILABLE)
+            found = answer.responses[0].partitions[0]
+            if found.error_code:
+                return _Answer(OFFSET_NOT_AVAILABLE)
+            ends.append(found.offset)
+        log_start, high_watermark = ends
+        if log_start <= asked.offset <= high_watermark:  # our replica lags: there will be news
+            return _Answer(0, asked.offset, log_start)
+        return _Answer(OFFSET_OUT_OF_RANGE, high_watermark, log_start)
+
+    # --- what -----------------------------------------------------------------------------------
+
+    async def _read_all(self, request: FetchRequest, answers: list[_Answer]) -> FetchResponse:
+        asked = [(topic, partition) for topic in request.topics for partition in topic.partitions]
+        parts = await asyncio.gather(
+            *(
+                self._read(partition, answer)
+                for (_, partition), answer in zip(asked, answers, strict=True)
+            )
+        )
+        told = iter(parts)
+        return FetchResponse(
+            responses=tuple(
+                _Topic(
+                    topic=topic.topic,
+                    topic_id=topic.topic_id,
+                    partitions=tuple(next(told) for _ in topic.partitions),
+                )
+                for topic in request.topics
+            )
+        )
+
+    async def _read(
+        self, asked: FetchRequest.FetchTopic.FetchPartition, answer: _Answer
+    ) -> _Partition:
+        error, records = answer.error, b""
+        if answer.runs:
+            try:
+                records = await read_runs(
+                    self._cache,
+                    answer.runs,
+                    from_offset=asked.fetch_offset,
+                    max_bytes=asked.partition_max_bytes,
+                )
+            except DamagedRunError as damage:
+                log.error("action=fetch error=%r", str(damage))
+                error = CORRUPT_MESSAGE
+            except ObjectNotFoundError as gone:
+                log.warning("action=fetch error=%r", str(gone))
+                assert answer.asked is not None, f"runs of nothing: {answer}"
+                answer = await self._behind_the_barrier(answer.asked)
+                error = answer.error or KAFKA_STORAGE_ERROR  # still referred to: bytes are missing
+            except StorageError as failure:
+                log.warning("action=fetch error=%r", str(failure))
+                error = KAFKA_STORAGE_ERROR
+        return _Partition(
+            partition_index=asked.partition,
+            error_code=error,
+            high_watermark=answer.high_watermark,
+            last_stable_offset=answer.high_watermark,  # there are no transactions
+            log_start_offset=answer.log_start_offset,
+            aborted_transactions=None,
+            records=records,
+        )
+
+
+def _place(
+    image: MetadataImage,
+    version: int,
+    topic: FetchRequest.FetchTopic,
+    asked: FetchRequest.FetchTopic.FetchPartition,
+) -> _Asked | _Answer:
+    """Which coordinator has a partition; or why it is not served."""
+    by_id = version >= FIRST_WITH_TOPIC_IDS
+    found: TopicImage | None = (
+        image.topics.get(topic.topic_id) if by_id else image.topic(topic.topic)
+    )
+    if found is None:
+        return _Answer(UNKNOWN_TOPIC_ID if by_id else UNKNOWN_TOPIC_OR_PARTITION)
+    if asked.partition not in found.partitions or found.is_internal:
+        return _Answer(UNKNOWN_TOPIC_OR_PARTITION)
+    if asked.current_leader_epoch > LEADER_EPOCH:
+        return _Answer(UNKNOWN_LEADER_EPOCH)
+    return _Asked(
+        found.topic_id,
+        found.coordinator(asked.partition),
+        asked.partition,
+        asked.fetch_offset,
+        asked.partition_max_bytes,
+    )

@@ -138,7 +138,8 @@ def _heard(epoch: int, tables: Tables, records: list[MetadataRecord]) -> tuple[M
 def decide_dismantling(tables: Tables, candidates: Candidates, context: Context) -> Decision[None]:
     """One step for each deleted topic: fewer runs, fewer producers, then no partition.
 
-    A step that is appended and not yet applied may be decided a second time: both are harmless.
+    Where the step before is appended and not yet applied, there is none: what it will leave is not
+    known.
     """
     records: list[MetadataRecord] = []
     budget = context.settings.sweep_limit
@@ -152,6 +153,8 @@ def decide_dismantling(tables: Tables, candidates: Candidates, context: Context)
             if budget <= 0:
                 break
             steps, cost = _empty_partition(topic_id, partition, log_id, tables, candidates, budget)
+            if steps is None:
+                continue
             records += steps
             budget -= cost
             if not steps:
@@ -172,14 +175,17 @@ def _empty_partition(
     tables: Tables,
     candidates: Candidates,
     limit: int,
-) -> tuple[list[MetadataRecord], int]:
-    """Records that take up to `limit` rows from a partition, and what they cost; none: it is bare.
+) -> tuple[list[MetadataRecord] | None, int]:
+    """Records that take up to `limit` rows from a partition, and what they cost; [] if it is bare.
+    None: not yet, the last ones are not applied.
 
     Whoever removes the partition drops what rows are left, so "bare" may be a little wrong.
     """
     log_start, end = tables.logs.get(log_id) or (0, 0)
     last = candidates.last_offset_of_runs(log_id, limit) if log_start < end else None
-    if last is not None and last >= log_start:
+    if last is not None and last < log_start:
+        return None, 0
+    if last is not None:
         step = LogStartOffsetsRecord(
             topic_ids=(topic_id,),
             topic_indexes=(0,),

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
 
-from coordinator.decide import NewLogStart, decide_commit, decide_retention
+from coordinator.decide import NewLogStart, decide_commit, decide_dismantling, decide_retention
 from coordinator.log_records import UnreadableRecordError, records_of
 from coordinator.memory import InMemoryState
+from coordinator.pending import PendingState
 from coordinator.settings import MAX_BATCHES, MAX_RECORD_BYTES
 from coordinator.view import Enforcer, TopicConfig
 from records.batch import read_batch
 from records.batch_writer import build_value_batch
+from records.diskless import DisklessPartitionsRemovedRecord, LogStartOffsetsRecord
 from records.frame import encode_record
 from records.metadata import FeatureLevelRecord
 from records.rpc.coordinator import CommitBatchesRequest, InitDisklessTopicsRequest
 from tests.coordinator.actors import TOPIC, Broker, batch, create, delete, offset_for
-from tests.coordinator.subjects import MemoryWorld
+from tests.coordinator.subjects import SETTINGS, MemoryWorld
 
 HOUR_MS = 3_600_000
 
@@ -166,3 +169,29 @@ def test_a_record_that_is_not_known_stops_with_its_offset_and_type(value: bytes,
 def test_a_foreign_record_is_never_applied() -> None:
     with pytest.raises(KeyError):
         InMemoryState().apply(0, FeatureLevelRecord(name="x", feature_level=1))
+
+
+def test_a_step_of_dismantling_waits_until_the_one_before_is_applied() -> None:
+    """A partition whose runs are still there is not bare, whatever was proposed meanwhile."""
+
+    async def story() -> None:
+        world = MemoryWorld(replace(SETTINGS, sweep_limit=3))
+        await create(world)
+        broker = Broker(world)
+        await broker.acquire()
+        for _ in range(8):
+            await broker.commit(batch(0))
+        await delete(world)
+        state, context = world.coordinator.state, world.coordinator.context()
+        pending = PendingState(lambda: state)
+        first = decide_dismantling(pending, state, context).records
+        assert isinstance(first[0], LogStartOffsetsRecord)
+        for offset, record in enumerate(first, state.applied_offset):
+            pending.apply(offset, record)
+        (second,) = decide_dismantling(pending, state, context).records
+        assert isinstance(second, DisklessPartitionsRemovedRecord)
+        assert second.partitions == (1,)  # which never had anything; the other one has five runs
+        world.coordinator.sweep()
+        state.check_invariants()
+
+    asyncio.run(story())

@@ -21,6 +21,7 @@ Source: DESIGN §7 (every answer waits; a new leader decides nothing); raft.inte
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
@@ -30,6 +31,8 @@ from raft.interfaces import Draft, ReplicatedLog, draft_values
 from records.frame import encode_record
 from records.schema import MetadataRecord
 from records.types import Epoch, Offset
+
+log: Final = logging.getLogger("esker.coordinator")
 
 TURN_BYTES: Final = 128 * 1024
 """Of records decided in one turn of the loop: about a thousand batches, 2-3 ms."""
@@ -229,7 +232,15 @@ class Proposer:
         ):
             request = self._queue.popleft()
             decide, done = request
-            decision = decide(self._pending, now_ms)
+            try:
+                decision = decide(self._pending, now_ms)
+            except AssertionError:
+                raise  # ours: the process stops
+            except Exception as error:  # a decision changes nothing, so only its asker is lost
+                log.exception("a decision failed")
+                code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+                self._answer([(done, None)], CoordinatorError(code, f"it failed: {error}"))
+                continue
             decided = []
             for record in decision.records:
                 value = encode_record(record)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from coordinator import leader
-from coordinator.interface import CoordinatorError
+from coordinator.interface import CoordinatorError, ErrorCode
 from coordinator.leader import MAX_REPEATS, REPEAT_S
 from coordinator.view import TopicConfig
 from tests.coordinator.actors import Broker, batch, create, results
@@ -132,5 +133,31 @@ def test_commits_that_wait_are_bounded_by_their_batches(
         world.log.auto_commit = True
         assert len(results(await broker.again())) == 3
         await world.close()
+
+    asyncio.run(story())
+
+
+def test_a_decision_that_raises_costs_its_asker_an_answer_and_nobody_else(tmp_path: Path) -> None:
+    """A page of the database that cannot be read, say: nothing was decided, and others go on."""
+
+    async def story() -> None:
+        world = QuorumWorld(tmp_path)
+        await create(world)
+        broker = Broker(world)
+        proposer = world.coordinator.leader.proposer
+        answers: list[object] = []
+
+        def unreadable(_state: object, _now_ms: int) -> object:
+            raise sqlite3.OperationalError("disk I/O error")
+
+        before = asyncio.ensure_future(broker.acquire())
+        await asyncio.sleep(0)
+        proposer.submit(unreadable, answers.append)  # type: ignore[arg-type]
+        await asyncio.wait_for(before, 10)
+        (error,) = answers
+        assert isinstance(error, CoordinatorError)
+        assert error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert results(await broker.commit(batch(0)))[0][0] == 0
+        assert proposer._waiting == 0
 
     asyncio.run(story())

@@ -69,7 +69,7 @@ class Pace:
     generate_ms: float = 0.5  # of encoding
     generate_records: int = 4096  # of encoding, whatever the clock says
     busy_gap_ms: float = 0.1  # kept waiting for longer than this: the loop has other work
-    busy_ms: float = 50.0  # then it is taken to have some for so long,
+    busy_ms: float = 10.0  # then it is taken to have some for so long,
     busy_generate_ms: float = 0.25  # slices are shorter,
     rest_ms: float = 2.0  # and so far apart
     chunk_bytes: int = 1024 * 1024  # handed to the disk at once

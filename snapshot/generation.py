@@ -20,6 +20,8 @@ Source: DESIGN §6 (generation never blocks commits); KIP-630, Snapshot Format.
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -222,9 +224,17 @@ class Generation:
     # --- in the thread ------------------------------------------------------------------------
 
     def _create(self) -> None:
+        self._make_sure_of_room()
         self._part = PartFile.create(
             self._shelf.files, self._shelf.directory, self.snapshot_id, unique=self._unique
         )
+
+    def _make_sure_of_room(self) -> None:
+        """For another like the newest: a disk that is filled first fails the log beside it, too."""
+        shelf = self._shelf
+        expected_bytes = 0 if shelf.newest is None else shelf.size_bytes(shelf.newest) or 0
+        if shelf.files.free_bytes(shelf.directory) < expected_bytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(shelf.directory))
 
     def _write(self, batches: list[Buffer]) -> None:
         assert self._part is not None, "written before it was created"

@@ -24,7 +24,7 @@ from records.compression import Compression
 from records.control import SnapshotFooterRecord
 from records.errors import UnknownRecordError
 from records.types import OffsetAndEpoch
-from snapshot import CheckpointWriter, verify_checkpoint
+from snapshot import CheckpointWriter, PartFile, verify_checkpoint
 from snapshot.errors import DamagedFileError
 from snapshot.generation import Pace
 from snapshot.host import NotHostedError
@@ -191,6 +191,25 @@ def test_a_disk_error_costs_the_checkpoint_and_nothing_else(operation):
     node.write((b"more", b"1"))
     assert node.take() == node.machine.applied
     assert node.host.failed == 1
+
+
+def test_a_checkpoint_for_which_there_is_no_room_is_not_begun():
+    """It would fill the disk first, and the log beside it has to be written all the while."""
+    node = Hosted()
+    node.write(*MANY)
+    node.take()
+    node.write((b"more", b"1"))
+    node.loop.settle()
+    node.disk.capacity_bytes = node.disk.used_bytes + len(node.content()) - 1
+    written: list[PartFile] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PartFile, "append", lambda part, _: written.append(part))
+        with pytest.raises(OSError, match="No space"):
+            node.take()
+    assert written == []
+    assert len(node.disk.listdir(DIRECTORY)) == 1, "the part stayed"
+    node.disk.capacity_bytes = None
+    assert node.take() == node.machine.applied
 
 
 class _Unreadable:

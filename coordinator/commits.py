@@ -6,6 +6,9 @@ After any loss or refusal nothing new is sent until what was sent is answered or
 everything unanswered is sent again, oldest first. Committing again is safe: a coordinator answers a
 committed object with the answer that it gave first.
 
+For the same reason a new connection has one commit in flight until one is answered. A leader begins
+to decide a moment after it says that it leads, perhaps in the midst of what we send.
+
 The surprise: "not the leader" is no proof that nothing happened. The leader may have lost its
 leadership between deciding and hearing that it was agreed on.
 
@@ -86,6 +89,7 @@ class OrderedCommits:
         self._sent = 0  # of the unanswered, those sent on this connection; from the left
         self._in_flight = 0  # sent, neither answered nor lost; expired ones included
         self._rpc: Rpc | None = None  # where new commits may be sent at once
+        self._decides = False  # has it answered a commit?
         self._failed = False  # nothing is sent until nothing is in flight
         self._recovering: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -129,7 +133,8 @@ class OrderedCommits:
         if rpc is None or rpc.connection.closed:
             self._recover(pause=rpc is not None)
             return
-        while self._sent < len(self._unanswered) and self._in_flight < self._max_in_flight:
+        limit = self._max_in_flight if self._decides else 1
+        while self._sent < len(self._unanswered) and self._in_flight < limit:
             commit = self._unanswered[self._sent]
             commit.in_flight = True
             self._sent += 1
@@ -146,6 +151,7 @@ class OrderedCommits:
         error = self._read(commit, answer)
         if error is None:
             self._pause_s = self._retry_s
+            self._decides = True
         else:
             if getattr(error, "code", None) != ErrorCode.COORDINATOR_NOT_AVAILABLE:
                 commit.in_doubt = True
@@ -205,7 +211,7 @@ class OrderedCommits:
                 except (CoordinatorError, NetError) as error:
                     self._why = str(error)
                     continue
-                self._rpc = rpc
+                self._rpc, self._decides = rpc, False
                 return
         finally:
             self._recovering = None

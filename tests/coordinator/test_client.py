@@ -170,6 +170,21 @@ def test_after_one_refusal_everything_unanswered_is_sent_again_oldest_first(
     served(story)
 
 
+def test_a_leader_that_decides_nothing_yet_sees_one_commit_at_a_time() -> None:
+    """It begins to decide in the midst of what is sent: then 1 would be refused, and 2 accepted."""
+
+    async def story(recorder: Recorder, _: list[Node], client: CoordinatorClient) -> None:
+        def then(*_: object) -> Awaitable[Response] | None:
+            not_yet = len(recorder.committed) <= 3
+            return fail(ErrorCode.COORDINATOR_NOT_AVAILABLE) if not_yet else None
+
+        recorder.then = then
+        await asyncio.gather(*(client.submit(commit(i)) for i in range(1, 6)))
+        assert recorder.committed == [1, 1, 1, 1, 2, 3, 4, 5]
+
+    served(story)
+
+
 def test_nothing_new_is_sent_between_a_refusal_and_the_last_answer() -> None:
     """1 is refused while 2 waits; 3 is submitted then, and may not reach the coordinator yet."""
 
@@ -181,23 +196,24 @@ def test_nothing_new_is_sent_between_a_refusal_and_the_last_answer() -> None:
             return CommitBatchesResponse()
 
         def then(*_: object) -> Awaitable[Response] | None:
-            if len(recorder.committed) == 1:
+            if len(recorder.committed) == 2:
                 return fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            return wait() if len(recorder.committed) == 2 else None
+            return wait() if len(recorder.committed) == 3 else None
 
         recorder.then = then
+        await client.submit(commit(0))
         answers = [client.submit(commit(1)), client.submit(commit(2))]
-        while len(recorder.committed) < 2:
+        while len(recorder.committed) < 3:
             await asyncio.sleep(0)
         async with await open_rpc(*started[0].address):
             pass  # several round trips later the refusal has certainly arrived
         answers.append(client.submit(commit(3)))
         async with await open_rpc(*started[0].address):
             pass
-        assert recorder.committed == [1, 2]
+        assert recorder.committed == [0, 1, 2]
         released.set()
         await asyncio.gather(*answers)
-        assert recorder.committed == [1, 2, 1, 3]
+        assert recorder.committed == [0, 1, 2, 1, 3]
 
     served(story)
 

@@ -21,7 +21,6 @@ Source: DESIGN §6 (generation never blocks commits); KIP-630, Snapshot Format.
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -234,7 +233,8 @@ class Generation:
         shelf = self._shelf
         expected_bytes = 0 if shelf.newest is None else shelf.size_bytes(shelf.newest) or 0
         if shelf.files.free_bytes(shelf.directory) < expected_bytes:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(shelf.directory))
+            reason = f"No space left for another {expected_bytes} bytes"
+            raise OSError(errno.ENOSPC, reason, str(shelf.directory))
 
     def _write(self, batches: list[Buffer]) -> None:
         assert self._part is not None, "written before it was created"

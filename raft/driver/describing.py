@@ -157,7 +157,10 @@ class SnapshotDesk:
             late = ErrorCode.REQUEST_TIMED_OUT
             why = "it is still being written"
             if not hosted.generating:
-                why = "the state allows none now: a transaction is open, or it is being loaded"
+                why = (
+                    "the state allows none now: a transaction is open, it is being loaded, or it "
+                    "met a record of a later version (the node's log says which)"
+                )
             return refused(error_code=late, error_message=why)
         snapshot_id = taken.snapshot_id
         if taken.error is not None or snapshot_id is None:

@@ -1,0 +1,69 @@
+"""The way from a broker to the leader of the log of groups.
+
+One attempt for each call: the core asks again by itself, under the same number, and knows until
+when it is worth it. So no answer is raised, it is None.
+
+Source: DESIGN §7 (groups).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any, Final
+
+from coordinator.finding import Address, LeaderFinder
+from coordinator.groups.errors import ErrorCode
+from coordinator.groups.service import CALLS
+from coordinator.interface import CoordinatorError
+from raft.net.errors import NetError, Reason
+from records.rpc.base import Request, Response
+
+log = logging.getLogger("coordinator.groups")
+
+CONSUMER_OFFSETS: Final = "__consumer_offsets"
+
+_LEADS_NOT: Final = frozenset(
+    {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.COORDINATOR_NOT_AVAILABLE}
+)
+
+
+class GroupLogClient:
+    """Asks the log of groups, wherever it leads. Belongs to the event loop it is used on."""
+
+    def __init__(
+        self,
+        bootstrap: Iterable[Address],
+        *,
+        client_id: str = "esker",
+        attempt_timeout_ms: int = 2_000,
+    ) -> None:
+        self._finder = LeaderFinder(
+            bootstrap, 0, client_id=client_id, timeout_ms=attempt_timeout_ms, topic=CONSUMER_OFFSETS
+        )
+
+    async def call(self, request: Request) -> Response | None:
+        """The response; None: nobody knows whether it was decided."""
+        response_type: type[Any] = CALLS[type(request)]
+        try:
+            rpc = await self._finder.leader()
+            version = rpc.version_for(type(request))
+        except (CoordinatorError, NetError) as error:
+            log.debug("request=%s reason=%s", request.schema().name, error)
+            return None
+        try:
+            answer: Any = await rpc.call(request, response_type, version)
+        except NetError as error:
+            log.debug("request=%s reason=%s", request.schema().name, error)
+            if error.reason is Reason.BAD_ANSWER:  # what else may be wrong there
+                rpc.connection.close()
+            self._finder.lost(rpc)
+            return None
+        if answer.error_code in _LEADS_NOT:
+            self._finder.lost(rpc)
+        response: Response = answer
+        return response
+
+    def close(self) -> None:
+        """Close the connections; calls under way end."""
+        self._finder.close()

@@ -1,0 +1,114 @@
+"""The group coordinator on an event loop: short enough to be obviously right.
+
+    groups = RunningGroups(core, client.call, new_id=uuid4)
+    groups.brokers_changed({1, 2, 3}, broker_epoch)
+    response = await groups.ask(request, version, client_id="app", client_host="/10.0.0.7")
+
+Source: STYLE (the driver: match effect, then do it).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+from uuid import UUID
+
+from coordinator.groups.core import GroupBroker
+from coordinator.groups.events import (
+    Answered,
+    Asked,
+    BrokersChanged,
+    Call,
+    Event,
+    Reply,
+    Tick,
+)
+from records.rpc.base import Request, Response
+
+log = logging.getLogger("coordinator.groups")
+
+AskLog = Callable[[Request], Awaitable[Response | None]]
+"""Ask the log of groups once; None: nobody knows."""
+
+
+class RunningGroups:
+    """See the module. Everything happens on the loop it was made on."""
+
+    def __init__(self, core: GroupBroker, ask_log: AskLog, *, new_id: Callable[[], UUID]) -> None:
+        self.core = core
+        self._ask_log = ask_log
+        self._new_id = new_id
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[int, asyncio.Future[Response]] = {}
+        self._next_ticket = 0
+        self._calls: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
+
+    def ask(
+        self, request: Request, version: int, *, client_id: str, client_host: str
+    ) -> asyncio.Future[Response]:
+        """The answer, now or later. Requests are taken in the order of these calls.
+
+        Whoever does not want it any more may cancel it: what was asked happens all the same.
+        """
+        self._next_ticket += 1
+        ticket = self._next_ticket
+        future = self._waiting[ticket] = self._loop.create_future()
+        unique = str(self._new_id())
+        self._step(Asked(ticket, request, version, client_id, client_host, unique))
+        return future
+
+    def brokers_changed(self, broker_ids: Iterable[int], broker_epoch: int) -> None:
+        """The unfenced brokers, and our own epoch, as this broker's image has them now."""
+        self._step(BrokersChanged(frozenset(broker_ids), broker_epoch))
+
+    async def close(self) -> None:
+        """Send everybody away, as if no broker were left; end the calls under way."""
+        self._step(BrokersChanged(frozenset(), -1))
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in list(self._calls):
+            task.cancel()
+        await asyncio.gather(*self._calls, return_exceptions=True)
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            future.cancel()
+
+    def _step(self, event: Event) -> None:
+        if self._is_closed:
+            return
+        for effect in self.core.step(event, int(self._loop.time() * 1000)):
+            match effect:
+                case Reply(ticket, response):
+                    assert isinstance(ticket, int), f"no ticket of ours: {effect}"
+                    future = self._waiting.pop(ticket)
+                    if not future.done():
+                        future.set_result(response)
+                case Call():
+                    task = self._loop.create_task(self._call(effect))
+                    self._calls.add(task)
+                    task.add_done_callback(self._calls.discard)
+        self._set_timer()
+
+    async def _call(self, call: Call) -> None:
+        answer: Any = None
+        try:
+            answer = await self._ask_log(call.request)
+        except Exception:  # whatever it was, the core asks again
+            log.exception("request=%s", call.request.schema().name)
+        self._step(Answered(call.call_id, answer))
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        deadline_ms = self.core.deadline_ms
+        if deadline_ms is not None:  # a millisecond later: the core counts whole ones
+            self._timer = self._loop.call_at((deadline_ms + 1) / 1000, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._step(Tick())

@@ -60,6 +60,12 @@ def test_what_must_be_set_is_named_if_it_is_not(key):
             "not between 501",
         ),  # as long as a Fetch waits
         ("socket.request.max.bytes", "268435457", "not between"),
+        ("metadata.snapshot.min.changed_records.ratio", "nan", "not between 0 and 1"),
+        ("metadata.snapshot.min.changed_records.ratio", "1.5", "not between 0 and 1"),
+        ("metadata.log.max.record.bytes.between.snapshots", "0", "not between"),
+        ("metadata.log.max.snapshot.interval.ms", "-1", "not between"),
+        ("metadata.start.offset.lag.time.max.ms", "-1", "not between"),
+        ("metadata.max.retention.bytes", "-2", "not between"),
         ("esker.bench.log.enable", "yes", "neither true nor false"),
         ("advertised.listeners", "ELSE://h:1", "not in listeners"),
         ("esker.metrics.listener", "::1:9", "brackets"),

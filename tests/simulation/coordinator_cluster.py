@@ -24,6 +24,7 @@ from records.rpc.coordinator import (
     DeleteDisklessRecordsRequest,
     DeleteDisklessTopicsRequest,
     InitDisklessTopicsRequest,
+    ListDisklessOffsetsRequest,
 )
 from snapshot.log_start import LogStartSettings
 from snapshot.policy import SnapshotSettings
@@ -42,6 +43,9 @@ PARTITIONS: Final = 2
 TOPICS: Final = 3
 OLD: Final = frozenset({0, 1})
 """Producers as old as the cluster: state of them can have expired, they begin near the wrap."""
+
+LATEST: Final = -1
+"""ListOffsets' timestamp that asks for the high watermark."""
 
 SETTLE_US: Final = 60 * SECOND
 
@@ -73,6 +77,7 @@ RARE: Final = (
     "objects listed for deletion",
     "orphans listed for deletion",
     "checkpoints taken",
+    "reads answered",
 )
 """What must have happened in any run worth its name."""
 
@@ -225,7 +230,7 @@ class ControllerCaller(Caller):
 
     def _act(self) -> None:
         random, callers = self.random, self.callers
-        self.world.after(20 * MS + int(random.random() * 400 * MS), self._act)
+        self.world.after(20 * MS + int(random.random() * 200 * MS), self._act)
         missing = [t for t in range(1, TOPICS + 1) if topic(t) not in callers.created]
         if missing:
             self._create(missing)
@@ -235,6 +240,8 @@ class ControllerCaller(Caller):
             self._delete(topic(TOPICS))
         elif random.random() < 0.5:
             self._delete_records(random.choice(callers.places))
+        else:
+            self._read(random.choice(callers.places))
 
     def _create(self, numbers: list[int]) -> None:
         request = InitDisklessTopicsRequest(
@@ -277,6 +284,31 @@ class ControllerCaller(Caller):
         )
         wanted = DeleteDisklessRecordsRequest.Topic(topic_id=place[0], partitions=(partition,))
         self.call(DeleteDisklessRecordsRequest(topics=(wanted,)), self._heard)
+
+    def _read(self, place: Place) -> None:
+        """The high watermark: nobody who asks later may see less than who was told before."""
+        model = self.callers.model
+        floor = model.told[place]
+        partition = ListDisklessOffsetsRequest.Topic.Partition(
+            partition_index=place[1], timestamp=LATEST
+        )
+        wanted = ListDisklessOffsetsRequest.Topic(topic_id=place[0], partitions=(partition,))
+
+        def answered(answer: Any) -> None:
+            if self._refused(answer):
+                return
+            told = answer.responses[0].partitions[0]
+            if told.error_code:
+                assert place[0] in self.callers.deleted_topics, f"{place}: {told}"
+                return
+            assert floor <= told.offset <= model.ends[place], (
+                f"{place} ends at {told.offset}, says a read; {floor} was told before it began,"
+                f" {model.ends[place]} is committed: not linearizable"
+            )
+            model.told[place] = max(model.told[place], told.offset)
+            self.callers.rare["reads answered"] += 1
+
+        self.call(ListDisklessOffsetsRequest(topics=(wanted,)), answered)
 
     def _heard(self, answer: Any) -> None:
         self._refused(answer)

@@ -113,6 +113,7 @@ class CoordinatorModel:
         self._files: dict[OffsetAndEpoch, bytes] = {}
         self.ends: dict[Place, int] = defaultdict(int)
         self.starts: dict[Place, int] = defaultdict(int)
+        self.told: dict[Place, int] = defaultdict(int)  # ends that somebody was told of
         self.stored: dict[Name, int] = {}  # where each batch of a producer is
         self._next: dict[tuple[int, int, UUID, int], int] = {}  # sequences
         self.answer: dict[int, tuple[CommitBatchResult, ...]] = {}  # by object
@@ -299,6 +300,10 @@ class CoordinatorModel:
             assert results == first, f"{process}: object {object_id}: {results}, first {first}"
             self.rare["retries given the first answer"] += object_id in self._answered
             self._answered.add(object_id)
+            for (place, batch), result in zip(batches_of(request), results, strict=True):
+                if not result.error_code:
+                    end = result.assigned_base_offset + batch.last_offset + 1
+                    self.told[place] = max(self.told[place], end)
             later = process.quorum.epoch > self._epoch_of[object_id]
             self.rare["commits answered by a later leader"] += later
         elif code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:

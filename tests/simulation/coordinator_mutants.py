@@ -9,7 +9,7 @@ Source: DESIGN §7 (every answer waits; a new leader decides nothing; ids in ord
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from unittest.mock import patch
@@ -17,11 +17,15 @@ from unittest.mock import patch
 from coordinator.decide import Context
 from coordinator.leader import Leader
 from coordinator.proposing import Proposer
+from raft.core.quorum import Quorum
 from snapshot.log_start import LogStartSettings
 from snapshot.policy import SnapshotSettings
 from tests.coordinator import mutants
+from tests.simulation.cluster import Production
 from tests.simulation.coordinator_cluster import CoordinatorPlan, draw_coordinators, run_plan
+from tests.simulation.coordinators import SeveralBatches
 from tests.simulation.machine import Snapshots
+from tests.simulation.mutants import ReadAlone
 from tests.simulation.plan import LEADER, Fault
 from tests.simulation.world import MS, SECOND
 
@@ -33,19 +37,21 @@ class Mutant:
     """A bug, the weather that suits it, and a schedule that kills it."""
 
     name: str
-    patched: Callable[[], AbstractContextManager[Any]]
+    patched: Callable[[], AbstractContextManager[Any]] = nullcontext
+    quorum: type[Quorum] = Quorum
     pinned: int
     suited: Suited = lambda plan: plan
 
-    def survive(self, seed: int) -> None:
+    def survive(self, seed: int, quorum: type[Quorum] = Quorum) -> None:
         """The production code in the same schedule."""
-        run_plan(self.suited(draw_coordinators(seed, sqlite=False)))
+        production = Production(quorum=quorum, host=SeveralBatches)
+        run_plan(self.suited(draw_coordinators(seed, sqlite=False)), production)
 
     def kill(self, seed: int) -> str | None:
         """How it was found, if it was."""
         try:
             with self.patched():
-                self.survive(seed)
+                self.survive(seed, self.quorum)
         except (AssertionError, KeyError) as error:
             return f"{type(error).__name__}: {error}"[:200]
         return None
@@ -94,6 +100,15 @@ def _leaders_die(plan: CoordinatorPlan) -> CoordinatorPlan:
         broker_pause_us=15 * MS,
         ambush_one_in=0,
     )
+
+
+def _cut_off(plan: CoordinatorPlan) -> CoordinatorPlan:
+    """Leaders that have been replaced, do not know it, and are still asked."""
+    faults = tuple(
+        Fault(at, "isolate", LEADER, 0, 2500 * MS, 0)
+        for at in range(2 * SECOND, 9 * SECOND, 1500 * MS)
+    )
+    return replace(_leaders_die(plan), voters=5, faults=faults, storm_us=10 * SECOND)
 
 
 def _often_loaded(plan: CoordinatorPlan) -> CoordinatorPlan:
@@ -177,6 +192,7 @@ MUTANTS: Final = (
         pinned=1,
         suited=_restarted,
     ),
+    Mutant(name="offsets are read without the round", quorum=ReadAlone, pinned=1, suited=_cut_off),
     Mutant(
         name="the sequence does not wrap",
         patched=mutants.MUTANTS["the_sequence_does_not_wrap"],

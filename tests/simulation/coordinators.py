@@ -20,19 +20,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from coordinator.checkpoint import checkpoint_values, load_record
-from coordinator.interface import CoordinatorError
+from coordinator.interface import CoordinatorError, ErrorCode
 from coordinator.leader import Leader
 from coordinator.log_records import records_of
 from coordinator.memory import InMemoryState
+from coordinator.reads import list_offsets
 from coordinator.settings import CoordinatorSettings
 from coordinator.sqlite.machine import CoordinatorMachine, Identity
 from coordinator.sqlite.source import StoreSource
 from coordinator.view import StaticView
 from raft.core.effects import Accepted, Lead, ReadReady, ReadRefused, Refused, StepDown
-from raft.core.events import NewBatch, Proposal, Propose
+from raft.core.events import NewBatch, Proposal, Propose, Read
 from raft.interfaces import Draft, Ticket, Watcher
 from records.batch import Batch, iter_records
 from records.frame import decode_record
+from records.rpc.coordinator import ListDisklessOffsetsRequest
 from records.rpc.objects import GetFilesToDeleteRequest
 from records.types import Epoch, Offset, OffsetAndEpoch
 from snapshot.generation import Pace
@@ -56,6 +58,17 @@ class Asked(NamedTuple):
     """A request to a coordinator, on its way."""
 
     request: Any
+
+
+class _Reading(NamedTuple):
+    """Somebody waits for offsets."""
+
+    connection: Connection
+    correlation: int
+    request: ListDisklessOffsetsRequest
+
+    def __hash__(self) -> int:
+        return id(self.connection) ^ self.correlation
 
 
 # --- a replica's state ------------------------------------------------------------------------
@@ -255,6 +268,7 @@ class CoordinatingProcess(Process):
         self.estate = estate
         self.watchers: list[Watcher] = []
         self.leader: Leader | None = None
+        self._reads: list[tuple[Offset, _Reading]] = []  # behind a barrier, not yet applied
 
     # -- its state machine ---------------------------------------------------------------------
 
@@ -283,6 +297,7 @@ class CoordinatingProcess(Process):
             ProcessClocks(self),
             sweep_interval_s=SWEEP_INTERVAL_S,
         )
+        state.watch(self._answer_reads)
         self.host.start()
         log.watch(_Told(self.leader))
 
@@ -348,10 +363,22 @@ class CoordinatingProcess(Process):
         ticket.refused(effect.error)
 
     def _on_read_ready(self, effect: ReadReady) -> None:
-        raise AssertionError(f"nobody reads: {effect}")
+        self._reads.append((effect.offset, effect.token))  # type: ignore[arg-type]
+        self._answer_reads()
 
     def _on_read_refused(self, effect: ReadRefused) -> None:
-        raise AssertionError(f"nobody reads: {effect}")
+        read: _Reading = effect.token  # type: ignore[assignment]
+        self.checker.rare["read rounds refused"] += 1
+        error = CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "no read barrier")
+        read.connection.respond(read.correlation, error)
+
+    def _answer_reads(self) -> None:
+        """Those whose barrier the state has reached."""
+        state: Any = self.state
+        due = [read for offset, read in self._reads if offset <= state.applied.offset]
+        self._reads = [(at, read) for at, read in self._reads if at > state.applied.offset]
+        for connection, correlation, request in due:
+            connection.respond(correlation, list_offsets(request, state.store, state.store))
 
     # -- what brokers ask ------------------------------------------------------------------------
 
@@ -376,7 +403,9 @@ class CoordinatingProcess(Process):
 
         if self.leader is None:
             return  # it starts; whoever asks waits in vain
-        if isinstance(request, GetFilesToDeleteRequest):
+        if isinstance(request, ListDisklessOffsetsRequest):
+            self.handle(Read(_Reading(connection, correlation, request)))
+        elif isinstance(request, GetFilesToDeleteRequest):
             try:
                 done(self.leader.files_to_delete(request))
             except CoordinatorError as error:

@@ -344,7 +344,7 @@ class Uploader(Caller):
             self._free(commit)
             if self.random.random() < 0.5:
                 self.hang_up()  # what is under way may arrive after what is sent next
-            if self.random.random() < 0.5:
+            if self.random.random() < 0.9:
                 self._may_it_go(commit.object_id)
 
     def _free(self, commit: Commit) -> None:

@@ -9,7 +9,7 @@ Source: KIP-709 (several groups), KIP-848's topic ids in OffsetCommit and Offset
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from coordinator.groups.answers import GROUPS_VERSION
@@ -27,6 +27,8 @@ from records.types import ZERO_UUID
 IDS_VERSION = 10
 """Of OffsetCommit and OffsetFetch: from here on topics are called by their ids."""
 
+_LATEST_MS: Final = 2**63 - 1
+
 CommitTopic = CommitGroupOffsetsRequest.Commit.Topic
 Errors = dict[tuple[int, int], ErrorCode]
 
@@ -37,7 +39,9 @@ def to_commit(
     """What can be committed, and errors by place for what cannot."""
     errors: Errors = {}
     wanted = []
-    expire_at_ms = wall_ms + request.retention_time_ms if request.retention_time_ms >= 0 else -1
+    expire_at_ms = -1
+    if request.retention_time_ms >= 0:
+        expire_at_ms = min(wall_ms + request.retention_time_ms, _LATEST_MS)
     for t, topic in enumerate(request.topics):
         name = topics.name(topic.topic_id) if version >= IDS_VERSION else topic.name
         count = None if name is None else topics.partition_count(name)

@@ -400,3 +400,22 @@ def test_groups_are_listed_by_state_and_type_loaded_or_not() -> None:
         assert listed(types_filter=("consumer",)) == {}
         world.stop_broker(1)
         world.start_broker(1)
+
+
+@pytest.mark.parametrize("retention_ms", [0, 1, 2**63 - 1])
+def test_an_old_client_may_ask_for_any_retention(retention_ms: int) -> None:
+    world = World()
+    topics = commit_request(None, 5).topics
+    request = OffsetCommitRequest(
+        group_id=GROUP, member_id="", retention_time_ms=retention_ms, topics=topics
+    )
+    assert world.ask(request, version=4).topics[0].partitions[0].error_code == 0
+    stored = world.image.groups[GROUP].offsets["t", 0].expire_at_ms
+    assert stored == min(world.wall_ms + retention_ms, 2**63 - 1)
+
+
+def test_offsets_far_from_any_log_are_kept_as_they_are() -> None:
+    world = World()
+    for offset in (-1, -(2**63), 2**63 - 1):
+        assert world.commit(None, offset) == 0
+        assert world.committed() == offset

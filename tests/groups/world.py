@@ -238,7 +238,9 @@ class World:
             assert ticket not in self.answers, f"answered twice: {effect}"
             encode_message(effect.response, self.versions[ticket][1])
             self.answers[ticket] = effect.response
-        elif self.holds(broker_id, effect):
+            return
+        encode_message(effect.request, 0)
+        if self.holds(broker_id, effect):
             self.held.append((broker_id, effect))
         else:
             self._soon.append(lambda: self.deliver(broker_id, effect, broker))

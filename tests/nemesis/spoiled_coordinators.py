@@ -20,6 +20,7 @@ from records.schema import MetadataRecord
 from records.types import Offset
 
 FORGETFUL_NODE = 2
+ON_REQUEST = 0  # LogStartOffsetsRecord's reason
 
 
 class HastyProposer(Proposer):
@@ -57,7 +58,7 @@ class CommitsDuplicates(HostedInQuorum):
 
 
 class ForgetsOnOneReplica(HostedInQuorum):
-    """On one node, moves of log starts have no effect."""
+    """On one node, DeleteRecords has no effect."""
 
     @classmethod
     def for_group(cls, group: Group) -> ForgetsOnOneReplica:
@@ -68,5 +69,5 @@ class ForgetsOnOneReplica(HostedInQuorum):
 
 def _most_records_of(batch: Batch) -> Iterator[tuple[Offset, MetadataRecord]]:
     for offset, record in records_of(batch):
-        if not isinstance(record, LogStartOffsetsRecord):
+        if not isinstance(record, LogStartOffsetsRecord) or record.reason != ON_REQUEST:
             yield offset, record

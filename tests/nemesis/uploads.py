@@ -16,13 +16,10 @@ from types import TracebackType
 
 from coordinator.keys import ObjectKeys
 from raft.net import run
-from tests.nemesis.batch_history import (
-    History,
-    Partition,
-    Place,
-)
+from tests.nemesis.batch_history import History, Partition, Place, WrongHistoryError
 from tests.nemesis.brokers import PARTITIONS, Broker, Shared
 from tests.nemesis.caretaker import Caretaker, find_all
+from tests.nemesis.cluster import HEALED_WITHIN_S
 
 
 class Uploads:
@@ -99,12 +96,14 @@ class Uploads:
             for broker in self._brokers:
                 group.create_task(broker.work())
             group.create_task(caretaker.work())
-        client = shared.client()
+        client, deadline = shared.client(), self._loop.time() + HEALED_WITHIN_S
         places = {(topic_id, at) for topic_id in shared.topics for at in range(PARTITIONS)}
         for place in sorted(places | set(shared.ends)):
             found = await find_all(client, self.keys, place)
             while isinstance(found, Partition) and self._is_due(place, found):
-                await asyncio.sleep(0.05)  # it must happen: if it does not, this waits in vain
+                if self._loop.time() > deadline:
+                    raise WrongHistoryError(f"{place} was not settled in time: {found}")
+                await asyncio.sleep(0.05)
                 found = await find_all(client, self.keys, place)
             if isinstance(found, Partition):
                 self.final[place] = found

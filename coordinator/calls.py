@@ -33,6 +33,8 @@ from records.rpc.coordinator import (
     InitDisklessTopicsResponse,
     ListDisklessOffsetsRequest,
     ListDisklessOffsetsResponse,
+    ReleaseDisklessPartitionsRequest,
+    ReleaseDisklessPartitionsResponse,
 )
 from records.rpc.objects import (
     AcquireObjectLeaseRequest,
@@ -189,6 +191,9 @@ CALLS: Final[tuple[Call, ...]] = (
     _whole("is_safe_to_delete_file", IsSafeToDeleteFileRequest, IsSafeToDeleteFileResponse),
     _whole("describe_topics", DescribeDisklessTopicsRequest, DescribeDisklessTopicsResponse),
     _whole("describe_object", DescribeDisklessObjectRequest, DescribeDisklessObjectResponse),
+    _by_partition(
+        "release_partitions", ReleaseDisklessPartitionsRequest, ReleaseDisklessPartitionsResponse
+    ),
 )
 """Every call, by rising api key."""
 

@@ -21,7 +21,6 @@ from uuid import UUID
 from coordinator.ranges import flat, from_flat
 from coordinator.runs import StoredObject
 from coordinator.state import (
-    NO_LOG,
     Answer,
     Broker,
     Counters,
@@ -147,7 +146,7 @@ def _chunks(rows: Iterable[Any]) -> Iterator[list[Any]]:
 
 def _log_ids(source: Tables) -> Iterator[LogId]:
     for _, topic in source.topics.items():
-        yield from (log_id for log_id in topic.log_ids if log_id != NO_LOG)
+        yield from (log_id for log_id in topic.log_ids if log_id >= 0)
 
 
 def _topic_records(source: CheckpointSource) -> Iterator[DisklessTopicState]:
@@ -315,7 +314,7 @@ def _load_topic(sink: CheckpointSink, record: DisklessTopicState) -> None:
     for log_id, log_start, high_watermark in zip(
         record.log_ids, record.log_start_offsets, record.high_watermarks, strict=True
     ):
-        if log_id != NO_LOG:
+        if log_id >= 0:
             sink.logs[log_id] = (log_start, high_watermark)
 
 

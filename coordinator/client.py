@@ -45,6 +45,8 @@ from records.rpc.coordinator import (
     InitDisklessTopicsResponse,
     ListDisklessOffsetsRequest,
     ListDisklessOffsetsResponse,
+    ReleaseDisklessPartitionsRequest,
+    ReleaseDisklessPartitionsResponse,
 )
 from records.rpc.objects import (
     AcquireObjectLeaseRequest,
@@ -179,6 +181,12 @@ class CoordinatorClient:
     ) -> DeleteDisklessTopicsResponse:
         """See BatchCoordinator."""
         return await self._call(request, DeleteDisklessTopicsResponse)
+
+    async def release_partitions(
+        self, request: ReleaseDisklessPartitionsRequest
+    ) -> ReleaseDisklessPartitionsResponse:
+        """See BatchCoordinator."""
+        return await self._call(request, ReleaseDisklessPartitionsResponse)
 
     async def get_files_to_delete(
         self, request: GetFilesToDeleteRequest

@@ -19,7 +19,7 @@ from uuid import UUID
 from coordinator.interface import ErrorCode
 from coordinator.keys import ForeignKeyError, ObjectKeys
 from coordinator.runs import StoredObject
-from coordinator.state import NO_LOG, LogId, SmallTable, Table, Topic
+from coordinator.state import LogId, SmallTable, Table, Topic
 from records.rpc.objects import (
     DescribeDisklessObjectRequest,
     DescribeDisklessObjectResponse,
@@ -148,7 +148,7 @@ def describe_object(
 
 
 def _logs(topic: Topic) -> list[LogId]:
-    return [log_id for log_id in topic.log_ids if log_id != NO_LOG]
+    return [log_id for log_id in topic.log_ids if log_id >= 0]
 
 
 def _partitions(topic: Topic, state: Described) -> Iterable[TopicAnswer.Partition]:
@@ -173,7 +173,7 @@ def _owners(object_id: int, stored: StoredObject, state: Described) -> Iterable[
             continue
         for partition, log_id in enumerate(topic.log_ids):
             run_count, used_bytes = (
-                (0, 0) if log_id == NO_LOG else state.run_totals_in_object(log_id, object_id)
+                (0, 0) if log_id < 0 else state.run_totals_in_object(log_id, object_id)
             )
             if run_count:
                 yield Owner(

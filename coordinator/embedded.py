@@ -67,6 +67,8 @@ from records.rpc.coordinator import (
     InitDisklessTopicsResponse,
     ListDisklessOffsetsRequest,
     ListDisklessOffsetsResponse,
+    ReleaseDisklessPartitionsRequest,
+    ReleaseDisklessPartitionsResponse,
 )
 from records.rpc.objects import (
     AcquireObjectLeaseRequest,
@@ -435,6 +437,12 @@ class EmbeddedCoordinator:
     ) -> DeleteDisklessTopicsResponse:
         """See BatchCoordinator."""
         return await self._replicate(request, DeleteDisklessTopicsResponse)
+
+    async def release_partitions(
+        self, request: ReleaseDisklessPartitionsRequest
+    ) -> ReleaseDisklessPartitionsResponse:
+        """See BatchCoordinator."""
+        return await self._replicate(request, ReleaseDisklessPartitionsResponse)
 
     async def get_files_to_delete(
         self, request: GetFilesToDeleteRequest

@@ -35,6 +35,8 @@ from records.rpc.coordinator import (
     InitDisklessTopicsResponse,
     ListDisklessOffsetsRequest,
     ListDisklessOffsetsResponse,
+    ReleaseDisklessPartitionsRequest,
+    ReleaseDisklessPartitionsResponse,
 )
 from records.rpc.objects import (
     AcquireObjectLeaseRequest,
@@ -131,6 +133,11 @@ class BatchCoordinator(Protocol):
         self, request: DeleteDisklessTopicsRequest
     ) -> DeleteDisklessTopicsResponse:
         """Delete topics: nothing of them is found from now on. Idempotent."""
+
+    async def release_partitions(
+        self, request: ReleaseDisklessPartitionsRequest
+    ) -> ReleaseDisklessPartitionsResponse:
+        """Let go of partitions that never had a commit: they take none from now on. Idempotent."""
 
     async def get_files_to_delete(
         self, request: GetFilesToDeleteRequest

@@ -41,6 +41,8 @@ from records.rpc.coordinator import (
     DeleteDisklessTopicsResponse,
     InitDisklessTopicsRequest,
     InitDisklessTopicsResponse,
+    ReleaseDisklessPartitionsRequest,
+    ReleaseDisklessPartitionsResponse,
 )
 from records.rpc.objects import (
     AcquireObjectLeaseRequest,
@@ -285,6 +287,11 @@ class Leader:
     ) -> Decision[Any]:
         return decide.decide_delete_topics(request, self.pending, context)
 
+    def _release_partitions(
+        self, request: ReleaseDisklessPartitionsRequest, context: Context
+    ) -> Decision[Any]:
+        return decide.decide_release_partitions(request, self.pending, context)
+
     def _delete_records(
         self, request: DeleteDisklessRecordsRequest, context: Context
     ) -> Decision[Any]:
@@ -323,6 +330,7 @@ _DECISIONS: Final[dict[type[Request], Callable[[Leader, Any, Context], Decision[
     ReleaseObjectLeaseRequest: Leader._release,
     InitDisklessTopicsRequest: Leader._init_topics,
     DeleteDisklessTopicsRequest: Leader._delete_topics,
+    ReleaseDisklessPartitionsRequest: Leader._release_partitions,
     DeleteDisklessRecordsRequest: Leader._delete_records,
     DeleteFilesRequest: Leader._removals,
     IsSafeToDeleteFileRequest: Leader._safe_to_delete,
@@ -424,6 +432,12 @@ class QuorumCoordinator(ReadOnlyCoordinator):
     ) -> DeleteDisklessTopicsResponse:
         """See BatchCoordinator."""
         return await self._ask(request, DeleteDisklessTopicsResponse)
+
+    async def release_partitions(
+        self, request: ReleaseDisklessPartitionsRequest
+    ) -> ReleaseDisklessPartitionsResponse:
+        """See BatchCoordinator."""
+        return await self._ask(request, ReleaseDisklessPartitionsResponse)
 
     async def get_files_to_delete(
         self, request: GetFilesToDeleteRequest

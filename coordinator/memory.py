@@ -27,7 +27,6 @@ from coordinator.retention import Place, retention_pass
 from coordinator.runs import Run, StoredObject, runs_of
 from coordinator.settings import CoordinatorSettings
 from coordinator.state import (
-    NO_LOG,
     Answer,
     Broker,
     Counters,
@@ -42,6 +41,7 @@ from coordinator.state import (
 )
 from coordinator.view import ClusterView, Enforcer
 from records.diskless import (
+    DisklessPartitionsReleasedRecord,
     DisklessPartitionsRemovedRecord,
     LogStartOffsetsRecord,
     ObjectCommitRecord,
@@ -62,6 +62,8 @@ from records.rpc.coordinator import (
     InitDisklessTopicsResponse,
     ListDisklessOffsetsRequest,
     ListDisklessOffsetsResponse,
+    ReleaseDisklessPartitionsRequest,
+    ReleaseDisklessPartitionsResponse,
 )
 from records.rpc.objects import (
     AcquireObjectLeaseRequest,
@@ -107,10 +109,10 @@ class InMemoryState:
                 apply_record(self, record)
                 for index, partition in zip(record.topic_indexes, record.partitions, strict=True):
                     self._trim(self.topics[record.topic_ids[index]].log_ids[partition])
-            case DisklessPartitionsRemovedRecord():
+            case DisklessPartitionsRemovedRecord() | DisklessPartitionsReleasedRecord():
                 log_ids = [self.topics[record.topic_id].log_ids[p] for p in record.partitions]
                 apply_record(self, record)
-                self._drop_logs({log_id for log_id in log_ids if log_id != NO_LOG})
+                self._drop_logs({log_id for log_id in log_ids if log_id >= 0})
             case ObjectsMarkedRecord():
                 for object_id in record.object_ids:
                     stored = self.objects.get(object_id)
@@ -405,6 +407,12 @@ class InMemoryCoordinator:
     ) -> DeleteDisklessTopicsResponse:
         """See BatchCoordinator."""
         return self.commit(decide.decide_delete_topics(request, self.state, self.context()))
+
+    async def release_partitions(
+        self, request: ReleaseDisklessPartitionsRequest
+    ) -> ReleaseDisklessPartitionsResponse:
+        """See BatchCoordinator."""
+        return self.commit(decide.decide_release_partitions(request, self.state, self.context()))
 
     async def get_files_to_delete(
         self, request: GetFilesToDeleteRequest

@@ -240,4 +240,4 @@ def find_log_id(tables: Tables, topic_id: UUID, partition: int) -> LogId | Error
     if topic is None or topic.deleted_at_ms >= 0:
         return ErrorCode.UNKNOWN_TOPIC_ID
     log_id = topic.log_ids[partition] if 0 <= partition < len(topic.log_ids) else NO_LOG
-    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if log_id == NO_LOG else log_id
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if log_id < 0 else log_id

@@ -31,6 +31,7 @@ from records.diskless import (
     ControllerEpochRecord,
     DeleteFenceRecord,
     DisklessPartitionsRecord,
+    DisklessPartitionsReleasedRecord,
     DisklessPartitionsRemovedRecord,
     DisklessTombstoneExpiredRecord,
     DisklessTopicTombstoneRecord,
@@ -65,14 +66,33 @@ MAX_SEQUENCE: Final = 2**31 - 1
 """After it comes 0. `x & MAX_SEQUENCE` is x for what is below, and wraps what is above."""
 
 NO_LOG: Final = -1
-"""In `Topic.log_ids`: a partition that is gone already, its topic being deleted."""
+"""In `Topic.log_ids`: a partition that is gone already, its topic being deleted. Every number below
+0 stands for a partition that is not here."""
+
+
+def let_go(controller_epoch: int) -> LogId:
+    """What stands in `Topic.log_ids` for a partition that was let go under a controller epoch.
+
+    >>> let_go(0), let_go(7)
+    (-2, -9)
+    """
+    return -2 - controller_epoch
+
+
+def may_return(log_id: LogId, controller_epoch: int) -> bool:
+    """Was this partition let go, and under a lower controller epoch?
+
+    >>> may_return(let_go(7), 7), may_return(let_go(7), 8), may_return(5, 8), may_return(NO_LOG, 8)
+    (False, True, False, False)
+    """
+    return let_go(controller_epoch) < log_id < NO_LOG
 
 
 class Topic(NamedTuple):
     """A topic, or the tombstone of one."""
 
     name: str
-    log_ids: tuple[LogId, ...]  # by partition
+    log_ids: tuple[LogId, ...]  # by partition; below 0: it is not here
     deleted_at_ms: int = -1  # -1 while it lives
 
 
@@ -187,7 +207,7 @@ class Tables(Protocol):
 
 
 def log_ids_of(tables: Tables, record: ObjectCommitRecord) -> list[LogId]:
-    """The log id of each group of a commit; NO_LOG where all of it was refused for having none.
+    """The log id of each group of a commit; below 0 where all of it was refused for having none.
 
     To be asked in the state right before the record.
     """
@@ -230,14 +250,20 @@ def apply_record(tables: Tables, record: MetadataRecord) -> None:
 def _partitions(tables: Tables, record: DisklessPartitionsRecord) -> None:
     topic = tables.topics.get(record.topic_id) or Topic(record.topic_name, ())
     assert topic.deleted_at_ms < 0, f"partitions for a tombstone: {record}"
-    assert len(topic.log_ids) == record.first_partition, f"partitions out of order: {record}"
+    first = record.first_partition
+    end = first + record.partition_count
+    assert first <= len(topic.log_ids), f"partitions out of order: {record}"
+    there = topic.log_ids[first:end]
+    assert all(log_id < NO_LOG for log_id in there), f"partitions made twice: {record}"
     counters = tables.counters
     assert record.first_log_id >= counters.next_log_id, f"a log id given twice: {record}"
     counters.next_log_id = record.first_log_id + record.partition_count
     added = tuple(range(record.first_log_id, counters.next_log_id))
     for log_id in added:
         tables.logs[log_id] = (0, 0)
-    tables.topics[record.topic_id] = topic._replace(log_ids=topic.log_ids + added)
+    tables.topics[record.topic_id] = topic._replace(
+        log_ids=topic.log_ids[:first] + added + topic.log_ids[end:]
+    )
     _heard_controller(tables, record.controller_epoch)
 
 
@@ -256,6 +282,19 @@ def _partitions_removed(tables: Tables, record: DisklessPartitionsRemovedRecord)
         tables.logs.pop(left[partition], None)
         left[partition] = NO_LOG
     tables.topics[record.topic_id] = topic._replace(log_ids=tuple(left))
+
+
+def _partitions_released(tables: Tables, record: DisklessPartitionsReleasedRecord) -> None:
+    topic = tables.topics.get(record.topic_id)
+    assert topic is not None, f"no such topic: {record}"
+    assert topic.deleted_at_ms < 0, f"a deleted topic lets go of partitions: {record}"
+    left = list(topic.log_ids)
+    for partition in record.partitions:
+        log = tables.logs.pop(left[partition], None)
+        assert log is None or log[1] == 0, f"partition {partition} has data: {record}"
+        left[partition] = let_go(record.controller_epoch)
+    tables.topics[record.topic_id] = topic._replace(log_ids=tuple(left))
+    _heard_controller(tables, record.controller_epoch)
 
 
 def _tombstone_expired(tables: Tables, record: DisklessTombstoneExpiredRecord) -> None:
@@ -509,6 +548,7 @@ _APPLY: Final[Mapping[type[MetadataRecord], Callable[[Tables, Any], None]]] = {
     DisklessPartitionsRecord: _partitions,
     DisklessTopicTombstoneRecord: _tombstone,
     DisklessPartitionsRemovedRecord: _partitions_removed,
+    DisklessPartitionsReleasedRecord: _partitions_released,
     DisklessTombstoneExpiredRecord: _tombstone_expired,
     ControllerEpochRecord: _controller_epoch,
     ObjectCommitRecord: _commit,

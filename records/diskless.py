@@ -21,7 +21,10 @@ from records.wire import Array, Int8, Int16, Int32, Int64, String, Uuid, tag
 
 
 class DisklessPartitionsRecord(MetadataRecord, key=1100, versions="0"):
-    """Partitions of a topic exist here, empty. Source: KIP-1164, InitDisklessTopics."""
+    """Partitions of a topic exist here, empty: new ones, or ones that were let go.
+
+    Source: KIP-1164, InitDisklessTopics.
+    """
 
     topic_id: Uuid
     topic_name: String
@@ -159,6 +162,17 @@ class ControllerEpochRecord(MetadataRecord, key=1113, versions="0"):
     """A controller of this epoch has called, and changed nothing: a lower one is refused now."""
 
     controller_epoch: Int32
+
+
+class DisklessPartitionsReleasedRecord(MetadataRecord, key=1114, versions="0"):
+    """Partitions that never had a commit are let go: another coordinator is to have them.
+
+    Source: KIP-1164, AssignPartitionToBatchCoordinator.
+    """
+
+    topic_id: Uuid
+    partitions: Array[Int32]
+    controller_epoch: Int32  # only a higher one can bring them back
 
 
 class CoordinatorState(MetadataRecord, key=1120, versions="0"):

@@ -4,9 +4,6 @@
 awaits a client (`coordinator.client`), which finds the coordinator's leader and asks again by
 itself for a while.
 
-A coordinator that cannot let go of an empty partition makes every move be refused: better than one
-whose commits can end in two places.
-
 Source: KIP-1164.
 """
 
@@ -27,6 +24,7 @@ from records.rpc.coordinator import (
     InitDisklessTopicsRequest,
     InitDisklessTopicsResponse,
     ListDisklessOffsetsRequest,
+    ReleaseDisklessPartitionsRequest,
 )
 from records.rpc.objects import DescribeDisklessTopicsRequest
 from records.types import Epoch, Offset
@@ -85,14 +83,29 @@ class ClientCalls:
     def release(
         self,
         coordinator: int,
-        epoch: Epoch,  # noqa: ARG002 (a call's)
-        topic_id: UUID,  # noqa: ARG002
-        partitions: frozenset[int],  # noqa: ARG002
+        epoch: Epoch,
+        topic_id: UUID,
+        partitions: frozenset[int],
         done: Callable[[frozenset[int] | CoordinatorError], None],
     ) -> None:
-        """See CoordinatorCalls. These coordinators keep what they have."""
-        text = f"Coordinator {coordinator} has the partition: it stays there."
-        done(CoordinatorError(ErrorCode.INVALID_REQUEST, text))
+        """See CoordinatorCalls."""
+        self._run(self._release(coordinator, epoch, topic_id, sorted(partitions)), done)
+
+    async def _release(
+        self, coordinator: int, epoch: Epoch, topic_id: UUID, partitions: list[int]
+    ) -> frozenset[int]:
+        topic = ReleaseDisklessPartitionsRequest.Topic
+        named = tuple(topic.Partition(partition_index=index) for index in partitions)
+        request = ReleaseDisklessPartitionsRequest(
+            coordinator_partition=coordinator,
+            controller_epoch=epoch,
+            topics=(topic(topic_id=topic_id, partitions=named),),
+        )
+        answer = await self._client(coordinator).release_partitions(request)
+        results = [one for told in answer.responses for one in told.partitions]
+        if any(one.error_code == ErrorCode.STALE_CONTROLLER_EPOCH for one in results):
+            raise CoordinatorError(ErrorCode.STALE_CONTROLLER_EPOCH, "a newer controller called")
+        return frozenset(one.partition_index for one in results if not one.error_code)
 
     def log_starts(
         self,

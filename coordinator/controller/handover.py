@@ -21,7 +21,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, Protocol, TypeAlias
+from itertools import islice
+from typing import Final, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
 from coordinator.controller.errors import ErrorCode
@@ -39,6 +40,9 @@ from records.types import Epoch, Offset
 log = logging.getLogger("coordinator.controller")
 
 TOPICS_OF_CALL: Final = 100
+RESTORED_OF_TOPIC: Final = 100
+"""In one call; the others follow."""
+
 FIRST_RETRY_S: Final = 0.05
 LAST_RETRY_S: Final = 2.0
 
@@ -46,6 +50,19 @@ Hosted: TypeAlias = Mapping[UUID, frozenset[int]]
 """What a coordinator has: topic id -> partitions. Tombstones are not there."""
 
 Told: TypeAlias = Callable[[ErrorCode], None]
+
+REFUSED: Final = frozenset(
+    {CoordinatorCode.INVALID_REQUEST, CoordinatorCode.STALE_CONTROLLER_EPOCH}
+)
+"""A release's errors after which it was surely not done."""
+
+
+class Wanted(NamedTuple):
+    """What a coordinator is to have of a topic."""
+
+    name: str
+    partitions: int  # so many, from 0 on
+    restored: frozenset[int]  # let go under an earlier controller, and wanted again
 
 
 class CoordinatorCalls(Protocol):
@@ -84,8 +101,8 @@ class CoordinatorCalls(Protocol):
     ) -> None:
         """Let go of partitions that never had a commit; answers with those that are let go.
 
-        Those take no commit any more, and no Init of this controller epoch brings them back. A
-        coordinator that cannot do that answers INVALID_REQUEST, and nothing moves.
+        Those take no commit any more; only an Init of a higher controller epoch that names them
+        brings them back. Of a topic that is not there, nothing is let go.
         """
 
     def log_starts(
@@ -152,10 +169,18 @@ class HandOver:
 
     # --- what is to be told ---------------------------------------------------------------------
 
-    def create(self, topic_id: UUID, counts: Mapping[int, int], name: str, told: Told) -> None:
+    def create(
+        self,
+        topic_id: UUID,
+        counts: Mapping[int, int],
+        name: str,
+        told: Told,
+        restored: frozenset[int] = frozenset(),
+    ) -> None:
         """A topic has partitions, committed: let its coordinators have them.
 
         Args:  counts: for each coordinator, so many partitions of the topic at least.
+               restored: ones that they may have let go, under an earlier controller.
                told: hears NONE once all coordinators have committed it, or the first error.
         """
         if self.epoch is None or not counts:
@@ -176,7 +201,9 @@ class HandOver:
             return one
 
         for coordinator, count in counts.items():
-            self._line(coordinator).create(topic_id, name, count, teller(coordinator))
+            self._line(coordinator).create(
+                topic_id, Wanted(name, count, restored), teller(coordinator)
+            )
 
     def delete(self, topic_id: UUID, coordinators: Iterable[int]) -> None:
         """A topic is gone, committed: its coordinators are told some time soon."""
@@ -195,6 +222,11 @@ class HandOver:
         assert self.epoch is not None, "no controller asks to release"
         self._line(coordinator).release(topic_id, partitions, done)
 
+    def has_let_go(self, coordinator: int, topic_id: UUID, partition: int) -> bool:
+        """Was it asked to, by us, and may have? Then it cannot have that back in our epoch."""
+        line = self._lines.get(coordinator)
+        return line is not None and (topic_id, partition) in line.let_go
+
     def _line(self, coordinator: int) -> _Line:
         line = self._lines.get(coordinator)
         if line is None:
@@ -212,7 +244,8 @@ class _Line:
         self._coordinator = coordinator
         self._epoch = epoch
         self._is_compared = False
-        self._wanted: dict[UUID, tuple[str, int]] = {}  # name, partitions
+        self._wanted: dict[UUID, Wanted] = {}
+        self.let_go: set[tuple[UUID, int]] = set()  # or may have: nobody has answered
         self._doomed: dict[UUID, None] = {}  # in order
         self._releases: list[tuple[UUID, frozenset[int], Callable[..., None]]] = []
         self._told: dict[UUID, list[Told]] = {}
@@ -225,11 +258,18 @@ class _Line:
     def outstanding(self) -> int:
         return len(self._wanted) + len(self._doomed) + len(self._releases)
 
-    def create(self, topic_id: UUID, name: str, count: int, told: Told) -> None:
-        _, before = self._wanted.get(topic_id, (name, 0))
-        self._wanted[topic_id] = (name, max(before, count))
+    def create(self, topic_id: UUID, wanted: Wanted, told: Told) -> None:
+        self._want(topic_id, wanted)
         self._told.setdefault(topic_id, []).append(told)
         self.go_on()
+
+    def _want(self, topic_id: UUID, wanted: Wanted) -> None:
+        before = self._wanted.get(topic_id, wanted)
+        self._wanted[topic_id] = Wanted(
+            wanted.name,
+            max(before.partitions, wanted.partitions),
+            before.restored | wanted.restored,
+        )
 
     def delete(self, topic_id: UUID) -> None:
         self._wanted.pop(topic_id, None)
@@ -273,14 +313,24 @@ class _Line:
                 return
 
     def _init(self) -> None:
-        asked = dict(list(self._wanted.items())[:TOPICS_OF_CALL])
+        asked = {
+            topic_id: wanted._replace(
+                restored=frozenset(sorted(wanted.restored)[:RESTORED_OF_TOPIC])
+            )
+            for topic_id, wanted in islice(self._wanted.items(), TOPICS_OF_CALL)
+        }
         topic = InitDisklessTopicsRequest.Topic
         request = InitDisklessTopicsRequest(
             coordinator_partition=self._coordinator,
             controller_epoch=self._epoch,
             topics=tuple(
-                topic(topic_id=topic_id, topic_name=name, num_partitions=count)
-                for topic_id, (name, count) in asked.items()
+                topic(
+                    topic_id=topic_id,
+                    topic_name=wanted.name,
+                    num_partitions=wanted.partitions,
+                    restored=tuple(sorted(wanted.restored)),
+                )
+                for topic_id, wanted in asked.items()
             ),
         )
 
@@ -289,8 +339,13 @@ class _Line:
                 return
             assert not isinstance(answer, CoordinatorError)
             for result in answer.responses:
-                known = result.topic_id in asked
-                if known and self._wanted.get(result.topic_id) == asked[result.topic_id]:
+                told, wanted = asked.get(result.topic_id), self._wanted.get(result.topic_id)
+                if told is None or wanted is None or wanted.partitions != told.partitions:
+                    continue
+                rest = frozenset() if result.error_code else wanted.restored - told.restored
+                if rest:
+                    self._wanted[result.topic_id] = wanted._replace(restored=rest)
+                else:
                     del self._wanted[result.topic_id]
                     self._tell(result.topic_id, self._judge(result.topic_id, result.error_code))
             self.go_on()
@@ -328,7 +383,7 @@ class _Line:
             self._owner.compared += 1
             missing, left_over = compare(self._owner.image(), self._coordinator, hosted)
             for topic_id, wanted in missing.items():
-                self._wanted.setdefault(topic_id, wanted)
+                self._want(topic_id, wanted)
             for topic_id in left_over:
                 self._doomed[topic_id] = None
             log.info(
@@ -347,14 +402,22 @@ class _Line:
         topic_id, partitions, tell = self._releases[0]
 
         def done(answer: frozenset[int] | CoordinatorError) -> None:
+            if isinstance(answer, CoordinatorError) and answer.code not in REFUSED:
+                self._answered(answer)  # it may be done, or be done yet: asked until we know
+                return
             self._busy = False
             if self._closed:
                 return
+            self._retry_s = FIRST_RETRY_S
+            if not isinstance(answer, CoordinatorError):
+                kept = partitions - answer
+                self.let_go.difference_update((topic_id, partition) for partition in kept)
             self._releases.pop(0)
             tell(answer)
             self.go_on()
 
         self._busy = True
+        self.let_go.update((topic_id, partition) for partition in partitions)
         self._owner.calls.release(self._coordinator, self._epoch, topic_id, partitions, done)
 
     def _answered(self, answer: object) -> bool:
@@ -412,14 +475,19 @@ def hosted_counts(topic: TopicImage) -> dict[int, int]:
 
 def compare(
     image: MetadataImage, coordinator: int, hosted: Hosted
-) -> tuple[dict[UUID, tuple[str, int]], list[UUID]]:
-    """What a coordinator lacks (name, partitions), and what it has of topics that are gone."""
-    missing: dict[UUID, tuple[str, int]] = {}
+) -> tuple[dict[UUID, Wanted], list[UUID]]:
+    """What a coordinator lacks, and what it has of topics that are gone.
+
+    What it lacks of a topic that it knows, it may have let go: that is named one by one.
+    """
+    missing: dict[UUID, Wanted] = {}
     for topic in image.iter_topics():
         if topic.is_internal:
             continue
         own = {i for i in topic.partitions if topic.coordinator(i) == coordinator}
-        if own - hosted.get(topic.topic_id, frozenset()):
-            missing[topic.topic_id] = (topic.name, max(own) + 1)
+        lacking = own - hosted.get(topic.topic_id, frozenset())
+        if lacking:
+            restored = frozenset(lacking if topic.topic_id in hosted else ())
+            missing[topic.topic_id] = Wanted(topic.name, max(own) + 1, restored)
     left_over = [topic_id for topic_id in hosted if topic_id not in image.topics]
     return missing, left_over

@@ -7,7 +7,12 @@
 
 A crash after 1 leaves a partition that nobody has, mapped to where it was. The next controller
 finds it missing there and has it made again: its calls carry a higher epoch, and only such a call
-brings back what was let go. A crash after 2 is like any topic that a coordinator was not told of.
+that names it brings back what was let go. A crash after 2 is like any topic that a coordinator was
+not told of.
+
+So a coordinator that has let go under one controller cannot have it back under the same one: a
+late, repeated call could not be told from a new one. Such a move is refused before anything is
+done.
 
 Source: DESIGN §7; KIP-1164, AssignPartitionToBatchCoordinator.
 """
@@ -54,6 +59,14 @@ class Moving:
 
     def release(self) -> None:
         """The old coordinators let go of what never had data."""
+        back = [m for m in self._moves if self._handover.has_let_go(m.target, *m[:2])]
+        if back:
+            text = "That coordinator let go of it under this controller, and cannot have it back."
+            self._refuse(back, ErrorCode.INVALID_REQUEST, text)
+            self._moves = [move for move in self._moves if move not in back]
+            if not self._moves:
+                self._answer()
+                return
         groups: dict[tuple[int, UUID], list[Move]] = {}
         for move in self._moves:
             groups.setdefault((move.source, move.topic_id), []).append(move)
@@ -76,7 +89,7 @@ class Moving:
             else:
                 free = [move for move in moves if move.partition in answer]
                 kept = [move for move in moves if move.partition not in answer]
-                self._refuse(kept, ErrorCode.INVALID_REQUEST, "The partition has data: it stays.")
+                self._refuse(kept, ErrorCode.INVALID_REQUEST, "It has data, or is not there yet.")
                 self._released += free
             self._open -= 1
             if not self._open:
@@ -110,7 +123,8 @@ class Moving:
             topic: TopicImage | None = image.topics.get(move.topic_id)
             name = "" if topic is None else topic.name
             counts = {move.target: move.partition + 1}
-            self._handover.create(move.topic_id, counts, name, self._on_told(move))
+            restored = frozenset({move.partition})
+            self._handover.create(move.topic_id, counts, name, self._on_told(move), restored)
         if not written:
             self._answer()
 

@@ -32,6 +32,7 @@ from coordinator.decide.topics import (
     decide_dismantling,
     decide_expired_tombstones,
     decide_init_topics,
+    decide_release_partitions,
 )
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "decide_init_topics",
     "decide_marks",
     "decide_release",
+    "decide_release_partitions",
     "decide_removals",
     "decide_retention",
     "decide_safe_to_delete",

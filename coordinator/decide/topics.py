@@ -5,6 +5,9 @@ calls carry its epoch, and the highest one heard is kept: lower ones are refused
 late call to create could follow the one to delete, so a deleted topic stays as a tombstone, also if
 it was never created here, for longer than any call is under way.
 
+A partition that never had a commit can be let go, for another coordinator to have. What stands for
+it then is the epoch that wanted it: only a call of a higher one that names it brings it back.
+
 Deleting a topic is one small record, and from then on nothing of it is found. Its runs and
 producers, of which there may be millions, go afterwards, a sweep's worth at a time.
 
@@ -14,6 +17,7 @@ DeleteDisklessTopics; KIP-631 (controller epochs).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 from uuid import UUID
 
@@ -21,10 +25,11 @@ from coordinator.decide.base import Context, Decision
 from coordinator.interface import ErrorCode
 from coordinator.reads import Candidates
 from coordinator.settings import MAX_PARTITIONS
-from coordinator.state import NO_LOG, Tables
+from coordinator.state import Tables, Topic, let_go, may_return
 from records.diskless import (
     ControllerEpochRecord,
     DisklessPartitionsRecord,
+    DisklessPartitionsReleasedRecord,
     DisklessPartitionsRemovedRecord,
     DisklessTombstoneExpiredRecord,
     DisklessTopicTombstoneRecord,
@@ -36,6 +41,8 @@ from records.rpc.coordinator import (
     DeleteDisklessTopicsResponse,
     InitDisklessTopicsRequest,
     InitDisklessTopicsResponse,
+    ReleaseDisklessPartitionsRequest,
+    ReleaseDisklessPartitionsResponse,
 )
 from records.schema import MetadataRecord
 from records.types import ZERO_UUID
@@ -46,11 +53,15 @@ MAX_NAME_LENGTH: Final = 249
 MAX_TOPICS: Final = 10_000
 """In one call."""
 
+MAX_RESTORED: Final = 10_000
+"""Partitions named one by one in a call to create: each costs a record."""
+
 DELETION: Final = 4
 """LogStartOffsetsRecord's reason: a deleted topic is being dismantled."""
 
 _InitResult = InitDisklessTopicsResponse.TopicResult
 _DeleteResult = DeleteDisklessTopicsResponse.TopicResult
+_ReleasedTopic = ReleaseDisklessPartitionsResponse.Topic
 
 
 def decide_init_topics(
@@ -61,12 +72,11 @@ def decide_init_topics(
     records: list[MetadataRecord] = []
     seen: set[UUID] = set()
     next_log_id = tables.counters.next_log_id
-    added = 0  # partitions, in all topics: what one call may cost
+    added = named = 0  # partitions, in all topics: what one call may cost
     stale = request.controller_epoch < tables.counters.controller_epoch
     for number, asked in enumerate(request.topics):
         code, message = ErrorCode.NONE, None
         topic = tables.topics.get(asked.topic_id)
-        existing = 0 if topic is None else len(topic.log_ids)
         if stale:
             code, message = ErrorCode.STALE_CONTROLLER_EPOCH, "a newer controller has called"
         elif asked.topic_id in seen or number >= MAX_TOPICS:
@@ -77,26 +87,91 @@ def decide_init_topics(
             code, message = ErrorCode.UNKNOWN_TOPIC_ID, "it is deleted"
         elif topic is not None and topic.name != asked.topic_name:
             code, message = ErrorCode.INVALID_REQUEST, f"its name is {topic.name!r}"
+        elif len(asked.restored) > MAX_RESTORED - named:
+            code, message = (
+                ErrorCode.INVALID_PARTITIONS,
+                f"over {MAX_RESTORED} restored in one call",
+            )
         elif not 1 <= asked.num_partitions <= MAX_PARTITIONS - added:
             code, message = ErrorCode.INVALID_PARTITIONS, f"{asked.num_partitions} partitions"
-        elif asked.num_partitions > existing:
-            count = asked.num_partitions - existing
-            records.append(
-                DisklessPartitionsRecord(
-                    topic_id=asked.topic_id,
-                    topic_name=asked.topic_name,
-                    first_partition=existing,
-                    partition_count=count,
-                    first_log_id=next_log_id,
-                    controller_epoch=request.controller_epoch,
+        else:
+            named += len(asked.restored)
+            for first, count in _wanted(asked, topic, request.controller_epoch):
+                records.append(
+                    DisklessPartitionsRecord(
+                        topic_id=asked.topic_id,
+                        topic_name=asked.topic_name,
+                        first_partition=first,
+                        partition_count=count,
+                        first_log_id=next_log_id,
+                        controller_epoch=request.controller_epoch,
+                    )
                 )
-            )
-            next_log_id += count
-            added += count
+                next_log_id += count
+                added += count
         seen.add(asked.topic_id)
         results.append(_InitResult(topic_id=asked.topic_id, error_code=code, error_message=message))
     response = InitDisklessTopicsResponse(responses=tuple(results))
     return Decision(_heard(request.controller_epoch, tables, records), response)
+
+
+def _wanted(
+    asked: InitDisklessTopicsRequest.Topic, topic: Topic | None, controller_epoch: int
+) -> Iterator[tuple[int, int]]:
+    """First partition and count of what is to be made: what was let go and is named, and new ones.
+
+    What was let go under this very epoch stays so, whoever names it: that call is late.
+    """
+    log_ids = () if topic is None else topic.log_ids
+    for partition in sorted(set(asked.restored)):
+        if 0 <= partition < len(log_ids) and may_return(log_ids[partition], controller_epoch):
+            yield partition, 1
+    if asked.num_partitions > len(log_ids):
+        yield len(log_ids), asked.num_partitions - len(log_ids)
+
+
+def decide_release_partitions(
+    request: ReleaseDisklessPartitionsRequest, tables: Tables, _context: Context
+) -> Decision[ReleaseDisklessPartitionsResponse]:
+    """Let go of partitions whose high watermark is 0, also of commits that are on their way.
+
+    Repeated under a higher epoch, it is written again: then only a higher one still brings them
+    back.
+    """
+    epoch = request.controller_epoch
+    stale = epoch < tables.counters.controller_epoch
+    records: list[MetadataRecord] = []
+    told = []
+    seen: set[tuple[UUID, int]] = set()
+    for asked in request.topics:
+        topic = tables.topics.get(asked.topic_id)
+        results = []
+        released = []
+        for partition in (named.partition_index for named in asked.partitions):
+            code = ErrorCode.NONE
+            if stale:
+                code = ErrorCode.STALE_CONTROLLER_EPOCH
+            elif (asked.topic_id, partition) in seen or len(seen) >= MAX_PARTITIONS:
+                code = ErrorCode.INVALID_REQUEST
+            elif topic is None or topic.deleted_at_ms >= 0:
+                code = ErrorCode.UNKNOWN_TOPIC_ID
+            elif not 0 <= partition < len(topic.log_ids):
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif (tables.logs.get(topic.log_ids[partition]) or (0, 0))[1] > 0:
+                code = ErrorCode.INVALID_REQUEST
+            elif topic.log_ids[partition] != let_go(epoch):
+                released.append(partition)
+            seen.add((asked.topic_id, partition))
+            results.append(_ReleasedTopic.Partition(partition_index=partition, error_code=code))
+        if released:
+            records.append(
+                DisklessPartitionsReleasedRecord(
+                    topic_id=asked.topic_id, partitions=tuple(released), controller_epoch=epoch
+                )
+            )
+        told.append(_ReleasedTopic(topic_id=asked.topic_id, partitions=tuple(results)))
+    response = ReleaseDisklessPartitionsResponse(responses=tuple(told))
+    return Decision(_heard(epoch, tables, records), response)
 
 
 def decide_delete_topics(
@@ -148,7 +223,7 @@ def decide_dismantling(tables: Tables, candidates: Candidates, context: Context)
             continue
         removed = []
         for partition, log_id in enumerate(topic.log_ids):
-            if log_id == NO_LOG:
+            if log_id < 0:
                 continue
             if budget <= 0:
                 break
@@ -207,7 +282,7 @@ def decide_expired_tombstones(tables: Tables, context: Context) -> Decision[None
         DisklessTombstoneExpiredRecord(topic_id=topic_id)
         for topic_id, topic in sorted(tables.topics.items())
         if topic.deleted_at_ms >= 0
-        and all(log_id == NO_LOG for log_id in topic.log_ids)
+        and all(log_id < 0 for log_id in topic.log_ids)
         and context.age_ms(topic.deleted_at_ms) >= context.settings.tombstone_retention_ms
     ]
     return Decision(tuple(records[: context.settings.sweep_limit]), None)

@@ -18,7 +18,6 @@ from coordinator.sqlite.runs import Tally
 from coordinator.sqlite.store import Store
 from coordinator.sqlite.tables import WholeTable, WriteBackTable
 from coordinator.state import (
-    NO_LOG,
     Answer,
     Broker,
     Counters,
@@ -58,7 +57,7 @@ class StoreSink:
         load_record(self, record)
         if isinstance(record, DisklessTopicState):
             for log_id in record.log_ids:
-                if log_id != NO_LOG:
+                if log_id >= 0:
                     store.tallies[log_id] = Tally(log_id)
         store.gathered(1)
         store.flush_if_full()

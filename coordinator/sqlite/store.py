@@ -42,6 +42,7 @@ from coordinator.state import (
 )
 from records.diskless import (
     DisklessPartitionsRecord,
+    DisklessPartitionsReleasedRecord,
     DisklessPartitionsRemovedRecord,
     LogStartOffsetsRecord,
     ObjectCommitRecord,
@@ -157,7 +158,7 @@ class Store:
             case LogStartOffsetsRecord():
                 apply_record(self, record)
                 self._move_log_starts(record)
-            case DisklessPartitionsRemovedRecord():
+            case DisklessPartitionsRemovedRecord() | DisklessPartitionsReleasedRecord():
                 topic = self.topics[record.topic_id]
                 apply_record(self, record)
                 self._remove_logs([topic.log_ids[partition] for partition in record.partitions])
@@ -210,7 +211,7 @@ class Store:
         self._gathered += count
 
     def _remove_logs(self, log_ids: list[LogId]) -> None:
-        """Of a deleted topic: runs, producers, and the partitions' rows."""
+        """Of partitions that go: runs, producers, and the partitions' rows."""
         self._drain()
         self.producers.flush()
         for log_id in log_ids:

@@ -23,6 +23,7 @@ class InitDisklessTopicsRequest(Request, key=1093, versions="0"):
         topic_id: Uuid
         topic_name: String
         num_partitions: Int32
+        restored: Annotated[Array[Int32], tag(0)] = ()  # let go under an earlier controller epoch
 
     controller_epoch: Int32
     topics: Array[Topic]
@@ -257,6 +258,39 @@ class AssignPartitionToBatchCoordinatorResponse(Response, key=1099, versions="0"
             partition_index: Int32
             error_code: Int16 = 0
             error_message: String | None = None
+
+        topic_id: Uuid
+        partitions: Array[Partition]
+
+    throttle_time_ms: Int32 = 0
+    responses: Array[Topic]
+
+
+class ReleaseDisklessPartitionsRequest(Request, key=1107, versions="0"):
+    """The controller wants partitions let go that never had data: another coordinator gets them.
+
+    Source: KIP-1164, AssignPartitionToBatchCoordinator; the call is ours.
+    """
+
+    class Topic(Message):
+        class Partition(Message):
+            partition_index: Int32
+
+        topic_id: Uuid
+        partitions: Array[Partition]
+
+    controller_epoch: Int32
+    topics: Array[Topic]
+    coordinator_partition: Annotated[Int32, tag(0)] = 0  # of __diskless-metadata
+
+
+class ReleaseDisklessPartitionsResponse(Response, key=1107, versions="0"):
+    """Whether each partition is let go. Source: as the request's."""
+
+    class Topic(Message):
+        class Partition(Message):
+            partition_index: Int32
+            error_code: Int16 = 0
 
         topic_id: Uuid
         partitions: Array[Partition]

@@ -50,10 +50,13 @@ class OneCoordinator:
                 code = ErrorCode.UNKNOWN_TOPIC_ID
             else:
                 held = self.topics.setdefault(topic.topic_id, set())
+                for index in topic.restored:
+                    if self.released.get((topic.topic_id, index), -1) < request.controller_epoch:
+                        self.released.pop((topic.topic_id, index), None)
                 held |= {
                     index
                     for index in range(topic.num_partitions)
-                    if self.released.get((topic.topic_id, index), -1) < request.controller_epoch
+                    if (topic.topic_id, index) not in self.released
                 }
             results.append(
                 InitDisklessTopicsResponse.TopicResult(topic_id=topic.topic_id, error_code=code)

@@ -39,11 +39,13 @@ def coordinator() -> Described:
     return Described(CoordinatorSettings(keys=keys), StaticView(), lambda: 1_000)
 
 
-def init(topic_id: UUID, count: int, epoch: int) -> InitDisklessTopicsRequest:
+def init(
+    topic_id: UUID, count: int, epoch: int, restored: tuple[int, ...] = ()
+) -> InitDisklessTopicsRequest:
     topic = InitDisklessTopicsRequest.Topic
     return InitDisklessTopicsRequest(
         controller_epoch=epoch,
-        topics=(topic(topic_id=topic_id, topic_name="t", num_partitions=count),),
+        topics=(topic(topic_id=topic_id, topic_name="t", num_partitions=count, restored=restored),),
     )
 
 
@@ -111,12 +113,22 @@ def test_log_starts_are_those_of_partitions_that_are_there() -> None:
     asyncio.run(story())
 
 
-def test_what_cannot_be_let_go_stays() -> None:
+def test_empty_partitions_are_let_go_and_come_back_under_a_later_controller() -> None:
     async def story() -> None:
         told = Told(coordinator())
-        answer = await told.ask("release", Epoch(1), T1, frozenset({0}))
-        assert isinstance(answer, CoordinatorError)
-        assert answer.code == ErrorCode.INVALID_REQUEST
+        await told.ask("init", init(T1, 2, 5))
+        assert await told.ask("release", Epoch(5), T1, frozenset({1, 7})) == {1}
+        assert await told.ask("release", Epoch(5), T1, frozenset({1, 7})) == {1}, "repeated"
+        assert await told.ask("release", Epoch(5), T2, frozenset({0})) == frozenset()
+        assert codes(await told.ask("init", init(T1, 2, 5, restored=(1,)))) == [0], "late"
+        assert await told.ask("hosted") == {T1: frozenset({0})}
+        late = await told.ask("release", Epoch(4), T1, frozenset({0}))
+        assert isinstance(late, CoordinatorError)
+        assert late.code == ErrorCode.STALE_CONTROLLER_EPOCH
+        assert codes(await told.ask("init", init(T1, 2, 6))) == [0], "not named"
+        assert await told.ask("hosted") == {T1: frozenset({0})}
+        assert codes(await told.ask("init", init(T1, 2, 6, restored=(1,)))) == [0]
+        assert await told.ask("hosted") == {T1: frozenset({0, 1})}
         await told.calls.close()
 
     asyncio.run(story())

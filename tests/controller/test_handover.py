@@ -382,6 +382,34 @@ def test_a_late_init_does_not_bring_back_what_was_let_go() -> None:
     assert hosted(world, 0)[topic_id(world, "first")] == {0, 2}
 
 
+def test_what_was_let_go_comes_back_under_another_controller_only() -> None:
+    world = two_coordinators()
+    assert move(world, "first", 1, 1) == 0
+    assert move(world, "first", 1, 0) == ErrorCode.INVALID_REQUEST
+    assert 1 in hosted(world, 1)[topic_id(world, "first")], "refused before anything is done"
+    world.depose()
+    world.elect()
+    world.pass_ms(3_000)
+    assert hosted(world, 0)[topic_id(world, "first")] == {0, 2}, "an Init does not name it"
+    assert move(world, "first", 1, 0) == 0
+    assert hosted(world, 0)[topic_id(world, "first")] == {0, 1, 2}
+    assert 1 not in hosted(world, 1)[topic_id(world, "first")]
+
+
+def test_a_release_whose_answer_is_lost_is_asked_for_again() -> None:
+    world = two_coordinators()
+    named = topic_id(world, "first")
+    world.coordinators.mute.add(0)
+    answers = world.send(assign(named, 1, 1))
+    world.pass_ms(1_000)
+    assert not answers
+    assert 1 not in hosted(world, 0)[named]
+    world.coordinators.mute.clear()
+    world.pass_ms(5_000)
+    assert answers[0].responses[0].partitions[0].error_code == 0
+    assert world.image.topics[named].coordinator(1) == 1
+
+
 def test_many_moves_in_one_request_are_answered_one_by_one() -> None:
     world = two_coordinators()
     named = topic_id(world, "first")

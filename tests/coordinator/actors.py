@@ -16,6 +16,7 @@ from records.rpc.coordinator import (
     FindBatchesResponse,
     InitDisklessTopicsRequest,
     ListDisklessOffsetsRequest,
+    ReleaseDisklessPartitionsRequest,
 )
 from records.rpc.objects import (
     AcquireObjectLeaseRequest,
@@ -163,15 +164,32 @@ class Broker:
 
 
 async def create(
-    world: World, topic: UUID = TOPIC, partitions: int = 2, *, epoch: int = 1, name: str = "orders"
+    world: World,
+    topic: UUID = TOPIC,
+    partitions: int = 2,
+    *,
+    epoch: int = 1,
+    name: str = "orders",
+    restored: Sequence[int] = (),
 ) -> int:
     """The controller's call; its error code."""
     asked = InitDisklessTopicsRequest.Topic(
-        topic_id=topic, topic_name=name, num_partitions=partitions
+        topic_id=topic, topic_name=name, num_partitions=partitions, restored=tuple(restored)
     )
     request = InitDisklessTopicsRequest(controller_epoch=epoch, topics=(asked,))
     response = await world.coordinator.create_topic_and_partitions(request)
     return response.responses[0].error_code
+
+
+async def release(world: World, *partitions: int, topic: UUID = TOPIC, epoch: int = 1) -> list[int]:
+    """The controller's call; the error code of each partition."""
+    named = ReleaseDisklessPartitionsRequest.Topic
+    indexes = tuple(named.Partition(partition_index=index) for index in partitions)
+    request = ReleaseDisklessPartitionsRequest(
+        controller_epoch=epoch, topics=(named(topic_id=topic, partitions=indexes),)
+    )
+    response = await world.coordinator.release_partitions(request)
+    return [partition.error_code for partition in response.responses[0].partitions]
 
 
 async def delete(world: World, topic: UUID = TOPIC, *, epoch: int = 1) -> int:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from tests.coordinator.contract_commits import CommitStories
 from tests.coordinator.contract_objects import ObjectStories
+from tests.coordinator.contract_releases import ReleaseStories
 
 
-class Contract(CommitStories, ObjectStories):
+class Contract(CommitStories, ObjectStories, ReleaseStories):
     """All stories. Subclass it, and override `open`."""

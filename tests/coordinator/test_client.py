@@ -344,6 +344,10 @@ def test_a_refusal_survives_the_wire_in_every_response(call: Any) -> None:
             partition = topic.Partition(partition_index=0, offset=0, max_bytes=1)
             topics = (topic(topic_id=TOPIC, partitions=(partition,)),)
             request = FindBatchesRequest(topics=topics, max_bytes=1)
+        case "release_partitions":
+            topic = call.request.Topic
+            topics = (topic(topic_id=TOPIC, partitions=(topic.Partition(partition_index=0),)),)
+            request = call.request(controller_epoch=1, topics=topics)
         case "list_offsets":
             topic = call.request.Topic
             topics = (

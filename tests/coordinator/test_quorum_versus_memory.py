@@ -155,6 +155,8 @@ class QuorumVersusMemory(RuleBasedStateMachine):
                     return await coordinator.create_topic_and_partitions(request)
                 case DeleteDisklessTopicsRequest():
                     return await coordinator.delete_topics(request)
+                case ReleaseDisklessPartitionsRequest():
+                    return await coordinator.release_partitions(request)
                 case DeleteDisklessRecordsRequest():
                     return await coordinator.delete_records(request)
                 case DeleteFilesRequest():

@@ -12,7 +12,14 @@ import pytest
 
 from records.codec import decode_message, encode_message
 from records.rpc import API
-from records.rpc.coordinator import CommitBatch, CommitBatchesRequest, FindBatchesRequest
+from records.rpc.coordinator import (
+    CommitBatch,
+    CommitBatchesRequest,
+    FindBatchesRequest,
+    InitDisklessTopicsRequest,
+    ReleaseDisklessPartitionsRequest,
+    ReleaseDisklessPartitionsResponse,
+)
 from records.rpc.objects import (
     AcquireObjectLeaseRequest,
     AcquireObjectLeaseResponse,
@@ -34,6 +41,60 @@ from tests.records.golden import Golden, golden_name
 OK = "00000000 0000"  # throttle_time_ms, error_code
 
 GOLDEN: list[Golden] = [
+    Golden(
+        ReleaseDisklessPartitionsRequest(
+            controller_epoch=4,
+            topics=(
+                ReleaseDisklessPartitionsRequest.Topic(
+                    topic_id=UUID(int=7),
+                    partitions=(
+                        ReleaseDisklessPartitionsRequest.Topic.Partition(partition_index=5),
+                    ),
+                ),
+            ),
+            coordinator_partition=1,
+        ),
+        0,
+        "00000004"  # controller_epoch
+        "02 00000000000000000000000000000007"  # one topic: its id
+        "02 00000005 00"  # one partition: its index
+        "00"  # the topic's tagged fields
+        "01 00 04 00000001",  # one tagged field, 0, of 4 bytes: coordinator_partition
+    ),
+    Golden(
+        ReleaseDisklessPartitionsResponse(
+            responses=(
+                ReleaseDisklessPartitionsResponse.Topic(
+                    topic_id=UUID(int=7),
+                    partitions=(
+                        ReleaseDisklessPartitionsResponse.Topic.Partition(
+                            partition_index=5, error_code=42
+                        ),
+                    ),
+                ),
+            )
+        ),
+        0,
+        "00000000"  # throttle_time_ms
+        "02 00000000000000000000000000000007"  # one topic: its id
+        "02 00000005 002a 00"  # one partition: index, error_code 42 INVALID_REQUEST
+        "00 00",
+    ),
+    Golden(
+        InitDisklessTopicsRequest(
+            controller_epoch=4,
+            topics=(
+                InitDisklessTopicsRequest.Topic(
+                    topic_id=UUID(int=7), topic_name="t", num_partitions=2, restored=(1,)
+                ),
+            ),
+        ),
+        0,
+        "00000004"  # controller_epoch
+        "02 00000000000000000000000000000007 02 74 00000002"  # one topic: id, name, num_partitions
+        "01 00 05 02 00000001"  # one tagged field, 0, of 5 bytes: restored, one of them
+        "00",
+    ),
     Golden(
         AcquireObjectLeaseRequest(
             coordinator_partition=1, broker_id=2, broker_epoch=3, object_count=64

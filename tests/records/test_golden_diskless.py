@@ -19,6 +19,7 @@ from records.diskless import (
     DeleteFenceRecord,
     DisklessBrokerState,
     DisklessPartitionsRecord,
+    DisklessPartitionsReleasedRecord,
     DisklessPartitionsRemovedRecord,
     DisklessTombstoneExpiredRecord,
     DisklessTopicState,
@@ -78,6 +79,17 @@ GOLDEN: list[Golden] = [
         "01 ce08 00"  # frame version 1, type 1102, record version 0
         "00000000000000000000000000000007"  # topic_id
         "03 00000001 00000002"  # partitions: 1, 2
+        "00",  # no tagged fields
+    ),
+    Golden(
+        DisklessPartitionsReleasedRecord(
+            topic_id=UUID(int=7), partitions=(1, 2), controller_epoch=4
+        ),
+        0,
+        "01 da08 00"  # frame version 1, type 1114, record version 0
+        "00000000000000000000000000000007"  # topic_id
+        "03 00000001 00000002"  # partitions: 1, 2
+        "00000004"  # controller_epoch: 4
         "00",  # no tagged fields
     ),
     Golden(

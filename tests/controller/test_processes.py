@@ -28,8 +28,12 @@ from records.rpc.brokers import (
 from records.rpc.chunks import CreateChunksResponse
 from records.rpc.configs import IncrementalAlterConfigsResponse
 from records.rpc.coordinator import (
+    AssignPartitionToBatchCoordinatorRequest,
+    AssignPartitionToBatchCoordinatorResponse,
     ListDisklessOffsetsRequest,
     ListDisklessOffsetsResponse,
+    ReleaseDisklessPartitionsRequest,
+    ReleaseDisklessPartitionsResponse,
 )
 from records.rpc.descriptions import (
     DescribeBrokersRequest,
@@ -58,6 +62,7 @@ from tests.driver.cluster import free_ports
 
 R = TypeVar("R", bound=Response)
 PATIENCE_S = 30.0
+STALE_CONTROLLER_EPOCH = 11
 BROKERS = (1001, 1002, 1003)
 RETRIED = {ErrorCode.NOT_CONTROLLER, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT}
 
@@ -164,7 +169,8 @@ def codes(answer: Response) -> set[int]:
     """All error codes of an answer."""
     found = {getattr(answer, "error_code", 0)}
     for name in ("topics", "results", "responses"):
-        found |= {item.error_code for item in getattr(answer, name, None) or ()}
+        for item in getattr(answer, name, None) or ():
+            found |= {one.error_code for one in getattr(item, "partitions", (item,))}
     return found
 
 
@@ -264,20 +270,7 @@ def assert_writable(story: Story, topics: Any) -> None:
         for partition in topic.partitions:
             key = f"write:{topic.topic_id}:{partition.partition_index}"
             find = FindCoordinatorRequest(key_type=3, coordinator_keys=(key,))
-            listed = ListDisklessOffsetsRequest.Topic
-            asked = ListDisklessOffsetsRequest(
-                coordinator_partition=partition.coordinator,
-                topics=(
-                    listed(
-                        topic_id=topic.topic_id,
-                        partitions=(
-                            listed.Partition(
-                                partition_index=partition.partition_index, timestamp=-1
-                            ),
-                        ),
-                    ),
-                ),
-            )
+            asked = end_offset(partition.coordinator, topic.topic_id, partition.partition_index)
 
             def found(find: Any = find, asked: Any = asked) -> bool:
                 (place,) = story.ask_node(1, find, FindCoordinatorResponse).coordinators
@@ -287,6 +280,84 @@ def assert_writable(story: Story, topics: Any) -> None:
                 return answer.responses[0].partitions[0].error_code == 0
 
             eventually(found, f"{key} at its coordinator")
+
+
+def end_offset(coordinator: int, topic_id: UUID, partition: int) -> ListDisklessOffsetsRequest:
+    """The question for a partition's end."""
+    topic = ListDisklessOffsetsRequest.Topic
+    asked = topic.Partition(partition_index=partition, timestamp=-1)
+    return ListDisklessOffsetsRequest(
+        coordinator_partition=coordinator, topics=(topic(topic_id=topic_id, partitions=(asked,)),)
+    )
+
+
+def partition_error(
+    story: Story, coordinator: int, request: Request, answer: type[Response]
+) -> int:
+    """What the leader of a coordinator says of the one partition that a request names."""
+
+    def once() -> tuple[int] | None:
+        for node in tuple(story.quorum.processes):
+            try:
+                got: Any = story.ask_node(node, request, answer)
+            except OSError:
+                continue
+            code: int = got.responses[0].partitions[0].error_code
+            if code not in (6, 7, 15):  # not the leader, or none is here
+                return (code,)
+        return None
+
+    (code,) = eventually(once, f"the leader of coordinator {coordinator}")
+    return int(code)
+
+
+def test_an_empty_partition_moves_and_a_crash_in_its_midst_heals(story: Story) -> None:
+    """The crash: a controller let it go, and died before it wrote down where it belongs."""
+    story.register()
+    story.change(grow("__diskless-metadata", 2), CreatePartitionsResponse)
+    story.create("moving", 3)
+    named = DescribeTopicsRequest(topic_names=("moving",))
+    (topic,) = story.ask_node(story.beat(), named, DescribeTopicsResponse).topics
+    topic_id, source = topic.topic_id, topic.partitions[1].coordinator
+    target = 1 - source
+    assign = AssignPartitionToBatchCoordinatorRequest.Topic
+    place = assign.Partition(partition_index=1, batch_coordinator_partition_index=target)
+    request = AssignPartitionToBatchCoordinatorRequest(
+        topics=(assign(topic_id=topic_id, partitions=(place,)),)
+    )
+    _, moved = story.ask(request, AssignPartitionToBatchCoordinatorResponse)
+    assert moved.responses[0].partitions[0].error_code == 0, moved
+
+    def end_at(coordinator: int, partition: int) -> int:
+        asked = end_offset(coordinator, topic_id, partition)
+        return partition_error(story, coordinator, asked, ListDisklessOffsetsResponse)
+
+    gone = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert (end_at(source, 1), end_at(target, 1)) == (gone, 0)
+
+    release = ReleaseDisklessPartitionsRequest.Topic
+    index = release.Partition(partition_index=2)
+    home = topic.partitions[2].coordinator
+    for epoch in range(1_000):
+        let_go = ReleaseDisklessPartitionsRequest(
+            coordinator_partition=home,
+            controller_epoch=epoch,
+            topics=(release(topic_id=topic_id, partitions=(index,)),),
+        )
+        error = partition_error(story, home, let_go, ReleaseDisklessPartitionsResponse)
+        if error != STALE_CONTROLLER_EPOCH:
+            break
+    assert error == 0
+    assert end_at(home, 2) == gone
+    story.quorum.kill(story.beat())
+    eventually(lambda: end_at(home, 2) == 0, "the next controller has it made again")
+    assert end_at(source, 1) == gone, "what moved is left alone"
+
+    def mapped() -> bool:
+        (now,) = story.ask_node(story.beat(), named, DescribeTopicsResponse).topics
+        return [p.coordinator for p in now.partitions][1:] == [target, home]
+
+    eventually(mapped, "the mapping")
 
 
 def test_a_client_of_the_node_that_does_not_lead_is_told_so(story: Story) -> None:

@@ -44,6 +44,7 @@ from records.rpc.coordinator import (
     FindBatchesRequest,
     InitDisklessTopicsRequest,
     ListDisklessOffsetsRequest,
+    ReleaseDisklessPartitionsRequest,
 )
 from records.rpc.objects import (
     AcquireObjectLeaseRequest,
@@ -93,6 +94,7 @@ class QuorumVersusMemory(RuleBasedStateMachine):
         super().__init__()
         self.directory = Path(tempfile.mkdtemp(prefix="esker-coordinator-"))
         self.loop = asyncio.new_event_loop()
+        self.controller_epoch = 1_000_000
         self.oracle = InMemoryState()  # what the log's committed records say
         self.read_offset = Offset(0)
         self.sent: list[CommitBatchesRequest] = []
@@ -190,10 +192,18 @@ class QuorumVersusMemory(RuleBasedStateMachine):
 
     @rule(topic=st.integers(0, len(TOPICS) - 1))
     def create(self, topic: int) -> None:
+        self.init(topic, ())
+
+    def init(self, topic: int, restored: tuple[int, ...]) -> None:
         wanted = InitDisklessTopicsRequest.Topic(
-            topic_id=TOPICS[topic], topic_name=f"topic-{topic}", num_partitions=PARTITIONS
+            topic_id=TOPICS[topic],
+            topic_name=f"topic-{topic}",
+            num_partitions=PARTITIONS,
+            restored=restored,
         )
-        self.both(InitDisklessTopicsRequest(controller_epoch=1_000_000, topics=(wanted,)))
+        self.both(
+            InitDisklessTopicsRequest(controller_epoch=self.controller_epoch, topics=(wanted,))
+        )
 
     @rule(
         broker=st.integers(0, BROKERS - 1),
@@ -366,10 +376,25 @@ class QuorumVersusMemory(RuleBasedStateMachine):
         self.both(DeleteDisklessRecordsRequest(topics=(asked,)))
         seen["runs cut"] += runs - sum(map(len, self.model.state.runs.values()))
 
+    @rule(topic=st.integers(0, 2), partition=st.integers(0, 3), later=st.booleans())
+    def let_go(self, topic: int, partition: int, later: bool) -> None:
+        """And, under a later controller, have it again."""
+        index = ReleaseDisklessPartitionsRequest.Topic.Partition(partition_index=partition)
+        asked = ReleaseDisklessPartitionsRequest.Topic(topic_id=TOPICS[topic], partitions=(index,))
+        request = ReleaseDisklessPartitionsRequest(
+            controller_epoch=self.controller_epoch, topics=(asked,)
+        )
+        answer = self.both(request)
+        seen["let go"] += not answer.responses[0].partitions[0].error_code
+        self.controller_epoch += later
+        self.init(topic, (partition,))
+
     @rule(topic=st.integers(2, 2))
     def delete_topic(self, topic: int) -> None:
         self.both(
-            DeleteDisklessTopicsRequest(controller_epoch=1_000_000, topic_ids=(TOPICS[topic],))
+            DeleteDisklessTopicsRequest(
+                controller_epoch=self.controller_epoch, topic_ids=(TOPICS[topic],)
+            )
         )
 
     @rule(ago=st.integers(0, 5))
@@ -516,7 +541,7 @@ class QuorumVersusMemory(RuleBasedStateMachine):
         if sometimes:
             return
         log = self.world.log
-        record = ControllerEpochRecord(controller_epoch=1_000_000)
+        record = ControllerEpochRecord(controller_epoch=self.controller_epoch)
         assert log.leading_epoch is not None
         draft = draft_values([encode_record(record)], timestamp_ms=self.world.now_ms())
         log.propose(SilentTicket(), log.leading_epoch, draft)
@@ -590,6 +615,7 @@ def test_the_quorum_decides_as_the_one_in_memory() -> None:
         "half committed",
         "leaders changed in mid-commit",
         "leases refused",
+        "let go",
         "objects deleted",
         "runs cut",
         "strangers",

@@ -1,5 +1,7 @@
-"""A broker's death or move costs no rebalance, and a lost answer no commit. DESIGN §7, issue's
-claims: no two brokers act for one group and both succeed; what is acknowledged stays."""
+"""A broker's death or move costs no rebalance, and a lost answer no commit. DESIGN §7.
+
+No two brokers act for one group and both succeed; what was acknowledged stays.
+"""
 
 from __future__ import annotations
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any, Final
 from unittest.mock import patch
 
 from coordinator import decide, state
-from coordinator.decide import Context, commit
+from coordinator.decide import Context, commit, topics
 from coordinator.decide.commit import Refused, _Commit
 from coordinator.interface import ErrorCode
 from coordinator.leader import Leader
@@ -226,4 +227,40 @@ def safe_to_delete_is_no_fence() -> Iterator[None]:
         return judge(*arguments)._replace(records=())
 
     with patch.object(decide, "decide_safe_to_delete", unfenced):
+        yield
+
+
+# --- partitions that are let go ----------------------------------------------------------------
+
+
+@mutant
+def what_has_data_is_let_go() -> Iterator[None]:
+    """Nobody looks at the high watermark."""
+    decided = decide.decide_release_partitions
+
+    def blind(request: Any, tables: Any, context: Context) -> Any:
+        seen = SimpleNamespace(topics=tables.topics, logs={}, counters=tables.counters)
+        return decided(request, seen, context)  # type: ignore[arg-type]
+
+    with patch.object(decide, "decide_release_partitions", blind):
+        yield
+
+
+@mutant
+def a_late_init_brings_back_what_was_let_go() -> Iterator[None]:
+    """It is let in under the epoch that let go."""
+    with patch.object(topics, "may_return", lambda log_id, _: log_id < state.NO_LOG):
+        yield
+
+
+@mutant
+def an_init_brings_back_what_it_does_not_name() -> Iterator[None]:
+    """A higher epoch is enough: so the next growth of a topic has it at two coordinators."""
+    wanted = topics._wanted
+
+    def eager(asked: Any, *arguments: Any) -> Any:
+        every = tuple(range(asked.num_partitions))
+        return wanted(SimpleNamespace(num_partitions=len(every), restored=every), *arguments)  # type: ignore[arg-type]
+
+    with patch.object(topics, "_wanted", eager):
         yield

@@ -87,6 +87,13 @@ KILLERS: Final[dict[str, Killer]] = {
     "an_old_producer_epoch_is_let_in": row("an old epoch is fenced"),
     "a_stale_broker_epoch_commits": contract("a_newer_epoch_fences_the_older"),
     "safe_to_delete_is_no_fence": contract("safe_to_delete_means_fenced"),
+    "what_has_data_is_let_go": contract("what_never_had_data_is_let_go_and_takes_no_commit"),
+    "a_late_init_brings_back_what_was_let_go": contract(
+        "only_a_higher_controller_epoch_that_names_it_brings_it_back"
+    ),
+    "an_init_brings_back_what_it_does_not_name": contract(
+        "only_a_higher_controller_epoch_that_names_it_brings_it_back"
+    ),
 }
 
 

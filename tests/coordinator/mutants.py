@@ -240,7 +240,7 @@ def what_has_data_is_let_go() -> Iterator[None]:
 
     def blind(request: Any, tables: Any, context: Context) -> Any:
         seen = SimpleNamespace(topics=tables.topics, logs={}, counters=tables.counters)
-        return decided(request, seen, context)  # type: ignore[arg-type]
+        return decided(request, seen, context)
 
     with patch.object(decide, "decide_release_partitions", blind):
         yield

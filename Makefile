@@ -20,7 +20,7 @@ demo: .venv/.ready
 	@$(BIN)/python -m examples.demo
 
 test: .venv/.ready
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) -m "not soak"
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal -m "not soak"
 
 check: .venv/.ready
 	$(BIN)/ruff format --check .

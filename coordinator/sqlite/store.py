@@ -52,7 +52,7 @@ from records.diskless import (
 from records.schema import MetadataRecord
 from records.types import Epoch, Offset, OffsetAndEpoch
 
-COMMIT_ROWS: Final = 3_000
+COMMIT_ROWS: Final = 12_000
 """Runs and commits that make a transaction full. What is written then is a row for each partition
 and producer that changed, and the pages."""
 

@@ -253,6 +253,10 @@ def test_a_client_waits_for_a_leader() -> None:
     served(story)
 
 
+# Its time is over in the middle of a pause, not while an answer is awaited.
+PAUSING = ClientSettings(timeout_ms=600, attempt_timeout_ms=2_000, retry_ms=400, retry_max_ms=400)
+
+
 def test_what_was_never_decided_and_what_may_have_been_are_told_apart() -> None:
     async def story(recorder: Recorder, started: list[Node], client: CoordinatorClient) -> None:
         safe = IsSafeToDeleteFileRequest(coordinator_partition=0, object_key="key")
@@ -275,7 +279,7 @@ def test_what_was_never_decided_and_what_may_have_been_are_told_apart() -> None:
             await client.commit_file(commit(3))
         assert not isinstance(caught.value, OutcomeUnknownError)
 
-    served(story, settings=ClientSettings(timeout_ms=500, retry_ms=1, retry_max_ms=5))
+    served(story, settings=PAUSING)
 
 
 @pytest.mark.parametrize(("offset", "times"), [(-1, 1), (5, 2)])

@@ -2,13 +2,12 @@
 
 Three things would hold up commits: a long turn of the event loop, a thread that holds the
 interpreter, and a disk with much to flush. So records are encoded on the loop, in slices of half a
-millisecond; a thread only writes, which lets go of the interpreter; and it flushes every batch,
-so that a flush of the log beside it waits for no more than 256 KiB.
+millisecond, and a thread only writes, which lets go of the interpreter.
 
-A slice is followed by the next at once while the loop has nothing else to do. One that was kept
-waiting has met other work: for a while slices then are shorter, with rests in between, for a commit
-passes this loop several times. So an idle node generates as fast as it can, a busy one in a tenth
-of its time.
+A slice is followed by the next at once while nothing else happens. Once something is committed
+(`others_work`), or a slice was kept waiting, slices are shorter for a while, with rests in between,
+and every batch is flushed by itself, so that a flush of the log beside it waits for no more than
+256 KiB. So an idle node generates as fast as its disk can, a busy one in a tenth of its time.
 
 Memory: what one batch and two chunks take, however large the state.
 
@@ -74,7 +73,8 @@ class Pace:
     busy_generate_ms: float = 0.25  # slices are shorter,
     rest_ms: float = 2.0  # and so far apart
     chunk_bytes: int = 1024 * 1024  # handed to the disk at once
-    flush_bytes: int = 128 * 1024  # flushed at once, or one batch where that is larger
+    flush_bytes: int = 2 * 1024 * 1024  # flushed at once
+    busy_flush_bytes: int = 128 * 1024  # the same while others work; or one batch if that is larger
 
 
 class Generation:
@@ -121,6 +121,10 @@ class Generation:
         """Open the part, and go on from there."""
         self._offload(self._create)
 
+    def others_work(self) -> None:
+        """Something was committed: for a while this goes on in small steps."""
+        self._busy_until_ms = self._loop.now_ms() + self._pace.busy_ms
+
     def abandon(self, error: Exception) -> None:
         """Give it up. `done` is called as soon as the disk lets go."""
         self._error = self._error or error
@@ -137,7 +141,7 @@ class Generation:
         pace, ended_ms = self._pace, self._slice_ended_ms
         if ended_ms is not None and now_ms - ended_ms > pace.busy_gap_ms:
             self._busy_until_ms = now_ms + pace.busy_ms
-        busy = now_ms < self._busy_until_ms
+        busy = self._busy
         try:
             starved = self._encode(pace.busy_generate_ms if busy else pace.generate_ms)
         except (BatchTooLargeError, OSError) as error:  # no log can have held it; unreadable now
@@ -184,15 +188,21 @@ class Generation:
         waits = self._writing and self.encoder.ready_bytes >= self._pace.chunk_bytes
         return not (self._slice_due or self._complete or waits or self._over)
 
+    @property
+    def _busy(self) -> bool:
+        return self._loop.now_ms() < self._busy_until_ms
+
     def _write_if_worth_it(self) -> None:
         if self._writing:
             return
-        if self.encoder.ready_bytes >= self._pace.chunk_bytes or self._complete:
+        worth_bytes = 1 if self._busy else self._pace.chunk_bytes
+        if self.encoder.ready_bytes >= worth_bytes or self._complete:
             batches = self.encoder.drain()
+            flush_bytes = self._pace.busy_flush_bytes if self._busy else self._pace.flush_bytes
             if self._complete:
-                self._offload(lambda: self._write_and_publish(batches))
+                self._offload(lambda: self._write_and_publish(batches, flush_bytes))
             else:
-                self._offload(lambda: self._write(batches))
+                self._offload(lambda: self._write(batches, flush_bytes))
 
     def _offload(self, job: Callable[[], None]) -> None:
         """Run a job of the disk's; its error is ours."""
@@ -236,17 +246,17 @@ class Generation:
             reason = f"No space left for another {expected_bytes} bytes"
             raise OSError(errno.ENOSPC, reason, str(shelf.directory))
 
-    def _write(self, batches: list[Buffer]) -> None:
+    def _write(self, batches: list[Buffer], flush_bytes: int) -> None:
         assert self._part is not None, "written before it was created"
         for batch in batches:
             self._part.append(batch)
             self._unflushed_bytes += len(batch)
-            if self._unflushed_bytes >= self._pace.flush_bytes:
+            if self._unflushed_bytes >= flush_bytes:
                 self._part.flush()
                 self._unflushed_bytes = 0
 
-    def _write_and_publish(self, batches: list[Buffer]) -> None:
-        self._write(batches)
+    def _write_and_publish(self, batches: list[Buffer], flush_bytes: int) -> None:
+        self._write(batches, flush_bytes)
         assert self._part is not None, "published before it was created"
         if self._error is None:  # not given up meanwhile
             self.size_bytes = self._part.size_bytes

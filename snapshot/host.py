@@ -153,6 +153,8 @@ class MachineHost:
     def committed(self, high_watermark: Offset) -> None:
         """Apply what is committed now; a slice of it at once."""
         self._target = high_watermark
+        if self.generation is not None:
+            self.generation.others_work()
         if not self._turn_due:
             self._turn()
 

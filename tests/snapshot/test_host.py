@@ -71,7 +71,7 @@ def replayed_content(history: list[_Stored], at: OffsetAndEpoch) -> bytes:
 def test_a_checkpoint_is_what_it_was_when_it_was_frozen():
     """The machine goes on meanwhile: changes, deletions, keys that come back."""
     node = Hosted()
-    node.write(*MANY)
+    node.write(*[(b"key-%d" % i, b"value-%d" % i) for i in range(1_000)])
     node.loop.settle()
     answers: list[OffsetAndEpoch | Exception] = []
     node.host.take_now(answers.append)

@@ -1,6 +1,6 @@
 """How much can one controller decide, and how much does it hold up?
 
-    python bench/bench_controller.py [--tiny]
+    python -m bench.bench_controller [--tiny]
 
 One process, no disk and no network: the real machine, leader and requests on a log in memory, so
 what is measured is the controller's own Python. Requests are encoded and decoded as on the wire.

@@ -1,6 +1,6 @@
 """How many topics a second does a quorum of three create, and what does a heartbeat wait meanwhile?
 
-    python bench/bench_controller_cluster.py [--topics 10000] [--tiny]
+    python -m bench.bench_controller_cluster [--topics 10000] [--tiny]
 
 Three controllers on loopback, real processes and disks; three scripted brokers register and are
 unfenced. Topics of 10 partitions with 3 replicas are created in requests of 100, one after the

@@ -1,8 +1,9 @@
 """A node's settings: Kafka's property names wherever Kafka or a KIP has one, ours begin `esker.`.
 
-Every setting stands once in `SETTINGS`, with its unit, default and bounds; `docs/configuration.md`
-is made from that table. A key that is not there, or a value that cannot be, is refused at start by
-an error that names the key: a misspelt setting that is ignored is found out in production.
+Every setting stands once in `esker.settings`, with its unit, default and bounds;
+`docs/configuration.md` is made from that table. A key that is not there, or a value that cannot be,
+is refused at start by an error that names the key: a misspelt setting that is ignored is found out
+in production.
 
 Source: the names and defaults of Apache Kafka 4.x (its documentation, Configuration), KIP-595,
 KIP-835, KIP-630 and KIP-876 (checkpoints); DESIGN §12 for what differs.
@@ -11,35 +12,18 @@ KIP-835, KIP-630 and KIP-876 (checkpoints); DESIGN §12 for what differs.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from esker.coordinators import QUORUM, CoordinatorOptions, find_implementation
+from esker.coordinators import CoordinatorOptions, find_implementation
 from esker.properties import PropertiesError, read_properties
-from esker.values import (
-    MILLISECONDS,
-    Endpoint,
-    boolean,
-    integer,
-    is_loopback,
-    is_wildcard,
-    listeners,
-    node_id_of,
-    one_of,
-    parse_endpoint,
-    protocol_map,
-    ratio,
-    voters_of,
-    words,
-)
-from raft.core.config import QuorumConfig
+from esker.settings import SETTINGS
+from esker.values import Endpoint, is_loopback, is_wildcard, parse_endpoint
 from records.types import NodeId
 from snapshot.log_start import LogStartSettings
 from snapshot.policy import SnapshotSettings
-
-MEBIBYTE: Final = 1024 * 1024
 
 
 class ConfigError(Exception):
@@ -49,211 +33,6 @@ class ConfigError(Exception):
         super().__init__(f"{key}: {reason}")
         self.key = key
         self.reason = reason
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One setting: how its text becomes a value, and what it is if it is not given."""
-
-    key: str
-    parse: Callable[[str], Any]
-    default: Any  # of the parsed type; None: must be given, or the text says what happens
-    help: str  # one sentence, with unit
-
-
-SETTINGS: Final = {
-    setting.key: setting
-    for setting in (
-        Setting("process.roles", words, None, "What this node is: `controller`."),
-        Setting("node.id", node_id_of, None, "This node's id, unique in the cluster."),
-        Setting(
-            "controller.quorum.voters",
-            voters_of,
-            None,
-            "The quorum: `ID@HOST:PORT`, comma separated, the same on every node.",
-        ),
-        Setting(
-            "controller.listener.names",
-            words,
-            ("CONTROLLER",),
-            "Which of the listeners serves the quorum (the first is used between its nodes).",
-        ),
-        Setting("listeners", listeners, None, "`NAME://HOST:PORT`, comma separated: what to bind."),
-        Setting(
-            "advertised.listeners",
-            listeners,
-            {},
-            "What others are told to connect to; default: as bound.",
-        ),
-        Setting(
-            "listener.security.protocol.map",
-            protocol_map,
-            {},
-            "`NAME:PLAINTEXT` for each listener; no other protocol is supported yet.",
-        ),
-        Setting("log.dirs", words, (), "Directories of this node's logs; the first is used."),
-        Setting("log.dir", str, "", "One directory, if `log.dirs` is not given."),
-        Setting("metadata.log.dir", str, "", "Where the quorum's logs lie; default: `log.dirs`."),
-        Setting(
-            "controller.quorum.election.timeout.ms",
-            MILLISECONDS,
-            1000,
-            "Milliseconds without a leader before a voter campaigns (up to twice that).",
-        ),
-        Setting(
-            "controller.quorum.fetch.timeout.ms",
-            integer(QuorumConfig().fetch_max_wait_ms + 1, 2**31 - 1),  # waiting is no silence
-            2000,
-            "Milliseconds without an answer from the leader before a follower doubts it.",
-        ),
-        Setting(
-            "controller.quorum.election.backoff.max.ms",
-            MILLISECONDS,
-            1000,
-            "Most milliseconds that a less preferred successor waits after a leader resigned.",
-        ),
-        Setting(
-            "controller.quorum.request.timeout.ms",
-            MILLISECONDS,
-            2000,
-            "Milliseconds before a request to another node is given up.",
-        ),
-        Setting(
-            "controller.quorum.retry.backoff.ms",
-            MILLISECONDS,
-            20,
-            "Milliseconds before a failed request is repeated.",
-        ),
-        Setting(
-            "metadata.log.segment.bytes",
-            integer(8 * MEBIBYTE, 2**31 - 1),
-            1024 * MEBIBYTE,
-            "Bytes after which a log begins a new file.",
-        ),
-        Setting(
-            "metadata.log.segment.ms",
-            MILLISECONDS,
-            7 * 24 * 3600 * 1000,
-            "Milliseconds after which a log begins a new file.",
-        ),
-        Setting(
-            "metadata.log.max.record.bytes.between.snapshots",
-            integer(1, 2**63 - 1),
-            SnapshotSettings().max_bytes_between,
-            "Bytes of log since the newest checkpoint before another is taken (see the ratio).",
-        ),
-        Setting(
-            "metadata.snapshot.min.changed_records.ratio",
-            ratio,
-            SnapshotSettings().min_changed_ratio,
-            "Share of a checkpoint's records (0 to 1) that must have changed before another is "
-            "taken; one is also taken once the log since it is larger than it.",
-        ),
-        Setting(
-            "metadata.log.max.snapshot.interval.ms",
-            integer(0, 2**63 - 1),
-            SnapshotSettings().max_interval_ms,
-            "Milliseconds after which a checkpoint is taken if anything was committed; 0: never.",
-        ),
-        Setting(
-            "metadata.start.offset.lag.time.max.ms",
-            integer(0, 2**63 - 1),
-            LogStartSettings().max_lag_ms,
-            "Milliseconds that a log keeps what is before a checkpoint for a replica that lags.",
-        ),
-        Setting(
-            "metadata.max.retention.bytes",
-            integer(-1, 2**63 - 1),
-            LogStartSettings().max_retention_bytes,
-            "Bytes of a log and its checkpoints past which it waits for no replica; -1: no bound.",
-        ),
-        Setting(
-            "metadata.max.idle.interval.ms",
-            integer(0, 2**31 - 1),
-            500,
-            "Milliseconds of silence after which the leader writes a NoOpRecord; 0: never.",
-        ),
-        Setting(
-            "broker.session.timeout.ms",
-            MILLISECONDS,
-            9_000,
-            "Milliseconds of silence after which a broker is fenced.",
-        ),
-        Setting(
-            "num.partitions",
-            integer(1, 100_000),
-            1,
-            "Partitions of a topic whose creator names no number.",
-        ),
-        Setting(
-            "default.replication.factor",
-            integer(1, 32_767),
-            1,
-            "Replicas of a topic whose creator names no number.",
-        ),
-        Setting(
-            "socket.request.max.bytes",
-            integer(1024, 256 * MEBIBYTE),  # beyond, raft.net takes a length for a stray protocol
-            100 * MEBIBYTE,
-            "Bytes that one request may have.",
-        ),
-        Setting(
-            "connections.max.idle.ms",
-            MILLISECONDS,
-            600_000,
-            "Milliseconds after which an idle connection is closed.",
-        ),
-        Setting(
-            "diskless.batch.coordinator.class.name",
-            str,
-            QUORUM,
-            "The batch coordinator: a class of ours, or one that is imported by this name.",
-        ),
-        Setting(
-            "diskless.file.delete.delay.ms",
-            MILLISECONDS,
-            60_000,
-            "Milliseconds between nothing referring to an object and its deletion.",
-        ),
-        Setting(
-            "esker.object.key.prefix",
-            str,
-            "",
-            "What the keys of all objects begin with, without a slash at either end.",
-        ),
-        Setting(
-            "esker.object.lease.timeout.ms",
-            MILLISECONDS,
-            15 * 60_000,
-            "Milliseconds after which a lease of object ids ends; longer than the longest upload.",
-        ),
-        Setting(
-            "producer.id.expiration.ms",
-            MILLISECONDS,
-            24 * 3600 * 1000,
-            "Milliseconds for which a silent producer is remembered.",
-        ),
-        Setting(
-            "esker.metrics.listener",
-            parse_endpoint,
-            None,
-            "`HOST:PORT` that serves `/metrics` and `/health`; default: neither is served.",
-        ),
-        Setting(
-            "esker.bench.log.enable",
-            boolean,
-            False,
-            "Serves the group `esker-bench-log` on the controller listener, for benchmarks.",
-        ),
-        Setting(
-            "esker.bench.log.state",
-            one_of("none", "kv"),
-            "none",
-            "What is built from `esker-bench-log`: `kv`, its keys and their newest values; `none`.",
-        ),
-    )
-}
-"""Every setting a node knows, by key."""
 
 
 # --- the whole ---------------------------------------------------------------------------------
@@ -289,6 +68,7 @@ class ControllerConfig:
     bench_log_state: str
     coordinators: CoordinatorOptions
     warnings: tuple[str, ...]
+    values: Mapping[str, Any]  # every setting, parsed, by its key
 
 
 def load_config(path: Path) -> ControllerConfig:
@@ -383,6 +163,7 @@ def _check_together(values: Mapping[str, Any]) -> ControllerConfig:
         bench_log_state=values["esker.bench.log.state"],
         coordinators=_coordinators(values, voters=len(voters)),
         warnings=tuple(warnings),
+        values=values,
     )
 
 

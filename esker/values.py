@@ -8,8 +8,11 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from records.types import NodeId
+
+MEBIBYTE: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from esker.config import SETTINGS, Endpoint
+from esker.settings import SECTIONS, Section
+from esker.values import Endpoint
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
@@ -12,6 +13,11 @@ A node is configured by one properties file: `esker start FILE`. Names are Kafka
 a KIP has one; our own begin with `esker.`. A key that is not in this table, or a value that cannot
 be, is refused at start by an error that names the key.
 
+Keys of every role are accepted whichever role a node has, as Kafka does, so that a file may be
+shared; a key of another role is checked, and changes nothing.
+"""
+
+TABLE = """
 | key | default | what it is |
 | --- | --- | --- |
 """
@@ -41,12 +47,17 @@ def shown(default: object) -> str:
     return str(default)
 
 
-def page() -> str:
+def shown_section(section: Section) -> str:
     rows = (
-        f"| `{setting.key}` | {shown(setting.default)} | {setting.help} |"
-        for setting in SETTINGS.values()
+        f"| `{setting.key}` | {shown(setting.default)} | {setting.help} |\n"
+        for setting in section.settings
     )
-    return HEAD + "\n".join(rows) + "\n" + FOOT
+    return f"\n## {section.title}\n" + TABLE + "".join(rows)
+
+
+def page() -> str:
+    sections = "".join(shown_section(section) for section in SECTIONS if section.settings)
+    return HEAD + sections + "\n## Examples\n" + FOOT
 
 
 def test_the_page_shows_every_setting_as_it_is(request):

@@ -1,0 +1,69 @@
+"""Settings of any node: who it is, where it listens, where it keeps its logs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from esker.settings.base import Setting
+from esker.values import (
+    MEBIBYTE,
+    MILLISECONDS,
+    integer,
+    listeners,
+    node_id_of,
+    parse_endpoint,
+    protocol_map,
+    voters_of,
+    words,
+)
+
+SETTINGS: Final = (
+    Setting("process.roles", words, None, "What this node is: `controller`."),
+    Setting("node.id", node_id_of, None, "This node's id, unique in the cluster."),
+    Setting(
+        "controller.quorum.voters",
+        voters_of,
+        None,
+        "The quorum: `ID@HOST:PORT`, comma separated, the same on every node.",
+    ),
+    Setting(
+        "controller.listener.names",
+        words,
+        ("CONTROLLER",),
+        "Which of the listeners serves the quorum (the first is used between its nodes).",
+    ),
+    Setting("listeners", listeners, None, "`NAME://HOST:PORT`, comma separated: what to bind."),
+    Setting(
+        "advertised.listeners",
+        listeners,
+        {},
+        "What others are told to connect to; default: as bound.",
+    ),
+    Setting(
+        "listener.security.protocol.map",
+        protocol_map,
+        {},
+        "`NAME:PLAINTEXT` for each listener; no other protocol is supported yet.",
+    ),
+    Setting("log.dirs", words, (), "Directories of this node's logs; the first is used."),
+    Setting("log.dir", str, "", "One directory, if `log.dirs` is not given."),
+    Setting("metadata.log.dir", str, "", "Where the quorum's logs lie; default: `log.dirs`."),
+    Setting(
+        "socket.request.max.bytes",
+        integer(1024, 256 * MEBIBYTE),  # beyond, raft.net takes a length for a stray protocol
+        100 * MEBIBYTE,
+        "Bytes that one request may have.",
+    ),
+    Setting(
+        "connections.max.idle.ms",
+        MILLISECONDS,
+        600_000,
+        "Milliseconds after which an idle connection is closed.",
+    ),
+    Setting(
+        "esker.metrics.listener",
+        parse_endpoint,
+        None,
+        "`HOST:PORT` that serves `/metrics` and `/health`; default: neither is served.",
+    ),
+)

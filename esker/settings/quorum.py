@@ -1,0 +1,114 @@
+"""Settings of the quorum's logs: elections, segments, checkpoints, the controller's clocks.
+
+Source: Apache Kafka 4.x (Configuration), KIP-595, KIP-835, KIP-630 and KIP-876.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from esker.settings.base import Setting
+from esker.values import MEBIBYTE, MILLISECONDS, boolean, integer, one_of, ratio
+from raft.core.config import QuorumConfig
+from snapshot.log_start import LogStartSettings
+from snapshot.policy import SnapshotSettings
+
+SETTINGS: Final = (
+    Setting(
+        "controller.quorum.election.timeout.ms",
+        MILLISECONDS,
+        1000,
+        "Milliseconds without a leader before a voter campaigns (up to twice that).",
+    ),
+    Setting(
+        "controller.quorum.fetch.timeout.ms",
+        integer(QuorumConfig().fetch_max_wait_ms + 1, 2**31 - 1),  # waiting is no silence
+        2000,
+        "Milliseconds without an answer from the leader before a follower doubts it.",
+    ),
+    Setting(
+        "controller.quorum.election.backoff.max.ms",
+        MILLISECONDS,
+        1000,
+        "Most milliseconds that a less preferred successor waits after a leader resigned.",
+    ),
+    Setting(
+        "controller.quorum.request.timeout.ms",
+        MILLISECONDS,
+        2000,
+        "Milliseconds before a request to another node is given up.",
+    ),
+    Setting(
+        "controller.quorum.retry.backoff.ms",
+        MILLISECONDS,
+        20,
+        "Milliseconds before a failed request is repeated.",
+    ),
+    Setting(
+        "metadata.log.segment.bytes",
+        integer(8 * MEBIBYTE, 2**31 - 1),
+        1024 * MEBIBYTE,
+        "Bytes after which a log begins a new file.",
+    ),
+    Setting(
+        "metadata.log.segment.ms",
+        MILLISECONDS,
+        7 * 24 * 3600 * 1000,
+        "Milliseconds after which a log begins a new file.",
+    ),
+    Setting(
+        "metadata.log.max.record.bytes.between.snapshots",
+        integer(1, 2**63 - 1),
+        SnapshotSettings().max_bytes_between,
+        "Bytes of log since the newest checkpoint before another is taken (see the ratio).",
+    ),
+    Setting(
+        "metadata.snapshot.min.changed_records.ratio",
+        ratio,
+        SnapshotSettings().min_changed_ratio,
+        "Share of a checkpoint's records (0 to 1) that must have changed before another is "
+        "taken; one is also taken once the log since it is larger than it.",
+    ),
+    Setting(
+        "metadata.log.max.snapshot.interval.ms",
+        integer(0, 2**63 - 1),
+        SnapshotSettings().max_interval_ms,
+        "Milliseconds after which a checkpoint is taken if anything was committed; 0: never.",
+    ),
+    Setting(
+        "metadata.start.offset.lag.time.max.ms",
+        integer(0, 2**63 - 1),
+        LogStartSettings().max_lag_ms,
+        "Milliseconds that a log keeps what is before a checkpoint for a replica that lags.",
+    ),
+    Setting(
+        "metadata.max.retention.bytes",
+        integer(-1, 2**63 - 1),
+        LogStartSettings().max_retention_bytes,
+        "Bytes of a log and its checkpoints past which it waits for no replica; -1: no bound.",
+    ),
+    Setting(
+        "metadata.max.idle.interval.ms",
+        integer(0, 2**31 - 1),
+        500,
+        "Milliseconds of silence after which the leader writes a NoOpRecord; 0: never.",
+    ),
+    Setting(
+        "broker.session.timeout.ms",
+        MILLISECONDS,
+        9_000,
+        "Milliseconds of silence after which a broker is fenced.",
+    ),
+    Setting(
+        "esker.bench.log.enable",
+        boolean,
+        False,
+        "Serves the group `esker-bench-log` on the controller listener, for benchmarks.",
+    ),
+    Setting(
+        "esker.bench.log.state",
+        one_of("none", "kv"),
+        "none",
+        "What is built from `esker-bench-log`: `kv`, its keys and their newest values; `none`.",
+    ),
+)

@@ -1,0 +1,34 @@
+"""Settings of the object store. Source: KIP-1163, diskless.storage.class.name; DESIGN §8."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from esker.settings.base import Setting
+
+DIRECTORY: Final = "diskless.stores.directory.DirectoryStorage"
+
+SETTINGS: Final = (
+    Setting(
+        "diskless.storage.class.name",
+        str,
+        DIRECTORY,
+        "The object store: a class of ours, or one that is imported by this name.",
+    ),
+    Setting(
+        "esker.storage.directory.path",
+        str,
+        "",
+        "The directory store's directory; every broker must see the same one.",
+    ),
+    Setting("esker.storage.s3.bucket", str, "", "The S3 store's bucket; it must exist."),
+    Setting(
+        "esker.storage.s3.endpoint",
+        str,
+        "",
+        "`http[s]://HOST:PORT` of an S3 that is not Amazon's; default: Amazon's of the region.",
+    ),
+    Setting(
+        "esker.storage.s3.region", str, "", "The bucket's region; default: as AWS tools find it."
+    ),
+)

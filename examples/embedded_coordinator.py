@@ -14,11 +14,13 @@ import json
 import secrets
 import subprocess
 import sys
-from typing import Any, Final
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from coordinator.embedded import EmbeddedCoordinator, EmbeddedSettings
-from coordinator.interface import CoordinatorError
+from coordinator.interface import BatchCoordinator, CoordinatorError
 from coordinator.keys import ObjectKeys
 from coordinator.settings import CoordinatorSettings
 from records.rpc.coordinator import (
@@ -34,6 +36,8 @@ TOPIC: Final = UUID(int=7)
 OBJECTS: Final = 5  # committed before and after the leader is killed
 BATCH_BYTES: Final = 1_000
 PATIENCE_S: Final = 30
+
+T = TypeVar("T")
 
 
 # --- one process ------------------------------------------------------------------------------
@@ -51,46 +55,55 @@ def settings(index: int, addresses: list[str], password: str) -> EmbeddedSetting
     )
 
 
-async def create_topic(coordinator: EmbeddedCoordinator) -> None:
+async def patiently(call: Callable[[], Awaitable[T]]) -> T:
+    """Ask again while the processes elect a leader.
+
+    The same request every time: its outcome may be unknown, and repeated it changes nothing more.
+    """
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return await call()
+        except CoordinatorError:
+            if time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(0.1)
+
+
+async def create_topic(coordinator: BatchCoordinator) -> None:
     topic = InitDisklessTopicsRequest.Topic(topic_id=TOPIC, topic_name="events", num_partitions=1)
-    await coordinator.create_topic_and_partitions(
-        InitDisklessTopicsRequest(controller_epoch=1, topics=(topic,))
-    )
+    request = InitDisklessTopicsRequest(controller_epoch=1, topics=(topic,))
+    await patiently(lambda: coordinator.create_topic_and_partitions(request))
 
 
-async def commit(coordinator: EmbeddedCoordinator, broker_id: int) -> list[int]:
-    """Commit objects of one batch of ten records; the offsets they were given."""
-    lease = await coordinator.acquire_lease(
-        AcquireObjectLeaseRequest(
-            coordinator_partition=0, broker_id=broker_id, broker_epoch=1, object_count=OBJECTS
-        )
+async def commit(coordinator: BatchCoordinator, broker_id: int) -> list[int]:
+    """Commit objects of one batch of ten records, written now; the offsets they were given."""
+    asked = AcquireObjectLeaseRequest(
+        coordinator_partition=0, broker_id=broker_id, broker_epoch=1, object_count=OBJECTS
     )
+    lease = await patiently(lambda: coordinator.acquire_lease(asked))
     topic = CommitBatchesRequest.Topic
     offsets = []
     for number in range(OBJECTS):
-        batch = CommitBatch(0, BATCH_BYTES, 0, 9, 0, 0, -1, -1, -1, -1)
-        answer = await coordinator.commit_file(
-            CommitBatchesRequest(
-                broker_id=broker_id,
-                broker_epoch=1,
-                lease_id=lease.lease_id,
-                object_id=lease.first_object_id + number,
-                object_format=1,
-                object_size=BATCH_BYTES,
-                topics=(
-                    topic(
-                        topic_id=TOPIC,
-                        partitions=(topic.Partition(partition_index=0, batches=(batch,)),),
-                    ),
-                ),
-            )
+        now_ms = time.time_ns() // 1_000_000  # an old batch would be retention's at once
+        batch = CommitBatch(0, BATCH_BYTES, 0, 9, now_ms, 0, -1, -1, -1, -1)
+        partition = topic.Partition(partition_index=0, batches=(batch,))
+        request = CommitBatchesRequest(
+            broker_id=broker_id,
+            broker_epoch=1,
+            lease_id=lease.lease_id,
+            object_id=lease.first_object_id + number,
+            object_format=1,
+            object_size=BATCH_BYTES,
+            topics=(topic(topic_id=TOPIC, partitions=(partition,)),),
         )
+        answer = await patiently(lambda request=request: coordinator.commit_file(request))  # type: ignore[misc]
         assert not answer.error_code, answer
         offsets.append(answer.topics[0].partitions[0].results[0].assigned_base_offset)
     return offsets
 
 
-async def find(coordinator: EmbeddedCoordinator) -> dict[str, object]:
+async def find(coordinator: BatchCoordinator) -> dict[str, object]:
     """Where the partition's batches are, from this process's own state."""
     topic = FindBatchesRequest.Topic
     partition = topic.Partition(partition_index=0, offset=0, max_bytes=2**30)
@@ -133,6 +146,16 @@ async def serve(index: int, addresses: list[str], password: str) -> None:
 # --- three of them ----------------------------------------------------------------------------
 
 
+def until(ask: Callable[[], Any], enough: Callable[[Any], Any]) -> Any:
+    """The first answer that is enough."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not enough(answer := ask()):
+        if time.monotonic() > deadline:
+            raise SystemExit(f"after {PATIENCE_S} s still {answer}")
+        time.sleep(0.01)
+    return answer
+
+
 class Process:
     """One of the application's processes."""
 
@@ -148,14 +171,16 @@ class Process:
         assert json.loads(self._hear()) == "ready"
 
     def ask(self, word: str) -> Any:
-        """What it answers; asked again while the processes elect a leader."""
-        for _ in range(PATIENCE_S * 10):
-            self._say(word)
-            said = json.loads(self._hear())
-            if "answer" in said:
-                return said["answer"]
-            subprocess.run(["sleep", "0.1"], check=True)
-        raise SystemExit(f"process {self.index}: {said['error']}")
+        """What it answers."""
+        self._say(word)
+        said = json.loads(self._hear())
+        if "error" in said:
+            raise SystemExit(f"process {self.index}: {said['error']}")
+        return said["answer"]
+
+    def find(self, end_offset: int) -> Any:
+        """What it finds once its own state has that much; it may be behind for a moment."""
+        return until(lambda: self.ask("find"), lambda found: found["high_watermark"] >= end_offset)
 
     def kill(self) -> None:
         self._process.kill()
@@ -185,16 +210,14 @@ def main() -> None:
         first, _, third = processes
         first.ask("create")
         print(f"process 0 commits {OBJECTS} objects, at offsets {first.ask('commit')}")
-        while (found := third.ask("find"))["high_watermark"] < 10 * OBJECTS:
-            pass  # its own state may be behind for a moment
+        found = third.find(10 * OBJECTS)
         print(f"process 2 finds {len(found['objects'])} runs up to {found['high_watermark']}")
-        leader = next(process for process in processes if process.ask("leads"))
+        leader = until(lambda: [p for p in processes if p.ask("leads")], bool)[0]
         leader.kill()
         print("the leader is killed")
         survivor, other = (process for process in processes if process is not leader)
         print(f"a survivor commits {OBJECTS} more, at offsets {survivor.ask('commit')}")
-        while (found := other.ask("find"))["high_watermark"] < 20 * OBJECTS:
-            pass
+        found = other.find(20 * OBJECTS)
         print(f"the other finds {len(found['objects'])} runs up to {found['high_watermark']}")
     finally:
         for process in processes:

@@ -6,9 +6,11 @@ top of it: a machine that must not care where it began, and settings that must n
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import subprocess
 import sys
+import time
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,8 +22,10 @@ import pytest
 from coordinator.embedded import SWEEP, EmbeddedSettings, Replica, _Later
 from coordinator.interface import CoordinatorError, ErrorCode
 from coordinator.keys import ObjectKeys
+from coordinator.memory import InMemoryCoordinator
 from coordinator.settings import CoordinatorSettings
 from coordinator.view import StaticView, TopicConfig
+from examples import embedded_coordinator as example
 from records.codec import encode_message
 from records.rpc.base import Request
 from records.rpc.coordinator import (
@@ -96,6 +100,22 @@ def test_the_example_runs_and_says_what_it_claims() -> None:
         "a survivor commits 5 more, at offsets [50, 60, 70, 80, 90]",
         "the other finds 10 runs up to 100",
     ]
+
+
+def test_what_the_example_commits_is_not_retentions_at_once() -> None:
+    """A sweep may come before the reader: a batch from 1970 would be gone by then."""
+    coordinator = InMemoryCoordinator(
+        SETTINGS, StaticView(), now_ms=lambda: time.time_ns() // 1_000_000
+    )
+
+    async def story() -> dict[str, Any]:
+        await example.create_topic(coordinator)
+        await example.commit(coordinator, broker_id=0)
+        coordinator.sweep()
+        return await example.find(coordinator)
+
+    found = asyncio.run(story())
+    assert (found["high_watermark"], len(found["objects"])) == (50, 5)
 
 
 # --- the machine --------------------------------------------------------------------------------

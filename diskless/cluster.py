@@ -18,7 +18,7 @@ from typing import Protocol, TypeVar
 
 from coordinator.controller.image import MetadataImage
 from coordinator.groups.state import Group
-from coordinator.interface import BatchCoordinator
+from coordinator.interface import BatchCoordinator, DescribingCoordinator
 from records.rpc.base import Request, Response
 from records.rpc.coordinator import (
     CommitBatchesRequest,
@@ -31,7 +31,7 @@ from records.types import Offset
 R = TypeVar("R", bound=Response)
 
 
-class CommitQueue(BatchCoordinator, Protocol):
+class CommitQueue(BatchCoordinator, DescribingCoordinator, Protocol):
     """The coordinator of one partition, wherever it leads (`coordinator.client`)."""
 
     def submit(self, request: CommitBatchesRequest) -> asyncio.Future[CommitBatchesResponse]:

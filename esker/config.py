@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coordinator.groups.settings import GroupSettings
 from esker.coordinators import CoordinatorOptions, find_implementation
 from esker.properties import PropertiesError, read_properties
 from esker.settings import SETTINGS
@@ -93,6 +94,10 @@ def parse_config(properties: Mapping[str, str]) -> ControllerConfig:
     for key in ("process.roles", "node.id", "controller.quorum.voters", "listeners"):
         if values[key] is None:
             raise ConfigError(key, f"must be set: {SETTINGS[key].help}")
+    try:
+        GroupSettings.of(values)
+    except ValueError as error:
+        raise ConfigError("group.max.session.timeout.ms", str(error)) from None
     return _check_together(values)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -155,6 +155,11 @@ class ControllerParts:
         self._room = ControllerRoom(host, self._settings)
         self._collector = ControllerCollector(self._room)
         return self._room
+
+    def listen(self, listener: Callable[[MetadataImage], None]) -> None:
+        """Hear of every image of the cluster log, at once of the present one."""
+        assert self._room is not None, "a listener before its node"
+        self._room.machine.listen(listener)
 
     def metrics(self) -> Iterable[Metric]:
         """For `NodeConfig.metrics`."""

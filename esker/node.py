@@ -8,10 +8,12 @@ from typing import Final
 
 from coordinator.controller.decide import Limits as DecisionLimits
 from coordinator.controller.leader import ControllerConfig as Deciding
+from coordinator.groups.settings import LogSettings
 from esker.config import ControllerConfig
 from esker.config import Endpoint as Address
 from esker.controllers import ControllerParts, ControllerSettings
 from esker.coordinators import CoordinatorRoom
+from esker.groups import GroupRoom
 from esker.keeping import SnapshotKeeping
 from esker.rooms import BenchState, joined
 from esker.storage import open_storage
@@ -79,6 +81,7 @@ def node_config(config: ControllerConfig) -> NodeConfig:
                 host, config.coordinators, controllers.view, voters=len(config.voters)
             ),
             controllers.room,
+            lambda host: GroupRoom(host, LogSettings.of(config.values), controllers.listen),
         ),
         cluster=controllers.cluster,
         metrics=controllers.metrics,

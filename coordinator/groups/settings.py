@@ -5,8 +5,9 @@ Names are those of Kafka's properties, dots for underscores.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 MAX_GROUP_ID_BYTES: Final = 1024
 """Kafka has no bound of its own; an id is stored with every record of its group."""
@@ -49,6 +50,19 @@ class LogSettings:
     offset_metadata_max_bytes: int = 4096  # offset.metadata.max.bytes
     max_groups: int = MAX_GROUPS
 
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> LogSettings:
+        """From properties by their names; those that are missing are as they are here."""
+        known = {
+            "retention_check_interval_ms": "offsets.retention.check.interval.ms",
+            "offset_metadata_max_bytes": "offset.metadata.max.bytes",
+        }
+        given = {name: values[key] for name, key in known.items() if key in values}
+        minutes = values.get("offsets.retention.minutes")
+        if minutes is not None:
+            given["offsets_retention_ms"] = minutes * 60_000
+        return cls(**given)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
@@ -66,3 +80,25 @@ class GroupSettings:
     adopt_delay_ms: int = 2_000  # after brokers came or went: most groups are asked for by then
     adopt_interval_ms: int = 30_000  # between two looks for members without a broker
     adopt_pause_ms: int = 20  # between the pieces of one look
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> GroupSettings:
+        """From properties by their names; those that are missing are as they are here.
+
+        Raises:  ValueError if they contradict each other.
+        """
+        known = {
+            "min_session_timeout_ms": "group.min.session.timeout.ms",
+            "max_session_timeout_ms": "group.max.session.timeout.ms",
+            "initial_rebalance_delay_ms": "group.initial.rebalance.delay.ms",
+            "max_size": "group.max.size",
+            "offset_metadata_max_bytes": "offset.metadata.max.bytes",
+            "answer_timeout_ms": "offsets.commit.timeout.ms",
+        }
+        found = cls(**{name: values[key] for name, key in known.items() if key in values})
+        if found.min_session_timeout_ms > found.max_session_timeout_ms:
+            raise ValueError(
+                f"is {found.max_session_timeout_ms}, below group.min.session.timeout.ms, "
+                f"which is {found.min_session_timeout_ms}"
+            )
+        return found

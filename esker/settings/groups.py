@@ -1,9 +1,66 @@
-"""Settings of consumer groups. Source: Apache Kafka 4.x (Configuration), `group.*`, `offsets.*`."""
+"""Settings of consumer groups: of the brokers that act for them, and of their log on the quorum.
+
+Source: Apache Kafka 4.x (Configuration), `group.*`, `offsets.*`; `coordinator.groups.settings`.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
+from coordinator.groups.settings import GroupSettings, LogSettings
 from esker.settings.base import Setting
+from esker.values import MILLISECONDS, integer
 
-SETTINGS: Final[tuple[Setting, ...]] = ()
+_GROUP: Final = GroupSettings()
+_LOG: Final = LogSettings()
+
+SETTINGS: Final = (
+    Setting(
+        "group.min.session.timeout.ms",
+        MILLISECONDS,
+        _GROUP.min_session_timeout_ms,
+        "The shortest session, in milliseconds, that a member of a group may ask for.",
+    ),
+    Setting(
+        "group.max.session.timeout.ms",
+        MILLISECONDS,
+        _GROUP.max_session_timeout_ms,
+        "The longest session, in milliseconds, that a member of a group may ask for.",
+    ),
+    Setting(
+        "group.initial.rebalance.delay.ms",
+        integer(0, 2**31 - 1),
+        _GROUP.initial_rebalance_delay_ms,
+        "Milliseconds that a group which was empty waits for more members before it begins.",
+    ),
+    Setting(
+        "group.max.size",
+        integer(1, 100_000),
+        _GROUP.max_size,
+        "Members that a group may have (Kafka's default is no limit).",
+    ),
+    Setting(
+        "offsets.commit.timeout.ms",
+        MILLISECONDS,
+        _GROUP.answer_timeout_ms,
+        "Milliseconds that a commit of offsets waits for the quorum.",
+    ),
+    Setting(
+        "offset.metadata.max.bytes",
+        integer(0, 64 * 1024),
+        _GROUP.offset_metadata_max_bytes,
+        "Bytes of metadata that a consumer may commit with an offset.",
+    ),
+    Setting(
+        "offsets.retention.minutes",
+        integer(1, 2**31 - 1),
+        _LOG.offsets_retention_ms // 60_000,
+        "Minutes for which the offsets of a group without members are kept.",
+    ),
+    Setting(
+        "offsets.retention.check.interval.ms",
+        MILLISECONDS,
+        _LOG.retention_check_interval_ms,
+        "Milliseconds between two looks for offsets and groups that are over.",
+    ),
+)

@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import secrets
 import threading
 import time
@@ -319,6 +320,7 @@ class EmbeddedCoordinator:
         node, self._node = self._node, None
         if node is not None:
             await asyncio.to_thread(node.destroy_synchronous)
+            _close_pipe(node)
         for waiting in tuple(self._under_way):
             if not waiting.done():
                 code = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -474,6 +476,18 @@ class EmbeddedCoordinator:
         with self._replica.lock:
             state = self._replica.coordinator.state
             return describe_object(request, state, self._settings.coordinator.keys)
+
+
+def _close_pipe(node: SyncObj) -> None:
+    """Close what the library forgets: the pipe by which callers woke its thread, which has ended.
+
+    Two descriptors a node, until the process ends. The library has no name for them outside, hence
+    the two private ones; a version that closes them itself may have others.
+    """
+    notifier = getattr(node, "_SyncObj__pipeNotifier", None)
+    for end in ("_PipeNotifier__pipeR", "_PipeNotifier__pipeW"):
+        if (descriptor := getattr(notifier, end, None)) is not None:
+            os.close(descriptor)
 
 
 def _wall_clock_ms() -> int:

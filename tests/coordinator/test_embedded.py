@@ -7,6 +7,7 @@ top of it: a machine that must not care where it began, and settings that must n
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import pickle
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from uuid import UUID
 import msgpack
 import pytest
 
-from coordinator.embedded import SWEEP, EmbeddedSettings, Replica, _Later
+from coordinator.embedded import SWEEP, EmbeddedCoordinator, EmbeddedSettings, Replica, _Later
 from coordinator.interface import CoordinatorError, ErrorCode
 from coordinator.keys import ObjectKeys
 from coordinator.memory import InMemoryCoordinator
@@ -44,6 +45,7 @@ from records.rpc.objects import (
     IsSafeToDeleteFileRequest,
     ReleaseObjectLeaseRequest,
 )
+from tests.driver.cluster import free_ports
 
 ROOT = Path(__file__).parents[2]
 KEYS = ObjectKeys(prefix="p", cluster_id="abc", coordinator_partition=0)
@@ -116,6 +118,35 @@ def test_what_the_example_commits_is_not_retentions_at_once() -> None:
 
     found = asyncio.run(story())
     assert (found["high_watermark"], len(found["objects"])) == (50, 5)
+
+
+def test_a_closed_node_holds_no_descriptor() -> None:
+    """The library's own pipe included: a process may start and close as many as it likes."""
+
+    async def story() -> list[str]:
+        (port,) = free_ports(1)
+        address = f"127.0.0.1:{port}"
+        coordinator = EmbeddedCoordinator(
+            EmbeddedSettings(
+                **given(self_address=address, other_addresses=(), bind_address=address)
+            )
+        )
+        before = open_descriptors()
+        await coordinator.start()
+        assert open_descriptors() > before
+        await coordinator.close()
+        return sorted(open_descriptors() - before)
+
+    assert asyncio.run(story()) == []
+
+
+def open_descriptors() -> set[str]:
+    """Number and file of each."""
+    found = set()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the listing's own
+            found.add(f"{descriptor.name} {descriptor.readlink()}")
+    return found
 
 
 # --- the machine --------------------------------------------------------------------------------

@@ -98,6 +98,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         "_backlog",
         "_flush_due",
         "_handle",
+        "_held",
         "_in_flight_bytes",
         "_out",
         "_out_bytes",
@@ -139,6 +140,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._write_paused = False
         self._serving: list[Frame] | None = None
         self._flush_due = False
+        self._held = False
         self._watch = Watch()
 
     def __repr__(self) -> str:
@@ -224,6 +226,19 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def hold(self) -> None:
+        """Read no more until `go_on`: what came last waits for memory. Answers still leave.
+
+        For a handler that returns a Reply; the socket is left alone from then on.
+        """
+        self._held = True
+
+    def go_on(self) -> None:
+        """Read again, after `hold`."""
+        if self._held:
+            self._held = False
+            self._resume()
+
     # --- requests
 
     def _may_serve(self) -> bool:
@@ -233,7 +248,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         the shared memory, and heartbeats and votes must still pass.
         """
         listener = self.listener
-        if self._write_paused or listener.draining or self.close_reason is not None:
+        if self._write_paused or self._held or listener.draining or self.close_reason is not None:
             return False
         if not self._waiting:
             return True

@@ -155,6 +155,43 @@ def test_a_connection_with_too_many_requests_in_flight_is_not_read(on_loop):
     on_loop(main())
 
 
+def test_a_connection_that_is_held_is_not_read_and_others_are(on_loop):
+    async def main():
+        parked: list[tuple[Reply, Frame]] = []
+
+        def park(connection: ServerConnection, frame: Frame) -> Answer:
+            if len(frame) < 100:
+                return answer_to(frame)
+            connection.hold()
+            parked.append((Reply(connection), answer_to(frame)))
+            return parked[-1][0]
+
+        listener = Listener(park)
+        await listener.start("127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+        writer.write(flood(b"x" * 5_000, 500))
+        await until(lambda: len(parked) == 1)
+        (held,) = listener.connections
+        other = await connect("127.0.0.1", listener.port)
+        for _ in range(3):
+            assert await other.request(KIND, b"small", timeout_ms=5_000) == b"small"
+        assert len(parked) == 1
+        assert held.bytes_received <= 5_015 + 65_536, "read more than one buffer ahead"
+        for answered in range(500):
+            await until(lambda answered=answered: len(parked) == answered + 1)
+            parked[-1][0].send(parked[-1][1])
+            held.go_on()
+            (size,) = LENGTH.unpack(await reader.readexactly(4))
+            answer = await reader.readexactly(size)
+            assert int.from_bytes(answer[:4], "big") == answered
+        other.close()
+        writer.close()
+        await until(lambda: not listener.connections)
+        await listener.close()
+
+    on_loop(main())
+
+
 @pytest.mark.parametrize(
     "limits",
     [

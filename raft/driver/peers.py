@@ -42,6 +42,7 @@ from raft.net import (
     RequestKind,
     connect,
 )
+from raft.net.routes import first_flexible
 from raft.wire import Group, UnexpectedAnswerError
 from records.codec import decode_message, encode_parts
 from records.errors import RecordError
@@ -78,13 +79,6 @@ _KEY: Final = {
     core.DescribeQuorumRequest: 55,
     core.FetchRequest: 1,
 }
-
-
-@cache
-def first_flexible(api_key: int) -> int | None:
-    """The first version of an api with tagged fields."""
-    flexible = API[api_key].request.schema().flexible
-    return flexible.first if flexible.first <= flexible.last else None
 
 
 @cache

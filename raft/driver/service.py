@@ -21,36 +21,29 @@ from raft.core.voters import Endpoint, VoterSet
 from raft.driver.answers import Asked
 from raft.driver.bench_log import BenchLog
 from raft.driver.group import GroupDriver
-from raft.driver.peers import OUR_VERSIONS, first_flexible
+from raft.driver.peers import OUR_VERSIONS
 from raft.driver.serving import Question, Slot, SnapshotServer
 from raft.interfaces import NotLeaderError
 from raft.net import (
-    API_VERSIONS_KEY,
     Answer,
-    BadHeaderError,
     Frame,
     Payload,
     Reply,
     RequestHeader,
     ServerConnection,
-    parse_request_header,
 )
 from raft.net.handlers import Serve, Served, payload
+from raft.net.routes import Routes
 from raft.wire import BadRequestError, GroupRef, WireError
 from raft.wire_snapshot import failed_fetch_snapshot, read_fetch_snapshot
 from records.codec import decode_message
 from records.rpc import cluster, fetch, list_offsets, quorum
 from records.types import NodeId, Offset
 
-FIRST_FLEXIBLE: Final[dict[int, int | None]] = {key: first_flexible(key) for key in OUR_VERSIONS}
 SUPPORTED_FEATURES: Final = {"metadata.version": (7, 27), "kraft.version": (0, 0)}
 """Levels of features that this node can run under."""
 
 PRODUCE: Final = 0
-
-MAX_QUESTION_BYTES: Final = 1024 * 1024
-"""Of a request that carries no records. Decoded, an array of structures takes thirty times its
-bytes and holds the loop: a large one is refused before."""
 
 CONTROLLERS: Final = 2  # DescribeCluster's endpoint type
 LATEST: Final = -1  # ListOffsets' timestamps
@@ -85,15 +78,8 @@ class Service:
 
     def __init__(self, host: Host, *, serves_produce: bool) -> None:
         self._host = host
-        self._versions = {
-            key: versions
-            for key, versions in OUR_VERSIONS.items()
-            if key != PRODUCE or serves_produce
-        }
-        self._first_flexible = {key: FIRST_FLEXIBLE[key] for key in self._versions}
-        self._large = {PRODUCE}
         self.snapshots = SnapshotServer()
-        self._serve: dict[int, Serve] = {
+        serve: dict[int, Serve] = {
             0: self._produce,
             1: self._fetch,
             2: self._list_offsets,
@@ -105,16 +91,19 @@ class Service:
             59: self._fetch_snapshot,
             60: self._describe_cluster,
         }
+        self._routes = Routes()
+        self._routes.add(
+            {
+                key: Served(*versions, serve[key])
+                for key, versions in OUR_VERSIONS.items()
+                if key != PRODUCE or serves_produce
+            },
+            large={PRODUCE},
+        )
 
     def serve_also(self, handlers: Mapping[int, Served], *, large: bool) -> None:
         """More requests; `large` ones bound by themselves what they decode."""
-        for key, served in handlers.items():
-            assert key not in self._serve, f"api key {key} is the quorum's own"
-            self._versions[key] = (served.lowest, served.highest)
-            self._first_flexible[key] = first_flexible(key)
-            self._serve[key] = served.serve
-            if large:
-                self._large.add(key)
+        self._routes.add(handlers, large=handlers if large else ())
 
     def handle(self, connection: ServerConnection, frame: Frame) -> Answer:
         """Answer one request, or promise to.
@@ -126,17 +115,7 @@ class Service:
             reply = bench.produce_known(connection, frame)
             if reply is not None:
                 return reply
-        header = parse_request_header(frame, self._first_flexible)
-        lowest, highest = self._versions[header.api_key]
-        if not lowest <= header.api_version <= highest:
-            if header.api_key == API_VERSIONS_KEY:
-                return self._versions_unsupported(header)
-            raise BadHeaderError(f"api key {header.api_key} has no version {header.api_version}")
-        if len(frame) > MAX_QUESTION_BYTES and header.api_key not in self._large:
-            raise BadHeaderError(
-                f"api key {header.api_key} of {len(frame)} bytes, the limit is {MAX_QUESTION_BYTES}"
-            )
-        return self._serve[header.api_key](connection, header, frame[header.body_at :])
+        return self._routes.handle(connection, frame)
 
     def closed(self, connection: ServerConnection) -> None:
         """Tell the groups that asked of it; for the listener's `on_close`."""
@@ -295,7 +274,7 @@ class Service:
         # Version 3 cannot say that a feature's lowest level is 0; whoever asks with it is not told.
         zero_possible = header.api_version >= 4
         message = response(
-            api_keys=self._api_keys(),
+            api_keys=self._routes.api_keys(),
             supported_features=tuple(
                 response.SupportedFeatureKey(name=name, min_version=low, max_version=high)
                 for name, (low, high) in SUPPORTED_FEATURES.items()
@@ -310,20 +289,6 @@ class Service:
             ),
         )
         return payload(header, message)
-
-    def _api_keys(self) -> tuple[cluster.ApiVersionsResponse.ApiVersion, ...]:
-        api = cluster.ApiVersionsResponse.ApiVersion
-        return tuple(
-            api(api_key=key, min_version=low, max_version=high)
-            for key, (low, high) in self._versions.items()
-        )
-
-    def _versions_unsupported(self, header: RequestHeader) -> Answer:
-        """Too new for us: say what we know, in the form that everybody reads. Source: KIP-511."""
-        message = cluster.ApiVersionsResponse(
-            error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=self._api_keys()
-        )
-        return payload(header._replace(api_version=0, flexible=False), message)
 
     def _describe_cluster(
         self,

@@ -73,7 +73,10 @@ def parse_request_header(frame: Frame, first_flexible: Mapping[int, int | None])
     try:
         first = first_flexible[api_key]
     except KeyError:
-        raise BadHeaderError(f"unknown api key {api_key}, version {api_version}") from None
+        client = bytes(frame[10 : 10 + min(100, max(0, client_id_length))])
+        raise BadHeaderError(
+            f"unknown api key {api_key}, version {api_version}; client id {client!r}"
+        ) from None
     if api_version < 0 or client_id_length < -1:
         raise BadHeaderError(f"version {api_version}, client id length {client_id_length}")
     body_at = 10

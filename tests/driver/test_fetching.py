@@ -171,10 +171,12 @@ def run(tmp_path: Path, story: Story) -> None:
     async def told() -> None:
         leader = Leader(checkpoint(tmp_path / "leader"))
         follower = Follower(tmp_path / "follower", {1: await leader.start()})
-        async with asyncio.timeout(20):
-            await story(leader, follower)
+        try:
+            async with asyncio.timeout(20):
+                await story(leader, follower)
+        finally:
             await follower.fetcher.close()
-        await leader.listener.close()
+            await leader.listener.close()
 
     asyncio.run(told())
 
@@ -375,6 +377,7 @@ def from_shelf(tmp_path: Path, pin_ms: int) -> object:
         leader.tell = tell
         follower.fetch()
         ended.append(await follower.end())
+        shelf.close()
 
     run(tmp_path, story)
     return ended[0]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from uuid import UUID
 
@@ -25,12 +27,21 @@ VOTERS = (NodeId(1), NodeId(2), NodeId(3))
 SMALL = LogConfig(segment_bytes=4_000, index_interval_bytes=200)
 
 
-def opened(log_dir: Path) -> Storage:
-    return Storage.open(RealFileSystem(), log_dir, GROUP, SMALL, VOTERS)
+@pytest.fixture
+def opened() -> Iterator[Callable[[Path], Storage]]:
+    """Opens a directory; what was opened is closed when the test ends."""
+    with ExitStack() as stack:
+
+        def open_one(log_dir: Path) -> Storage:
+            storage = Storage.open(RealFileSystem(), log_dir, GROUP, SMALL, VOTERS)
+            stack.callback(storage.close)
+            return storage
+
+        yield open_one
 
 
 @pytest.fixture
-def storage(tmp_path: Path) -> Storage:
+def storage(tmp_path: Path, opened: Callable[[Path], Storage]) -> Storage:
     Storage.create(RealFileSystem(), tmp_path, GROUP, SMALL, recovering=False)
     return opened(tmp_path)
 
@@ -89,7 +100,9 @@ def test_a_truncated_log_is_not_remembered(storage: Storage) -> None:
     assert storage.read_bytes(cut, Offset(cut + 1), 10**6) == batch
 
 
-def test_the_election_state_survives(storage: Storage, tmp_path: Path) -> None:
+def test_the_election_state_survives(
+    storage: Storage, tmp_path: Path, opened: Callable[[Path], Storage]
+) -> None:
     voted = ReplicaKey(NodeId(2), UUID(int=22))
     assert storage.election_state() == ElectionState(epoch=Epoch(0))
     storage.persist(ElectionState(epoch=Epoch(4), voted=voted))
@@ -98,7 +111,9 @@ def test_the_election_state_survives(storage: Storage, tmp_path: Path) -> None:
     assert (found.epoch, found.leader_id, found.voted and found.voted.id) == (4, None, 2)
 
 
-def test_a_rejoined_disk_is_marked_until_it_has_caught_up(tmp_path: Path) -> None:
+def test_a_rejoined_disk_is_marked_until_it_has_caught_up(
+    tmp_path: Path, opened: Callable[[Path], Storage]
+) -> None:
     Storage.create(RealFileSystem(), tmp_path, GROUP, SMALL, recovering=True)
     storage = opened(tmp_path)
     assert storage.recovering
@@ -106,7 +121,9 @@ def test_a_rejoined_disk_is_marked_until_it_has_caught_up(tmp_path: Path) -> Non
     assert not opened(tmp_path).recovering
 
 
-def test_a_directory_that_is_gone_or_anothers_is_a_lost_disk(tmp_path: Path) -> None:
+def test_a_directory_that_is_gone_or_anothers_is_a_lost_disk(
+    tmp_path: Path, opened: Callable[[Path], Storage]
+) -> None:
     with pytest.raises(LostDiskError):
         opened(tmp_path)
     other = GROUP._replace(topic_id=UUID(int=6))

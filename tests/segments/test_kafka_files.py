@@ -61,7 +61,9 @@ def test_kafka_s_log_can_be_appended_to(node):
     data[:8] = end.to_bytes(8, "big")
     log.append(data)
     log.close()
-    assert Log.open(FILES, partition(node)).log_end_offset == end + len(template.batches)
+    again = Log.open(FILES, partition(node))
+    assert again.log_end_offset == end + len(template.batches)
+    again.close()
 
 
 def test_our_indexes_equal_kafka_s(node):

@@ -2,9 +2,8 @@
 
 A broker observes the coordinator's log and builds the state that the leader has, a moment later.
 So it finds batches in its own process. What it says may be old, never wrong: everything in it was
-committed. How old, `age_ms` says: how long ago this replica held all that it then knew to be
-committed. A replica that hears of nothing new cannot tell silence from being cut off; whoever needs
-certainty waits at the read barrier, as `list_offsets` does.
+committed. How old at most, `age_ms` says (`coordinator.freshness`); who needs certainty waits at
+the read barrier, as `list_offsets` does.
 
 Source: KIP-1164, read-only coordinators; DESIGN §8 (staleness is bounded).
 """
@@ -15,6 +14,7 @@ import asyncio
 from collections.abc import Callable
 
 from coordinator.describe import describe_object, describe_topics
+from coordinator.freshness import Freshness
 from coordinator.interface import CoordinatorError, ErrorCode
 from coordinator.reads import find_batches, list_offsets
 from coordinator.settings import CoordinatorSettings
@@ -49,14 +49,14 @@ class ReadOnlyCoordinator:
     ) -> None:
         """
         Args:  machine: hosted by somebody else, who applies to it what the log commits.
-               monotonic: a clock in seconds that never steps.
+               monotonic: the clock of the log's `committed_as_of`: the event loop's.
         """
         self._log = log
         self._machine = machine
         self._settings = settings
         self._monotonic = monotonic
         self._high_watermark = Offset(0)
-        self._level_since: float | None = None  # when we last held all that we knew of
+        self._freshness = Freshness(log, lambda: machine.applied.offset)
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._is_closed = False
         machine.watch(self._machine_applied)
@@ -70,7 +70,7 @@ class ReadOnlyCoordinator:
     def committed(self, high_watermark: Offset) -> None:
         """Told by the log."""
         self._high_watermark = high_watermark
-        self._note_level()
+        self._freshness.note()
 
     def lead(self, epoch: Epoch) -> None:
         """Told by the log; nothing to a reader."""
@@ -83,17 +83,13 @@ class ReadOnlyCoordinator:
 
     def _machine_applied(self) -> None:
         applied = self._machine.applied.offset
-        self._note_level()
+        self._freshness.note()
         if self._waiters:
             due = [waiter for waiter in self._waiters if waiter[0] <= applied]
             self._waiters = [waiter for waiter in self._waiters if waiter[0] > applied]
             for _, future in due:
                 if not future.done():
                     future.set_result(None)
-
-    def _note_level(self) -> None:
-        if self._machine.applied.offset >= self._high_watermark > 0:
-            self._level_since = self._monotonic()
 
     # -- what it says --------------------------------------------------------------------------
 
@@ -104,10 +100,8 @@ class ReadOnlyCoordinator:
 
     @property
     def age_ms(self) -> float | None:
-        """How long ago the state held all that was known to be committed; None: never yet."""
-        if self._level_since is None:
-            return None
-        return (self._monotonic() - self._level_since) * 1000
+        """How long ago at most the state held all that was committed; None: not known yet."""
+        return self._freshness.age_ms(self._monotonic())
 
     async def find_batches(self, request: FindBatchesRequest) -> FindBatchesResponse:
         """See BatchCoordinator. Waits for what is committed here to be applied, not for others."""

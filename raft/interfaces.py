@@ -91,6 +91,13 @@ class Watcher(Protocol):
         """The log now begins at this snapshot, past what was delivered: load it, then go on."""
 
 
+class CommittedAsOf(NamedTuple):
+    """What was committed by `at_s` is below `high_watermark`: a leader said so."""
+
+    high_watermark: Offset
+    at_s: float  # of the event loop's clock, which never steps
+
+
 class ReplicatedLog(Protocol):
     """One group's log on this node. All offsets called end or watermark are exclusive."""
 
@@ -117,6 +124,14 @@ class ReplicatedLog(Protocol):
     @property
     def high_watermark(self) -> Offset | None:
         """Everything below it is committed; None until a leader has told."""
+
+    @property
+    def committed_as_of(self) -> CommittedAsOf | None:
+        """A leader's newest word on the high watermark; None if none was heard.
+
+        Whoever has applied all of it lags behind by the time since then at most: so an idle log
+        does not age, and one that is cut off from its leader does.
+        """
 
     @property
     def snapshots(self) -> Snapshots:

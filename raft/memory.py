@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Awaitable
 from typing import Final, NamedTuple
 
-from raft.interfaces import Draft, NotLeaderError, Snapshots, Ticket, Watcher
+from raft.interfaces import CommittedAsOf, Draft, NotLeaderError, Snapshots, Ticket, Watcher
 from records.batch_writer import build_control_batch, stamp
 from records.compression import Buffer
 from records.control import LeaderChangeMessage, Voter
@@ -58,6 +58,7 @@ class MemoryLog:
         self.start_offset = Offset(0)
         self.end_offset = Offset(0)
         self.high_watermark: Offset | None = None
+        self.committed_as_of: CommittedAsOf | None = None  # whoever has a clock may say so
         self._epoch = Epoch(0)
         self._opening: Epoch | None = None  # elected; its first record is not committed yet
         self._snapshot_id: OffsetAndEpoch | None = None

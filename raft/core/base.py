@@ -51,7 +51,7 @@ from raft.core.roles import (
     Unattached,
 )
 from raft.core.voters import ReplicaKey, VoterSet, VoterSetHistory, same_replica
-from records.types import Epoch, NodeId
+from records.types import Epoch, NodeId, Offset
 
 NEVER: Final = 2**63 - 1
 """A time that does not come."""
@@ -81,7 +81,19 @@ class Outstanding(NamedTuple):
 
     peer: NodeId
     request: Request
+    sent_ms: int
     expires_ms: int
+
+
+class Told(NamedTuple):
+    """A leader's word on how far its log is committed, and since when it has held at the latest.
+
+    What was committed by `at_ms` is below `high_watermark`. It is the time at which the question
+    left, not that of the answer: an answer may lie unread for as long as a process stands still.
+    """
+
+    high_watermark: Offset
+    at_ms: int
 
 
 class QuorumBase(ABC):
@@ -139,6 +151,7 @@ class QuorumBase(ABC):
         self._pump_due = False
         # What the role keeps accounts of.
         self._following = FollowerBook()
+        self._told: Told | None = None  # by a leader, last
         self._leading: LeaderBook | None = None
         self._ended_at: frozenset[NodeId] = frozenset()  # as Resigned: who knows that we are
         self.role: Role = self._restored_role(election)
@@ -330,7 +343,8 @@ class QuorumBase(ABC):
         self._slots[slot] = self._request_id
         self._retry_at.pop(slot, None)
         expires_ms = self._now_ms + self.config.request_timeout_ms
-        self._outstanding[self._request_id] = Outstanding(peer, request, expires_ms)
+        outstanding = Outstanding(peer, request, self._now_ms, expires_ms)
+        self._outstanding[self._request_id] = outstanding
         self._arm_requests(expires_ms)
         self._out(Send(peer, self._request_id, request))
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from raft.core.base import Timer
+from raft.core.base import Timer, Told
 from raft.core.effects import (
     AbandonSnapshot,
     Append,
@@ -92,8 +92,7 @@ class Following(Voting):
         """
         self._leader_is_back()
         for request_id, outstanding in tuple(self._outstanding.items()):
-            sent_ms = outstanding.expires_ms - self.config.request_timeout_ms
-            overdue = sent_ms + self.config.fetch_timeout_ms // 2 <= self._now_ms
+            overdue = outstanding.sent_ms + self.config.fetch_timeout_ms // 2 <= self._now_ms
             if overdue and isinstance(outstanding.request, FetchRequest):
                 self._give_up(request_id)
 
@@ -202,7 +201,9 @@ class Following(Voting):
 
     # -- hearing -------------------------------------------------------------------------------
 
-    def _on_fetch_response(self, peer: NodeId, sent: FetchRequest, response: FetchResponse) -> None:
+    def _on_fetch_response(
+        self, peer: NodeId, sent: FetchRequest, sent_ms: int, response: FetchResponse
+    ) -> None:
         """Take what our leader sent; from anybody else we only learn epoch and leader."""
         self._learn(peer, response.epoch, response.leader_id)
         role = self.role
@@ -227,6 +228,8 @@ class Following(Voting):
             self._become(back, "leader answered")
         self._following.hears_leader = True
         self._leader_is_back()
+        if response.high_watermark is not None:
+            self._told = Told(response.high_watermark, sent_ms)
         if sent.fetch_offset == self.log.end_offset and self._may_fetch():
             self._take(peer, response)
 

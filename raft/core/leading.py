@@ -10,7 +10,7 @@ Source: KIP-595, BeginQuorumEpoch, EndQuorumEpoch; KAFKA-15489 (check-quorum); K
 
 from __future__ import annotations
 
-from raft.core.base import Timer
+from raft.core.base import Timer, Told
 from raft.core.effects import ShutdownReady
 from raft.core.errors import ErrorCode
 from raft.core.messages import (
@@ -77,7 +77,16 @@ class Leading(Serving):
         book = self._leading
         if book is None:
             return
-        needed = self.voters.majority - 1
+        deadline_ms = self._majority_heard_ms(book) + self.config.check_quorum_timeout_ms
+        if deadline_ms <= self._now_ms:
+            self._resign("no majority fetches")
+        else:
+            self._set(Timer.CHECK_QUORUM, deadline_ms)
+
+    def _majority_heard_ms(self, book: LeaderBook) -> int:
+        """Since when at the latest a majority, we included, has not been heard of."""
+        if not book.voters:
+            return self._now_ms
         heard_ms = sorted(
             (
                 book.since_ms if replica.last_fetch_ms is None else replica.last_fetch_ms
@@ -85,11 +94,18 @@ class Leading(Serving):
             ),
             reverse=True,
         )
-        deadline_ms = heard_ms[needed - 1] + self.config.check_quorum_timeout_ms
-        if deadline_ms <= self._now_ms:
-            self._resign("no majority fetches")
-        else:
-            self._set(Timer.CHECK_QUORUM, deadline_ms)
+        return heard_ms[self.voters.majority - 2]
+
+    def told(self) -> Told | None:
+        """The newest word of a leader on how far the log is committed; our own, if we lead.
+
+        A leader speaks as of when a majority last fetched from it: until then nobody else can have
+        been elected.
+        """
+        book, high_watermark = self._leading, self.log.high_watermark
+        if book is None or not book.announced or high_watermark is None:
+            return self._told
+        return Told(high_watermark, self._majority_heard_ms(book))
 
     # -- stopping ------------------------------------------------------------------------------
 

@@ -172,7 +172,7 @@ class Quorum(Leading):
         self._heard_from(peer)
         match (sent, response):
             case (FetchRequest(), FetchResponse()):
-                self._on_fetch_response(peer, sent, response)
+                self._on_fetch_response(peer, sent, outstanding.sent_ms, response)
             case (VoteRequest(), VoteResponse()):
                 self._on_vote_response(peer, sent, response)
             case (BeginQuorumEpochRequest(), BeginQuorumEpochResponse()):

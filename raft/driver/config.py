@@ -42,9 +42,9 @@ class NodeConfig:
     directory_id: UUID = ZERO_UUID  # of `log_dir`, from its meta.properties
     log_dir: Path
     voters: tuple[Voter, ...]  # ids and endpoints, the same on every node
-    bind_host: str
+    bind_host: str | None  # None: it serves nobody, as an observer may
     bind_port: int  # 0: any free one, for tests
-    advertised: Endpoint  # what others are told to connect to
+    advertised: Endpoint | None  # what others are told to connect to
     quorum: QuorumConfig = field(default_factory=QuorumConfig)
     log: LogConfig = field(default_factory=LogConfig)
     limits: Limits = field(default_factory=Limits)
@@ -65,6 +65,8 @@ class NodeConfig:
             raise ValueError(f"node_id={self.node_id} is negative")
         if self.max_idle_interval_ms < 0:
             raise ValueError(f"max_idle_interval_ms={self.max_idle_interval_ms} is negative")
+        if self.bind_host is None and self.node_id in self.voter_set.ids:
+            raise ValueError(f"bind_host: voter {self.node_id} must be reached by the others")
         for voter in self.voters:
             if voter.key.id != self.node_id and not voter.endpoints:
                 raise ValueError(f"voters: node {voter.key.id} has no endpoint")

@@ -75,7 +75,7 @@ from raft.driver.fetching import SnapshotFetcher
 from raft.driver.log_start import LogStart
 from raft.driver.storage import Storage
 from raft.driver.telling import BarrierTicket, ReadTicket, Telling
-from raft.interfaces import Draft, Snapshots, Ticket, Watcher
+from raft.interfaces import CommittedAsOf, Draft, Snapshots, Ticket, Watcher
 from raft.wire import Group
 from records.compression import Buffer
 from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
@@ -179,6 +179,12 @@ class GroupDriver:
     def high_watermark(self) -> Offset | None:
         """Everything below it is committed; None until a leader has told."""
         return self.quorum.log.high_watermark
+
+    @property
+    def committed_as_of(self) -> CommittedAsOf | None:
+        """A leader's newest word on the high watermark; None if none was heard."""
+        told = self.quorum.told()
+        return None if told is None else CommittedAsOf(told.high_watermark, told.at_ms / 1_000)
 
     @property
     def start_offset(self) -> Offset:

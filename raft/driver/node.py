@@ -92,7 +92,7 @@ class Node:
         self._dialling = Dialling(
             client_id=f"raft-client-{config.node_id}",
             arena=Arena(),
-            own_endpoints=(config.advertised,),
+            own_endpoints=(config.advertised,) if config.advertised is not None else (),
             on_bad_answer=self._on_bad_answer,
         )
         self.health = HealthMonitor(self)
@@ -120,7 +120,8 @@ class Node:
             for group in listed:
                 if group in self._opening:
                     await self._open(group)
-            await self.listener.start(config.bind_host, config.bind_port)
+            if config.bind_host is not None:
+                await self.listener.start(config.bind_host, config.bind_port)
             if config.metrics_host is not None:
                 self._metrics = MetricsServer(self, config.metrics)
                 await self._metrics.start(config.metrics_host, config.metrics_port)
@@ -130,14 +131,18 @@ class Node:
             await self._close_all()
             raise
         log.info(
-            "node=%d listening=%s:%d log_dir=%s groups=%d",
-            self.node_id, config.bind_host, self.listener.port, config.log_dir, len(self.groups),
+            "node=%d listening=%s log_dir=%s groups=%d",
+            self.node_id, self._bound(), config.log_dir, len(self.groups),
         )  # fmt: skip
         for driver in self.groups.values():
             driver.start()
         if self.directory is not None:
             self._on_applied(self.directory.applied_offset)
         self.health.start()
+
+    def _bound(self) -> str:
+        host = self.config.bind_host
+        return "no" if host is None else f"{host}:{self.listener.port}"
 
     async def stop(self) -> None:
         """Hand over, flush, close."""

@@ -12,6 +12,7 @@ from coordinator.interface import CoordinatorError, ErrorCode
 from coordinator.replica import ReadOnlyCoordinator
 from coordinator.sqlite import database
 from coordinator.sqlite.machine import CoordinatorMachine
+from raft.interfaces import CommittedAsOf
 from records.batch import iter_batches
 from records.rpc.coordinator import FindBatchesRequest, ListDisklessOffsetsRequest
 from records.types import Offset
@@ -64,12 +65,23 @@ def test_a_replica_finds_what_it_has_applied_and_says_how_old_that_is(tmp_path: 
         replica = ReadOnlyCoordinator(
             world.log, machine, SETTINGS, monotonic=world.clocks.monotonic
         )
+
+        def leader_says() -> None:
+            end_offset = world.log.high_watermark or Offset(0)
+            world.log.committed_as_of = CommittedAsOf(end_offset, world.clocks.monotonic())
+
         assert replica.age_ms is None
         replica.start()
+        leader_says()
         apply_to(machine, world, world.log.end_offset)
         assert (replica.age_ms, replica.lag) == (0, 0)
         world.clocks.elapsed_ms += 3_000
+        assert replica.age_ms == 3_000  # level, as far as it knows; but nobody has told it so
+        leader_says()
+        assert replica.age_ms == 0
+        world.clocks.elapsed_ms += 3_000
         await broker.commit()
+        leader_says()
         assert replica.lag == 1  # it knows of a commit, and has not applied it
         assert replica.age_ms == 3_000
         finding = asyncio.ensure_future(replica.find_batches(find(world)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -119,9 +120,55 @@ def test_impossible_settings_are_refused_by_name(tmp_path: Path) -> None:
             node_id=NodeId(1), cluster_id=CLUSTER_ID, log_dir=tmp_path, voters=good.voters,
             bind_host="h", bind_port=1, advertised=good.advertised, max_idle_interval_ms=-1,
         )  # fmt: skip
+    with pytest.raises(ValueError, match="bind_host: voter 1"):
+        replace(good, bind_host=None)
     with pytest.raises(ValueError, match="node 2 has no endpoint"):
         NodeConfig(
             node_id=NodeId(1), cluster_id=CLUSTER_ID, log_dir=tmp_path, bind_host="h", bind_port=1,
             advertised=good.advertised,
             voters=(*good.voters, Voter(key=ReplicaKey(NodeId(2), UUID(int=1)))),
         )  # fmt: skip
+
+
+def test_an_observer_serves_nobody_and_knows_how_far_the_log_is_committed(tmp_path: Path) -> None:
+    """An idle log does not age; one whose leader is gone does. DESIGN §8."""
+
+    async def story() -> None:
+        (port,) = free_ports(1)
+        directories = [tmp_path / name for name in ("voter", "observer")]
+        for node_id, directory in enumerate(directories, start=1):
+            directory.mkdir()
+            meta = MetaProperties(
+                cluster_id=CLUSTER_ID, node_id=NodeId(node_id), directory_id=DIRECTORY_ID
+            )
+            write_meta_properties(RealFileSystem(), directory, meta)
+        config = config_of(directories[0], port)
+        leader = Node(config)
+        await leader.start()
+        log = await leading_log(leader)
+        observer = Node(
+            replace(
+                config, node_id=NodeId(2), log_dir=directories[1], bind_host=None, advertised=None
+            )
+        )
+        await observer.start()
+        while (observed := observer.group(BENCH_LOG)) is None or not observed.committed_as_of:
+            await asyncio.sleep(0.01)
+        first = observed.committed_as_of
+        while observed.committed_as_of == first:  # nothing is appended: only time moves on
+            await asyncio.sleep(0.01)
+        idle = observed.committed_as_of
+        assert first is not None
+        assert first.at_s < idle.at_s <= asyncio.get_running_loop().time()
+        assert idle.high_watermark == first.high_watermark == log.high_watermark
+        assert log.committed_as_of.high_watermark == log.high_watermark, "a leader's own word"
+
+        await leader.stop()
+        before = asyncio.get_running_loop().time()
+        await asyncio.sleep(0.1)
+        last = observed.committed_as_of
+        assert last is not None
+        assert last.at_s <= before, "nobody told it anything since"
+        await observer.stop()
+
+    asyncio.run(asyncio.wait_for(story(), 90))

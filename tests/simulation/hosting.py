@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, Self
 
 from raft.core.events import SnapshotTaken
-from raft.interfaces import Draft, Snapshots, Ticket, Watcher
+from raft.interfaces import CommittedAsOf, Draft, Snapshots, Ticket, Watcher
 from records.batch import Batch
 from records.compression import Buffer
 from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
@@ -57,6 +57,11 @@ class LogView:
     @property
     def high_watermark(self) -> Offset | None:
         return self._process.quorum.log.high_watermark
+
+    @property
+    def committed_as_of(self) -> CommittedAsOf | None:
+        told = self._process.quorum.told()
+        return None if told is None else CommittedAsOf(told.high_watermark, told.at_ms / 1_000)
 
     @property
     def snapshots(self) -> Snapshots:

@@ -1,0 +1,55 @@
+"""How old at most is what a replica says? The time since it is known to have held everything.
+
+A leader's word (`raft.interfaces.CommittedAsOf`) says: what was committed by then is below this
+offset. Once that is applied here, the replica was level then. The newest such moment counts.
+
+The surprise: being idle is not being old. Where nothing is committed, the leader's words still
+come, with the same offset and later times; from a replica that is cut off they stay away, and it
+ages, however level it believes itself to be.
+
+Source: KIP-1164, read-only coordinators; DESIGN §8 (staleness is bounded).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from raft.interfaces import CommittedAsOf, ReplicatedLog
+
+WORDS_KEPT: Final = 64  # not applied yet; past that the newest stands for those before it
+
+
+class Freshness:
+    """Of one replica of a log. Call `note` when something is committed or applied."""
+
+    def __init__(self, log: ReplicatedLog, applied: Callable[[], int]) -> None:
+        """
+        Args:  applied: everything below this offset is in the state.
+        """
+        self._log = log
+        self._applied = applied
+        self._words: deque[CommittedAsOf] = deque()
+        self._level_at_s: float | None = None
+
+    def note(self) -> None:
+        """Hear the newest word, and see which of those heard are applied by now."""
+        word, words = self._log.committed_as_of, self._words
+        if word is not None and (not words or word.at_s > words[-1].at_s):
+            if words and (
+                words[-1].high_watermark == word.high_watermark or len(words) == WORDS_KEPT
+            ):
+                words.pop()
+            words.append(word)
+        applied = self._applied()
+        while words and words[0].high_watermark <= applied:
+            at_s = words.popleft().at_s
+            self._level_at_s = at_s if self._level_at_s is None else max(self._level_at_s, at_s)
+
+    def age_ms(self, now_s: float) -> float | None:
+        """How long ago the replica held all that was committed; None if it is not known to have."""
+        self.note()
+        if self._level_at_s is None:
+            return None
+        return max(0.0, now_s - self._level_at_s) * 1_000

@@ -17,6 +17,7 @@ Source: KIP-35, KIP-511 (ApiVersions).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Mapping
 from typing import Final
 
@@ -49,6 +50,7 @@ class Routes:
         self._served: dict[int, Served] = {}
         self._first_flexible: dict[int, int | None] = {}
         self._large: set[int] = set()
+        self.requests: Counter[int] = Counter()  # that came, by api key
 
     def add(self, handlers: Mapping[int, Served], *, large: Container[int] = ()) -> None:
         """More requests; `large` ones bound by themselves what they decode."""
@@ -83,6 +85,7 @@ class Routes:
                 f"api key {header.api_key} of {len(frame)} bytes, the limit is "
                 f"{MAX_QUESTION_BYTES}; client id {_named(header)}"
             )
+        self.requests[header.api_key] += 1
         return served.serve(connection, header, frame[header.body_at :])
 
     def api_keys(self) -> tuple[ApiVersionsResponse.ApiVersion, ...]:

@@ -1,0 +1,129 @@
+"""A client listener's requests: what is announced, who answers it, and who is turned away.
+
+    dispatcher = Dispatcher(handlers, cluster=cluster, listener_name="PLAINTEXT")
+    listener = Listener(dispatcher.handle, name="PLAINTEXT")
+
+What is announced is what is served: ApiVersions is made from the same table that requests are
+looked up in. The exception is Produce below version 3 (`diskless.old_produce`). A key or a version
+that is not announced closes its connection with one line that names client and key, as Kafka does;
+so do a TLS hello and an HTTP request, which the transport recognises by their first bytes.
+
+Source: KIP-35, KIP-511 (ApiVersions), KIP-584 (features in it).
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter
+from collections.abc import Container, Mapping
+from typing import Final
+
+from coordinator.controller.decide.context import FEATURES
+from diskless import old_produce
+from diskless.apis.serving import Asker, served
+from diskless.cluster import Cluster
+from raft.net import API_VERSIONS_KEY, Answer, Frame, RequestHeader, ServerConnection
+from raft.net.handlers import Served
+from raft.net.routes import Routes
+from records.rpc.cluster import ApiVersionsRequest, ApiVersionsResponse
+
+log = logging.getLogger("diskless.dispatch")
+
+PRODUCE: Final = 0
+INVALID_REQUEST: Final = 42
+FIRST_NAMED_VERSION: Final = 3  # of ApiVersions: clients say what they are
+ZERO_POSSIBLE_VERSION: Final = 4  # a feature's lowest level can be 0. Source: KAFKA-17011
+MAX_CLIENT_KINDS: Final = 200  # counted apart; clients choose these names
+OTHERS: Final = ("others", "")
+
+_SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]{0,198}[a-zA-Z0-9])?")
+
+
+class Dispatcher:
+    """See the module. One for each client listener; belongs to the event loop."""
+
+    def __init__(
+        self,
+        handlers: Mapping[int, Served],
+        *,
+        cluster: Cluster,
+        listener_name: str,
+        large: Container[int] = (PRODUCE,),
+        features: Mapping[str, tuple[int, int]] = FEATURES,
+    ) -> None:
+        """
+        Args:  large: requests that bound by themselves what they decode; all others are refused
+                   above 1 MiB.
+               features: that this broker can run under, with their levels, both inclusive.
+        """
+        self.listener_name = listener_name
+        self.clients: Counter[tuple[str, str]] = Counter()  # software name and version: asked
+        self._cluster = cluster
+        self._features = features
+        self._routes = Routes()
+        self._routes.add(handlers if PRODUCE not in handlers else _announced(handlers), large=large)
+        self._routes.add({API_VERSIONS_KEY: served(ApiVersionsRequest, self._api_versions)})
+
+    @property
+    def served(self) -> Mapping[int, Served]:
+        """By api key, as announced."""
+        return self._routes.served
+
+    @property
+    def requests(self) -> Counter[int]:
+        """By api key: how many came."""
+        return self._routes.requests
+
+    def handle(self, connection: ServerConnection, frame: Frame) -> Answer:
+        """A listener's handler."""
+        return self._routes.handle(connection, frame)
+
+    def _api_versions(self, request: ApiVersionsRequest, asker: Asker) -> ApiVersionsResponse:
+        if asker.version >= FIRST_NAMED_VERSION and not self._note(request, asker):
+            return ApiVersionsResponse(error_code=INVALID_REQUEST, api_keys=())
+        response = ApiVersionsResponse
+        zero_possible = asker.version >= ZERO_POSSIBLE_VERSION
+        return response(
+            api_keys=self._routes.api_keys(),
+            supported_features=tuple(
+                response.SupportedFeatureKey(name=name, min_version=low, max_version=high)
+                for name, (low, high) in sorted(self._features.items())
+                if low > 0 or zero_possible
+            ),
+            finalized_features_epoch=self._cluster.metadata_offset(),
+            finalized_features=tuple(
+                response.FinalizedFeatureKey(
+                    name=name, max_version_level=level, min_version_level=level
+                )
+                for name, level in sorted(self._cluster.image.features.items())
+            ),
+        )
+
+    def _note(self, request: ApiVersionsRequest, asker: Asker) -> bool:
+        """Count what kind of client this is; False if it does not say so in the form agreed on."""
+        kind = (request.client_software_name, request.client_software_version)
+        if not all(_SOFTWARE.fullmatch(text) for text in kind):
+            return False
+        if kind not in self.clients and len(self.clients) >= MAX_CLIENT_KINDS:
+            kind = OTHERS
+        if kind not in self.clients:
+            log.info(
+                "listener=%s peer=%s client_id=%r software=%s version=%s",
+                self.listener_name, asker.peer, (asker.client_id or "")[:100], *kind,
+            )  # fmt: skip
+        self.clients[kind] += 1
+        return True
+
+
+def _announced(handlers: Mapping[int, Served]) -> Mapping[int, Served]:
+    """The same, with Produce from version 0."""
+    lowest, highest, serve = handlers[PRODUCE]
+    assert lowest == old_produce.LAST_VERSION + 1, f"Produce is served from version {lowest}"
+
+    def produce(connection: ServerConnection, header: RequestHeader, body: Frame) -> Answer:
+        if header.api_version <= old_produce.LAST_VERSION:
+            return old_produce.refuse(connection, header, body)
+        return serve(connection, header, body)
+
+    return {**handlers, PRODUCE: Served(0, highest, produce)}

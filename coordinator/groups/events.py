@@ -20,7 +20,7 @@ class Asked(NamedTuple):
     version: int
     client_id: str
     client_host: str  # "/127.0.0.1", as upstream has it
-    unique: str  # a UUID of this request's own, for a member id
+    unique: str  # a UUID of this request's own, for a member id; only a JoinGroup needs one
 
 
 class Answered(NamedTuple):

@@ -15,7 +15,9 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 from uuid import UUID
 
+from coordinator.groups.answers import refuse
 from coordinator.groups.core import GroupBroker
+from coordinator.groups.errors import ErrorCode
 from coordinator.groups.events import (
     Answered,
     Asked,
@@ -26,6 +28,7 @@ from coordinator.groups.events import (
     Tick,
 )
 from records.rpc.base import Request, Response
+from records.rpc.groups import JoinGroupRequest
 
 log = logging.getLogger("coordinator.groups")
 
@@ -56,9 +59,14 @@ class RunningGroups:
         """
         self._next_ticket += 1
         ticket = self._next_ticket
-        future = self._waiting[ticket] = self._loop.create_future()
-        unique = str(self._new_id())
-        self._step(Asked(ticket, request, version, client_id, client_host, unique))
+        unique = str(self._new_id()) if isinstance(request, JoinGroupRequest) else ""
+        asked = Asked(ticket, request, version, client_id, client_host, unique)
+        future = self._loop.create_future()
+        if self._is_closed:
+            future.set_result(refuse(asked, ErrorCode.NOT_COORDINATOR))
+        else:
+            self._waiting[ticket] = future
+            self._step(asked)
         return future
 
     def brokers_changed(self, broker_ids: Iterable[int], broker_epoch: int) -> None:
@@ -103,11 +111,16 @@ class RunningGroups:
         self._step(Answered(call.call_id, answer))
 
     def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        """A timer that is too early may stay: each heartbeat moves a deadline on."""
         deadline_ms = self.core.deadline_ms
-        if deadline_ms is not None:  # a millisecond later: the core counts whole ones
-            self._timer = self._loop.call_at((deadline_ms + 1) / 1000, self._tick)
+        if deadline_ms is None:
+            return
+        at = (deadline_ms + 1) / 1000  # a millisecond later: the core counts whole ones
+        if self._timer is not None:
+            if self._timer.when() <= at:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(at, self._tick)
 
     def _tick(self) -> None:
         self._timer = None

@@ -1,0 +1,178 @@
+"""Consumer groups on a broker's listeners: from a client's bytes to the group coordinator and back.
+
+    groups = GroupApis(cluster, GroupSettings.of(values), wall_ms=wall_ms, random=random)
+    handlers |= groups.handlers
+
+One per broker, whichever listeners it has: a group is one, by whatever way its members come.
+
+Which groups this broker acts for follows from the image: the unfenced brokers, and our own epoch.
+A broker that is fenced, or not a member, acts for none, and tells every member to look elsewhere.
+
+The surprise: a request is taken *before* the handler returns, not by a task of its own. So the
+requests of one connection reach the group in the order they were sent in, and a heartbeat, which
+is answered from memory, costs no task at all.
+
+Source: DESIGN §7 (groups); `coordinator.groups.core` for what is decided.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Final
+from uuid import UUID
+
+from coordinator.controller.image import MetadataImage
+from coordinator.groups.core import GroupBroker
+from coordinator.groups.running import RunningGroups
+from coordinator.groups.settings import GroupSettings
+from diskless.cluster import Cluster
+from diskless.metadata import unfenced
+from raft.net.connection import Answer, Reply, ServerConnection
+from raft.net.errors import BadHeaderError, Reason
+from raft.net.frames import Frame
+from raft.net.handlers import Serve, Served, payload
+from raft.net.header import RequestHeader
+from records.codec import decode_message
+from records.rpc.base import Request, Response
+from records.rpc.groups import (
+    DescribeGroupsRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    SyncGroupRequest,
+)
+
+MAX_REQUEST_BYTES: Final = 2 * 1024 * 1024
+"""The longest request that is looked at, for one MiB is all that is stored of what a client says.
+What is longer closes its connection; decoding this much takes a tenth of a second."""
+
+REQUESTS: Final[tuple[type[Request], ...]] = (
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    JoinGroupRequest,
+    HeartbeatRequest,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+    DescribeGroupsRequest,
+    ListGroupsRequest,
+)
+
+
+class ImageTopics:
+    """What the image says of topics: `coordinator.groups.events.Topics`."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def partition_count(self, name: str) -> int | None:
+        """None: no such topic."""
+        topic = self._cluster.image.topic(name)
+        return None if topic is None else len(topic.partitions)
+
+    def topic_id(self, name: str) -> UUID | None:
+        """None: no such topic."""
+        found: UUID | None = self._cluster.image.topic_ids.get(name)
+        return found
+
+    def name(self, topic_id: UUID) -> str | None:
+        """None: no such topic."""
+        topic = self._cluster.image.topics.get(topic_id)
+        return None if topic is None else topic.name
+
+
+class GroupApis:
+    """See the module. Belongs to the event loop it was made on."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: GroupSettings,
+        *,
+        wall_ms: Callable[[], int],
+        random: Random,
+    ) -> None:
+        core = GroupBroker(
+            cluster.broker_id,
+            settings,
+            ImageTopics(cluster),
+            wall_ms=wall_ms,
+            catalog=cluster.groups,
+        )
+        self.running = RunningGroups(
+            core, cluster.ask_groups, new_id=lambda: UUID(int=random.getrandbits(128), version=4)
+        )
+        self.handlers: Mapping[int, Served] = {
+            _key(kind): Served(
+                kind.schema().versions.first, kind.schema().versions.last, self._server(kind)
+            )
+            for kind in REQUESTS
+        }
+        self._cluster = cluster
+        self._seen: object = None  # brokers of the image that we have told of
+        self._is_fenced = False
+        cluster.on_image(self._on_image)
+        self._on_image(cluster.image)
+
+    def fenced(self, is_fenced: bool) -> None:
+        """What the broker knows of itself before its image says so: its session has ended, say."""
+        if is_fenced is not self._is_fenced:
+            self._is_fenced, self._seen = is_fenced, None
+            self._on_image(self._cluster.image)
+
+    async def close(self) -> None:
+        """Send everybody to other brokers; ask nothing more."""
+        await self.running.close()
+
+    def _on_image(self, image: MetadataImage) -> None:
+        if image.brokers is self._seen:
+            return
+        self._seen = image.brokers
+        own = image.brokers.get(self._cluster.broker_id)
+        if self._is_fenced or own is None:
+            self.running.brokers_changed((), -1)
+        else:
+            brokers = (broker.broker_id for broker in unfenced(image))
+            self.running.brokers_changed(brokers, own.broker_epoch)
+
+    def _server(self, kind: type[Request]) -> Serve:
+        def serve(connection: ServerConnection, header: RequestHeader, body: Frame) -> Answer:
+            if len(body) > MAX_REQUEST_BYTES:
+                name = kind.schema().name
+                raise BadHeaderError(f"{name} of {len(body)} bytes, at most {MAX_REQUEST_BYTES}")
+            future = self.running.ask(
+                decode_message(kind, body, header.api_version),
+                header.api_version,
+                client_id=header.client_id or "",
+                client_host=f"/{connection.peer.rpartition(':')[0]}",
+            )
+            if future.done():
+                return payload(header, future.result())
+            return _later(connection, header, future)
+
+        return serve
+
+
+def _later(
+    connection: ServerConnection, header: RequestHeader, future: asyncio.Future[Response]
+) -> Reply:
+    reply = Reply(connection)
+
+    def done(answered: asyncio.Future[Response]) -> None:
+        if answered.cancelled():  # the broker is closing
+            connection.close(Reason.LOCAL)
+        else:
+            reply.send(payload(header, answered.result()))
+
+    future.add_done_callback(done)
+    return reply
+
+
+def _key(kind: type[Request]) -> int:
+    key = kind.schema().key
+    assert key is not None, f"no request: {kind}"
+    return key

@@ -1,0 +1,221 @@
+"""Topics are created, grown and deleted: decided by the controller, answered when it shows here.
+
+The controller answers once the batch coordinators know of new partitions. Whoever asked then often
+produces to them at once, through this very broker, which follows both logs and may be a moment
+behind. So the answer waits until this broker's image and its replicas have them too, for as long as
+the request allows; after that it is REQUEST_TIMED_OUT for the topic, as in Kafka: what was decided
+stays decided.
+
+Deletion waits for the image only: what is not in it is not served.
+
+Source: KIP-4, KIP-195, KIP-516 (deletion by id), KIP-590 (forwarding); DESIGN §7, §8.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from coordinator.controller.image import TopicImage
+from coordinator.controller.refusals import refuse
+from coordinator.interface import CoordinatorError
+from diskless.apis.answering import Errands, ErrorCode, seconds, served
+from diskless.cluster import Cluster
+from diskless.news import News
+from raft.net.handlers import Served
+from records.rpc.base import Request, Response
+from records.rpc.coordinator import FindBatchesRequest
+from records.rpc.topics import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+
+R = TypeVar("R", bound=Response)
+
+CONTROLLERS_SHARE: Final = 0.9
+"""Of a request's time: the controller knows what of it was done, so it is to give up first."""
+
+LOOK_AGAIN_S: Final = 0.1
+
+_NOT_TOLD: Final = "No controller answered in time: it is not known whether this was done."
+_NOT_SEEN: Final = "It is done, but this broker does not see it yet."
+
+
+class Topics:
+    """Changes of topics, for one broker. Belongs to the event loop."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._errands = Errands()
+        self._news = News()
+        cluster.on_commit(lambda _: self._news.tell())
+        cluster.on_image(lambda _: self._news.tell())
+
+    async def create(self, request: CreateTopicsRequest) -> CreateTopicsResponse:
+        """Create topics; also for a client whose request for metadata creates one."""
+        deadline = _now() + seconds(request.timeout_ms)
+        answer = await self._ask(request, CreateTopicsResponse, deadline)
+        if request.validate_only:
+            return answer
+        made = {topic.topic_id: topic for topic in answer.topics if not topic.error_code}
+        counts = {topic_id: topic.num_partitions for topic_id, topic in made.items()}
+        late = await self._until_served(counts, deadline)
+        return msgspec.structs.replace(
+            answer,  # type: ignore[type-var]
+            topics=tuple(
+                _timed_out(topic) if topic.topic_id in late and not topic.error_code else topic
+                for topic in answer.topics
+            ),
+        )
+
+    async def grow(self, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
+        """Give topics more partitions."""
+        deadline = _now() + seconds(request.timeout_ms)
+        answer = await self._ask(request, CreatePartitionsResponse, deadline)
+        if request.validate_only:
+            return answer
+        grown = {result.name for result in answer.results if not result.error_code}
+        await self._cluster.image_where(
+            lambda image: all(name in image.topic_ids for name in grown), deadline - _now()
+        )
+        image = self._cluster.image
+        counts = {
+            topic.topic_id: asked.count
+            for asked in request.topics
+            if asked.name in grown and (topic := image.topic(asked.name)) is not None
+        }
+        late = await self._until_served(counts, deadline)
+        names = {topic.name for t in late if (topic := self._cluster.image.topics.get(t))}
+        return msgspec.structs.replace(
+            answer,  # type: ignore[type-var]
+            results=tuple(
+                _timed_out(result) if result.name in names and not result.error_code else result
+                for result in answer.results
+            ),
+        )
+
+    async def delete(self, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+        """Delete topics, named either way."""
+        deadline = _now() + seconds(request.timeout_ms)
+        state = DeleteTopicsRequest.DeleteTopicState
+        by_name = tuple(state(name=name) for name in request.topic_names)
+        asked = DeleteTopicsRequest(
+            topics=(*by_name, *request.topics), timeout_ms=request.timeout_ms
+        )
+        answer = await self._ask(asked, DeleteTopicsResponse, deadline)
+        gone = {result.topic_id for result in answer.responses if not result.error_code}
+        await self._cluster.image_where(
+            lambda image: gone.isdisjoint(image.topics), max(0.0, deadline - _now())
+        )
+        late = gone & set(self._cluster.image.topics)
+        return msgspec.structs.replace(
+            answer,  # type: ignore[type-var]
+            responses=tuple(
+                _timed_out(result) if result.topic_id in late and not result.error_code else result
+                for result in answer.responses
+            ),
+        )
+
+    # --- the controller -------------------------------------------------------------------------
+
+    async def _ask(self, request: Request, response: type[R], deadline: float) -> R:
+        """The controller's answer, or one that says of everything that there was none in time."""
+        left_s = deadline - _now()
+        forwarded = msgspec.structs.replace(
+            request,  # type: ignore[type-var]
+            timeout_ms=int(1_000 * left_s * CONTROLLERS_SHARE),
+        )
+        try:
+            answer = await self._errands.within(
+                self._cluster.ask_controller(forwarded, response), left_s
+            )
+        except CoordinatorError:
+            answer = None
+        if answer is None:
+            refusal = refuse(request, ErrorCode.REQUEST_TIMED_OUT, _NOT_TOLD)
+            assert isinstance(refusal, response), f"{type(refusal)} for {type(request)}"
+            return refusal
+        return answer
+
+    # --- what this broker sees ------------------------------------------------------------------
+
+    async def _until_served(self, counts: Mapping[UUID, int], deadline: float) -> set[UUID]:
+        """Wait until these topics have so many partitions here; those that do not in time.
+
+        A topic that was there and is gone again is not waited for.
+        """
+        waiting, seen = set(counts), set[UUID]()
+        while waiting:
+            image = self._cluster.image
+            for topic_id in sorted(waiting, key=lambda one: one.int):
+                topic = image.topics.get(topic_id)
+                if topic is None:
+                    if topic_id in seen:
+                        waiting.discard(topic_id)
+                    continue
+                seen.add(topic_id)
+                if len(topic.partitions) >= counts[topic_id] and await self._in_replicas(topic):
+                    waiting.discard(topic_id)
+            left_s = deadline - _now()
+            if left_s <= 0:
+                break
+            if waiting:
+                await self._news.wait(min(left_s, LOOK_AGAIN_S))
+        return waiting
+
+    async def _in_replicas(self, topic: TopicImage) -> bool:
+        """Does each coordinator that has partitions of it have the last of them, as seen here?"""
+        last: dict[int, int] = {}
+        for index in topic.partitions:
+            coordinator = topic.coordinator(index)
+            last[coordinator] = max(index, last.get(coordinator, 0))
+        for coordinator, index in last.items():
+            if not await self._in_replica(topic.topic_id, coordinator, index):
+                return False
+        return True
+
+    async def _in_replica(self, topic_id: UUID, coordinator: int, index: int) -> bool:
+        replica = self._cluster.replica(coordinator)
+        if replica is None:
+            return False
+        topic = FindBatchesRequest.Topic
+        partition = topic.Partition(partition_index=index, offset=0, max_bytes=0)
+        request = FindBatchesRequest(
+            coordinator_partition=coordinator,
+            topics=(topic(topic_id=topic_id, partitions=(partition,)),),
+            max_bytes=0,
+        )
+        try:
+            answer = await replica.find_batches(request)
+        except CoordinatorError:
+            return False
+        code = answer.responses[0].partitions[0].error_code
+        return code in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _timed_out(result: Any) -> Any:
+    return msgspec.structs.replace(
+        result, error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=_NOT_SEEN
+    )
+
+
+def handlers(cluster: Cluster) -> dict[int, Served]:
+    """By api key."""
+    topics = Topics(cluster)
+    return {
+        19: served(CreateTopicsRequest, lambda request, _: topics.create(request)),
+        20: served(DeleteTopicsRequest, lambda request, _: topics.delete(request)),
+        37: served(CreatePartitionsRequest, lambda request, _: topics.grow(request)),
+    }

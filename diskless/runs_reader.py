@@ -66,7 +66,7 @@ async def read_runs(
              max_bytes: of the answer; the first batch is given whole, however large (KIP-74).
     Raises:  DamagedRunError and StorageError, where not even the first run can be given.
     """
-    reads = [asyncio.ensure_future(_read(cache, run)) for run in runs]
+    reads = [asyncio.ensure_future(read_run(cache, run)) for run in runs]
     parts: list[bytes | bytearray] = []
     size_bytes = 0
     try:
@@ -92,8 +92,11 @@ async def read_runs(
     return b"".join(parts)
 
 
-async def _read(cache: ObjectCache, run: Run) -> memoryview:
-    """The run's bytes, verified; read once more if they are not what they must be."""
+async def read_run(cache: ObjectCache, run: Run) -> memoryview:
+    """The run's bytes as stored, verified; read once more if they are not what they must be.
+
+    Raises:  DamagedRunError, StorageError.
+    """
     where = ByteRange(run.byte_offset, run.size_bytes)
     try:
         data = await cache.read(run.object_key, where)

@@ -49,6 +49,7 @@ def settings(index: int, addresses: list[str], password: str) -> EmbeddedSetting
         other_addresses=tuple(a for i, a in enumerate(addresses) if i != index),
         bind_address=addresses[index],
         password=password,
+        timeout_ms=PATIENCE_S * 1_000,
         coordinator=CoordinatorSettings(
             keys=ObjectKeys(prefix="demo", cluster_id="embedded", coordinator_partition=0)
         ),

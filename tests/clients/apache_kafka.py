@@ -1,0 +1,42 @@
+"""A real Kafka for the table: one node, its settings as near to ours as it has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from tests.clients.client import Refused, eventually
+from tests.clients.world import World
+from tests.interop.kafka_run import Kafka, configure_node
+from tests.interop.kafka_scenario import CLUSTER_ID
+
+SETTINGS: Final = {
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "num.partitions": "1",
+    "log.cleaner.dedupe.buffer.size": "2097152",
+}
+
+
+@contextmanager
+def apache_kafka(kafka: Kafka, home: Path) -> Iterator[World]:
+    """Running and ready."""
+    plan = configure_node(kafka, home, node_id=1, settings=SETTINGS)
+    plan.format(CLUSTER_ID, "--standalone")
+    with plan.started(["PLAINTEXT"]) as node:
+        world = World([("127.0.0.1", node.ports["PLAINTEXT"])])
+
+        def ready() -> bool:
+            try:
+                world.topic()
+            except Refused:
+                return False
+            return True
+
+        eventually(ready, "Kafka creates topics")
+        yield world

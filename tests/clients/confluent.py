@@ -1,0 +1,254 @@
+"""confluent-kafka: librdkafka, as Python applications use it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Final
+
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
+
+from tests.clients.client import (
+    EARLIEST,
+    PATIENCE_S,
+    PLAIN,
+    Client,
+    How,
+    Last,
+    Member,
+    Message,
+    Read,
+    Reader,
+    Refused,
+    Start,
+)
+
+BATCH: Final = 500
+QUICK: Final = {"log_level": 0, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200}
+IGNORED: Final = {KafkaError._PARTITION_EOF}
+
+
+def refused(error: KafkaError) -> Refused:
+    return Refused(error.code(), error.str())
+
+
+class Confluent(Client):
+    """Each call makes its own producer or consumer: their settings differ."""
+
+    name = "confluent-kafka"
+
+    def __init__(self, bootstrap: str) -> None:
+        super().__init__(bootstrap)
+        self._common = QUICK | {"bootstrap.servers": bootstrap}
+        self._admin: AdminClient | None = None
+
+    @property
+    def admin(self) -> AdminClient:
+        if self._admin is None:
+            self._admin = AdminClient(self._common)
+        return self._admin
+
+    # --- messages -----------------------------------------------------------------------------
+
+    def send(
+        self,
+        topic: str,
+        messages: Sequence[Message],
+        how: How = PLAIN,
+    ) -> list[tuple[int, int]] | None:
+        producer = Producer(
+            self._common
+            | {
+                "acks": how.acks,
+                "compression.type": how.codec,
+                "enable.idempotence": how.idempotent,
+                "message.max.bytes": how.max_request_bytes,
+                "linger.ms": 5,
+                "message.timeout.ms": int(PATIENCE_S * 1000),
+            }
+        )
+        places: dict[int, tuple[int, int]] = {}
+        errors: list[KafkaError] = []
+
+        def told(number: int, error: KafkaError | None, sent: Any) -> None:
+            if error is not None:
+                errors.append(error)
+            else:
+                places[number] = (sent.partition(), sent.offset())
+
+        for number, message in enumerate(messages):
+            where: dict[str, Any] = {} if how.partition is None else {"partition": how.partition}
+            if message.timestamp_ms is not None:
+                where["timestamp"] = message.timestamp_ms
+            try:
+                producer.produce(
+                    topic, message.value, message.key, headers=list(message.headers) or None,
+                    on_delivery=lambda error, sent, number=number: told(number, error, sent),
+                    **where,
+                )  # fmt: skip
+            except KafkaException as error:
+                raise refused(error.args[0]) from error
+        left = producer.flush(PATIENCE_S)
+        if errors:
+            raise refused(errors[0])
+        assert not left, f"{left} of {len(messages)} messages have no answer"
+        return [places[number] for number in range(len(messages))]
+
+    def _consumer(self, group: str, **settings: object) -> Consumer:
+        return Consumer(
+            self._common
+            | {
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "fetch.wait.max.ms": 100,
+                "fetch.error.backoff.ms": 50,
+                "heartbeat.interval.ms": 100,
+                "session.timeout.ms": 10_000,
+                "topic.metadata.refresh.interval.ms": 1_000,
+                "topic.metadata.propagation.max.ms": 1_000,
+                "check.crcs": True,
+                **settings,
+            }
+        )
+
+    def follow(self, topic: str, partition: int, start: Start) -> Reader:
+        consumer = self._consumer("nobody")
+        place = TopicPartition(topic, partition)
+        try:
+            consumer.list_topics(topic, timeout=PATIENCE_S)  # else it looks after half a second
+            place.offset = self._offset(consumer, place, start)
+        except KafkaException as error:
+            consumer.close()
+            raise refused(error.args[0]) from error
+        consumer.assign([place])
+        return ConfluentReader(consumer)
+
+    @staticmethod
+    def _offset(consumer: Consumer, place: TopicPartition, start: Start) -> int:
+        match start:
+            case Last(count):
+                _, end_offset = consumer.get_watermark_offsets(place, timeout=PATIENCE_S)
+                return int(end_offset - count)
+            case int():
+                return start  # librdkafka has -2 for the earliest, too
+            case _:
+                asked = TopicPartition(place.topic, place.partition, start.timestamp_ms)
+                (found,) = consumer.offsets_for_times([asked], timeout=PATIENCE_S)
+                return int(found.offset)
+
+    def join(self, group: str, topic: str) -> Member:
+        consumer = self._consumer(group, **{"enable.auto.commit": True})  # when it gives some up
+        consumer.subscribe([topic])
+        return ConfluentMember(consumer)
+
+    # --- topics -------------------------------------------------------------------------------
+
+    def leaders(self, topic: str) -> dict[int, int]:
+        found = self.admin.list_topics(topic, timeout=PATIENCE_S).topics[topic]
+        return {one.id: one.leader for one in found.partitions.values()}
+
+    def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
+        new = NewTopic(topic, partitions, 1, config=dict(configs))
+        _wait(self.admin.create_topics([new])[topic])
+
+    def delete_topic(self, topic: str) -> None:
+        _wait(self.admin.delete_topics([topic])[topic])
+
+    def create_partitions(self, topic: str, total: int) -> None:
+        _wait(self.admin.create_partitions([NewPartitions(topic, total)])[topic])
+
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        place = TopicPartition(topic, partition, before)
+        _wait(self.admin.delete_records([place])[place])
+
+    def describe_topic(self, topic: str) -> dict[str, str | None]:
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        found = _wait(self.admin.describe_configs([resource])[resource])
+        return {name: entry.value for name, entry in found.items()}
+
+    def alter_topic(self, topic: str, name: str, value: str) -> None:
+        entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+        _wait(self.admin.incremental_alter_configs([resource])[resource])
+
+    # --- groups -------------------------------------------------------------------------------
+
+    def list_groups(self) -> frozenset[str]:
+        found = _wait(self.admin.list_consumer_groups(request_timeout=PATIENCE_S))
+        assert not found.errors, found.errors
+        return frozenset(group.group_id for group in found.valid)
+
+    def describe_group(self, group: str) -> tuple[str, int]:
+        futures = self.admin.describe_consumer_groups([group], request_timeout=PATIENCE_S)
+        found = _wait(futures[group])
+        return found.state.name, len(found.members)
+
+    def begin_transactions(self, transactional_id: str) -> None:
+        producer = Producer(self._common | {"transactional.id": transactional_id})
+        try:
+            producer.init_transactions(PATIENCE_S)
+        except KafkaException as error:
+            raise refused(error.args[0]) from error
+
+
+def _wait(future: Future[Any]) -> Any:
+    try:
+        return future.result(PATIENCE_S)
+    except KafkaException as error:
+        raise refused(error.args[0]) from error
+
+
+class ConfluentReader(Reader):
+    """Of one partition."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+
+    def poll(self, timeout_s: float) -> list[Read]:
+        got = []
+        first = self._consumer.poll(timeout_s)
+        for message in [first, *self._consumer.consume(BATCH, 0)] if first is not None else []:
+            error = message.error()
+            if error is None:
+                got.append(
+                    Read(message.partition(), message.offset(), message.value(), message.key(),
+                         message.timestamp()[1], tuple(message.headers() or ()))
+                )  # fmt: skip
+            elif error.code() not in IGNORED:
+                raise refused(error)
+        return got
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+class ConfluentMember(ConfluentReader, Member):
+    """Of a group."""
+
+    def assigned(self) -> frozenset[int]:
+        return frozenset(place.partition for place in self._consumer.assignment())
+
+    def close(self) -> None:
+        with contextlib.suppress(KafkaException):  # nothing was read: there is nothing to commit
+            self._consumer.commit(asynchronous=False)
+        super().close()
+
+
+assert EARLIEST == -2, "librdkafka's own number"

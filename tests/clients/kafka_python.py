@@ -1,0 +1,224 @@
+"""kafka-python: every byte in Python, and the newest protocol versions of the three."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.errors import KafkaError
+
+from tests.clients.client import (
+    EARLIEST,
+    PATIENCE_S,
+    PLAIN,
+    Client,
+    How,
+    Last,
+    Member,
+    Message,
+    Read,
+    Reader,
+    Refused,
+    Start,
+)
+
+T = TypeVar("T")
+
+OWN_ERROR: Final = -1
+QUICK: Final = {"reconnect_backoff_ms": 20, "reconnect_backoff_max_ms": 200}
+
+
+def asking(call: Callable[[], T]) -> T:
+    """The library's errors as ours."""
+    try:
+        return call()
+    except KafkaError as error:
+        raise Refused(getattr(error, "errno", OWN_ERROR), repr(error)) from error
+
+
+class KafkaPython(Client):
+    """Its producer knows compression and acks from its beginning, so each call makes one."""
+
+    name = "kafka-python"
+
+    def __init__(self, bootstrap: str) -> None:
+        super().__init__(bootstrap)
+        self._common = QUICK | {"bootstrap_servers": bootstrap.split(",")}
+        self._started_admin: KafkaAdminClient | None = None
+
+    @property
+    def _admin(self) -> KafkaAdminClient:
+        if self._started_admin is None:
+            self._started_admin = KafkaAdminClient(**self._common)
+        return self._started_admin
+
+    # --- messages -----------------------------------------------------------------------------
+
+    def send(
+        self,
+        topic: str,
+        messages: Sequence[Message],
+        how: How = PLAIN,
+    ) -> list[tuple[int, int]] | None:
+        producer = KafkaProducer(
+            **self._common,
+            acks=how.acks,
+            compression_type=None if how.codec == "none" else how.codec,
+            enable_idempotence=how.idempotent,
+            max_request_size=how.max_request_bytes,
+            max_in_flight_requests_per_connection=5 if how.idempotent else 1,
+            batch_size=65_536,
+            linger_ms=5,
+            max_block_ms=int(PATIENCE_S * 1000),
+            retry_backoff_ms=20,
+        )
+
+        def send() -> list[tuple[int, int]] | None:
+            futures = [
+                producer.send(
+                    topic, message.value, message.key, list(message.headers), how.partition,
+                    message.timestamp_ms,
+                )
+                for message in messages
+            ]  # fmt: skip
+            producer.flush(PATIENCE_S)
+            sent = [future.get(PATIENCE_S) for future in futures]
+            return [(one.partition, one.offset) for one in sent] if how.acks else None
+
+        try:
+            return asking(send)
+        finally:
+            producer.close(timeout=5)
+
+    def follow(self, topic: str, partition: int, start: Start) -> Reader:
+        consumer = self._consumer(None)
+        place = TopicPartition(topic, partition)
+
+        def begin() -> None:
+            consumer.assign([place])
+            match start:
+                case Last(count):
+                    consumer.seek_to_end(place)
+                    consumer.seek(place, consumer.position(place) - count)
+                case int():
+                    if start == EARLIEST:
+                        consumer.seek_to_beginning(place)
+                    else:
+                        consumer.seek(place, start)
+                case _:
+                    found = consumer.offsets_for_times({place: start.timestamp_ms})
+                    consumer.seek(place, found[place].offset)
+
+        try:
+            asking(begin)
+        except BaseException:
+            consumer.close()
+            raise
+        return KafkaPythonReader(consumer)
+
+    def join(self, group: str, topic: str) -> Member:
+        consumer = self._consumer(group)
+        consumer.subscribe([topic])
+        return KafkaPythonMember(consumer)
+
+    def _consumer(self, group: str | None) -> KafkaConsumer:
+        return KafkaConsumer(
+            **self._common,
+            group_id=group,
+            auto_offset_reset="earliest",
+            enable_auto_commit=group is not None,  # when it gives some up
+            fetch_max_wait_ms=100,
+            heartbeat_interval_ms=100,
+            session_timeout_ms=10_000,
+            metadata_max_age_ms=1_000,
+            retry_backoff_ms=20,
+        )
+
+    # --- topics -------------------------------------------------------------------------------
+
+    def leaders(self, topic: str) -> dict[int, int]:
+        (found,) = asking(lambda: self._admin.describe_topics([topic]))
+        return {one["partition_index"]: one["leader_id"] for one in found["partitions"]}
+
+    def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
+        new = {"num_partitions": partitions, "replication_factor": 1, "configs": dict(configs)}
+        asking(lambda: self._admin.create_topics({topic: new}))
+
+    def delete_topic(self, topic: str) -> None:
+        asking(lambda: self._admin.delete_topics([topic]))
+
+    def create_partitions(self, topic: str, total: int) -> None:
+        asking(lambda: self._admin.create_partitions({topic: total}))
+
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        asking(lambda: self._admin.delete_records({TopicPartition(topic, partition): before}))
+
+    def describe_topic(self, topic: str) -> dict[str, str | None]:
+        resource = ConfigResource(ConfigResourceType.TOPIC, topic)
+        found = asking(lambda: self._admin.describe_configs([resource], config_filter="all"))
+        return {name: entry["value"] for name, entry in found["topic"][topic].items()}
+
+    def alter_topic(self, topic: str, name: str, value: str) -> None:
+        resource = ConfigResource(ConfigResourceType.TOPIC, topic, configs={name: value})
+        said = asking(lambda: self._admin.alter_configs([resource]))["topic"][topic]
+        if found := re.match(r"\[Error (\d+)\]", str(said)):  # it tells instead of raising
+            raise Refused(int(found[1]), str(said))
+
+    # --- groups -------------------------------------------------------------------------------
+
+    def list_groups(self) -> frozenset[str]:
+        return frozenset(one["group_id"] for one in asking(self._admin.list_groups))
+
+    def describe_group(self, group: str) -> tuple[str, int]:
+        found = asking(lambda: self._admin.describe_groups([group]))[group]
+        return found["group_state"].upper(), len(found["members"])
+
+    def begin_transactions(self, transactional_id: str) -> None:
+        producer = KafkaProducer(
+            **self._common,
+            transactional_id=transactional_id,
+            max_block_ms=int(PATIENCE_S * 1000),
+        )
+        try:
+            asking(producer.init_transactions)
+        finally:
+            producer.close(timeout=1)
+
+    def close(self) -> None:
+        if self._started_admin is not None:
+            self._started_admin.close()
+
+
+class KafkaPythonReader(Reader):
+    """Of one partition."""
+
+    def __init__(self, consumer: KafkaConsumer) -> None:
+        self._consumer = consumer
+
+    def poll(self, timeout_s: float) -> list[Read]:
+        found: Mapping[Any, Sequence[Any]] = asking(
+            lambda: self._consumer.poll(timeout_ms=int(timeout_s * 1000))
+        )
+        return [
+            Read(one.partition, one.offset, one.value, one.key, one.timestamp, tuple(one.headers))
+            for batch in found.values()
+            for one in batch
+        ]
+
+    def close(self) -> None:
+        self._consumer.close(autocommit=False)
+
+
+class KafkaPythonMember(KafkaPythonReader, Member):
+    """Of a group."""
+
+    def assigned(self) -> frozenset[int]:
+        return frozenset(place.partition for place in self._consumer.assignment())
+
+    def close(self) -> None:
+        if self._consumer.assignment():
+            asking(self._consumer.commit)
+        super().close()

@@ -1,0 +1,109 @@
+"""Topics, settings and groups, as each library administers them."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import pytest
+
+from tests.clients.client import (
+    UNKNOWN_TOPIC_OR_PARTITION,
+    Client,
+    How,
+    Refused,
+    eventually,
+)
+from tests.clients.world import World, check_sent, numbered
+
+PARTITIONS: Final = 3
+TOPIC_ALREADY_EXISTS: Final = 36
+INVALID_CONFIG: Final = 40
+REFUSED_WITHIN_S: Final = 1.0
+
+
+def create_topic(client: Client, world: World) -> None:
+    """It is there for everybody once creating it is answered; twice is refused."""
+    topic = world.name()
+    client.create_topic(topic, PARTITIONS, {"retention.ms": "3600000"})
+    for broker in world.brokers:  # at once, whichever broker is asked
+        with type(client)(broker) as other:
+            assert set(other.leaders(topic)) == set(range(PARTITIONS))
+    check_sent(client, topic, numbered(3), How(partition=0))
+    with pytest.raises(Refused) as refused:
+        client.create_topic(topic, PARTITIONS, {})
+    assert refused.value.code == TOPIC_ALREADY_EXISTS
+
+
+def create_partitions(client: Client, world: World) -> None:
+    """More of them, which can be written to."""
+    topic = world.topic()
+    client.create_partitions(topic, PARTITIONS)
+    eventually(lambda: len(client.leaders(topic)) == PARTITIONS, "all partitions are there")
+    client.send(topic, numbered(3), How(partition=PARTITIONS - 1))
+    assert len(client.read(topic, 3, partition=PARTITIONS - 1)) == 3
+
+
+def delete_topic(client: Client, world: World) -> None:
+    """It is gone, and its name is free."""
+    topic = world.topic()
+    check_sent(client, topic, numbered(3))
+    client.delete_topic(topic)
+    with pytest.raises(Refused) as refused:
+        client.delete_topic(topic)
+    assert refused.value.code == UNKNOWN_TOPIC_OR_PARTITION
+
+
+def delete_records(client: Client, world: World) -> None:
+    """What is before an offset is not there any more; deleting beyond the end is refused."""
+    topic = world.topic()
+    check_sent(client, topic, numbered(20))
+    client.delete_records(topic, 0, 8)
+    found = client.read(topic, 12)
+    assert [one.offset for one in found] == list(range(8, 20))
+    with pytest.raises(Refused) as refused:
+        client.delete_records(topic, 0, 21)
+    assert refused.value.code == 1, refused.value  # OFFSET_OUT_OF_RANGE
+
+
+def describe_configs(client: Client, world: World) -> None:
+    """What was set and what was not."""
+    topic = world.topic(configs={"retention.ms": "7200000"})
+    found = client.describe_topic(topic)
+    assert found["retention.ms"] == "7200000"
+    assert found["cleanup.policy"] == "delete"
+    assert found["compression.type"] == "producer"
+    assert found["message.timestamp.type"] == "CreateTime"
+
+
+def alter_configs(client: Client, world: World) -> None:
+    """A change is there for who asks next; an impossible one is refused, and changes nothing."""
+    topic = world.topic()
+    client.alter_topic(topic, "retention.ms", "7200000")
+    eventually(
+        lambda: client.describe_topic(topic)["retention.ms"] == "7200000", "the change is there"
+    )
+    with pytest.raises(Refused) as refused:
+        client.alter_topic(topic, "retention.ms", "soon")
+    assert refused.value.code == INVALID_CONFIG, refused.value
+    assert client.describe_topic(topic)["retention.ms"] == "7200000"
+
+
+def groups(client: Client, world: World) -> None:
+    """A group is listed, stable while it has a member, and empty after."""
+    topic, group = world.topic(), world.name("group")
+    world.other.send(topic, numbered(3))
+    with client.join(group, topic) as member:
+        member.read(3)
+        assert group in client.list_groups()
+        assert client.describe_group(group) == ("STABLE", 1)
+    eventually(lambda: client.describe_group(group) == ("EMPTY", 0), "the group is empty")
+
+
+def no_transactions(client: Client, world: World) -> None:
+    """Refused at once, and for good: nobody waits for a transaction that cannot be."""
+    began = time.monotonic()
+    with pytest.raises(Refused) as refused:
+        client.begin_transactions(world.name("transactional"))
+    took_s = time.monotonic() - began
+    assert took_s < REFUSED_WITHIN_S, f"{took_s:.2f} s until {refused.value}"

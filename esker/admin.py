@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from esker.client import ClientError, KafkaClient
 from esker.values import Endpoint
 from raft.net.errors import NetError
 from raft.net.rpc import Rpc, open_rpc
@@ -50,16 +51,7 @@ async def describe_quorum(
 
     Raises:  AdminError if no controller answers, or none leads within a few seconds.
     """
-    request = DescribeQuorumRequest(
-        topics=(
-            DescribeQuorumRequest.TopicData(
-                topic_name=topic,
-                partitions=(
-                    DescribeQuorumRequest.TopicData.PartitionData(partition_index=partition),
-                ),
-            ),
-        )
-    )
+    request = _question(topic, partition)
     unheard = "nobody leads"
     for attempt in range(_ATTEMPTS):
         if attempt:
@@ -74,22 +66,61 @@ async def describe_quorum(
             except NetError as error:
                 unheard = str(error)
                 continue
-            found = answer.topics[0].partitions[0] if answer.topics else None
-            error_code = answer.error_code or (found.error_code if found else 0)
-            if found is not None and error_code == 0:
-                nodes = {
-                    node.node_id: tuple(Endpoint(at.host, at.port) for at in node.listeners)
-                    for node in answer.nodes
-                }
-                return QuorumDescription(
-                    cluster_id=cluster.cluster_id, partition=found, nodes=nodes
-                )
+            error_code, found = _understood(answer, cluster.cluster_id)
+            if found is not None:
+                return found
             if error_code != NOT_LEADER_OR_FOLLOWER:
                 raise AdminError(f"{topic}-{partition}: the quorum answers error {error_code}")
     raise AdminError(
         f"{topic}-{partition} has no leader that answers ({unheard}): "
         "are a majority of the voters running?"
     )
+
+
+async def describe_quorum_by_broker(
+    bootstrap: tuple[Endpoint, ...], topic: str, partition: int, *, timeout_ms: int
+) -> QuorumDescription:
+    """The same, asked of a broker, which asks the leader for us. Raises AdminError."""
+    async with KafkaClient(bootstrap, timeout_ms=timeout_ms) as client:
+
+        async def attempt() -> QuorumDescription:
+            cluster = await client.ask_any(
+                DescribeClusterRequest(include_cluster_authorized_operations=False),
+                DescribeClusterResponse,
+            )
+            answer = await client.ask_any(_question(topic, partition), DescribeQuorumResponse)
+            error_code, found = _understood(answer, cluster.cluster_id)
+            if found is None:
+                passing = error_code == NOT_LEADER_OR_FOLLOWER
+                message = f"{topic}-{partition}: the quorum answers error {error_code}"
+                raise ClientError(message, passing=passing)
+            return found
+
+        try:
+            return await client.patiently(attempt)
+        except ClientError as error:
+            raise AdminError(str(error)) from error
+
+
+def _question(topic: str, partition: int) -> DescribeQuorumRequest:
+    asked = DescribeQuorumRequest.TopicData
+    partitions = (asked.PartitionData(partition_index=partition),)
+    return DescribeQuorumRequest(topics=(asked(topic_name=topic, partitions=partitions),))
+
+
+def _understood(
+    answer: DescribeQuorumResponse, cluster_id: str
+) -> tuple[int, QuorumDescription | None]:
+    """The answer's error code, and what it describes if it has none."""
+    found = answer.topics[0].partitions[0] if answer.topics else None
+    error_code = answer.error_code or (found.error_code if found else 0)
+    if found is None or error_code:
+        return error_code, None
+    nodes = {
+        node.node_id: tuple(Endpoint(at.host, at.port) for at in node.listeners)
+        for node in answer.nodes
+    }
+    return 0, QuorumDescription(cluster_id=cluster_id, partition=found, nodes=nodes)
 
 
 async def _describe_cluster(rpc: Rpc) -> DescribeClusterResponse:

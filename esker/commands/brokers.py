@@ -7,7 +7,15 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from esker.commands.controlled import AsJson, Bootstrap, TimeoutMs, ask, stop_on
+from esker.commands.controlled import (
+    AsJson,
+    Controller,
+    Server,
+    TimeoutMs,
+    ask,
+    stop_on,
+    target,
+)
 from esker.commands.tables import table
 from records.rpc.brokers import UnregisterBrokerRequest, UnregisterBrokerResponse
 from records.rpc.descriptions import DescribeBrokersRequest, DescribeBrokersResponse
@@ -27,10 +35,14 @@ def brokers() -> None:
 
 @app.command(name="list", epilog=LIST_EXAMPLE)
 def list_(
-    bootstrap_controller: Bootstrap, as_json: AsJson = False, timeout_ms: TimeoutMs = TIMEOUT_MS
+    bootstrap_controller: Controller = None,
+    bootstrap_server: Server = None,
+    as_json: AsJson = False,
+    timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
     """Print registered brokers, fenced ones included."""
-    found = ask(bootstrap_controller, DescribeBrokersRequest(), DescribeBrokersResponse, timeout_ms)
+    at = target(bootstrap_controller, bootstrap_server)
+    found = ask(at, DescribeBrokersRequest(), DescribeBrokersResponse, timeout_ms)
     stop_on("brokers", found.error_code, found.error_message)
     if as_json:
         typer.echo(json.dumps({"brokers": [_as_json(broker) for broker in found.brokers]}))
@@ -41,7 +53,7 @@ def list_(
             str(broker.broker_epoch),
             _state(broker),
             broker.rack or "-",
-            ",".join(f"{at.name}://{at.host}:{at.port}" for at in broker.listeners),
+            ",".join(f"{one.name}://{one.host}:{one.port}" for one in broker.listeners),
         )
         for broker in found.brokers
     ]
@@ -51,12 +63,14 @@ def list_(
 @app.command(epilog=UNREGISTER_EXAMPLE)
 def unregister(
     broker_id: Annotated[int, typer.Option("--id", min=0, help="The broker's id.")],
-    bootstrap_controller: Bootstrap,
+    bootstrap_controller: Controller = None,
+    bootstrap_server: Server = None,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
     """Forget a broker that is gone for good."""
+    at = target(bootstrap_controller, bootstrap_server)
     request = UnregisterBrokerRequest(broker_id=broker_id)
-    answer = ask(bootstrap_controller, request, UnregisterBrokerResponse, timeout_ms)
+    answer = ask(at, request, UnregisterBrokerResponse, timeout_ms)
     stop_on(f"broker {broker_id}", answer.error_code, answer.error_message)
     typer.echo(f"Broker {broker_id} is no longer registered.")
 
@@ -74,6 +88,6 @@ def _as_json(broker: DescribeBrokersResponse.Broker) -> dict[str, Any]:
         "state": _state(broker),
         "rack": broker.rack,
         "listeners": [
-            {"name": at.name, "host": at.host, "port": at.port} for at in broker.listeners
+            {"name": one.name, "host": one.host, "port": one.port} for one in broker.listeners
         ],
     }

@@ -22,11 +22,11 @@ from coordinator.controller.chunk_files import (
     MAX_FILE_BYTES,
     ChunkFileError,
     NewChunk,
+    create_request,
     read_alter_file,
     read_create_file,
 )
-from esker.commands.controlled import Bootstrap, TimeoutMs, ask, fail
-from esker.commands.snapshot_nodes import parse_bootstrap
+from esker.commands.controlled import Controller, Server, Target, TimeoutMs, ask, fail, target
 from raft.net.runner import run
 from records.rpc.chunks import (
     AlterChunkAssignmentsResponse,
@@ -34,6 +34,7 @@ from records.rpc.chunks import (
     CreateChunksResponse,
 )
 from records.rpc.descriptions import DescribeTopicsRequest, DescribeTopicsResponse
+from records.types import Offset
 
 app = typer.Typer(no_args_is_help=True, help="Chunks of partitions (KIP-1114).")
 
@@ -53,16 +54,18 @@ def create(
     create_chunk_json_file: Annotated[
         Path, typer.Option(metavar="FILE", help="The partitions to cut, and the new replicas.")
     ],
-    bootstrap_controller: Bootstrap,
+    bootstrap_controller: Controller = None,
+    bootstrap_server: Server = None,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
     """End the active chunk of each partition at its high watermark, and begin another."""
+    at = target(bootstrap_controller, bootstrap_server)
     try:
         wanted = read_create_file(_read(create_chunk_json_file))
     except ChunkFileError as error:
         fail(f"{create_chunk_json_file}: {error}")
-    request = _at_the_end(wanted, bootstrap_controller, timeout_ms)
-    answer = ask(bootstrap_controller, request, CreateChunksResponse, timeout_ms)
+    request = _at_brokers(wanted) if at.brokers else _at_the_end(wanted, at, timeout_ms)
+    answer = ask(at, request, CreateChunksResponse, timeout_ms)
     starts = {(a.topic_name, a.partition_id): a.start_offset for a in request.topic_partitions}
     refused = 0
     for result in answer.results:
@@ -72,7 +75,8 @@ def create(
             typer.echo(f"{name}: refused: {result.error_message}", err=True)
         else:
             start = starts[result.topic_name, result.partition_id]
-            typer.echo(f"{name}: a chunk begins at offset {start}")
+            where = f"offset {start}" if start >= 0 else "the high watermark"
+            typer.echo(f"{name}: a chunk begins at {where}")
     if refused:
         raise typer.Exit(1)
 
@@ -82,15 +86,17 @@ def alter(
     alter_chunk_json_file: Annotated[
         Path, typer.Option(metavar="FILE", help="The chunks to move, and their new replicas.")
     ],
-    bootstrap_controller: Bootstrap,
+    bootstrap_controller: Controller = None,
+    bootstrap_server: Server = None,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
     """Give chunks that are cut off other replicas."""
+    at = target(bootstrap_controller, bootstrap_server)
     try:
         request = read_alter_file(_read(alter_chunk_json_file))
     except ChunkFileError as error:
         fail(f"{alter_chunk_json_file}: {error}")
-    answer = ask(bootstrap_controller, request, AlterChunkAssignmentsResponse, timeout_ms)
+    answer = ask(at, request, AlterChunkAssignmentsResponse, timeout_ms)
     refused = 0
     for result in answer.results:
         name = f"{result.topic_name}-{result.partition_id} chunk {result.start_offset}"
@@ -114,14 +120,16 @@ def _read(path: Path) -> str:
     return data.decode("utf-8", "replace")
 
 
-def _at_the_end(
-    wanted: tuple[NewChunk, ...], bootstrap: str, timeout_ms: int
-) -> CreateChunksRequest:
+def _at_brokers(wanted: tuple[NewChunk, ...]) -> CreateChunksRequest:
+    """The request without offsets: a broker reads the high watermarks by itself."""
+    unread = dict.fromkeys(((chunk.topic, chunk.partition) for chunk in wanted), Offset(-1))
+    return create_request(wanted, unread, now_ms=_now_ms())
+
+
+def _at_the_end(wanted: tuple[NewChunk, ...], at: Target, timeout_ms: int) -> CreateChunksRequest:
     """The request, with each start read from the coordinator that has the partition."""
     names = tuple(sorted({chunk.topic for chunk in wanted}))
-    found = ask(
-        bootstrap, DescribeTopicsRequest(topic_names=names), DescribeTopicsResponse, timeout_ms
-    )
+    found = ask(at, DescribeTopicsRequest(topic_names=names), DescribeTopicsResponse, timeout_ms)
     places: dict[tuple[str, int], Place] = {}
     for topic in found.topics:
         if topic.error_code:
@@ -132,7 +140,7 @@ def _at_the_end(
     for chunk in wanted:
         if (chunk.topic, chunk.partition) not in places:
             fail(f"no such partition: {chunk.topic}-{chunk.partition}")
-    addresses = [(at.host, at.port) for at in parse_bootstrap(bootstrap)]
+    addresses = [(one.host, one.port) for one in at.addresses]
     settings = ClientSettings(timeout_ms=timeout_ms, attempt_timeout_ms=timeout_ms)
 
     async def asked() -> CreateChunksRequest:

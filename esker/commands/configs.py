@@ -8,7 +8,17 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from esker.commands.controlled import AsJson, Bootstrap, TimeoutMs, ask, pairs, stop_on
+from esker.commands.controlled import (
+    AsJson,
+    Controller,
+    Server,
+    Target,
+    TimeoutMs,
+    ask,
+    pairs,
+    stop_on,
+    target,
+)
 from esker.commands.tables import table
 from records.rpc.configs import (
     DescribeConfigsRequest,
@@ -59,7 +69,8 @@ def configs() -> None:
 def describe(
     entity_type: EntityType,
     entity_name: EntityName,
-    bootstrap_controller: Bootstrap,
+    bootstrap_controller: Controller = None,
+    bootstrap_server: Server = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Defaults, too; without it only what was set.")
     ] = False,
@@ -67,11 +78,10 @@ def describe(
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
     """Print the settings of a topic or a broker, and where each comes from."""
+    at = target(bootstrap_controller, bootstrap_server)
     found = [
         one
-        for one in _described(bootstrap_controller, _type(entity_type), [entity_name], timeout_ms)[
-            entity_name
-        ]
+        for one in _described(at, _type(entity_type), [entity_name], timeout_ms)[entity_name]
         if everything or one.config_source in OVERRIDES
     ]
     if as_json:
@@ -89,7 +99,8 @@ def describe(
 def alter(
     entity_type: EntityType,
     entity_name: EntityName,
-    bootstrap_controller: Bootstrap,
+    bootstrap_controller: Controller = None,
+    bootstrap_server: Server = None,
     add_config: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Set; may be repeated.")
     ] = None,
@@ -99,6 +110,7 @@ def alter(
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
     """Change settings; those not named stay as they are."""
+    at = target(bootstrap_controller, bootstrap_server)
     if not add_config and not delete_config:
         raise typer.BadParameter("give --add-config or --delete-config")
     resource = IncrementalAlterConfigsRequest.AlterConfigsResource
@@ -119,17 +131,17 @@ def alter(
         ),
         validate_only=False,
     )
-    answer = ask(bootstrap_controller, request, IncrementalAlterConfigsResponse, timeout_ms)
+    answer = ask(at, request, IncrementalAlterConfigsResponse, timeout_ms)
     (result,) = answer.responses
     stop_on(entity_name or "all brokers", result.error_code, result.error_message)
     typer.echo(f"Changed {len(changes)} settings of {entity_type} {entity_name!r}.")
 
 
 def settings_of(
-    bootstrap: str, resource_type: int, names: Sequence[str], timeout_ms: int
+    at: Target, resource_type: int, names: Sequence[str], timeout_ms: int
 ) -> dict[str, dict[str, str | None]]:
     """What was set, default values left out, of each of these topics or brokers."""
-    found = _described(bootstrap, resource_type, names, timeout_ms) if names else {}
+    found = _described(at, resource_type, names, timeout_ms) if names else {}
     return {
         name: {one.name: one.value for one in settings if one.config_source in OVERRIDES}
         for name, settings in found.items()
@@ -137,7 +149,7 @@ def settings_of(
 
 
 def _described(
-    bootstrap: str, resource_type: int, names: Sequence[str], timeout_ms: int
+    at: Target, resource_type: int, names: Sequence[str], timeout_ms: int
 ) -> dict[str, tuple[_Found, ...]]:
     request = DescribeConfigsRequest(
         resources=tuple(
@@ -147,7 +159,7 @@ def _described(
             for name in names
         )
     )
-    answer = ask(bootstrap, request, DescribeConfigsResponse, timeout_ms)
+    answer = ask(at, request, DescribeConfigsResponse, timeout_ms)
     for result in answer.results:
         stop_on(result.resource_name, result.error_code, result.error_message)
     return {result.resource_name: result.configs for result in answer.results}

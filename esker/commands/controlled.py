@@ -1,32 +1,94 @@
-"""What the commands that ask the active controller share: options, the question, failures."""
+"""What the commands that ask a running cluster share: options, the question, failures.
+
+A cluster is asked at its controllers or at its brokers, whichever the machine can reach, and the
+command line says which: `--bootstrap-controller` or `--bootstrap-server`, exactly one. A controller
+leads us to the one that decides; a broker asks it for us and hands back what it said.
+
+Source: KIP-919 (controllers as bootstrap servers), KIP-590 (brokers that forward).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Annotated, NoReturn, TypeVar
 
 import typer
 
-from coordinator.controller.client import ControllerClient
+from coordinator.client import ClientSettings, CoordinatorClient
+from coordinator.controller.client import ControllerClient, error_codes
+from coordinator.controller.errors import ErrorCode
 from coordinator.interface import CoordinatorError
-from esker.commands.snapshot_nodes import parse_bootstrap
+from esker.client import ClientError, KafkaClient
+from esker.values import Endpoint, parse_endpoint
 from raft.net.runner import run
 from records.rpc.base import Request, Response
 
 R = TypeVar("R", bound=Response)
 
-Bootstrap = Annotated[
-    str, typer.Option(metavar="HOST:PORT[,...]", help="Controllers to ask; any of them will do.")
+Controller = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap-controller",
+        metavar="HOST:PORT[,...]",
+        help="Controllers to ask; any of them will do.",
+    ),
+]
+Server = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap-server",
+        metavar="HOST:PORT[,...]",
+        help="Brokers to ask instead; they ask the controller.",
+    ),
+]
+BrokerBootstrap = Annotated[
+    str, typer.Option(metavar="HOST:PORT[,...]", help="Brokers to begin with; any will do.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")]
 TimeoutMs = Annotated[int, typer.Option(min=1, help="Milliseconds to wait for an answer.")]
 
+ATTEMPT_MS = 5_000
 
-def ask(bootstrap_controller: str, request: Request, response: type[R], timeout_ms: int) -> R:
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Whom to ask."""
+
+    addresses: tuple[Endpoint, ...]
+    brokers: bool
+
+
+def target(bootstrap_controller: str | None, bootstrap_server: str | None) -> Target:
+    """Whom these two options name. Raises typer.BadParameter unless exactly one is given."""
+    if bootstrap_controller is not None and bootstrap_server is None:
+        addresses = endpoints(bootstrap_controller, "--bootstrap-controller")
+        return Target(addresses, brokers=False)
+    if bootstrap_server is not None and bootstrap_controller is None:
+        return Target(brokers_at(bootstrap_server), brokers=True)
+    raise typer.BadParameter("give exactly one of --bootstrap-controller and --bootstrap-server")
+
+
+def endpoints(text: str, option: str) -> tuple[Endpoint, ...]:
+    """HOST:PORT, comma separated. Raises typer.BadParameter, which names the option."""
+    try:
+        return tuple(parse_endpoint(part.strip()) for part in text.split(","))
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
+
+
+def brokers_at(bootstrap_server: str) -> tuple[Endpoint, ...]:
+    """The addresses of --bootstrap-server. Raises typer.BadParameter."""
+    return endpoints(bootstrap_server, "--bootstrap-server")
+
+
+def ask(at: Target, request: Request, response: type[R], timeout_ms: int) -> R:
     """The active controller's answer; ends the command if there is none."""
-    addresses = [(at.host, at.port) for at in parse_bootstrap(bootstrap_controller)]
+    if at.brokers:
+        return _ask_brokers(at, request, response, timeout_ms)
 
     async def asked() -> R:
-        client = ControllerClient(addresses, timeout_ms=timeout_ms)
+        client = ControllerClient(_addresses(at), timeout_ms=timeout_ms)
         try:
             return await client.call(request, response)
         finally:
@@ -36,6 +98,57 @@ def ask(bootstrap_controller: str, request: Request, response: type[R], timeout_
         return run(asked())
     except CoordinatorError as error:
         fail(f"{error.message}: are a majority of the voters running?")
+
+
+def ask_coordinator(
+    at: Target,
+    coordinator: int,
+    request: Request,
+    response: type[R],
+    question: Callable[[CoordinatorClient], Awaitable[R]],
+    timeout_ms: int,
+) -> R:
+    """What the leader of a partition of `__diskless-metadata` answers; ends the command if nobody.
+
+    Args:    question: `request`, as put to its leader; a broker is given the request itself.
+    """
+    if at.brokers:
+        return _ask_brokers(at, request, response, timeout_ms)
+    settings = ClientSettings(timeout_ms=timeout_ms, attempt_timeout_ms=timeout_ms)
+
+    async def asked() -> R:
+        client = CoordinatorClient(_addresses(at), partition=coordinator, settings=settings)
+        try:
+            return await question(client)
+        finally:
+            await client.close()
+
+    try:
+        return run(asked())
+    except CoordinatorError as error:
+        fail(f"{error.message}: are a majority of the voters running?")
+
+
+def _ask_brokers(at: Target, request: Request, response: type[R], timeout_ms: int) -> R:
+    async def asked() -> R:
+        async with KafkaClient(at.addresses, timeout_ms=timeout_ms) as client:
+
+            async def attempt() -> R:
+                answer = await client.ask_any(request, response)
+                if ErrorCode.NOT_CONTROLLER in error_codes(answer):
+                    raise ClientError("the broker found no active controller", passing=True)
+                return answer
+
+            return await client.patiently(attempt)
+
+    try:
+        return run(asked())
+    except ClientError as error:
+        fail(str(error))
+
+
+def _addresses(at: Target) -> list[tuple[str, int]]:
+    return [(endpoint.host, endpoint.port) for endpoint in at.addresses]
 
 
 def fail(message: str) -> NoReturn:

@@ -1,22 +1,27 @@
 """`esker diskless`: what a batch coordinator knows of topics and objects.
 
-The figures are those of KIP-1163's `kafka-diskless-metadata.sh`. Whichever controller is named, the
-coordinator's leader is asked.
+The figures are those of KIP-1163's `kafka-diskless-metadata.sh`. Whichever node is named, it is the
+coordinator's leader that answers.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final
 
 import typer
 
-from coordinator.client import ClientSettings, CoordinatorClient, CoordinatorError
-from esker.values import parse_endpoint
-from raft.net.runner import run
+from esker.commands.controlled import (
+    AsJson,
+    Controller,
+    Server,
+    TimeoutMs,
+    ask_coordinator,
+    fail,
+    target,
+)
 from records.rpc.objects import (
     DescribeDisklessObjectRequest,
     DescribeDisklessObjectResponse,
@@ -24,8 +29,6 @@ from records.rpc.objects import (
     DescribeDisklessTopicsResponse,
 )
 from records.uuids import encode_uuid
-
-R = TypeVar("R")
 
 app = typer.Typer(no_args_is_help=True, help="Diskless topics and the objects they lie in.")
 
@@ -40,12 +43,6 @@ OBJECT_EXAMPLE = (
 UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 COORDINATOR_IN_KEY: Final = re.compile(r"/(0|[1-9][0-9]{0,8})/[0-9]+$")
 
-Bootstrap = Annotated[
-    str, typer.Option(metavar="HOST:PORT[,...]", help="Controllers to ask; any of them will do.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")]
-TimeoutMs = Annotated[int, typer.Option(min=1, help="Milliseconds to wait for an answer.")]
-
 
 @app.callback()
 def diskless() -> None:
@@ -54,10 +51,11 @@ def diskless() -> None:
 
 @app.command(epilog=DESCRIBE_EXAMPLE)
 def describe(
-    bootstrap_controller: Bootstrap,
     topics: Annotated[
         list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Default: all of them.")
     ] = None,
+    bootstrap_controller: Controller = None,
+    bootstrap_server: Server = None,
     coordinator: Annotated[
         int, typer.Option(min=0, help="Which partition of __diskless-metadata.")
     ] = 0,
@@ -70,14 +68,17 @@ def describe(
     they lie in, PastObjectBytes of objects that have none of it left and are not deleted yet.
     DeadBytes are those of ObjectBytes that no topic uses. An object counts for each of its topics.
     """
+    at = target(bootstrap_controller, bootstrap_server)
     request = DescribeDisklessTopicsRequest(
         coordinator_partition=coordinator, topic_names=tuple(topics) if topics else None
     )
-    found = _ask(
-        bootstrap_controller,
+    found = ask_coordinator(
+        at,
         coordinator,
-        timeout_ms,
+        request,
+        DescribeDisklessTopicsResponse,
         lambda client: client.describe_topics(request),
+        timeout_ms,
     )
     _stop_on(found.error_code, found.error_message)
     if as_json:
@@ -94,11 +95,13 @@ def describe(
 @app.command(name="object", epilog=OBJECT_EXAMPLE)
 def object_(
     key: Annotated[str, typer.Argument(metavar="KEY", help="The object's key in its bucket.")],
-    bootstrap_controller: Bootstrap,
+    bootstrap_controller: Controller = None,
+    bootstrap_server: Server = None,
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = 5000,
 ) -> None:
     """Print an object's size, how much of it is used, and by whose batches."""
+    at = target(bootstrap_controller, bootstrap_server)
     named = COORDINATOR_IN_KEY.search(key)
     if named is None:
         raise typer.BadParameter(
@@ -106,48 +109,21 @@ def object_(
         )
     coordinator = int(named[1])
     request = DescribeDisklessObjectRequest(coordinator_partition=coordinator, object_key=key)
-    found = _ask(
-        bootstrap_controller,
+    found = ask_coordinator(
+        at,
         coordinator,
-        timeout_ms,
+        request,
+        DescribeDisklessObjectResponse,
         lambda client: client.describe_object(request),
+        timeout_ms,
     )
     _stop_on(found.error_code, found.error_message)
     typer.echo(json.dumps(_object_json(key, found)) if as_json else _object_text(key, found))
 
 
-def _ask(
-    bootstrap: str,
-    coordinator: int,
-    timeout_ms: int,
-    question: Callable[[CoordinatorClient], Awaitable[R]],
-) -> R:
-    """What the coordinator answers; ends the command if nobody does."""
-    try:
-        endpoints = [parse_endpoint(part.strip()) for part in bootstrap.split(",")]
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--bootstrap-controller") from None
-    settings = ClientSettings(timeout_ms=timeout_ms, attempt_timeout_ms=timeout_ms)
-
-    async def asked() -> R:
-        addresses = [(endpoint.host, endpoint.port) for endpoint in endpoints]
-        client = CoordinatorClient(addresses, partition=coordinator, settings=settings)
-        try:
-            return await question(client)
-        finally:
-            await client.close()
-
-    try:
-        return run(asked())
-    except CoordinatorError as error:
-        typer.echo(f"esker: {error.message}: are a majority of the voters running?", err=True)
-        raise typer.Exit(1) from None
-
-
 def _stop_on(error_code: int, message: str | None) -> None:
     if error_code:
-        typer.echo(f"esker: {message or f'the coordinator answers error {error_code}'}", err=True)
-        raise typer.Exit(1)
+        fail(message or f"the coordinator answers error {error_code}")
 
 
 # --- what is printed ----------------------------------------------------------------------------

@@ -13,8 +13,14 @@ from typing import Annotated, Any
 
 import typer
 
-from esker.admin import AdminError, QuorumDescription, describe_quorum
-from esker.commands.snapshot_nodes import parse_bootstrap, parse_group
+from esker.admin import (
+    AdminError,
+    QuorumDescription,
+    describe_quorum,
+    describe_quorum_by_broker,
+)
+from esker.commands.controlled import Controller, Server, target
+from esker.commands.snapshot_nodes import parse_group
 from esker.commands.tables import table
 from esker.snapshot_admin import NodeSnapshots, describe_snapshots
 from raft.net.runner import run
@@ -34,10 +40,8 @@ def quorum() -> None:
 
 @app.command(epilog=EXAMPLE)
 def describe(
-    bootstrap_controller: Annotated[
-        str,
-        typer.Option(metavar="HOST:PORT[,...]", help="Controllers to ask; any of them will do."),
-    ],
+    bootstrap_controller: Controller = None,
+    bootstrap_server: Server = None,
     replication: Annotated[
         bool,
         typer.Option(
@@ -50,15 +54,20 @@ def describe(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")] = False,
     timeout_ms: Annotated[int, typer.Option(help="Milliseconds to wait for each answer.")] = 5000,
 ) -> None:
-    """Print leader, epoch and high watermark, or with --replication every replica's progress."""
+    """Print leader, epoch and high watermark, or with --replication every replica's progress.
+
+    A broker knows what the leader says, not what each replica says of its own log's start and
+    snapshots: ask a controller for those.
+    """
     topic, partition = parse_group(group)
-    bootstrap = parse_bootstrap(bootstrap_controller)
+    at = target(bootstrap_controller, bootstrap_server)
     own: OwnWords = {}
     try:
-        found = run(describe_quorum(bootstrap, topic, partition, timeout_ms=timeout_ms))
-        if replication:
+        ask = describe_quorum_by_broker if at.brokers else describe_quorum
+        found = run(ask(at.addresses, topic, partition, timeout_ms=timeout_ms))
+        if replication and not at.brokers:
             own = _own_words(
-                run(describe_snapshots(bootstrap, (topic, partition), timeout_ms=timeout_ms))
+                run(describe_snapshots(at.addresses, (topic, partition), timeout_ms=timeout_ms))
             )
     except AdminError as error:
         typer.echo(f"esker: {error}", err=True)

@@ -13,7 +13,18 @@ from typing import Annotated, Any, Final
 import typer
 
 from esker.commands.configs import TOPIC, settings_of
-from esker.commands.controlled import AsJson, Bootstrap, TimeoutMs, ask, fail, pairs, stop_on
+from esker.commands.controlled import (
+    AsJson,
+    Controller,
+    Server,
+    Target,
+    TimeoutMs,
+    ask,
+    fail,
+    pairs,
+    stop_on,
+    target,
+)
 from records.rpc.descriptions import DescribeTopicsRequest, DescribeTopicsResponse
 from records.rpc.topics import (
     CreatePartitionsRequest,
@@ -49,7 +60,8 @@ def topics() -> None:
 @app.command(epilog=CREATE_EXAMPLE)
 def create(
     topic: Name,
-    bootstrap_controller: Bootstrap,
+    bootstrap_controller: Controller = None,
+    bootstrap_server: Server = None,
     partitions: Annotated[
         int | None, typer.Option(min=1, help="Default: the cluster's num.partitions.")
     ] = None,
@@ -62,6 +74,7 @@ def create(
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
     """Create a topic; returns once its batch coordinators know it."""
+    at = target(bootstrap_controller, bootstrap_server)
     asked = CreateTopicsRequest.CreatableTopic
     request = CreateTopicsRequest(
         topics=(
@@ -78,14 +91,15 @@ def create(
         ),
         timeout_ms=timeout_ms,
     )
-    (result,) = ask(bootstrap_controller, request, CreateTopicsResponse, timeout_ms).topics
+    (result,) = ask(at, request, CreateTopicsResponse, timeout_ms).topics
     stop_on(topic, result.error_code, result.error_message)
     typer.echo(f"Created topic {topic} with id {encode_uuid(result.topic_id)}.")
 
 
 @app.command(name="list", epilog=LIST_EXAMPLE)
 def list_(
-    bootstrap_controller: Bootstrap,
+    bootstrap_controller: Controller = None,
+    bootstrap_server: Server = None,
     diskless: Annotated[
         bool, typer.Option("--diskless", help="Only topics whose bytes are in object storage.")
     ] = False,
@@ -93,7 +107,8 @@ def list_(
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
     """Print the names of all topics; those of the quorum itself are not diskless."""
-    found = _describe(bootstrap_controller, None, timeout_ms)
+    at = target(bootstrap_controller, bootstrap_server)
+    found = _describe(at, None, timeout_ms)
     names = [topic.topic_name for topic in found.topics if not (diskless and topic.is_internal)]
     if as_json:
         typer.echo(json.dumps({"topics": names}))
@@ -103,7 +118,8 @@ def list_(
 
 @app.command(epilog=DESCRIBE_EXAMPLE)
 def describe(
-    bootstrap_controller: Bootstrap,
+    bootstrap_controller: Controller = None,
+    bootstrap_server: Server = None,
     topic: Annotated[
         list[str] | None,
         typer.Option(metavar="TOPIC", help="May be repeated. Default: all topics."),
@@ -116,11 +132,10 @@ def describe(
     Offsets of chunks are inclusive. Readers stop at Stop and replicas at End; the active chunk has
     neither. Coordinator is the partition of __diskless-metadata that keeps the batches.
     """
-    found = _describe(bootstrap_controller, tuple(topic) if topic else None, timeout_ms)
+    at = target(bootstrap_controller, bootstrap_server)
+    found = _describe(at, tuple(topic) if topic else None, timeout_ms)
     known = [one for one in found.topics if not one.error_code]
-    settings = settings_of(
-        bootstrap_controller, TOPIC, [one.topic_name for one in known], timeout_ms
-    )
+    settings = settings_of(at, TOPIC, [one.topic_name for one in known], timeout_ms)
     if as_json:
         typer.echo(
             json.dumps({"topics": [_as_json(one, settings[one.topic_name]) for one in known]})
@@ -139,10 +154,12 @@ def alter(
     partitions: Annotated[
         int, typer.Option(min=1, help="How many there are to be, those there are included.")
     ],
-    bootstrap_controller: Bootstrap,
+    bootstrap_controller: Controller = None,
+    bootstrap_server: Server = None,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
     """Give a topic more partitions. With __diskless-metadata: more batch coordinators."""
+    at = target(bootstrap_controller, bootstrap_server)
     request = CreatePartitionsRequest(
         topics=(
             CreatePartitionsRequest.CreatePartitionsTopic(
@@ -152,30 +169,30 @@ def alter(
         timeout_ms=timeout_ms,
         validate_only=False,
     )
-    (result,) = ask(bootstrap_controller, request, CreatePartitionsResponse, timeout_ms).results
+    (result,) = ask(at, request, CreatePartitionsResponse, timeout_ms).results
     stop_on(topic, result.error_code, result.error_message)
     typer.echo(f"Topic {topic} has {partitions} partitions now.")
 
 
 @app.command(epilog=DELETE_EXAMPLE)
 def delete(
-    topic: Name, bootstrap_controller: Bootstrap, timeout_ms: TimeoutMs = TIMEOUT_MS
+    topic: Name,
+    bootstrap_controller: Controller = None,
+    bootstrap_server: Server = None,
+    timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
     """Delete a topic and, after a while, its objects."""
+    at = target(bootstrap_controller, bootstrap_server)
     request = DeleteTopicsRequest(
         topics=(DeleteTopicsRequest.DeleteTopicState(name=topic),), timeout_ms=timeout_ms
     )
-    (result,) = ask(bootstrap_controller, request, DeleteTopicsResponse, timeout_ms).responses
+    (result,) = ask(at, request, DeleteTopicsResponse, timeout_ms).responses
     stop_on(topic, result.error_code, result.error_message)
     typer.echo(f"Deleted topic {topic}.")
 
 
-def _describe(
-    bootstrap: str, names: tuple[str, ...] | None, timeout_ms: int
-) -> DescribeTopicsResponse:
-    found = ask(
-        bootstrap, DescribeTopicsRequest(topic_names=names), DescribeTopicsResponse, timeout_ms
-    )
+def _describe(at: Target, names: tuple[str, ...] | None, timeout_ms: int) -> DescribeTopicsResponse:
+    found = ask(at, DescribeTopicsRequest(topic_names=names), DescribeTopicsResponse, timeout_ms)
     stop_on("topics", found.error_code, found.error_message)
     return found
 

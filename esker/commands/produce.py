@@ -1,0 +1,141 @@
+"""`esker produce`: lines of standard input into a topic, for machines without kcat."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator
+from typing import Annotated, Final
+
+import typer
+
+from esker.client import ClientError, KafkaClient
+from esker.commands.controlled import BrokerBootstrap, TimeoutMs, brokers_at, fail
+from esker.commands.progress import counting, interruptible
+from esker.producing import ACKS, Line, Producer
+from records.compression import Compression
+from records.errors import RecordError
+
+app = typer.Typer(add_completion=False)
+
+EXAMPLE = "Example: seq 1000 | esker produce --topic numbers --bootstrap-server 127.0.0.1:9092"
+
+READ_BYTES: Final = 256 * 1024
+CHUNKS_WAITING: Final = 8
+MAX_LINE_BYTES: Final = 64 * 1024 * 1024
+"""A line is held whole; brokers take a mebibyte by default, and refuse more by name."""
+LINGER_S: Final = 0.02  # how long a line waits for others when input comes slowly
+ROUND_BYTES: Final = 4 * 1024 * 1024
+TIMEOUT_MS: Final = 60_000
+
+
+@app.command(name="produce", epilog=EXAMPLE)
+def produce(
+    topic: Annotated[str, typer.Option(metavar="TOPIC", help="Created if the cluster allows it.")],
+    bootstrap_server: BrokerBootstrap = "127.0.0.1:9092",
+    key_separator: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="What stands between key and value; default: no keys."),
+    ] = None,
+    acks: Annotated[
+        str, typer.Option(metavar="0|1|all", help="What to wait for; all is idempotent as well.")
+    ] = "all",
+    compression: Annotated[
+        str, typer.Option(metavar="none|gzip|snappy|lz4|zstd", help="Of each batch.")
+    ] = "none",
+    timeout_ms: TimeoutMs = TIMEOUT_MS,
+) -> None:
+    """Write each line of standard input as a record; a line's end is not part of it.
+
+    Ends at the end of the input, or by Ctrl-C. Then all that was counted is acknowledged.
+    """
+    if acks not in ACKS:
+        raise typer.BadParameter(f"{acks!r} is none of 0, 1, all", param_hint="--acks")
+    if compression.upper() not in Compression.__members__:
+        known = ", ".join(codec.name.lower() for codec in Compression)
+        raise typer.BadParameter(f"{compression!r} is none of {known}", param_hint="--compression")
+    if key_separator == "":
+        raise typer.BadParameter("is empty", param_hint="--key-separator")
+    separator = None if key_separator is None else key_separator.encode()
+
+    async def main() -> None:
+        async with KafkaClient(brokers_at(bootstrap_server), timeout_ms=timeout_ms) as client:
+            producer = Producer(
+                client, topic, acks=ACKS[acks], compression=Compression[compression.upper()]
+            )
+            with counting("written", lambda: (producer.records, producer.bytes)):
+                await producer.begin()
+                async for lines in _lines(separator):
+                    await producer.send(lines)
+
+    try:
+        interruptible(main())
+    except (ClientError, RecordError) as error:
+        fail(str(error))
+
+
+async def _lines(separator: bytes | None) -> AsyncIterator[list[Line]]:
+    """What standard input has, a few megabytes or what came within a moment at a time."""
+    chunks = _chunks()
+    rest = b""
+    while True:
+        chunk = await chunks.get()
+        data, ended = [rest, chunk], not chunk
+        size = len(chunk)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_S):
+                while not ended and size < ROUND_BYTES:
+                    chunk = await chunks.get()
+                    data.append(chunk)
+                    size += len(chunk)
+                    ended = not chunk
+        *lines, rest = b"".join(data).split(b"\n")
+        if len(rest) > MAX_LINE_BYTES:
+            raise ClientError(f"a line has more than {MAX_LINE_BYTES} bytes; nothing of it is sent")
+        if ended and rest:
+            lines.append(rest)
+        if lines:
+            now_ms = time.time_ns() // 1_000_000
+            yield [_line(line, separator, now_ms) for line in lines]
+        if ended:
+            return
+
+
+def _line(line: bytes, separator: bytes | None, now_ms: int) -> Line:
+    if separator is None:
+        return Line(None, line, now_ms)
+    key, found, value = line.partition(separator)
+    if not found:
+        shown = line[:40].decode("utf-8", "backslashreplace")
+        raise ClientError(f"no {separator.decode()!r} in the line {shown!r}")
+    return Line(key, value, now_ms)
+
+
+def _chunks() -> asyncio.Queue[bytes]:
+    """Standard input, read by a thread that nobody waits for: a terminal may never end.
+
+    The file descriptor is read as it is; a buffered reader would hold a lock that the interpreter
+    wants at its end.
+    """
+    loop = asyncio.get_running_loop()
+    chunks: asyncio.Queue[bytes] = asyncio.Queue(CHUNKS_WAITING)
+    source = sys.stdin.fileno()
+
+    def read() -> None:
+        chunk = b"begun"
+        while chunk:
+            try:
+                chunk = os.read(source, READ_BYTES)
+            except OSError:
+                chunk = b""
+            try:
+                asyncio.run_coroutine_threadsafe(chunks.put(chunk), loop).result()
+            except (RuntimeError, asyncio.CancelledError, TimeoutError):
+                return  # the loop has ended
+
+    threading.Thread(target=read, name="stdin", daemon=True).start()
+    return chunks

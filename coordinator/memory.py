@@ -201,14 +201,15 @@ class InMemoryState:
         runs = self.runs.get(log_id, [])
         return runs[bisect_left(runs, offset, key=lambda run: run.last_offset) :]
 
-    def first_run_since(self, log_id: LogId, timestamp: int) -> Run | None:
+    def first_run_since(self, log_id: LogId, timestamp: int, from_offset: int) -> Run | None:
         """See coordinator.reads."""
-        runs = self.runs.get(log_id, [])
+        runs = self.runs_from(log_id, from_offset)
         return next((run for run in runs if run.max_timestamp >= timestamp), None)
 
-    def run_of_max_timestamp(self, log_id: LogId) -> Run | None:
+    def run_of_max_timestamp(self, log_id: LogId, from_offset: int) -> Run | None:
         """See coordinator.reads."""
-        return max(self.runs.get(log_id, []), key=lambda run: run.max_timestamp, default=None)
+        runs = self.runs_from(log_id, from_offset)
+        return max(runs, key=lambda run: run.max_timestamp, default=None)
 
     def run_totals(self, log_id: LogId) -> tuple[int, int]:
         """How many live runs a partition has, and their bytes."""

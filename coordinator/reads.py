@@ -37,11 +37,14 @@ class Runs(Protocol):
         `offset` is at or above the log start and below the high watermark.
         """
 
-    def first_run_since(self, log_id: LogId, timestamp: int) -> Run | None:
-        """The first live run whose max timestamp is at least `timestamp`."""
+    def first_run_since(self, log_id: LogId, timestamp: int, from_offset: int) -> Run | None:
+        """The first run from `from_offset` on whose max timestamp is at least `timestamp`.
 
-    def run_of_max_timestamp(self, log_id: LogId) -> Run | None:
-        """The first live run of those with the greatest max timestamp; None if there is none."""
+        Here and below, `from_offset` is at or above the log start; the run that holds it counts.
+        """
+
+    def run_of_max_timestamp(self, log_id: LogId, from_offset: int) -> Run | None:
+        """The first run of those with the greatest max timestamp; None if there is none."""
 
 
 class Candidates(Protocol):
@@ -182,8 +185,8 @@ def list_offsets(
     """Offsets by timestamp.
 
     The surprise: a coordinator knows runs, not records. For a timestamp, and for the greatest one,
-    it answers the first offset of the run in question that is left; who wants the record reads on
-    from there. The timestamp beside it is the run's greatest.
+    it answers the first offset of the run in question that is left, or that the search began at;
+    who wants the record reads on from there. The timestamp beside it is the run's greatest.
     """
     return ListDisklessOffsetsResponse(
         responses=tuple(
@@ -214,18 +217,19 @@ def _list(
     else:
         log_start, high_watermark = log
         run: Run | None = None
+        from_offset = max(log_start, asked.from_offset)
         if asked.timestamp >= 0:
-            run = runs.first_run_since(log_id, asked.timestamp)
+            run = runs.first_run_since(log_id, asked.timestamp, from_offset)
         elif asked.timestamp == LATEST:
             offset = high_watermark
         elif asked.timestamp in (EARLIEST, EARLIEST_LOCAL):
             offset = log_start
         elif asked.timestamp == MAX_TIMESTAMP:
-            run = runs.run_of_max_timestamp(log_id)
+            run = runs.run_of_max_timestamp(log_id, from_offset)
         elif asked.timestamp != LATEST_TIERED:  # of which there is nothing
             code = ErrorCode.UNSUPPORTED_VERSION
         if run is not None:
-            timestamp, offset = run.max_timestamp, max(run.base_offset, log_start)
+            timestamp, offset = run.max_timestamp, max(run.base_offset, from_offset)
     return _Listed(
         partition_index=asked.partition_index,
         error_code=code,

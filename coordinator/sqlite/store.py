@@ -386,17 +386,14 @@ class Store:
         """See `reads.Runs`."""
         return self.runs.walk(log_id, offset)
 
-    def first_run_since(self, log_id: LogId, timestamp: int) -> Run | None:
+    def first_run_since(self, log_id: LogId, timestamp: int, from_offset: int) -> Run | None:
         """See `reads.Runs`."""
-        return self.runs.first_since(log_id, self.logs[log_id][0], timestamp)
+        return self.runs.first_since(log_id, from_offset, timestamp)
 
-    def run_of_max_timestamp(self, log_id: LogId) -> Run | None:
+    def run_of_max_timestamp(self, log_id: LogId, from_offset: int) -> Run | None:
         """See `reads.Runs`."""
-        log_start_offset = self.logs[log_id][0]
-        greatest = self.runs.greatest_time(log_id, log_start_offset)
-        return (
-            None if greatest is None else self.runs.first_since(log_id, log_start_offset, greatest)
-        )
+        greatest = self.runs.greatest_time(log_id, from_offset)
+        return None if greatest is None else self.runs.first_since(log_id, from_offset, greatest)
 
     def run_totals(self, log_id: LogId) -> tuple[int, int]:
         """How many live runs a partition has, and their bytes."""

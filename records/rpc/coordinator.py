@@ -205,12 +205,17 @@ class FindBatchesResponse(Response, key=1097, versions="0"):
 
 
 class ListDisklessOffsetsRequest(Request, key=1098, versions="0"):
-    """Asks for offsets by timestamp, or by one of ListOffsets' sentinels. Source: KIP-1164."""
+    """Asks for offsets by timestamp, or by one of ListOffsets' sentinels. Source: KIP-1164.
+
+    A search by time begins at the run that holds `from_offset`: who has read a run and found that
+    only records before the log start are so late goes on after it.
+    """
 
     class Topic(Message):
         class Partition(Message):
             partition_index: Int32
             timestamp: Int64
+            from_offset: Annotated[Int64, tag(0)] = -1  # of runs; -1: the log start
 
         topic_id: Uuid
         partitions: Array[Partition]

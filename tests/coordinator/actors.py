@@ -210,11 +210,11 @@ async def delete_records(
 
 
 async def offset_for(
-    world: World, timestamp: int, topic: UUID = TOPIC, partition: int = 0
+    world: World, timestamp: int, topic: UUID = TOPIC, partition: int = 0, from_offset: int = -1
 ) -> tuple[int, int]:
     """Error code and offset of ListOffsets."""
     group = ListDisklessOffsetsRequest.Topic.Partition(
-        partition_index=partition, timestamp=timestamp
+        partition_index=partition, timestamp=timestamp, from_offset=from_offset
     )
     asked = ListDisklessOffsetsRequest.Topic(topic_id=topic, partitions=(group,))
     response = await world.coordinator.list_offsets(ListDisklessOffsetsRequest(topics=(asked,)))

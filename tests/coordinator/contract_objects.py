@@ -69,6 +69,26 @@ class ObjectStories(Told):
 
         self.tell(story)
 
+    def test_a_search_by_time_can_go_on_behind_a_run(self) -> None:
+        """Who has read a run knows that what its time promises lies before the log start."""
+
+        async def story(world: World) -> None:
+            await create(world)
+            broker = Broker(world)
+            await broker.acquire()
+            for time in (500, 100, 300):
+                await broker.commit(batch(0, 10, time=time))
+            await delete_records(world, 5)
+            for timestamp in (200, -3):
+                assert await offset_for(world, timestamp) == (0, 5)
+                assert await offset_for(world, timestamp, from_offset=9) == (0, 9)
+                assert await offset_for(world, timestamp, from_offset=10) == (0, 20)
+                assert await offset_for(world, timestamp, from_offset=30) == (0, -1)
+            assert await offset_for(world, 400, from_offset=10) == (0, -1)
+            assert await offset_for(world, -2, from_offset=10) == (0, 5)
+
+        self.tell(story)
+
     def test_an_object_of_which_nothing_was_accepted_goes(self) -> None:
         async def story(world: World) -> None:
             await create(world)

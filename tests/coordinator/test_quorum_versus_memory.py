@@ -357,10 +357,12 @@ class QuorumVersusMemory(RuleBasedStateMachine):
         asked = FindBatchesRequest.Topic(topic_id=TOPICS[topic], partitions=(group,))
         self.both(FindBatchesRequest(max_bytes=10_000, topics=(asked,)))
 
-    @rule(topic=st.integers(0, 2), time=st.integers(-6, 1000))
-    def list_offsets(self, topic: int, time: int) -> None:
+    @rule(topic=st.integers(0, 2), time=st.integers(-6, 1000), at=st.integers(-1, 30))
+    def list_offsets(self, topic: int, time: int, at: int) -> None:
         groups = tuple(
-            ListDisklessOffsetsRequest.Topic.Partition(partition_index=partition, timestamp=time)
+            ListDisklessOffsetsRequest.Topic.Partition(
+                partition_index=partition, timestamp=time, from_offset=at
+            )
             for partition in range(PARTITIONS)
         )
         asked = ListDisklessOffsetsRequest.Topic(topic_id=TOPICS[topic], partitions=groups)

@@ -28,14 +28,18 @@ class Model:
     def walk(self, offset: int, limit: int) -> list[Run]:
         return [row for row in self.live() if row.last_offset >= offset][:limit]
 
-    def first_since(self, timestamp: int) -> Run | None:
-        return next((row for row in self.live() if row.max_timestamp >= timestamp), None)
+    def live_from(self, offset: int) -> list[Run]:
+        return [row for row in self.live() if row.last_offset >= offset]
+
+    def first_since(self, timestamp: int, offset: int = 0) -> Run | None:
+        found = (row for row in self.live_from(offset) if row.max_timestamp >= timestamp)
+        return next(found, None)
 
     def end_of(self, limit: int) -> int | None:
         return next((row.last_offset for row in reversed(self.live()[:limit])), None)
 
-    def greatest_time(self) -> int | None:
-        return max((row.max_timestamp for row in self.live()), default=None)
+    def greatest_time(self, offset: int = 0) -> int | None:
+        return max((row.max_timestamp for row in self.live_from(offset)), default=None)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -73,6 +77,9 @@ def test_runs_are_found_as_in_a_list(tmp_path: Path, seed: int) -> None:
         for time in (rng.randrange(1000), rng.randrange(10**6), model.greatest_time() or 0):
             found = runs.first_since(log_id, model.log_start_offset, time)
             assert found == model.first_since(time), f"seed {seed}: since {time}"
+            found = runs.first_since(log_id, offset, time)
+            assert found == model.first_since(time, offset), f"seed {seed}: since {time}, {offset}"
+        assert runs.greatest_time(log_id, offset) == model.greatest_time(offset), f"seed {seed}"
 
 
 def test_a_search_by_time_reads_few_rows_of_many(tmp_path: Path) -> None:

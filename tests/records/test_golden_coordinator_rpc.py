@@ -17,6 +17,7 @@ from records.rpc.coordinator import (
     CommitBatchesRequest,
     FindBatchesRequest,
     InitDisklessTopicsRequest,
+    ListDisklessOffsetsRequest,
     ReleaseDisklessPartitionsRequest,
     ReleaseDisklessPartitionsResponse,
 )
@@ -286,6 +287,28 @@ GOLDEN: list[Golden] = [
         "ffffffffffffffff ffff ffffffff ffffffff"  # no producer
         "00 00 00"  # no tagged fields: the batch's, the partition's, the topic's
         "01 00 04 00000001",  # one tagged field: tag 0, 4 bytes, coordinator_partition
+    ),
+    Golden(
+        ListDisklessOffsetsRequest(
+            topics=(
+                ListDisklessOffsetsRequest.Topic(
+                    topic_id=UUID(int=7),
+                    partitions=(
+                        ListDisklessOffsetsRequest.Topic.Partition(partition_index=5, timestamp=-2),
+                        ListDisklessOffsetsRequest.Topic.Partition(
+                            partition_index=6, timestamp=9, from_offset=10
+                        ),
+                    ),
+                ),
+            ),
+        ),
+        0,
+        "02 00000000000000000000000000000007"  # one topic: topic_id
+        "03"  # two partitions
+        "00000005 fffffffffffffffe 00"  # partition_index, timestamp; from the log start
+        "00000006 0000000000000009"  # partition_index, timestamp
+        "01 00 08 000000000000000a"  # one tagged field: tag 0, 8 bytes, from_offset
+        "00 00",  # no tagged fields: the topic's, the request's
     ),
     Golden(
         FindBatchesRequest(topics=(), max_bytes=1),

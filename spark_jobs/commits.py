@@ -1,0 +1,235 @@
+"""Object commits as rows of batches: the hot table, decoded without looking at single numbers.
+
+An `ObjectCommitRecord` keeps its batches as columns of big-endian numbers, and so does Arrow, the
+other way round. So nothing is decoded: the bytes of each column are cut out of the record, those of
+many records are put end to end, and NumPy turns a whole column at once.
+
+The surprise is what a record may leave out. No error codes means that no batch was refused, and no
+duplicates that none was one; both columns are then made up, of zeros.
+
+Source: KIP-1164, CommitBatches; `records.diskless.ObjectCommitRecord`, whose declaration is walked
+here, so that the two cannot differ.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from records.codegen import read_uvarint
+from records.compression import Buffer
+from records.diskless import ObjectCommitRecord
+from records.errors import MalformedMessageError
+from records.frame import read_frame
+from records.schema import ArrayOf, Field
+from records.uuids import encode_uuid
+from records.wire import Fixed
+
+Numbers = npt.NDArray[np.int64]
+
+_ARROW: Final = {1: pa.int8(), 2: pa.int16(), 4: pa.int32(), 8: pa.int64()}
+_UUID_BYTES: Final = 16
+
+
+def _width(field: Field) -> int:
+    kind = field.type.element if isinstance(field.type, ArrayOf) else field.type
+    assert isinstance(kind, Fixed), f"{field.name} is neither a number nor a column of numbers"
+    return kind.size
+
+
+_FIELDS: Final = ObjectCommitRecord.schema().fields
+_HEAD: Final = tuple(field for field in _FIELDS if isinstance(field.type, Fixed))
+_COLUMNS: Final = tuple(field.name for field in _FIELDS[len(_HEAD) :])
+_WIDTHS: Final = tuple(_width(field) for field in _FIELDS[len(_HEAD) :])
+_HEAD_STRUCT: Final = struct.Struct(
+    ">" + "".join({1: "b", 2: "h", 4: "i", 8: "q"}[_width(field)] for field in _HEAD)
+)
+
+_TOPIC_IDS: Final = _COLUMNS.index("topic_ids")
+_TOPIC_INDEXES: Final = _COLUMNS.index("topic_indexes")
+_PARTITIONS: Final = _COLUMNS.index("partitions")
+_BATCH_COUNTS: Final = _COLUMNS.index("batch_counts")
+_OF_BATCHES: Final = tuple(range(_BATCH_COUNTS + 1, len(_COLUMNS)))
+_OPTIONAL: Final = (_COLUMNS.index("error_codes"), _COLUMNS.index("duplicates"))
+
+PLACE_FIELDS: Final = (
+    pa.field("from_checkpoint", pa.bool_(), nullable=False),
+    pa.field("log_offset", pa.int64(), nullable=False),
+    pa.field("log_epoch", pa.int32(), nullable=False),
+    pa.field("log_timestamp_ms", pa.int64(), nullable=False),
+)
+"""Where a row comes from; every table begins with them."""
+
+SCHEMA: Final = pa.schema(
+    [
+        *PLACE_FIELDS,
+        *(pa.field(field.name, _ARROW[_width(field)], nullable=False) for field in _HEAD),
+        pa.field("topic_id", pa.string(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        *(
+            pa.field(_COLUMNS[i].removesuffix("s"), _ARROW[_WIDTHS[i]], nullable=False)
+            for i in _OF_BATCHES
+        ),
+    ]
+)
+"""One row a batch; what is of the whole object stands in each of its rows."""
+
+
+class Place(NamedTuple):
+    """Where a record stands: in the log, or in a checkpoint that the log begins with."""
+
+    from_checkpoint: (
+        bool  # then the offset is the last that it stands for, and the epoch is its own
+    )
+    offset: int
+    epoch: int
+    timestamp_ms: int  # of its batch, ms since 1970
+
+
+class CommitColumns:
+    """Collects commits, and gives their batches out as one Arrow batch."""
+
+    def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
+        self.rows = 0
+        self._parts: list[list[Buffer]] = [[] for _ in _COLUMNS]
+        self._places: list[Place] = []
+        self._heads: list[tuple[int, ...]] = []
+        self._rows_of: list[int] = []  # of each record
+        self._groups_of: list[int] = []
+        self._topics_of: list[int] = []
+
+    def add(self, place: Place, value: Buffer) -> None:
+        """One record's value, with its frame.
+
+        Raises:  MalformedMessageError if it is no ObjectCommitRecord of a version known here.
+        """
+        value = memoryview(value)
+        _, version, position = read_frame(value)
+        if version not in ObjectCommitRecord.schema().versions:
+            raise _malformed(version, "", position, "no such version is known")
+        try:
+            head = _HEAD_STRUCT.unpack_from(value, position)
+            columns = _cut(value, position + _HEAD_STRUCT.size)
+        except (struct.error, IndexError, ValueError) as error:
+            raise _malformed(version, "", position, str(error)) from None
+        rows = len(columns[_OF_BATCHES[0]]) // _WIDTHS[_OF_BATCHES[0]]
+        groups = len(columns[_BATCH_COUNTS]) // _WIDTHS[_BATCH_COUNTS]
+        _check(version, columns, rows, groups)
+        for i in _OPTIONAL:
+            if not columns[i]:
+                columns[i] = bytes(rows * _WIDTHS[i])
+        for part, column in zip(self._parts, columns, strict=True):
+            part.append(column)
+        self._places.append(place)
+        self._heads.append(head)
+        self._rows_of.append(rows)
+        self._groups_of.append(groups)
+        self._topics_of.append(len(columns[_TOPIC_IDS]) // _UUID_BYTES)
+        self.rows += rows
+
+    def take(self) -> pa.RecordBatch:
+        """What was collected since the last time, in order.
+
+        Raises:  MalformedMessageError if a group names a topic that its record does not have, or
+                 the groups of a record are not all its batches.
+        """
+        rows_of = np.array(self._rows_of, np.int64)
+        counts = self._column(_BATCH_COUNTS).astype(np.int64)
+        self._check_groups(rows_of, counts)
+        place = (np.array(column) for column in _transposed(self._places, len(Place._fields)))
+        head = (np.array(column) for column in _transposed(self._heads, len(_HEAD)))
+        arrays = [
+            pa.array(np.repeat(column, rows_of), field.type)
+            for column, field in zip((*place, *head), SCHEMA, strict=False)
+        ]
+        arrays += [
+            self._topics().take(pa.array(np.repeat(self._topic_rows(), counts))),
+            pa.array(np.repeat(self._column(_PARTITIONS), counts)),
+            *(pa.array(self._column(i)) for i in _OF_BATCHES),
+        ]
+        self._clear()
+        return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+    def _column(self, index: int) -> Numbers:
+        width = _WIDTHS[index]
+        return np.frombuffer(b"".join(self._parts[index]), f">i{width}").astype(f"=i{width}")
+
+    def _topics(self) -> pa.Array:
+        ids = b"".join(self._parts[_TOPIC_IDS])
+        known: dict[bytes, str] = {}
+        names = []
+        for at in range(0, len(ids), _UUID_BYTES):
+            raw = ids[at : at + _UUID_BYTES]
+            name = known.get(raw)
+            if name is None:
+                name = known[raw] = encode_uuid(UUID(bytes=raw))
+            names.append(name)
+        return pa.array(names, pa.string())
+
+    def _topic_rows(self) -> Numbers:
+        """For each group, which of all topic ids is its own."""
+        topics_of = np.array(self._topics_of, np.int64)
+        before = np.repeat(np.cumsum(topics_of) - topics_of, self._groups_of)
+        return self._column(_TOPIC_INDEXES) + before
+
+    def _check_groups(self, rows_of: Numbers, counts: Numbers) -> None:
+        """That the groups of every record are its batches, of topics that it names."""
+        records = np.arange(len(rows_of))
+        record = np.repeat(records, self._groups_of)  # of each group
+        indexes = self._column(_TOPIC_INDEXES)
+        topics = np.array(self._topics_of, np.int64)[record]
+        wrong = record[(counts < 1) | (indexes < 0) | (indexes >= topics)]
+        sums = np.bincount(record, weights=counts, minlength=len(rows_of))
+        wrong = np.concatenate((wrong, records[sums != rows_of]))
+        if len(wrong):
+            offset = self._places[int(wrong.min())].offset
+            raise _malformed(
+                0, "batch_counts", 0, f"groups that do not fit, at log offset {offset}"
+            )
+
+
+def _cut(value: memoryview, position: int) -> list[Buffer]:
+    """The bytes of each column, and nothing after them but tagged fields, which are skipped."""
+    columns: list[Buffer] = []
+    for width in _WIDTHS:
+        length, position = read_uvarint(value, position)
+        end = position + (length - 1) * width
+        if not length or end > len(value):
+            raise ValueError(
+                f"a column of {length - 1} entries, {len(value) - position} bytes left"
+            )
+        columns.append(value[position:end])
+        position = end
+    if position == len(value):
+        raise ValueError("ends before its tagged fields")
+    return columns
+
+
+def _check(version: int, columns: Sequence[Any], rows: int, groups: int) -> None:
+    """That columns of the same things are equally long."""
+    for i, (column, width) in enumerate(zip(columns, _WIDTHS, strict=True)):
+        expected = rows if i in _OF_BATCHES else groups
+        if i == _TOPIC_IDS or (i in _OPTIONAL and not column):
+            continue
+        if len(column) != expected * width:
+            reason = f"{len(column) // width} entries, expected {expected}"
+            raise _malformed(version, _COLUMNS[i], 0, reason)
+
+
+def _transposed(rows: Sequence[tuple[int, ...]], width: int) -> Sequence[Sequence[int]]:
+    return list(zip(*rows, strict=True)) or [()] * width
+
+
+def _malformed(version: int, path: str, position: int, reason: str) -> MalformedMessageError:
+    return MalformedMessageError(
+        message="ObjectCommitRecord", version=version, path=path, position=position, reason=reason
+    )

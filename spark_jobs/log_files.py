@@ -1,0 +1,191 @@
+"""A replica's log as files, read while the replica goes on writing them.
+
+Nothing is locked and nothing is asked: segments only grow at their end, checkpoints never change,
+and both may be deleted at any moment. So a reader plans first (`spans`): which bytes of which files
+hold what was asked for; and reads later, perhaps in another process. A file that is gone by then is
+an error that says so, never an empty answer.
+
+The surprise is that a log's length says nothing. What a replica has at its end may not be
+committed, and may yet be cut off; so whoever plans says where the committed part ends.
+
+Source: KIP-630 (a log begins with a checkpoint once its head is cut); `raft.segments`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from raft.segments.files import FileSystem, Mode, RealFileSystem
+from raft.segments.index import OffsetIndex
+from raft.segments.segment import INDEX_SUFFIX, base_offset_of, segment_name
+from records.batch import Batch, iter_records
+from records.compression import Buffer
+from records.types import Offset, OffsetAndEpoch
+from snapshot.names import checkpoint_name, list_checkpoints, parse_checkpoint_name
+from snapshot.reader import CheckpointReader
+from snapshot.stream import iter_file_batches
+from spark_jobs.commits import Place
+
+SPLIT_BYTES: Final = 64 * 1024 * 1024
+"""Of log that one task reads, if there is so much of it."""
+
+
+class LostRangeError(Exception):
+    """Part of the log is not there any more, and no checkpoint stands for it."""
+
+    def __init__(self, directory: Path, wanted: int, earliest: int | None, why: str) -> None:
+        first = "nothing is left" if earliest is None else f"the first offset is {earliest}"
+        super().__init__(f"{directory}: offsets from {wanted} on are gone ({why}); {first}")
+        self.earliest = earliest
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What one task reads: the records with offsets in [start_offset, end_offset) of some bytes.
+
+    Of a checkpoint: all of it, and `end_offset` is the offset it stands for.
+    """
+
+    path: Path
+    is_checkpoint: bool
+    start_offset: int
+    end_offset: int
+    position: int = 0
+    end_position: int | None = None  # exclusive; None: to where the records end
+
+    def within(self, lowest: int, highest: int) -> Span | None:
+        """What is left of it if only rows of these offsets count, both inclusive; None: nothing."""
+        if self.is_checkpoint:
+            return self if lowest <= self.end_offset - 1 <= highest else None
+        start, end = max(self.start_offset, lowest), min(self.end_offset, highest + 1)
+        return replace(self, start_offset=start, end_offset=end) if start < end else None
+
+
+class LogFiles:
+    """One log's directory, such as `__diskless-metadata-0` below a replica's log directory."""
+
+    def __init__(self, directory: Path, files: FileSystem | None = None) -> None:
+        self.directory = directory
+        self._files = files or RealFileSystem()
+
+    def segments(self) -> list[int]:
+        """Base offsets of the segments there are now, rising. Raises OSError."""
+        found = (base_offset_of(name) for name in self._files.listdir(self.directory))
+        return sorted(offset for offset in found if offset is not None)
+
+    def checkpoints(self) -> list[OffsetAndEpoch]:
+        """Ids of the whole checkpoints there are now, rising. Raises OSError."""
+        return list_checkpoints(self._files, self.directory)
+
+    def spans(
+        self,
+        end_offset: int,
+        *,
+        start_offset: int | None = None,
+        split_bytes: int = SPLIT_BYTES,
+    ) -> list[Span]:
+        """How to read everything committed below `end_offset`, in order.
+
+        Args:    end_offset: exclusive; at or below the high watermark.
+                 start_offset: where the reader goes on; None: from the beginning, that is from the
+                 newest checkpoint that is needed for it.
+        Raises:  LostRangeError; OSError.
+        """
+        segments = self.segments()
+        spans: list[Span] = []
+        start = 0 if start_offset is None else start_offset
+        if start_offset is None and (not segments or segments[0] > 0):
+            spans.append(self._checkpoint_before(end_offset, segments))
+            start = spans[0].end_offset
+        if start < end_offset and (not segments or segments[0] > start):
+            earliest = segments[0] if segments else None
+            raise LostRangeError(self.directory, start, earliest, "the log's head was cut off")
+        for base, following in zip(segments, [*segments[1:], None], strict=True):
+            if base < end_offset and (following is None or following > start):
+                stop = end_offset if following is None else min(end_offset, following)
+                spans += self._split(base, max(base, start), stop, split_bytes)
+        return spans
+
+    def _checkpoint_before(self, end_offset: int, segments: list[int]) -> Span:
+        """The oldest one that the log goes on from: the fewer changes it has swallowed."""
+        for one in self.checkpoints():
+            end = one.offset
+            if end == end_offset or (end < end_offset and segments and segments[0] <= end):
+                return Span(self.directory / checkpoint_name(one), True, 0, end)
+        raise LostRangeError(
+            self.directory, 0, segments[0] if segments else None, "there is no checkpoint before it"
+        )
+
+    def _split(self, base: int, start: int, stop: int, split_bytes: int) -> Iterator[Span]:
+        """A segment in pieces that begin where batches do."""
+        index = OffsetIndex(self.directory / segment_name(base, INDEX_SUFFIX), Offset(base))
+        index.load(self._files)
+        path = self.directory / segment_name(base)
+        first = index.lookup(start)
+        cuts = [first]
+        for i in range(len(index)):
+            offset, position = index.entry(i)
+            if offset >= stop:
+                break
+            if position - cuts[-1] >= split_bytes:
+                cuts.append(position)
+        for position, following in zip(cuts, [*cuts[1:], None], strict=True):
+            yield Span(path, False, start, stop, position, following)
+
+
+def read_values(span: Span, files: FileSystem | None = None) -> Iterator[tuple[Place, Buffer]]:
+    """The metadata records of a span: where each stands, and its value with its frame.
+
+    Control records, the log's own, are left out.
+
+    Raises:  LostRangeError if the file is gone; DamagedFileError, RecordError; OSError.
+    """
+    files = files or RealFileSystem()
+    try:
+        yield from (
+            _checkpoint_values(span, files) if span.is_checkpoint else _log_values(span, files)
+        )
+    except FileNotFoundError:
+        raise LostRangeError(
+            span.path.parent, span.start_offset, None, f"{span.path.name} was deleted meanwhile"
+        ) from None
+
+
+def _log_values(span: Span, files: FileSystem) -> Iterator[tuple[Place, Buffer]]:
+    file = files.open(span.path, Mode.READ)
+    try:
+        batches = iter_file_batches(
+            file, span.path, position=span.position, end_position=span.end_position
+        )
+        for batch in batches:
+            if batch.header.end_offset > span.start_offset:
+                yield from _values(batch, span.start_offset, span.end_offset)
+            if batch.header.end_offset >= span.end_offset:
+                return  # what follows may be half written
+    finally:
+        file.close()
+
+
+def _values(batch: Batch, start: int, end: int) -> Iterator[tuple[Place, Buffer]]:
+    if batch.header.is_control:
+        return
+    epoch = batch.header.leader_epoch
+    for record in iter_records(batch):
+        if start <= record.offset < end and record.value is not None:
+            yield Place(False, record.offset, epoch, record.timestamp), record.value
+
+
+def _checkpoint_values(span: Span, files: FileSystem) -> Iterator[tuple[Place, Buffer]]:
+    snapshot_id = parse_checkpoint_name(span.path.name)
+    assert snapshot_id is not None, f"{span.path} is no checkpoint"
+    with CheckpointReader(files, span.path) as reader:
+        for batch in reader.batches():
+            if batch.header.is_control:
+                continue
+            for record in iter_records(batch):
+                if record.value is not None:
+                    place = Place(True, span.end_offset - 1, snapshot_id.epoch, record.timestamp)
+                    yield place, record.value

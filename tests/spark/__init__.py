@@ -1,0 +1,1 @@
+"""The pipeline: tables from logs, without and with Spark."""

@@ -50,12 +50,13 @@ class Reply:
     Sending to a connection that has ended does nothing: whoever waits need not know.
     """
 
-    __slots__ = ("_payload", "_ready", "_request_bytes", "connection")
+    __slots__ = ("_left", "_payload", "_ready", "_request_bytes", "connection")
 
     def __init__(self, connection: ServerConnection) -> None:
         self.connection = connection
         self._payload: Payload | None = None
         self._ready = False
+        self._left = False  # it was handed to the transport's buffer
         self._request_bytes = 0
 
     def send(self, payload: Payload | None) -> None:
@@ -70,6 +71,19 @@ class Reply:
         """Would an answer leave at once? No other is due before it on its connection."""
         waiting = self.connection._waiting
         return bool(waiting) and waiting[0] is self
+
+    async def left(self) -> None:
+        """Wait until the peer has read this answer but for what buffers hold, or is gone.
+
+        For handlers whose answers are large: what is not made yet takes no memory.
+        """
+        connection = self.connection
+        while connection.close_reason is None and (
+            not self._left or connection._out or connection._write_paused
+        ):
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            connection._drained.append(future)
+            await future
 
     def fail(self, error: BaseException) -> None:
         """There will be no answer: close the connection, as if the handler had raised `error`."""
@@ -96,6 +110,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_backlog",
+        "_drained",
         "_flush_due",
         "_handle",
         "_held",
@@ -141,6 +156,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._serving: list[Frame] | None = None
         self._flush_due = False
         self._held = False
+        self._drained: list[asyncio.Future[None]] = []  # who waits for the peer to read
         self._watch = Watch()
 
     def __repr__(self) -> str:
@@ -207,6 +223,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._write_paused = False
+        self._tell_drained()
         self._resume()
 
     # --- for handlers
@@ -238,6 +255,13 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self._held:
             self._held = False
             self._resume()
+
+    def _tell_drained(self) -> None:
+        """Who waits for an answer to leave looks again."""
+        waiting, self._drained = self._drained, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
 
     # --- requests
 
@@ -326,6 +350,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             return
         while waiting and waiting[0]._ready:
             reply = waiting.popleft()
+            reply._left = True
             self._in_flight_bytes -= reply._request_bytes
             self.listener._release(reply._request_bytes)
             if reply._payload is not None:
@@ -357,6 +382,8 @@ class ServerConnection(asyncio.BufferedProtocol):
             out.clear()
             self.bytes_sent += sum(map(len, parts))
             self._transport.writelines(parts)
+        if self._drained and not self._write_paused:
+            self._tell_drained()
 
     def _on_handler_error(self, error: BaseException) -> None:
         if isinstance(error, AssertionError):
@@ -422,6 +449,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _ended(self, reason: Reason, detail: str = "") -> None:
         self.close_reason = reason
+        self._tell_drained()
         self.listener._release(self._in_flight_bytes + self._reserved)
         self._in_flight_bytes = self._reserved = 0
         self._waiting.clear()

@@ -5,29 +5,36 @@ until there are enough bytes; every commit that this broker hears of is a reason
 
 What may not rest on our own replica is bad news. It may lag, so an offset above its high watermark
 need not be out of range, and one whose object is gone from the store need not be lost. Both are
-decided by the coordinator behind its read barrier; where that is not to be had, the answer is one
-that clients retry (OFFSET_NOT_AVAILABLE).
+decided by the coordinator behind its read barrier, once a request at most and after its waiting;
+where that is not to be had, the answer is one that clients retry (OFFSET_NOT_AVAILABLE). And a
+replica that is too old serves nothing (`diskless.staleness`).
 
 Partitions take turns at being the first of a request, so that a busy one does not starve those
-behind it, and whoever is first gets at least one batch, however large (KIP-74).
+behind it, and whoever is first gets at least one batch, however large (KIP-74). A client that says
+it is in another rack is told, once in a while, of a broker in its own.
 
-Source: the protocol guide, Fetch; KIP-74, KIP-227 (sessions are never granted), KIP-516 (topic
-ids); DESIGN §8 (Fetch, Staleness is bounded).
+Source: the protocol guide, Fetch; KIP-74, KIP-227 (sessions are never granted), KIP-392 (preferred
+read replica), KIP-516 (topic ids); DESIGN §8 (Fetch, Staleness is bounded, Any broker leads).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from coordinator.controller.image import MetadataImage, TopicImage
 from coordinator.interface import CoordinatorError
+from diskless.metadata import unfenced
 from diskless.news import News
 from diskless.object_cache import ObjectCache
+from diskless.placement import PlacedBroker, Redirects, is_known
 from diskless.runs_reader import LEADER_EPOCH, DamagedRunError, Run, read_runs
+from diskless.staleness import Staleness
 from diskless.stores import ObjectNotFoundError, StorageError
 from records.rpc.coordinator import (
     FindBatchesRequest,
@@ -52,6 +59,8 @@ FETCH_SESSION_ID_NOT_FOUND: Final = 70
 UNKNOWN_LEADER_EPOCH: Final = 75
 OFFSET_NOT_AVAILABLE: Final = 78
 UNKNOWN_TOPIC_ID: Final = 100
+
+NOWHERE_ELSE: Final = -1  # the preferred read replica: us
 
 EARLIEST: Final = -2  # ListOffsets' timestamps
 LATEST: Final = -1
@@ -92,7 +101,24 @@ class _Answer(NamedTuple):
     high_watermark: int = -1
     log_start_offset: int = -1
     runs: tuple[Run, ...] = ()
-    asked: _Asked | None = None  # what has runs
+    asked: _Asked | None = None  # what has runs, or is in doubt
+    is_below: bool = False  # in doubt: our replica says that it is deleted
+    is_above: bool = False  # in doubt: our replica has not heard of it
+    preferred: int = NOWHERE_ELSE
+
+
+@dataclass(slots=True)
+class FetchCounters:
+    """What consumers got, for metrics."""
+
+    requests: int = 0
+    bytes_out: int = 0  # of batches
+    errors: Counter[int] = field(default_factory=Counter)  # partitions, by error code
+    barriers: int = 0  # partitions that were decided behind the read barrier
+    redirects: int = 0
+    unknown_racks: int = 0  # requests from a rack without a broker
+    missing_objects: int = 0  # referred to, and not in the store: data loss, or the wrong store
+    damaged_runs: int = 0
 
 
 class FetchService:
@@ -106,37 +132,99 @@ class FetchService:
         leader: Callable[[int], Leader],
         cache: ObjectCache,
         news: News,
+        staleness: Staleness,
+        broker_id: int,
     ) -> None:
         """
         Args:  replica, leader: of a coordinator partition.
                news: told whenever a replica or the image has moved on.
+               broker_id: this broker's, to know which rack is ours.
         """
+        self.counters = FetchCounters()
+        self.reading_bytes = 0  # of answers being made
         self._image = image
         self._replica = replica
         self._leader = leader
         self._cache = cache
         self._news = news
+        self._staleness = staleness
+        self._broker_id = broker_id
+        self._redirects = Redirects()
         self._turn = 0
 
-    async def fetch(self, request: FetchRequest, version: int) -> FetchResponse:
-        """The answer, at once or when there is enough to tell."""
+    async def fetch(
+        self,
+        request: FetchRequest,
+        version: int,
+        *,
+        client: str = "",
+        room: Callable[[], int] = lambda: MAX_BYTES,
+    ) -> FetchResponse:
+        """The answer, at once or when there is enough to tell.
+
+        Args:    client: whatever tells clients apart.
+                 room: how many bytes the answer may have, however many are asked for; the first
+                 batch is given whole all the same.
+        """
+        self.counters.requests += 1
         if request.session_id > 0:  # none is ever granted
             return FetchResponse(error_code=FETCH_SESSION_ID_NOT_FOUND, responses=())
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(max(0, request.max_wait_ms), MAX_WAIT_MS) / 1_000
+        redirected = False
         while True:
-            answers = await self._look_up(request, version)
+            max_bytes = max(0, min(request.max_bytes, MAX_BYTES, room()))
+            answers = await self._look_up(request, version, max_bytes)
+            if not redirected:
+                answers, redirected = self._redirect(request, client, answers, loop.time()), True
             left_s = deadline - loop.time()
             found_bytes = sum(run.size_bytes for answer in answers for run in answer.runs)
-            bad = any(answer.error for answer in answers)
-            if bad or found_bytes >= request.min_bytes or left_s <= 0 or not answers:
+            news = any(a.error or a.is_below or a.preferred != NOWHERE_ELSE for a in answers)
+            if news or found_bytes >= request.min_bytes or left_s <= 0 or not answers:
                 break
             await self._news.wait(left_s)
-        return await self._read_all(request, answers)
+        answers = [
+            await self._behind_the_barrier(answer.asked)
+            if answer.asked is not None and (answer.is_below or answer.is_above)
+            else answer
+            for answer in answers
+        ]
+        found_bytes = sum(run.size_bytes for answer in answers for run in answer.runs)
+        self.reading_bytes += found_bytes
+        try:
+            return await self._read_all(request, answers)
+        finally:
+            self.reading_bytes -= found_bytes
+
+    def _redirect(
+        self, request: FetchRequest, client: str, answers: list[_Answer], now_s: float
+    ) -> list[_Answer]:
+        """Send a client of another rack to a broker in its own."""
+        image = self._image()
+        registered = image.brokers.get(self._broker_id)
+        if not request.rack_id or registered is None or registered.rack == request.rack_id:
+            return answers
+        brokers = unfenced(image)
+        if not is_known(request.rack_id, brokers):
+            self.counters.unknown_racks += 1
+            return answers
+        here = PlacedBroker(self._broker_id, registered.rack)
+        told = []
+        for answer in answers:
+            asked = answer.asked
+            if asked is not None and not (answer.error or answer.is_below or answer.is_above):
+                there = self._redirects.preferred(
+                    client, asked.topic_id, asked.partition, request.rack_id, here, brokers, now_s
+                )
+                if there is not None:
+                    self.counters.redirects += 1
+                    answer = answer._replace(runs=(), preferred=there)
+            told.append(answer)
+        return told
 
     # --- where ----------------------------------------------------------------------------------
 
-    async def _look_up(self, request: FetchRequest, version: int) -> list[_Answer]:
+    async def _look_up(self, request: FetchRequest, version: int, bytes_left: int) -> list[_Answer]:
         """One answer for each partition of the request, in its order."""
         image = self._image()
         asked = [
@@ -150,14 +238,13 @@ class FetchService:
             self._turn += 1
             first = self._turn % len(places)
             places = places[first:] + places[:first]
-        bytes_left = max(0, min(request.max_bytes, MAX_BYTES))
         by_coordinator: dict[int, list[tuple[int, _Asked]]] = {}
         for at, one in places:
             by_coordinator.setdefault(one.coordinator, []).append((at, one))
         for coordinator, some in by_coordinator.items():
             found = await self._find(coordinator, [one for _, one in some], bytes_left)
             for (at, one), partition in zip(some, found, strict=True):
-                answers[at] = await self._judge(one, partition)
+                answers[at] = _judged(one, partition)
                 bytes_left -= sum(run.size_bytes for run in answers[at].runs)
             bytes_left = max(0, bytes_left)
         return answers
@@ -165,9 +252,9 @@ class FetchService:
     async def _find(
         self, coordinator: int, asked: list[_Asked], max_bytes: int
     ) -> list[_Found | None]:
-        """From our own replica; None where there is none."""
+        """From our own replica; None where there is none, or it is too old."""
         replica = self._replica(coordinator)
-        if replica is None:
+        if replica is None or not self._staleness.may_serve(coordinator):
             return [None] * len(asked)
         topic = FindBatchesRequest.Topic
         request = FindBatchesRequest(
@@ -194,44 +281,32 @@ class FetchService:
             return [None] * len(asked)
         return [found.partitions[0] for found in answer.responses]
 
-    async def _judge(self, asked: _Asked, found: _Found | None) -> _Answer:
-        if found is None:
-            return _Answer(NOT_LEADER_OR_FOLLOWER)  # this broker knows nothing: ask another
-        if found.error_code == OFFSET_OUT_OF_RANGE:
-            return await self._behind_the_barrier(asked)
-        if found.error_code:  # it is in the image, and our replica has not heard of it yet
-            return _Answer(OFFSET_NOT_AVAILABLE)
-        runs = tuple(
-            Run(
-                batch.object_key, batch.byte_offset, batch.size, batch.base_offset,
-                batch.last_offset, batch.message_timestamp_type, batch.log_append_timestamp,
-            )
-            for batch in found.batches
-        )  # fmt: skip
-        return _Answer(0, found.high_watermark, found.log_start_offset, runs, asked)
-
     async def _behind_the_barrier(self, asked: _Asked) -> _Answer:
         """Is this offset really out of range? Only the coordinator can say."""
+        self.counters.barriers += 1
         topic = ListDisklessOffsetsRequest.Topic
-        ends = []
-        for timestamp in (EARLIEST, LATEST):
-            partition = topic.Partition(partition_index=asked.partition, timestamp=timestamp)
-            request = ListDisklessOffsetsRequest(
-                coordinator_partition=asked.coordinator,
-                topics=(topic(topic_id=asked.topic_id, partitions=(partition,)),),
-            )
-            try:
-                answer = await self._leader(asked.coordinator).list_offsets(request)
-            except CoordinatorError:
-                return _Answer(OFFSET_NOT_AVAILABLE)
-            found = answer.responses[0].partitions[0]
-            if found.error_code:
-                return _Answer(OFFSET_NOT_AVAILABLE)
-            ends.append(found.offset)
-        log_start, high_watermark = ends
-        if log_start <= asked.offset <= high_watermark:  # our replica lags: there will be news
-            return _Answer(0, asked.offset, log_start)
-        return _Answer(OFFSET_OUT_OF_RANGE, high_watermark, log_start)
+        request = ListDisklessOffsetsRequest(
+            coordinator_partition=asked.coordinator,
+            topics=(
+                topic(
+                    topic_id=asked.topic_id,
+                    partitions=tuple(
+                        topic.Partition(partition_index=asked.partition, timestamp=timestamp)
+                        for timestamp in (EARLIEST, LATEST)
+                    ),
+                ),
+            ),
+        )
+        try:
+            answer = await self._leader(asked.coordinator).list_offsets(request)
+        except CoordinatorError:
+            return _Answer(OFFSET_NOT_AVAILABLE)
+        first, last = answer.responses[0].partitions
+        if first.error_code or last.error_code:
+            return _Answer(OFFSET_NOT_AVAILABLE)
+        if first.offset <= asked.offset <= last.offset:  # our replica lags: there will be news
+            return _Answer(0, asked.offset, first.offset)
+        return _Answer(OFFSET_OUT_OF_RANGE, last.offset, first.offset)
 
     # --- what -----------------------------------------------------------------------------------
 
@@ -268,6 +343,7 @@ class FetchService:
                     max_bytes=asked.partition_max_bytes,
                 )
             except DamagedRunError as damage:
+                self.counters.damaged_runs += 1
                 log.error("action=fetch error=%r", str(damage))
                 error = CORRUPT_MESSAGE
             except ObjectNotFoundError as gone:
@@ -275,9 +351,13 @@ class FetchService:
                 assert answer.asked is not None, f"runs of nothing: {answer}"
                 answer = await self._behind_the_barrier(answer.asked)
                 error = answer.error or KAFKA_STORAGE_ERROR  # still referred to: bytes are missing
+                self.counters.missing_objects += error == KAFKA_STORAGE_ERROR
             except StorageError as failure:
                 log.warning("action=fetch error=%r", str(failure))
                 error = KAFKA_STORAGE_ERROR
+        self.counters.bytes_out += len(records)
+        if error:
+            self.counters.errors[error] += 1
         return _Partition(
             partition_index=asked.partition,
             error_code=error,
@@ -285,8 +365,28 @@ class FetchService:
             last_stable_offset=answer.high_watermark,  # there are no transactions
             log_start_offset=answer.log_start_offset,
             aborted_transactions=None,
+            preferred_read_replica=answer.preferred,
             records=records,
         )
+
+
+def _judged(asked: _Asked, found: _Found | None) -> _Answer:
+    """What our replica says; what it cannot know is left in doubt."""
+    if found is None:
+        return _Answer(NOT_LEADER_OR_FOLLOWER)  # this broker knows nothing: ask another
+    if found.error_code == OFFSET_OUT_OF_RANGE:
+        is_below = asked.offset < found.log_start_offset
+        return _Answer(asked=asked, is_below=is_below, is_above=not is_below)
+    if found.error_code:  # it is in the image, and our replica has not heard of it yet
+        return _Answer(OFFSET_NOT_AVAILABLE)
+    runs = tuple(
+        Run(
+            batch.object_key, batch.byte_offset, batch.size, batch.base_offset,
+            batch.last_offset, batch.message_timestamp_type, batch.log_append_timestamp,
+        )
+        for batch in found.batches
+    )  # fmt: skip
+    return _Answer(0, found.high_watermark, found.log_start_offset, runs, asked)
 
 
 def _place(

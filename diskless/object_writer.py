@@ -32,7 +32,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
@@ -41,6 +41,7 @@ from coordinator.interface import NEVER_COMMITTED, CoordinatorError, ErrorCode
 from coordinator.keys import ObjectKeys
 from coordinator.settings import KEPT_ANSWERS
 from diskless.buffer import AppendBuffer, AppendResult, ClosedBuffer, Waiter
+from diskless.durations import Durations
 from diskless.object_ids import LeasedId, LeaseRefusedError, Leases, ObjectIds
 from diskless.stores import ObjectStorage, StorageError
 from diskless.validation import Accepted
@@ -100,6 +101,21 @@ class Identity:
     broker_epoch: int
 
 
+@dataclass(slots=True)
+class WriterCounters:
+    """What writers did, for metrics."""
+
+    objects: int = 0  # committed
+    object_bytes: int = 0
+    batches: int = 0
+    uploads_failed: int = 0  # objects that are given up
+    uploads_repeated: int = 0
+    refused: int = 0  # objects that no coordinator took
+    in_doubt: int = 0  # commits that had to be asked about again
+    upload_s: Durations = field(default_factory=Durations)
+    commit_s: Durations = field(default_factory=Durations)
+
+
 class _Object(NamedTuple):
     """A closed buffer with its name, being uploaded."""
 
@@ -121,11 +137,14 @@ class ObjectWriter:
         settings: WriterSettings,
         random: Random,
         on_fenced: Callable[[], None],
+        counters: WriterCounters | None = None,
     ) -> None:
         """An empty buffer.
 
         Args:    on_fenced: called when the coordinator knows a newer epoch of this broker.
+                 counters: shared with other writers.
         """
+        self.counters = counters or WriterCounters()
         self.in_flight_bytes = 0  # of batches that are buffered, uploaded or committed just now
         self._store = store
         self._coordinator = coordinator
@@ -188,6 +207,29 @@ class ObjectWriter:
             self._closed.append(self._buffer.close())
             if self._naming is None:
                 self._naming = self._loop.create_task(self._name_all())
+
+    def fence(self) -> None:
+        """This broker's epoch is over: what no coordinator was asked to commit never will be.
+
+        What one was asked for is asked about until its outcome is known.
+        """
+        self.close_buffer()
+        self._stopped = True
+        for task in (self._naming, self._committing):
+            if task is not None:
+                task.cancel()
+        self._naming = self._committing = None
+        while self._uploading:
+            written = self._uploading.popleft()
+            written.upload.cancel()
+            self._tell_all(written.closed, CLOSING)
+        while self._closed:
+            self._tell_all(self._closed.popleft(), CLOSING)
+
+    @property
+    def working(self) -> bool:
+        """Is there anything whose outcome is not known?"""
+        return bool(self._asking or self._uploading or self._closed or self._buffer.batch_count)
 
     async def close(self, timeout_s: float) -> None:
         """Write what is buffered, wait for all outcomes, give the lease back.
@@ -261,6 +303,7 @@ class ObjectWriter:
         )
         key = self._keys.key(leased.object_id)
         upload = self._loop.create_task(self._upload(key, parts, size_bytes))
+        upload.add_done_callback(_retrieve)
         self._uploading.append(_Object(closed, request, upload))
         if self._committing is None:
             self._committing = self._loop.create_task(self._commit_all())
@@ -271,13 +314,15 @@ class ObjectWriter:
         Raises:  StorageError of the last attempt.
         """
         settings = self._settings
-        deadline = self._loop.time() + settings.upload_timeout_ms / 1_000
+        began = self._loop.time()
+        deadline = began + settings.upload_timeout_ms / 1_000
         pause_s = settings.upload_retry_ms / 1_000
         try:
             while True:
                 try:
                     async with asyncio.timeout_at(deadline):
                         await self._store.upload(key, parts, size_bytes)
+                    self.counters.upload_s.add(self._loop.time() - began)
                     return
                 except TimeoutError:
                     raise StorageError(key, "the upload took too long") from None
@@ -285,6 +330,7 @@ class ObjectWriter:
                     jittered_s = pause_s * (0.5 + self._random.random())
                     if not error.retriable or self._loop.time() + jittered_s >= deadline:
                         raise
+                    self.counters.uploads_repeated += 1
                     log.info("key=%s action=upload_again reason=%r", key, str(error))
                 await asyncio.sleep(jittered_s)
                 pause_s = min(RETRY_MAX_S, 2 * pause_s)
@@ -306,6 +352,7 @@ class ObjectWriter:
                     self._asking.add(task)
                     task.add_done_callback(self._asking.discard)
                 else:
+                    self.counters.uploads_failed += 1
                     log.warning("object=%d error=%r", written.request.object_id, str(error))
                     result = AppendResult(KAFKA_STORAGE_ERROR, "the object store failed")
                     self._tell_all(written.closed, result)
@@ -321,20 +368,25 @@ class ObjectWriter:
 
     async def _outcome(self, written: _Object, answer: Awaitable[CommitBatchesResponse]) -> None:
         """Tell the producers, once the outcome is known; ask for it until it is."""
+        began = self._loop.time()
         pause_s = self._settings.upload_retry_ms / 1_000
         in_doubt = False
         try:
             while True:
                 try:
-                    self._tell(written, await answer)
+                    response = await answer
+                    self.counters.commit_s.add(self._loop.time() - began)
+                    self._tell(written, response)
                     return
                 except CoordinatorError as error:
                     object_id, code = written.request.object_id, error.code
                     log.warning("object=%d reason=%r", object_id, str(error))
                     if code is ErrorCode.COORDINATOR_NOT_AVAILABLE and not in_doubt:
+                        self.counters.refused += 1
                         self._tell_all(written.closed, NOT_WRITTEN)
                         return
                 in_doubt = True
+                self.counters.in_doubt += 1
                 await asyncio.sleep(pause_s * (0.5 + self._random.random()))
                 pause_s = min(RETRY_MAX_S, 2 * pause_s)
                 answer = self._coordinator.submit(written.request)
@@ -347,6 +399,9 @@ class ObjectWriter:
     def _tell(self, written: _Object, response: CommitBatchesResponse) -> None:
         if response.error_code == ErrorCode.NONE:
             self.in_flight_bytes -= written.closed.data_bytes
+            self.counters.objects += 1
+            self.counters.object_bytes += written.request.object_size
+            self.counters.batches += written.closed.batch_count
             written.closed.tell_each(
                 [
                     AppendResult(
@@ -360,6 +415,7 @@ class ObjectWriter:
             )  # fmt: skip
             return
         code = response.error_code
+        self.counters.refused += 1
         log.warning(
             "object=%d refused=%d reason=%r",
             written.request.object_id, code, response.error_message,
@@ -375,3 +431,9 @@ class ObjectWriter:
     def _tell_all(self, closed: ClosedBuffer, result: AppendResult) -> None:
         self.in_flight_bytes -= closed.data_bytes
         closed.tell_all(result)
+
+
+def _retrieve(upload: asyncio.Task[None]) -> None:
+    """A fenced writer asks no upload how it ended; nobody need complain about that."""
+    if not upload.cancelled():
+        upload.exception()

@@ -7,19 +7,24 @@ producer that is not idempotent may see a record twice, here as with any Kafka.
 
 With acks=0 nobody is answered, and an error closes the connection, as nothing else could tell.
 
+A request that memory has no room for waits, and its connection is not read (`diskless.in_flight`).
+
 Source: the protocol guide, Produce; KIP-467 (errors by record); DESIGN §8 (Produce).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 from uuid import UUID
 
 from coordinator.controller.decide.configs import topic_value
 from coordinator.controller.image import MetadataImage, TopicImage
 from diskless.buffer import AppendResult, Waiter
+from diskless.in_flight import InFlight
 from diskless.validation import Accepted, Refusal, TopicRules, validate
 from raft.net import (
     Answer,
@@ -37,9 +42,9 @@ from records.rpc.produce import ProduceRequest, ProduceResponse
 FIRST_WITH_TOPIC_IDS: Final = 13
 
 UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+NOT_LEADER_OR_FOLLOWER: Final = 6
 REQUEST_TIMED_OUT: Final = 7
 INVALID_TOPIC_EXCEPTION: Final = 17
-NOT_ENOUGH_REPLICAS: Final = 19
 INVALID_REQUIRED_ACKS: Final = 21
 TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Final = 53
 UNKNOWN_TOPIC_ID: Final = 100
@@ -76,7 +81,9 @@ class _Awaited:
         self.outcome: AppendResult | Refusal | None = None
 
     def appended(self, result: AppendResult) -> None:
+        """Told by the writer, once: the batch's memory is not needed any more."""
         self.settle(result)
+        self.request.landed()
 
     def settle(self, outcome: AppendResult | Refusal) -> None:
         """The outcome; later ones, after the request has timed out, are nobody's."""
@@ -86,32 +93,81 @@ class _Awaited:
 
 
 class _Request:
-    """A request until it is answered."""
+    """A request until it is answered, and its memory until its last batch has landed."""
 
-    def __init__(self, answer: Callable[[_Request], None]) -> None:
-        self.topics: list[tuple[str, UUID, list[_Awaited]]] = []
+    def __init__(
+        self,
+        asked: ProduceRequest,
+        version: int,
+        answer: Callable[[_Request], None],
+        free: Callable[[], None],
+    ) -> None:
+        """
+        Args:  answer: called once, when every partition has an outcome.
+               free: called once, when the request's bytes are nobody's any more.
+        """
+        self.asked = asked
+        self.by_id = version >= FIRST_WITH_TOPIC_IDS
+        self.version = version
+        self.is_over = False  # its time is; what is not taken by then never is
+        self.topics = [
+            (
+                topic.name,
+                topic.topic_id,
+                [_Awaited(self, partition.index) for partition in topic.partition_data],
+            )
+            for topic in asked.topic_data
+        ]
         self._answer: Callable[[_Request], None] | None = answer
-        self._open = 1  # partitions without outcome, and the reading of the request itself
+        self._free = free
+        self._landing = 1  # batches at a writer, and the reading of the request itself
+        self._open = 1 + sum(len(awaited) for _, _, awaited in self.topics)  # without outcome
 
-    def expect(self, awaited: Sequence[_Awaited]) -> None:
-        self._open += len(awaited)
+    def settle_all(self, outcome: AppendResult) -> None:
+        """The outcome of whatever has none yet."""
+        for _, _, partitions in self.topics:
+            for awaited in partitions:
+                awaited.settle(outcome)
 
     def settled(self) -> None:
+        """One thing fewer to wait for."""
         self._open -= 1
         if not self._open:
-            self._finish()
+            answer, self._answer = self._answer, None
+            if answer is not None:
+                answer(self)
+
+    def handed_over(self) -> None:
+        """A batch is at a writer."""
+        self._landing += 1
+
+    def landed(self) -> None:
+        """A batch is back, or the request is read."""
+        self._landing -= 1
+        if not self._landing:
+            self._free()
 
     def expire(self) -> None:
         """The time is over: nothing more is known of what is open."""
-        text = "its outcome was not known in time"
-        for _, _, partitions in self.topics:
-            for awaited in partitions:
-                awaited.settle(AppendResult(REQUEST_TIMED_OUT, text))
+        self.is_over = True
+        self.settle_all(AppendResult(REQUEST_TIMED_OUT, "its outcome was not known in time"))
 
-    def _finish(self) -> None:
-        answer, self._answer = self._answer, None
-        if answer is not None:
-            answer(self)
+    @property
+    def errors(self) -> list[AppendResult | Refusal]:
+        """The outcomes so far that are none of success."""
+        outcomes = [one.outcome for _, _, partitions in self.topics for one in partitions]
+        return [one for one in outcomes if isinstance(one, Refusal) or (one and one.error)]
+
+
+@dataclass(slots=True)
+class ProduceCounters:
+    """What producers brought, for metrics."""
+
+    requests: int = 0
+    bytes_in: int = 0  # of requests
+    batches: int = 0  # taken
+    records: int = 0
+    refused: Counter[int] = field(default_factory=Counter)  # partitions, by error code
 
 
 class ProduceService:
@@ -123,14 +179,18 @@ class ProduceService:
         image: Callable[[], MetadataImage],
         writer: Callable[[int], Writer | None],
         now_ms: Callable[[], int],
+        in_flight: InFlight,
     ) -> None:
         """
         Args:  writer: of a coordinator partition; None while this broker has no epoch to write in.
                now_ms: the wall clock, ms since 1970, that timestamps are compared with.
+               in_flight: the memory that requests take until their batches are written.
         """
+        self.counters = ProduceCounters()
         self._image = image
         self._writer = writer
         self._now_ms = now_ms
+        self._in_flight = in_flight
         self._rules: dict[UUID, TopicRules] = {}
         self._rules_of: MetadataImage | None = None
 
@@ -140,45 +200,67 @@ class ProduceService:
         Raises:  RecordError for a request that cannot be decoded; NetError for acks=0 that fails.
         """
         request = decode_message(ProduceRequest, body, header.api_version)
-        refusal = self._whole_refusal(request)
-        if request.acks == 0:
-            self._take_silently(connection, request, header, refusal)
-            return None
+        self.counters.requests += 1
+        self.counters.bytes_in += len(body)
         reply = Reply(connection)
+        silent = request.acks == 0
         loop = asyncio.get_running_loop()
         timer: asyncio.TimerHandle | None = None
 
-        def answer(taken: _Request) -> None:
+        def answer(produced: _Request) -> None:
             if timer is not None:
                 timer.cancel()
-            reply.send(payload(header, _response(taken)))
-
-        taken = _Request(answer)
-        self._take(taken, request, header.api_version, refusal)
-        timer = loop.call_later(max(0, request.timeout_ms) / 1_000, taken.expire)
-        taken.settled()  # it is read
-        return reply
-
-    def _take_silently(
-        self,
-        connection: ServerConnection,
-        request: ProduceRequest,
-        header: RequestHeader,
-        refusal: Refusal | AppendResult | None,
-    ) -> None:
-        def check(taken: _Request) -> None:
-            outcomes = [one.outcome for _, _, partitions in taken.topics for one in partitions]
-            bad = [one for one in outcomes if isinstance(one, Refusal) or (one and one.error)]
-            if bad and not connection.closed:
+            if not silent:
+                reply.send(payload(header, _response(produced)))
+            elif produced.errors and not connection.closed:
                 connection.close()
 
-        taken = _Request(check)
-        self._take(taken, request, header.api_version, refusal)
-        outcomes = [one.outcome for _, _, partitions in taken.topics for one in partitions]
-        refused = [one for one in outcomes if isinstance(one, Refusal) or (one and one.error)]
-        if refused:
-            raise NetError(Reason.MALFORMED, f"acks=0: {refused[0].message}")
-        taken.settled()
+        size_bytes = len(body)
+        produced = _Request(
+            request, header.api_version, answer, lambda: self._in_flight.give_back(size_bytes)
+        )
+        if not silent:
+            timer = loop.call_later(max(0, request.timeout_ms) / 1_000, produced.expire)
+        if self._in_flight.is_full:
+            self._wait(connection, produced, size_bytes, reply if silent else None)
+            return reply
+        self._take(produced, size_bytes)
+        if not silent:
+            return reply
+        if produced.errors:
+            raise NetError(Reason.MALFORMED, f"acks=0: {produced.errors[0].message}")
+        return None
+
+    def _wait(
+        self,
+        connection: ServerConnection,
+        produced: _Request,
+        size_bytes: int,
+        unanswered: Reply | None,
+    ) -> None:
+        """Take the request when there is memory for it; its connection is not read until then."""
+        connection.hold()
+
+        def go_on() -> None:
+            if not connection.closed and not produced.is_over:
+                self._take(produced, size_bytes)
+            if unanswered is not None:
+                unanswered.send(None)
+            connection.go_on()
+
+        self._in_flight.wait(go_on)
+
+    def _take(self, produced: _Request, size_bytes: int) -> None:
+        self._in_flight.take(size_bytes)
+        refusal = self._whole_refusal(produced.asked)
+        if refusal is not None:
+            produced.settle_all(refusal)
+        else:
+            self._append_all(produced)
+        for one in produced.errors:
+            self.counters.refused[int(one.error)] += 1
+        produced.settled()  # it is read
+        produced.landed()
 
     @staticmethod
     def _whole_refusal(request: ProduceRequest) -> AppendResult | None:
@@ -188,28 +270,18 @@ class ProduceService:
             return AppendResult(TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
         return None
 
-    def _take(
-        self,
-        taken: _Request,
-        request: ProduceRequest,
-        version: int,
-        refusal: Refusal | AppendResult | None,
-    ) -> None:
+    def _append_all(self, produced: _Request) -> None:
         image = self._image()
-        for asked in request.topic_data:
-            awaited = [_Awaited(taken, partition.index) for partition in asked.partition_data]
-            taken.topics.append((asked.name, asked.topic_id, awaited))
-            taken.expect(awaited)
-            by_id = version >= FIRST_WITH_TOPIC_IDS
-            topic = image.topics.get(asked.topic_id) if by_id else image.topic(asked.name)
+        for asked, (name, topic_id, awaited) in zip(
+            produced.asked.topic_data, produced.topics, strict=True
+        ):
+            topic = image.topics.get(topic_id) if produced.by_id else image.topic(name)
             for one, partition in zip(awaited, asked.partition_data, strict=True):
-                if refusal is not None:
-                    one.settle(refusal)
-                elif topic is None:
-                    code = UNKNOWN_TOPIC_ID if by_id else UNKNOWN_TOPIC_OR_PARTITION
+                if topic is None:
+                    code = UNKNOWN_TOPIC_ID if produced.by_id else UNKNOWN_TOPIC_OR_PARTITION
                     one.settle(AppendResult(code, "this broker knows no such topic"))
                 else:
-                    self._append(image, topic, one, partition.records, version)
+                    self._append(image, topic, one, partition.records, produced.version)
 
     def _append(
         self,
@@ -237,9 +309,12 @@ class ProduceService:
             return
         writer = self._writer(topic.coordinator(awaited.index))
         if writer is None:
-            text = "this broker may not write now: it is starting, or is fenced"
-            awaited.settle(AppendResult(NOT_ENOUGH_REPLICAS, text))
+            text = "this broker may not write now: it is starting, closing or fenced"
+            awaited.settle(AppendResult(NOT_LEADER_OR_FOLLOWER, text))
             return
+        self.counters.batches += 1
+        self.counters.records += outcome.batch.header.record_count
+        awaited.request.handed_over()
         writer.append(
             topic.topic_id,
             awaited.index,

@@ -18,6 +18,7 @@ from diskless.fetch import FetchService
 from diskless.news import News
 from diskless.object_cache import ObjectCache
 from diskless.object_writer import Identity, ObjectWriter, WriterSettings
+from diskless.staleness import Staleness
 from diskless.stores.faults import Fault, FaultRule, FaultyStore
 from diskless.stores.memory import MemoryStore
 from records.batch import iter_batches, iter_records
@@ -88,6 +89,7 @@ class Broker:
         self.coordinator = InMemoryCoordinator(settings, StaticView(), lambda: NOW_MS)
         self.leader = Submitting(self.coordinator, self.news)
         self.replica: InMemoryCoordinator | None = self.coordinator
+        self.age_ms: float | None = 0.0  # of the replica
         self.cache = ObjectCache(self.store)
         self.service = FetchService(
             image=lambda: self.image,
@@ -95,6 +97,8 @@ class Broker:
             leader=lambda _: self.leader,
             cache=self.cache,
             news=self.news,
+            staleness=Staleness(lambda _: self.age_ms, file_delete_delay_ms=60_000),
+            broker_id=1,
         )
         self.writer = ObjectWriter(
             store=self.store,

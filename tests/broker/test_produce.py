@@ -10,6 +10,7 @@ import pytest
 
 from coordinator.controller.image import MetadataImage
 from diskless.buffer import AppendResult, Waiter
+from diskless.in_flight import InFlight
 from diskless.produce import ProduceService
 from diskless.validation import Accepted
 from raft.net import Listener, run
@@ -82,12 +83,16 @@ class Kept:
 class Broker:
     """A listener that serves Produce alone."""
 
-    def __init__(self, image: MetadataImage) -> None:
+    def __init__(self, image: MetadataImage, max_bytes: int = 1 << 20) -> None:
         self.image = image
         self.writer: Kept | None = Kept()
         self.writer.at_once = AppendResult(0, None, 70, -1, 5)
+        self.in_flight = InFlight(max_bytes)
         service = ProduceService(
-            image=lambda: self.image, writer=lambda _: self.writer, now_ms=lambda: NOW_MS
+            image=lambda: self.image,
+            writer=lambda _: self.writer,
+            now_ms=lambda: NOW_MS,
+            in_flight=self.in_flight,
         )
 
         def handle(connection: ServerConnection, frame: Frame) -> Answer:
@@ -195,7 +200,7 @@ def test_whole_requests_that_cannot_be_are_refused() -> None:
 def test_a_broker_without_an_epoch_writes_nothing() -> None:
     async def work(broker: Broker) -> None:
         broker.writer = None
-        assert errors(await broker.ask(request(("t", 0, batch())))) == [19]
+        assert errors(await broker.ask(request(("t", 0, batch())))) == [6]
 
     claim(work)
 

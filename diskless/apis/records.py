@@ -1,0 +1,121 @@
+"""Produce and Fetch, as a listener serves them.
+
+A Fetch may wait for half a minute. It does so in a task of its own: the connection is read on, and
+answers keep their order. When the client goes away, its waiting Fetches end at once, so that ten
+thousand clients which come and go leave nothing behind.
+
+Answers are large, and a client may read them slowly, or never. So the Fetches of one connection are
+looked at one after the other, the next only when the answer before it has left; and all the
+answers of a broker that are being made, or are not read yet, share one bound. Near it answers get
+smaller, down to one batch each: nobody is kept waiting by somebody else's slowness.
+
+Source: KIP-74 (the first batch is whole); DESIGN §8 (Fetch), §11.10.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from diskless.fetch import FetchService
+from diskless.produce import ProduceService
+from raft.net import Frame, Reply, RequestHeader, ServerConnection
+from raft.net.handlers import Served, payload
+from records.codec import decode_message
+from records.rpc.fetch import FetchRequest
+from records.rpc.produce import ProduceRequest
+
+MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
+"""Of all Fetch answers that are being made or not read yet, a batch for each client apart."""
+
+SHARE: Final = 4  # an answer takes at most a quarter of what is left
+
+
+class RecordApis:
+    """Belongs to the event loop. One for all listeners of a broker."""
+
+    def __init__(
+        self,
+        produce: ProduceService,
+        fetch: FetchService,
+        *,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
+    ) -> None:
+        self._produce = produce
+        self._fetch = fetch
+        self._max_answer_bytes = max_answer_bytes
+        self._tasks: dict[ServerConnection, list[asyncio.Task[None]]] = {}  # in request order
+        self._unread_bytes = 0  # of answers that have not left
+
+    def served(self) -> dict[int, Served]:
+        """By api key. Produce below version 3 is announced, and refused, by the dispatcher."""
+        fetch, produce = FetchRequest.schema(), ProduceRequest.schema()
+        assert fetch.key is not None, "Fetch has no key"
+        assert produce.key is not None, "Produce has no key"
+        return {
+            produce.key: Served(produce.versions.first, produce.versions.last, self._produce.serve),
+            fetch.key: Served(fetch.versions.first, fetch.versions.last, self._serve_fetch),
+        }
+
+    def connection_closed(self, connection: ServerConnection) -> None:
+        """Its Fetches end: nobody will read their answers. To be a listener's `on_close`."""
+        for task in self._tasks.pop(connection, ()):
+            task.cancel()
+
+    @property
+    def fetches(self) -> int:
+        """Fetches that are waiting or being answered."""
+        return sum(map(len, self._tasks.values()))
+
+    def _serve_fetch(
+        self, connection: ServerConnection, header: RequestHeader, body: Frame
+    ) -> Reply:
+        request = decode_message(FetchRequest, body, header.api_version)
+        reply = Reply(connection)
+        line = self._tasks.setdefault(connection, [])
+        before = line[-1] if line else None
+        task = asyncio.get_running_loop().create_task(
+            self._answer(request, header, reply, before), name="fetch"
+        )
+        line.append(task)
+        task.add_done_callback(lambda done: self._on_done(done, connection))
+        return reply
+
+    async def _answer(
+        self,
+        request: FetchRequest,
+        header: RequestHeader,
+        reply: Reply,
+        before: asyncio.Task[None] | None,
+    ) -> None:
+        connection = reply.connection
+        if before is not None:
+            await asyncio.wait([before])
+        client = f"{header.client_id}@{connection.peer.rpartition(':')[0]}"
+        try:
+            answer = await self._fetch.fetch(
+                request, header.api_version, client=client, room=self._room
+            )
+            parts = payload(header, answer)
+        except Exception as error:
+            reply.fail(error)
+            return
+        size_bytes = sum(map(len, parts))
+        self._unread_bytes += size_bytes
+        try:
+            reply.send(parts)
+            await reply.left()
+        finally:
+            self._unread_bytes -= size_bytes
+
+    def _room(self) -> int:
+        """What an answer may take now."""
+        used = self._fetch.reading_bytes + self._unread_bytes
+        return max(0, self._max_answer_bytes - used) // SHARE
+
+    def _on_done(self, task: asyncio.Task[None], connection: ServerConnection) -> None:
+        line = self._tasks.get(connection)
+        if line is not None:
+            line.remove(task)
+            if not line:
+                del self._tasks[connection]

@@ -78,14 +78,18 @@ class Kafka:
         classes = ["-cp", f"{self.jars}/*", main_class]
         return ["java", *options, *classes, *(str(argument) for argument in arguments)]
 
-    def run(self, main_class: str, *arguments: str | Path, timeout_s: float = 60) -> Said:
+    def run(
+        self, main_class: str, *arguments: str | Path, timeout_s: float = 60, stdin: str = ""
+    ) -> Said:
         """What a tool that ends by itself has to say.
 
         Raises:  ToolFailedError, with what the tool said.
         """
         command = self.command(main_class, *arguments)
         try:
-            done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=timeout_s)
+            done = subprocess.run(
+                command, capture_output=True, encoding="utf-8", timeout=timeout_s, input=stdin
+            )
         except subprocess.TimeoutExpired as error:
             raise ToolHungError(f"{main_class} did not end within {timeout_s} s") from error
         if done.returncode != 0:

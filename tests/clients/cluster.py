@@ -1,0 +1,234 @@
+"""An Esker cluster as an operator starts it: properties files, `storage format`, `esker start`.
+
+    with EskerCluster(directory, brokers=2) as cluster:
+        cluster.start()
+        client = Confluent(cluster.bootstrap)
+        cluster.kill(cluster.broker_ids[0])
+
+Three quorum nodes (1, 2, 3) and some brokers (101, ...), each a process with free ports of its own;
+objects lie in a directory that all brokers share. Leaving the block kills what still runs.
+
+`start` returns when every broker tells of every other, and a topic could be created at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from typer.testing import CliRunner
+
+from esker.cli import app
+from records.rpc.cluster import MetadataRequest, MetadataResponse
+from tests.clients.client import eventually
+from tests.driver.client import Client as Wire
+from tests.driver.cluster import ROOT
+from tests.interop.kafka_run import free_port
+
+NODES: Final = (1, 2, 3)
+FIRST_BROKER: Final = 101
+READY_WITHIN_S: Final = 30.0
+STOP_WITHIN_S: Final = 15.0
+METADATA_VERSION: Final = 8
+SHOWN_BYTES: Final = 4_000
+PROGRAM: Final = ("-m", "esker", "start")
+
+QUICK: Final = {
+    "controller.quorum.election.timeout.ms": "300",
+    "controller.quorum.fetch.timeout.ms": "1000",
+    "diskless.append.commit.interval.ms": "5",
+    "group.initial.rebalance.delay.ms": "0",
+}
+"""So that tests wait for nothing that they are not about."""
+
+
+class EskerCluster:
+    """Processes by node id; brokers begin at 101."""
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        brokers: int = 2,
+        quorum: Sequence[int] = NODES,
+        settings: Mapping[str, str] | None = None,
+        settings_of: Mapping[int, Mapping[str, str]] | None = None,
+        program: Sequence[str] = PROGRAM,
+    ) -> None:
+        """
+        Args:  settings: of all nodes, over `QUICK`. settings_of: of single nodes, over those.
+               program: what Python is told to run; the properties file comes last.
+        """
+        home.mkdir(parents=True, exist_ok=True)
+        self.home = home
+        self.quorum_ids = tuple(quorum)
+        self.broker_ids = tuple(range(FIRST_BROKER, FIRST_BROKER + brokers))
+        self.ports = {node: free_port() for node in (*self.quorum_ids, *self.broker_ids)}
+        self.processes: dict[int, subprocess.Popen[bytes]] = {}
+        self.store = home / "store"
+        self.cluster_id = self._esker("storage", "random-uuid").strip()
+        self._program = tuple(program)
+        for node in self.ports:
+            own = (settings_of or {}).get(node, {})
+            self._configure(node, {**QUICK, **(settings or {}), **own})
+            self.format(node)
+
+    # --- addresses ----------------------------------------------------------------------------
+
+    @property
+    def brokers(self) -> list[tuple[str, int]]:
+        return [("127.0.0.1", self.ports[broker]) for broker in self.broker_ids]
+
+    @property
+    def bootstrap(self) -> str:
+        """The brokers, as clients take them."""
+        return ",".join(f"{host}:{port}" for host, port in self.brokers)
+
+    @property
+    def controllers(self) -> list[tuple[str, int]]:
+        return [("127.0.0.1", self.ports[node]) for node in self.quorum_ids]
+
+    # --- files --------------------------------------------------------------------------------
+
+    def log_dir(self, node: int) -> Path:
+        return self.home / str(node)
+
+    def properties(self, node: int) -> Path:
+        return self.home / f"node{node}.properties"
+
+    def output(self, node: int) -> str:
+        """What a node has logged, over all its lives."""
+        path = self.home / f"node{node}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def _configure(self, node: int, settings: Mapping[str, str]) -> None:
+        is_broker = node in self.broker_ids
+        name = "PLAINTEXT" if is_broker else "CONTROLLER"
+        voters = ",".join(f"{one}@127.0.0.1:{self.ports[one]}" for one in self.quorum_ids)
+        lines = {
+            "process.roles": "broker" if is_broker else "controller",
+            "node.id": str(node),
+            "controller.quorum.voters": voters,
+            "controller.listener.names": "CONTROLLER",
+            "listeners": f"{name}://127.0.0.1:{self.ports[node]}",
+            "log.dirs": str(self.log_dir(node)),
+            "esker.storage.directory.path": str(self.store),
+            **settings,
+        }
+        text = "".join(f"{key}={value}\n" for key, value in lines.items())
+        self.properties(node).write_text(text)
+
+    def format(self, node: int, *options: str) -> None:
+        """`esker storage format`."""
+        config = ("--config", str(self.properties(node)))
+        self._esker("storage", "format", *config, "--cluster-id", self.cluster_id, *options)
+
+    @staticmethod
+    def _esker(*words: str) -> str:
+        ran = CliRunner().invoke(app, list(words))
+        assert not ran.exit_code, f"esker {' '.join(words)}: {ran.stderr.strip() or ran.exception}"
+        return ran.stdout
+
+    def wipe(self, broker: int) -> None:
+        """A stopped broker gets an empty directory: it keeps nothing that matters."""
+        assert broker in self.broker_ids, f"{broker} is no broker"
+        shutil.rmtree(self.log_dir(broker))
+        self.format(broker)
+
+    # --- lives --------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """All of them, and wait until they are ready."""
+        self.launch(*self.ports)
+        self.wait_until_ready()
+
+    def launch(self, *nodes: int, environment: Mapping[str, str] | None = None) -> None:
+        """Begin processes, without waiting for them."""
+        for node in nodes:
+            assert node not in self.processes, f"node {node} runs"
+            with (self.home / f"node{node}.log").open("ab") as log:
+                self.processes[node] = subprocess.Popen(
+                    [sys.executable, *self._program, str(self.properties(node))],
+                    stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=ROOT,
+                    env={**os.environ, **(environment or {})},
+                )  # fmt: skip
+
+    def wait_until_ready(self, *brokers: int, timeout_s: float = READY_WITHIN_S) -> None:
+        """Until each of these brokers (or all that run) tells of all that run."""
+        running = [one for one in self.broker_ids if one in self.processes]
+        for broker in brokers or running:
+            eventually(
+                lambda broker=broker: self._knows(broker) >= set(running),  # type: ignore[misc]
+                f"broker {broker} tells of {running}",
+                timeout_s,
+            )
+
+    def _knows(self, broker: int) -> set[int]:
+        """The brokers that a broker tells of."""
+        self.check_alive()
+        try:
+            with Wire("127.0.0.1", self.ports[broker], timeout_s=2) as wire:
+                request = MetadataRequest(topics=())
+                answer = wire.ask(request, MetadataResponse, METADATA_VERSION)
+        except OSError:
+            return set()
+        return {one.node_id for one in answer.brokers}
+
+    def check_alive(self) -> None:
+        """No node has ended by itself: nothing that clients or peers send may do that."""
+        for node, process in self.processes.items():
+            assert process.poll() is None, (
+                f"node {node} ended with {process.returncode}: {self.output(node)[-SHOWN_BYTES:]}"
+            )
+
+    def signal(self, node: int, number: signal.Signals) -> None:
+        os.kill(self.processes[node].pid, number)
+
+    def kill(self, *nodes: int) -> None:
+        """kill -9, of these nodes or all, and wait until they are gone."""
+        chosen = nodes or tuple(self.processes)
+        for node in chosen:
+            self.processes[node].kill()
+        for node in chosen:
+            self.processes.pop(node).wait()
+
+    def stop(self, *nodes: int) -> None:
+        """SIGTERM: an orderly end, in time and with exit code 0."""
+        for node in nodes:
+            self.processes[node].terminate()
+        for node in nodes:
+            process = self.processes.pop(node)
+            try:
+                code = process.wait(STOP_WITHIN_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                raise AssertionError(
+                    f"node {node} did not stop: {self.output(node)[-SHOWN_BYTES:]}"
+                ) from None
+            assert code == 0, f"node {node} ended with {code}: {self.output(node)[-SHOWN_BYTES:]}"
+
+    def __enter__(self) -> EskerCluster:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for process in self.processes.values():
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGCONT)
+        self.kill()
+        if error is not None:
+            for node in self.ports:
+                error.add_note(f"--- node {node}\n{self.output(node)[-SHOWN_BYTES:]}")

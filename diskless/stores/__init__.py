@@ -1,6 +1,7 @@
 """Object stores: where record bytes live.
 
 - `interface`: what a broker needs of a store, and how stores fail.
+- `opening`: a store by the name of its class, as it is configured.
 - `directory`: files below a directory, the embedded default.
 - `s3`: S3 and what speaks its protocol.
 - `memory`: a dictionary, for simulations.
@@ -16,6 +17,7 @@ from diskless.stores.interface import (
     RangeError,
     StorageError,
     StoredObject,
+    StoreSettingError,
 )
 
 __all__ = [
@@ -26,5 +28,6 @@ __all__ = [
     "ObjectStorage",
     "RangeError",
     "StorageError",
+    "StoreSettingError",
     "StoredObject",
 ]

@@ -18,11 +18,11 @@ import secrets
 import stat
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from diskless.stores.interface import (
     ByteRange,
@@ -32,6 +32,7 @@ from diskless.stores.interface import (
     RangeError,
     StorageError,
     StoredObject,
+    StoreSettingError,
     check_key,
     check_range,
     check_upload,
@@ -49,7 +50,7 @@ ABANDONED_AFTER_S: Final = 24 * 3600.0
 LIST_PAGE: Final = 1_000
 
 
-class DirectoryStore:
+class DirectoryStorage:
     """Objects as files below one directory; the key is the path."""
 
     def __init__(self, root: Path, files: FileSystem | None = None) -> None:
@@ -63,6 +64,18 @@ class DirectoryStore:
         self._made: set[Path] = set()  # directories known to be durable
         self._making = threading.Lock()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="store")
+
+    @classmethod
+    def configured(cls, values: Mapping[str, Any]) -> Self:
+        """See `diskless.stores.opening`."""
+        path = values.get("esker.storage.directory.path")
+        if not path:
+            raise StoreSettingError("esker.storage.directory.path", "must be set: a directory")
+        try:
+            return cls(Path(path))
+        except OSError as error:
+            reason = f"{path}: {error.strerror or error}"
+            raise StoreSettingError("esker.storage.directory.path", reason) from error
 
     # --- an ObjectStorage -----------------------------------------------------------------------
 

@@ -40,6 +40,15 @@ class StoredObject:
     modified_ms: int  # ms since 1970, by the store's clock
 
 
+class StoreSettingError(Exception):
+    """A store cannot be opened as it is configured. The message names the setting."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(f"{key}: {reason}")
+        self.key = key
+        self.reason = reason
+
+
 class StorageError(Exception):
     """The store failed, or could not be reached. Whether an upload happened is not known."""
 

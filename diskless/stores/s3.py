@@ -19,12 +19,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from diskless.stores.interface import (
     ByteRange,
@@ -34,6 +34,7 @@ from diskless.stores.interface import (
     RangeError,
     StorageError,
     StoredObject,
+    StoreSettingError,
     check_key,
     check_range,
     check_upload,
@@ -73,7 +74,7 @@ class S3Config:
     attempts: int = 5  # of one request, the first included
 
 
-class S3Store:
+class S3Storage:
     """Objects in one bucket."""
 
     def __init__(self, config: S3Config) -> None:
@@ -108,6 +109,23 @@ class S3Store:
         except (BotoCoreError, ValueError) as error:
             raise StorageError(config.bucket, str(error), retriable=False) from error
         self._threads = ThreadPoolExecutor(config.connections, thread_name_prefix="s3")
+
+    @classmethod
+    def configured(cls, values: Mapping[str, Any]) -> Self:
+        """See `diskless.stores.opening`. Keys have their prefix already, so none is added here."""
+        bucket = values.get("esker.storage.s3.bucket")
+        if not bucket:
+            raise StoreSettingError("esker.storage.s3.bucket", "must be set: the bucket's name")
+        config = S3Config(
+            bucket=bucket,
+            endpoint_url=values.get("esker.storage.s3.endpoint") or None,
+            region=values.get("esker.storage.s3.region") or None,
+            path_style=bool(values.get("esker.storage.s3.path.style")),
+        )
+        try:
+            return cls(config)
+        except StorageError as error:
+            raise StoreSettingError("esker.storage.s3.bucket", str(error)) from error
 
     # --- an ObjectStorage -----------------------------------------------------------------------
 

@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 
 from diskless.stores import ObjectStorage
-from diskless.stores.directory import DirectoryStore
+from diskless.stores.directory import DirectoryStorage
 from diskless.stores.memory import MemoryStore
-from diskless.stores.s3 import S3Config, S3Store
+from diskless.stores.s3 import S3Config, S3Storage
 
 START_S = 30.0
 _buckets = count(1)
@@ -97,7 +97,9 @@ def open_store(
     def open_it() -> ObjectStorage:
         if request.param == "memory":
             return memory
-        opened.append(DirectoryStore(tmp_path / "objects") if config is None else S3Store(config))
+        opened.append(
+            DirectoryStorage(tmp_path / "objects") if config is None else S3Storage(config)
+        )
         return opened[-1]
 
     yield open_it

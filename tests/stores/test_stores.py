@@ -11,9 +11,9 @@ from random import Random
 import pytest
 
 from diskless.stores import ByteRange, DeletionError, ObjectNotFoundError, StorageError
-from diskless.stores.directory import ABANDONED_AFTER_S, UPLOADING, DirectoryStore
+from diskless.stores.directory import ABANDONED_AFTER_S, UPLOADING, DirectoryStorage
 from diskless.stores.faults import Fault, FaultRule, FaultyStore
-from diskless.stores.s3 import S3Config, S3Store
+from diskless.stores.s3 import S3Config, S3Storage
 
 
 async def _no_sleep(_: float) -> None:
@@ -22,7 +22,7 @@ async def _no_sleep(_: float) -> None:
 
 def test_what_a_crash_left_is_no_object_and_goes_once_it_is_old(tmp_path: Path) -> None:
     async def claim() -> None:
-        store = DirectoryStore(tmp_path)
+        store = DirectoryStorage(tmp_path)
         await store.upload("a/1", [b"x"], 1)
         young, old = tmp_path / "a" / f"{UPLOADING}1", tmp_path / "a" / f"{UPLOADING}2"
         for left in (young, old):
@@ -40,7 +40,7 @@ def test_what_a_crash_left_is_no_object_and_goes_once_it_is_old(tmp_path: Path) 
 def test_an_upload_that_fails_leaves_nothing(tmp_path: Path) -> None:
     async def claim() -> None:
         (tmp_path / "a").write_bytes(b"a file where a directory should be")
-        store = DirectoryStore(tmp_path)
+        store = DirectoryStorage(tmp_path)
         with pytest.raises(StorageError):
             await store.upload("a/1", [b"x"], 1)
         assert [entry.key async for entry in store.list_objects("")] == ["a"]
@@ -51,8 +51,8 @@ def test_an_upload_that_fails_leaves_nothing(tmp_path: Path) -> None:
 
 def test_two_prefixes_in_one_bucket_never_meet(s3_config: S3Config) -> None:
     async def claim() -> None:
-        one = S3Store(s3_config)
-        two = S3Store(dataclasses.replace(s3_config, prefix="database"))  # begins alike
+        one = S3Storage(s3_config)
+        two = S3Storage(dataclasses.replace(s3_config, prefix="database"))  # begins alike
         await one.upload("a", [b"one"], 3)
         await two.upload("a", [b"two"], 3)
         assert bytes(await one.fetch("a", ByteRange(0, 3))) == b"one"
@@ -69,7 +69,7 @@ def test_two_prefixes_in_one_bucket_never_meet(s3_config: S3Config) -> None:
 
 def test_a_bucket_that_is_not_there_is_an_error_that_names_it(s3_config: S3Config) -> None:
     async def claim() -> None:
-        store = S3Store(dataclasses.replace(s3_config, bucket="not-there"))
+        store = S3Storage(dataclasses.replace(s3_config, bucket="not-there"))
         for work in (store.upload("a", [b"x"], 1), store.fetch("a", ByteRange(0, 1))):
             with pytest.raises(StorageError, match="NoSuchBucket") as found:
                 await work
@@ -83,7 +83,7 @@ def test_a_bucket_that_is_not_there_is_an_error_that_names_it(s3_config: S3Confi
 
 def test_a_server_that_is_not_there_may_come_back() -> None:
     async def claim() -> None:
-        store = S3Store(
+        store = S3Storage(
             S3Config(
                 bucket="esker", endpoint_url="http://127.0.0.1:9", region="x", attempts=1,
                 path_style=True,
@@ -100,7 +100,7 @@ def test_a_server_that_is_not_there_may_come_back() -> None:
 @pytest.mark.parametrize("fault", [Fault.ERROR, Fault.THROTTLED, Fault.REFUSED])
 def test_an_operation_that_was_refused_was_not_done(tmp_path: Path, fault: Fault) -> None:
     async def claim() -> None:
-        inner = DirectoryStore(tmp_path)
+        inner = DirectoryStorage(tmp_path)
         store = FaultyStore(inner, Random(1), _no_sleep, [FaultRule(fault=fault)])
         with pytest.raises(StorageError) as found:
             await store.upload("a", [b"x"], 1)
@@ -115,7 +115,7 @@ def test_an_operation_that_was_refused_was_not_done(tmp_path: Path, fault: Fault
 def test_a_lost_answer_is_of_something_done(tmp_path: Path) -> None:
     async def claim() -> None:
         store = FaultyStore(
-            DirectoryStore(tmp_path), Random(1), _no_sleep, [FaultRule(fault=Fault.LOST_ANSWER)]
+            DirectoryStorage(tmp_path), Random(1), _no_sleep, [FaultRule(fault=Fault.LOST_ANSWER)]
         )
         with pytest.raises(StorageError, match="timed out"):
             await store.upload("a", [b"x"], 1)
@@ -129,7 +129,7 @@ def test_a_lost_answer_is_of_something_done(tmp_path: Path) -> None:
 
 def test_half_a_deletion_names_what_is_left(tmp_path: Path) -> None:
     async def claim() -> None:
-        store = FaultyStore(DirectoryStore(tmp_path), Random(1), _no_sleep)
+        store = FaultyStore(DirectoryStorage(tmp_path), Random(1), _no_sleep)
         for name in "abcd":
             await store.upload(name, [b"x"], 1)
         store.rules = (FaultRule(fault=Fault.HALF, operations=frozenset({"delete", "list"})),)
@@ -148,7 +148,7 @@ def test_half_a_deletion_names_what_is_left(tmp_path: Path) -> None:
 def test_damage_is_one_bit(tmp_path: Path) -> None:
     async def claim() -> None:
         rule = FaultRule(fault=Fault.DAMAGED, operations=frozenset({"fetch"}))
-        store = FaultyStore(DirectoryStore(tmp_path), Random(1), _no_sleep, [rule])
+        store = FaultyStore(DirectoryStorage(tmp_path), Random(1), _no_sleep, [rule])
         await store.upload("a", [bytes(100)], 100)
         spoiled = await store.fetch("a", ByteRange(0, 100))
         assert sum(byte.bit_count() for byte in spoiled) == 1

@@ -1,0 +1,95 @@
+"""A store by the name of its class. Source: KIP-1163, diskless.storage.class.name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diskless.stores import ByteRange, StoreSettingError
+from diskless.stores.memory import MemoryStore
+from diskless.stores.opening import open_store
+from diskless.stores.s3 import S3Config
+
+DIRECTORY = "diskless.stores.directory.DirectoryStorage"
+S3 = "diskless.stores.s3.S3Storage"
+
+
+class OwnStorage(MemoryStore):
+    """A class of one's own."""
+
+    @classmethod
+    def configured(cls, values: Mapping[str, Any]) -> OwnStorage:
+        return cls(lambda: values["own"])
+
+
+def test_a_class_of_ones_own_is_found_by_its_import_path() -> None:
+    name = f"{__name__}.OwnStorage"
+    assert isinstance(open_store({"diskless.storage.class.name": name, "own": 1}), OwnStorage)
+
+
+def test_a_directory_is_opened_by_its_path(tmp_path: Path) -> None:
+    async def claim() -> None:
+        store = open_store(
+            {
+                "diskless.storage.class.name": DIRECTORY,
+                "esker.storage.directory.path": str(tmp_path / "objects"),
+            }
+        )
+        await store.upload("a", [b"x"], 1)
+        assert (tmp_path / "objects" / "a").read_bytes() == b"x"
+        await store.close()
+
+    asyncio.run(claim())
+
+
+def test_a_bucket_is_opened_by_its_name(s3_config: S3Config) -> None:
+    async def claim() -> None:
+        store = open_store(
+            {
+                "diskless.storage.class.name": S3,
+                "esker.storage.s3.bucket": s3_config.bucket,
+                "esker.storage.s3.endpoint": s3_config.endpoint_url,
+                "esker.storage.s3.region": s3_config.region,
+                "esker.storage.s3.path.style": True,
+            }
+        )
+        await store.upload("a", [b"x"], 1)
+        assert bytes(await store.fetch("a", ByteRange(0, 1))) == b"x"
+        await store.close()
+
+    asyncio.run(claim())
+
+
+@pytest.mark.parametrize(
+    ("values", "key"),
+    [
+        ({"diskless.storage.class.name": "no.such.Class"}, "diskless.storage.class.name"),
+        ({"diskless.storage.class.name": "Class"}, "diskless.storage.class.name"),
+        ({"diskless.storage.class.name": "os.path"}, "diskless.storage.class.name"),
+        ({"diskless.storage.class.name": DIRECTORY}, "esker.storage.directory.path"),
+        ({"diskless.storage.class.name": S3}, "esker.storage.s3.bucket"),
+        (
+            {
+                "diskless.storage.class.name": DIRECTORY,
+                "esker.storage.directory.path": "/dev/null/objects",
+            },
+            "esker.storage.directory.path",
+        ),
+        (
+            {
+                "diskless.storage.class.name": S3,
+                "esker.storage.s3.bucket": "b",
+                "esker.storage.s3.endpoint": "no address",
+            },
+            "esker.storage.s3.bucket",
+        ),
+    ],
+)
+def test_what_cannot_be_opened_names_its_setting(values: dict[str, Any], key: str) -> None:
+    with pytest.raises(StoreSettingError) as found:
+        open_store(values)
+    assert found.value.key == key

@@ -62,9 +62,8 @@ class ClusterNews:
             self.brokers = tuple(broker.broker_id for broker in unfenced(image))
         if image.topics is not self._topics:
             before, self._topics = self._topics, image.topics
-            for topic_id in before:
-                if topic_id not in image.topics:
-                    self._topic_deleted(topic_id)
+            for topic_id in before.gone(image.topics):
+                self._topic_deleted(topic_id)
 
 
 class GroupReplica:

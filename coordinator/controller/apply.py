@@ -150,6 +150,10 @@ class ImageEdit:
         self._controllers.set(record.controller_id, record)
         return self._added(before)
 
+    def broker(self, broker_id: int) -> RegisterBrokerRecord | None:
+        """One broker as changed so far."""
+        return self._brokers.get(broker_id)
+
     def _broker(self, record: RegisterBrokerRecord) -> bool:
         before = self._brokers.get(record.broker_id)
         self._brokers.set(record.broker_id, record)

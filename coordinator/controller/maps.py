@@ -78,6 +78,19 @@ class Map(Mapping[K, V]):
         editor.pop(key)
         return editor.freeze()
 
+    def gone(self, later: Map[K, V]) -> Iterator[K]:
+        """Keys that another map, made from this one, has no more; what both share is not read.
+
+        >>> list(Map().set("a", 1).set("b", 2).gone(Map().set("b", 3)))
+        ['a']
+        """
+        if len(self._shards) != len(later._shards):
+            yield from (key for key in self if key not in later)
+            return
+        for before, after in zip(self._shards, later._shards, strict=True):
+            if before is not after:
+                yield from (key for key in before if key not in after)
+
     def edit(self) -> Editor[K, V]:
         """Begin a series of changes."""
         return Editor(self, self._shards, self._size)

@@ -22,12 +22,12 @@ import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol, TypeVar
 from uuid import UUID
 
-from coordinator.controller.client import ControllerClient
 from coordinator.controller.errors import ErrorCode
 from coordinator.interface import CoordinatorError
+from records.rpc.base import Request, Response
 from records.rpc.brokers import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
@@ -36,6 +36,8 @@ from records.rpc.brokers import (
 )
 
 log = logging.getLogger("coordinator.registration")
+
+R = TypeVar("R", bound=Response)
 
 AGAIN_S: Final = 1.0  # between two attempts to register
 STARTING_HEARTBEAT_S: Final = 0.05  # until the first time it is unfenced, as a start is waited for
@@ -46,6 +48,13 @@ MAY_PASS: Final = frozenset(
 """Refusals that may end by themselves: our own former life, whose session still runs."""
 
 EPOCH_OVER: Final = frozenset({ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED})
+
+
+class Controllers(Protocol):
+    """Whoever reaches the active controller (`coordinator.controller.client`)."""
+
+    async def call(self, request: Request, response: type[R]) -> R:
+        """Its answer. Raises CoordinatorError if none came in time."""
 
 
 class RegistrationRefusedError(Exception):
@@ -81,7 +90,7 @@ class Registration:
 
     def __init__(
         self,
-        client: ControllerClient,
+        client: Controllers,
         membership: BrokerMembership,
         *,
         metadata_offset: Callable[[], int],
@@ -103,6 +112,7 @@ class Registration:
         self._on_change = on_change
         self._on_lost = on_lost
         self._was_unfenced = False
+        self._why_not = "no controller was asked"
         self._leaving = False
         self._may_leave = asyncio.Event()
         self._wake = asyncio.Event()
@@ -111,19 +121,32 @@ class Registration:
     async def start(self) -> int:
         """Register; the epoch. Heartbeats go on from here.
 
-        Raises:  RegistrationRefusedError; CoordinatorError if no controller answers in time.
+        Raises:  RegistrationRefusedError, also if it did not succeed in time.
         """
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._membership.registration_timeout_ms / 1_000):
-                epoch = await self._register()
+                while (epoch := await self._try_to_register()) is None:
+                    await asyncio.sleep(AGAIN_S)
         except TimeoutError:
             raise RegistrationRefusedError(
                 f"broker {self._membership.broker_id} could not register within "
-                f"{self._membership.registration_timeout_ms} ms"
+                f"{self._membership.registration_timeout_ms} ms: {self._why_not}"
             ) from None
         self._task = loop.create_task(self._live())
         return epoch
+
+    async def _try_to_register(self) -> int | None:
+        try:
+            return await self._register()
+        except CoordinatorError as error:
+            self._why_not = error.message
+            log.warning("broker=%d reason=%r", self._membership.broker_id, self._why_not)
+            return None
+
+    def hurry(self) -> None:
+        """Heartbeat at once: there is reason to doubt that the epoch is still ours."""
+        self._wake.set()
 
     async def stop(self, timeout_s: float) -> None:
         """Tell the controller that we leave; wait until it lets us, at most `timeout_s`."""
@@ -150,8 +173,8 @@ class Registration:
                 return answer.broker_epoch
             if answer.error_code not in MAY_PASS:
                 raise RegistrationRefusedError(self._why(answer.error_code))
-            log.warning("broker=%d reason=%r", self._membership.broker_id,
-                        self._why(answer.error_code))  # fmt: skip
+            self._why_not = self._why(answer.error_code)
+            log.warning("broker=%d reason=%r", self._membership.broker_id, self._why_not)
             await asyncio.sleep(AGAIN_S)
 
     def _why(self, error_code: int) -> str:

@@ -67,7 +67,7 @@ from records.schema import MetadataRecord
 
 MAX_WAIT_S: Final = 300.0
 
-PART_PARTITIONS: Final = 200
+PART_PARTITIONS: Final = 100
 """New partitions decided in one go, of a request that can be decided in parts."""
 
 MAX_SPLIT_PARTITIONS: Final = 100_000
@@ -260,7 +260,15 @@ class Requests:
         self._decide(request, send, decide)
 
     def _heartbeat(self, request: BrokerHeartbeatRequest, send: Send) -> None:
+        """At once, if nothing is to be written and nothing that waits concerns this broker."""
         sessions = self._controller.sessions
+        context = self._controller.settled(request.broker_id)
+        if context is not None and not request.want_shut_down:
+            sessions.see(self._monotonic_ms())
+            decision = heartbeat(request, context, sessions)
+            if not decision.records:
+                send(decision.response)
+                return
 
         def decide(context: Context) -> Decision:
             sessions.see(self._monotonic_ms())

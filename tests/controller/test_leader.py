@@ -297,10 +297,64 @@ def test_a_heartbeat_does_not_wait_for_a_large_request() -> None:
     assert max(batches) < 700, batches
 
 
+def beat(world: World, broker_id: int, epoch: int, **wants: bool) -> list[Any]:
+    """A heartbeat is sent; what is answered comes into the list."""
+    return world.send(
+        BrokerHeartbeatRequest(
+            broker_id=broker_id,
+            broker_epoch=epoch,
+            current_metadata_offset=world.log.end_offset,
+            want_fence=wants.get("want_fence", False),
+            want_shut_down=wants.get("want_shut_down", False),
+        )
+    )
+
+
+def test_a_heartbeat_waits_for_nobody_elses_commit() -> None:
+    """It rests on its broker's record, and that is committed. A session is kept alive by it."""
+    world = held_back()
+    registered = world.send(registration(1))
+    commit(world)
+    epoch = registered[0].broker_epoch
+    beat(world, 1, epoch)
+    commit(world)
+    created = world.send(creation("t", 3))
+    world.run()
+    end_offset = world.log.end_offset
+    assert world.log.high_watermark < end_offset, "a topic waits for its commit"
+    (answer,) = beat(world, 1, epoch)
+    assert (answer.error_code, answer.is_fenced) == (0, False)
+    assert (created, world.log.end_offset) == ([], end_offset)
+    world.pass_ms(8_000)
+    assert len(beat(world, 1, epoch)) == 1
+    world.pass_ms(8_000)
+    assert not world.image.brokers[1].fenced
+
+
+def test_a_heartbeat_waits_for_what_was_proposed_of_its_own_broker() -> None:
+    """Its fencing is not committed: to say that it is unfenced would be a lie, or soon be one."""
+    world = held_back()
+    registered = world.send(registration(1))
+    commit(world)
+    epoch = registered[0].broker_epoch
+    assert beat(world, 1, epoch) == [], "the record that unfences it is not committed"
+    commit(world)
+    asked = beat(world, 1, epoch, want_fence=True)
+    world.run()
+    later = beat(world, 1, epoch)
+    world.run()
+    assert (asked, later) == ([], [])
+    commit(world)
+    assert [answer.is_fenced for answer in (*asked, *later)] == [True, False]
+    world.depose()
+    (refused,) = beat(world, 1, epoch)
+    assert refused.error_code == ErrorCode.NOT_CONTROLLER
+
+
 def test_a_request_is_decided_in_parts_only_where_that_means_the_same() -> None:
     request = many_topics(100, 10)
-    assert len(split_creation(request)) == 5
-    assert len(split_creation(many_topics(20, 10))) == 1
+    assert len(split_creation(request)) == 10
+    assert len(split_creation(many_topics(10, 10))) == 1
     twice = CreateTopicsRequest(topics=request.topics + request.topics[:1])
     assert split_creation(twice) == [twice]
     tried = CreateTopicsRequest(topics=request.topics, validate_only=True)

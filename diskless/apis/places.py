@@ -1,0 +1,141 @@
+"""Where clients' partitions are coordinated, and where they begin and end behind the read barrier.
+
+A broker's own replica may lag; what must not be old is asked of the coordinator, which answers only
+after a majority has confirmed that it leads. Where that is not to be had in time the answer is
+OFFSET_NOT_AVAILABLE, which clients retry.
+
+Source: DESIGN §5 (linearizable reads), §8 (staleness is bounded); KIP-207.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from coordinator.controller.image import MetadataImage
+from coordinator.interface import CoordinatorError
+from coordinator.interface import ErrorCode as CoordinatorCode
+from diskless.apis.answering import ErrorCode
+from diskless.cluster import Cluster
+from diskless.runs_reader import LEADER_EPOCH
+from records.rpc.coordinator import ListDisklessOffsetsRequest
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+"""ListOffsets' sentinels."""
+
+BARRIER_S: Final = 10.0
+"""How long the barrier is tried for a client that does not say: less than clients wait."""
+
+ASKED_AT_ONCE: Final = 5_000
+"""Partitions of one question: a coordinator answers so many in some 50 ms."""
+
+_GONE: Final = frozenset(
+    {CoordinatorCode.UNKNOWN_TOPIC_ID, CoordinatorCode.UNKNOWN_TOPIC_OR_PARTITION}
+)
+
+
+class Place(NamedTuple):
+    """A client's partition, and the coordinator that has its batches."""
+
+    topic_id: UUID
+    coordinator: int
+    partition: int
+
+
+class Wanted(NamedTuple):
+    """A question to the coordinator of a place."""
+
+    place: Place
+    timestamp: int  # or a sentinel
+    from_offset: int = -1  # where a search by time begins; -1: at the log start
+
+
+class Listed(NamedTuple):
+    """What it answers; -1: there is nothing."""
+
+    error: int
+    timestamp: int = -1
+    offset: int = -1
+
+
+def find_place(
+    image: MetadataImage, topic_name: str, partition: int, current_leader_epoch: int = -1
+) -> Place | ErrorCode:
+    """A client's partition; or why there is none to ask about. Internal topics have no batches."""
+    topic = image.topic(topic_name)
+    if topic is None or topic.is_internal or partition not in topic.partitions:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if current_leader_epoch > LEADER_EPOCH:
+        return ErrorCode.UNKNOWN_LEADER_EPOCH
+    return Place(topic.topic_id, topic.coordinator(partition), partition)
+
+
+async def list_offsets(
+    cluster: Cluster, wanted: Sequence[Wanted], timeout_s: float = BARRIER_S
+) -> list[Listed]:
+    """Behind the read barrier, each coordinator asked for its own; in the order of the question."""
+    by_coordinator: dict[int, list[int]] = {}
+    for at, one in enumerate(wanted):
+        by_coordinator.setdefault(one.place.coordinator, []).append(at)
+    pieces = [
+        (coordinator, piece)
+        for coordinator, positions in by_coordinator.items()
+        for piece in _cut(positions)
+    ]
+    found = await asyncio.gather(
+        *(
+            _ask(cluster, coordinator, [wanted[at] for at in piece], timeout_s)
+            for coordinator, piece in pieces
+        )
+    )
+    answers = [Listed(ErrorCode.OFFSET_NOT_AVAILABLE)] * len(wanted)
+    for (_, piece), listed in zip(pieces, found, strict=True):
+        for at, answer in zip(piece, listed, strict=True):
+            answers[at] = answer
+    return answers
+
+
+def _cut(positions: list[int]) -> Iterator[list[int]]:
+    for first in range(0, len(positions), ASKED_AT_ONCE):
+        yield positions[first : first + ASKED_AT_ONCE]
+
+
+async def _ask(
+    cluster: Cluster, coordinator: int, wanted: list[Wanted], timeout_s: float
+) -> list[Listed]:
+    topic = ListDisklessOffsetsRequest.Topic
+    request = ListDisklessOffsetsRequest(
+        coordinator_partition=coordinator,
+        topics=tuple(
+            topic(
+                topic_id=place.topic_id,
+                partitions=(
+                    topic.Partition(
+                        partition_index=place.partition,
+                        timestamp=timestamp,
+                        from_offset=from_offset,
+                    ),
+                ),
+            )
+            for place, timestamp, from_offset in wanted
+        ),
+    )
+    try:
+        async with asyncio.timeout(timeout_s):
+            answer = await cluster.leader(coordinator).list_offsets(request)
+    except (CoordinatorError, TimeoutError):
+        return [Listed(ErrorCode.OFFSET_NOT_AVAILABLE)] * len(wanted)
+    return [
+        Listed(_code(found.error_code), found.timestamp, found.offset)
+        for topic_found in answer.responses
+        for found in topic_found.partitions
+    ]
+
+
+def _code(code: int) -> int:
+    """As a client, who names topics, knows it."""
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if code in _GONE else code

@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "chunks": "esker.commands.chunks",
     "configs": "esker.commands.configs",
     "consume": "esker.commands.consume",
+    "dev": "esker.commands.dev",
     "diskless": "esker.commands.diskless",
     "dump-log": "esker.commands.dump_log",
     "groups": "esker.commands.groups",

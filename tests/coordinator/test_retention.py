@@ -131,3 +131,28 @@ def test_runs_without_a_timestamp_are_as_old_as_their_commit() -> None:
     """Kafka goes by the segment's modification time then; -1 is not the year 1969."""
     (row,) = retention_pass(Untimed({A: [9]}), StaticView(configs=CONFIGS), NOW).rows
     assert row == NewLogStart(A, 0, 40, BY_TIME, 50)
+
+
+@pytest.mark.parametrize("max_partitions", [1, 2, 3, 7, 100])
+def test_a_round_of_passes_looks_at_every_partition_once_by_topic_id(max_partitions: int) -> None:
+    """Also where topics are deleted, have none, or end just where a pass does."""
+
+    class Visited(Kept):
+        def runs_from(self, log_id: int, offset: int) -> Iterator[Run]:
+            visited.append(log_id)
+            return super().runs_from(log_id, offset)
+
+    visited: list[int] = []
+    counts = {UUID(int=(i * 37) % 64 + 1): [1] * (i % 4) for i in range(40)}
+    kept = Visited(counts)
+    gone = UUID(int=38)
+    kept.topics[gone] = kept.topics[gone]._replace(deleted_at_ms=5)
+    place: Place | None = None
+    for _ in range(200):
+        place = retention_pass(
+            kept, StaticView(), NOW, after=place, max_partitions=max_partitions
+        ).stopped_at
+        if place is None:
+            break
+    topics = [kept.topics[topic_id] for topic_id in sorted(counts) if topic_id != gone]
+    assert visited == [log_id for topic in topics for log_id in topic.log_ids]

@@ -5,20 +5,26 @@ broker tells the same (`diskless.placement`). A partition's leader is chosen for
 replicas, all in sync, are the brokers that clients of the other racks are sent to. The leader epoch
 is 0 for ever: nobody is deposed, for anybody may lead.
 
+Two things keep a question from costing more than it should: a topic that is named twice is
+described once, as in Kafka, and what takes long to describe is described in slices.
+
 Chunks (KIP-1114) travel in tagged fields that other clients skip.
 
-Source: the protocol guide, Metadata; KIP-1114; DESIGN §3, §8 (any broker leads).
+Source: the protocol guide, Metadata; KIP-430 (authorized operations); KIP-1114; DESIGN §3, §8 (any
+broker leads).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum, unique
+from types import MappingProxyType
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from coordinator.controller.image import MetadataImage, TopicImage, active_start
-from diskless.placement import PlacedBroker, leader
+from diskless.placement import PlacedBroker, is_known, leaders
 from diskless.runs_reader import LEADER_EPOCH
 from records.metadata import PartitionRecord
 from records.rpc.cluster import MetadataRequest, MetadataResponse
@@ -30,6 +36,21 @@ _Chunk = _Partition.MetadataResponseChunk
 
 NOBODY: Final = -1
 
+SLICE_PARTITIONS: Final = 500
+"""Described between two looks at the loop: about 4 ms."""
+
+FIRST_WITH_IDS: Final = 12
+"""Versions 10 and 11 have the field and do not serve it. Source: KAFKA-13428."""
+
+TOPIC_OPERATIONS: Final = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
+"""Read, write, create, delete, alter, describe, describe and alter configs: all there are.
+Nobody is refused anything here, so everybody is told so. Source: KIP-430."""
+
+CLUSTER_OPERATIONS: Final = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
+"""Create, alter, describe, cluster action, describe and alter configs, idempotent write."""
+
+NOT_ASKED: Final = -(2**31)
+
 
 @unique
 class MetadataError(IntEnum):
@@ -37,6 +58,10 @@ class MetadataError(IntEnum):
 
     UNKNOWN_TOPIC_OR_PARTITION = 3
     LEADER_NOT_AVAILABLE = 5
+    INVALID_TOPIC_EXCEPTION = 17
+    INVALID_PARTITIONS = 37
+    INVALID_REQUEST = 42
+    POLICY_VIOLATION = 44
     UNKNOWN_TOPIC_ID = 100
 
 
@@ -48,6 +73,20 @@ class ClientView(NamedTuple):
     rack: str | None
 
 
+class Placing(NamedTuple):
+    """The brokers that partitions are placed on, and whom for."""
+
+    brokers: list[PlacedBroker]
+    rack: str | None
+
+
+class Placed(NamedTuple):
+    """Where a client finds a partition."""
+
+    leader_id: int | None
+    replicas: tuple[int, ...]  # rising; all of them in sync
+
+
 def unfenced(image: MetadataImage) -> list[PlacedBroker]:
     """The brokers that clients may be sent to."""
     return [
@@ -57,41 +96,96 @@ def unfenced(image: MetadataImage) -> list[PlacedBroker]:
     ]
 
 
-def describe(
-    request: MetadataRequest, version: int, image: MetadataImage, view: ClientView
-) -> MetadataResponse:
-    """The answer to a Metadata request; unknown topics have errors, each its own."""
-    brokers = unfenced(image)
-    topics = [
-        topic if isinstance(topic, _Topic) else _described(topic, brokers, view.rack)
-        for topic in _asked_for(request, version, image)
+def reachable(image: MetadataImage, listener: str) -> list[PlacedBroker]:
+    """Those of them that have the listener by which a client came."""
+    return [
+        broker
+        for broker in unfenced(image)
+        if any(end.name == listener for end in image.brokers[broker.broker_id].end_points)
     ]
+
+
+def address(image: MetadataImage, broker_id: int, listener: str) -> tuple[str, int] | None:
+    """Where clients of a listener find a broker; None if it has no such listener."""
+    broker = image.brokers.get(broker_id)
+    ends = () if broker is None else broker.end_points
+    return next(((end.host, end.port) for end in ends if end.name == listener), None)
+
+
+def place(topic_id: UUID, index: int, placing: Placing) -> Placed:
+    """Who leads a partition for these clients, and who its replicas are."""
+    best, by_rack = leaders(topic_id, index, placing.brokers)
+    leader_id = best if placing.rack is None else by_rack.get(placing.rack, best)
+    known = set(by_rack.values())
+    if leader_id is not None:
+        known.add(leader_id)
+    return Placed(leader_id, tuple(sorted(known)))
+
+
+async def describe(
+    request: MetadataRequest,
+    version: int,
+    image: MetadataImage,
+    view: ClientView,
+    missing: Mapping[str, int] = MappingProxyType({}),
+) -> MetadataResponse:
+    """The answer to a Metadata request; unknown topics have errors, each its own.
+
+    Args:  missing: error codes of topics that were to be made and are not there.
+    """
+    brokers = reachable(image, view.listener)
+    placing = Placing(brokers, view.rack if is_known(view.rack, brokers) else None)
+    with_operations = request.include_topic_authorized_operations
+    topics, described = [], 0
+    for found in _asked_for(request, version, image, missing):
+        if isinstance(found, TopicImage):
+            described += len(found.partitions)
+            topics.append(_described(found, placing, with_operations=with_operations))
+        else:
+            described += 1
+            topics.append(found)
+        if described >= SLICE_PARTITIONS:
+            described = 0
+            await asyncio.sleep(0)
+    asked_cluster = request.include_cluster_authorized_operations
     return MetadataResponse(
         brokers=tuple(_brokers(image, brokers, view.listener)),
         cluster_id=view.cluster_id,
         controller_id=brokers[0].broker_id if brokers else NOBODY,
         topics=tuple(topics),
+        cluster_authorized_operations=CLUSTER_OPERATIONS if asked_cluster else NOT_ASKED,
     )
 
 
+def wants_all(request: MetadataRequest, version: int) -> bool:
+    """Version 0 asks for all topics by naming none, later ones by null."""
+    return request.topics is None or (version == 0 and not request.topics)
+
+
 def _asked_for(
-    request: MetadataRequest, version: int, image: MetadataImage
-) -> Iterable[TopicImage | _Topic]:
-    """The topics, or the error in place of one. Version 0 asks for all by naming none."""
-    if request.topics is None or (version == 0 and not request.topics):
+    request: MetadataRequest, version: int, image: MetadataImage, missing: Mapping[str, int]
+) -> Iterator[TopicImage | _Topic]:
+    """The topics, each once, or the error in place of one."""
+    if wants_all(request, version):
         yield from sorted(image.topics.values(), key=lambda topic: topic.name)
         return
-    for asked in request.topics:
-        found = image.topics.get(asked.topic_id) if asked.name is None else image.topic(asked.name)
+    asked_for = request.topics or ()
+    if version < FIRST_WITH_IDS and any(t.name is None or t.topic_id.int for t in asked_for):
+        for asked in asked_for:
+            yield _failed(MetadataError.INVALID_REQUEST, asked.name or "", asked.topic_id)
+        return
+    for name, topic_id in dict.fromkeys((asked.name, asked.topic_id) for asked in asked_for):
+        found = image.topics.get(topic_id) if name is None else image.topic(name)
         if found is not None:
             yield found
-        elif asked.name is None:
-            yield _unknown(MetadataError.UNKNOWN_TOPIC_ID, None, asked.topic_id)
+        elif name is None:
+            yield _failed(MetadataError.UNKNOWN_TOPIC_ID, None, topic_id)
         else:
-            yield _unknown(MetadataError.UNKNOWN_TOPIC_OR_PARTITION, asked.name, ZERO_UUID)
+            unknown = MetadataError.UNKNOWN_TOPIC_OR_PARTITION
+            yield _failed(missing.get(name, unknown), name, ZERO_UUID)
 
 
-def _unknown(error: MetadataError, name: str | None, topic_id: UUID) -> _Topic:
+def _failed(error: int, name: str | None, topic_id: UUID) -> _Topic:
     return _Topic(error_code=error, name=name, topic_id=topic_id, partitions=())
 
 
@@ -99,45 +193,38 @@ def _brokers(
     image: MetadataImage, brokers: Iterable[PlacedBroker], listener: str
 ) -> Iterable[MetadataResponse.MetadataResponseBroker]:
     for broker_id, rack in brokers:
-        for end in image.brokers[broker_id].end_points:
-            if end.name == listener:
-                yield MetadataResponse.MetadataResponseBroker(
-                    node_id=broker_id, host=end.host, port=end.port, rack=rack
-                )
+        found = address(image, broker_id, listener)
+        if found is not None:
+            yield MetadataResponse.MetadataResponseBroker(
+                node_id=broker_id, host=found[0], port=found[1], rack=rack
+            )
 
 
-def _described(topic: TopicImage, brokers: list[PlacedBroker], rack: str | None) -> _Topic:
+def _described(topic: TopicImage, placing: Placing, *, with_operations: bool) -> _Topic:
     return _Topic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
         partitions=tuple(
-            _partition(topic, index, record, brokers, rack)
+            _partition(topic, index, record, placing)
             for index, record in sorted(topic.partitions.items())
         ),
+        topic_authorized_operations=TOPIC_OPERATIONS if with_operations else NOT_ASKED,
     )
 
 
 def _partition(
-    topic: TopicImage,
-    index: int,
-    record: PartitionRecord,
-    brokers: list[PlacedBroker],
-    rack: str | None,
+    topic: TopicImage, index: int, record: PartitionRecord, placing: Placing
 ) -> _Partition:
-    leader_id = leader(topic.topic_id, index, rack, brokers)
-    racks = {broker.rack for broker in brokers}
-    replicas = {leader(topic.topic_id, index, one, brokers) for one in racks} | {leader_id}
-    known = tuple(sorted(replica for replica in replicas if replica is not None))
+    leader_id, replicas = place(topic.topic_id, index, placing)
     chunks = topic.chunks.get(index, ())
-    error = MetadataError.LEADER_NOT_AVAILABLE if leader_id is None else 0
     return _Partition(
-        error_code=error,
+        error_code=MetadataError.LEADER_NOT_AVAILABLE if leader_id is None else 0,
         partition_index=index,
         leader_id=NOBODY if leader_id is None else leader_id,
         leader_epoch=LEADER_EPOCH,
-        replica_nodes=known,
-        isr_nodes=known,
+        replica_nodes=replicas,
+        isr_nodes=replicas,
         start_offset=active_start(record) if chunks else -1,
         chunks=tuple(
             _Chunk(

@@ -73,6 +73,21 @@ def leader(
     return None if best is None else best.broker_id
 
 
+def leaders(
+    topic_id: UUID, partition: int, brokers: Iterable[PlacedBroker]
+) -> tuple[int | None, dict[str | None, int]]:
+    """The same for everybody at once: who leads for a client of no known rack, and in each rack.
+
+    Each broker's score is made once, which is what this costs.
+    """
+    ranked = sorted(
+        ((_score(topic_id, partition, broker.broker_id), *broker) for broker in brokers),
+        key=lambda scored: scored[:2],
+    )
+    best = ranked[-1][1] if ranked else None
+    return best, {rack: broker_id for _, broker_id, rack in ranked}  # the last of a rack stays
+
+
 def _score(topic_id: UUID, partition: int, broker_id: int) -> bytes:
     return score(topic_id.bytes + partition.to_bytes(4, "big"), broker_id)
 

@@ -29,6 +29,7 @@ from coordinator.controller.image import MetadataImage, TopicImage
 from coordinator.controller.leader import Controller, ControllerConfig
 from coordinator.controller.machine import ControllerMachine
 from coordinator.controller.requests import Requests
+from coordinator.controller.service import ControllerService
 from coordinator.controller.view import ImageView
 from coordinator.decide import Decision
 from coordinator.describe import describe_object, describe_topics
@@ -70,7 +71,11 @@ from records.rpc.objects import (
     DescribeDisklessTopicsRequest,
     DescribeDisklessTopicsResponse,
 )
-from records.rpc.topics import CreateTopicsResponse
+from records.rpc.topics import (
+    CreateTopicsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
 from records.types import Epoch, Offset, OffsetAndEpoch
 from tests.controller.world import CLUSTER_ID, DISKLESS_ID, creation, internal_topic, registration
 
@@ -284,9 +289,23 @@ class ClusterWorld:
 
         received = decode_message(type(request), encode_message(request, version), version)
         await asyncio.sleep(0)
-        self._requests.ask(received, send)
+        if isinstance(received, FindCoordinatorRequest):
+            send(self._find_coordinators(received))
+        else:
+            self._requests.ask(received, send)
         answer = await future
         return decode_message(response, encode_message(answer, version), version)
+
+    def _find_coordinators(self, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+        """As a node of the quorum that leads every coordinator."""
+        service = ControllerService(
+            self._requests.ask,
+            image=lambda: self.machine.image,
+            find_log=lambda _topic, _index: self.log,
+            endpoint=lambda node_id: (node_id, f"q{node_id}", 9093),
+            node_id=1,
+        )
+        return service.find_coordinators(request)
 
 
 class WorldCluster:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from uuid import UUID
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from coordinator.controller.image import MetadataImage
-from diskless.metadata import ClientView, describe, unfenced
-from diskless.placement import leader
+from diskless.metadata import ClientView, Placing, describe, place, reachable, unfenced
+from diskless.placement import PlacedBroker, leader, leaders
 from records.codec import decode_message, encode_message
 from records.rpc.brokers import BrokerHeartbeatRequest
 from records.rpc.cluster import MetadataRequest, MetadataResponse
@@ -18,10 +23,16 @@ VIEW = ClientView("c-1", "PLAIN", None)
 _asked = MetadataRequest.MetadataRequestTopic
 
 
+def answer_to(
+    request: MetadataRequest, version: int, image: MetadataImage, view: ClientView = VIEW
+) -> MetadataResponse:
+    answer = asyncio.run(describe(request, version, image, view))
+    return decode_message(MetadataResponse, encode_message(answer, version), version)
+
+
 def ask(image: MetadataImage, *names: str, version: int = 12) -> MetadataResponse:
     request = MetadataRequest(topics=tuple(_asked(name=name) for name in names) or None)
-    answer = describe(request, version, image, VIEW)
-    return decode_message(MetadataResponse, encode_message(answer, version), version)
+    return answer_to(request, version, image)
 
 
 def beating() -> World:
@@ -63,8 +74,8 @@ def test_all_topics_are_asked_for_by_null_or_in_version_0_by_none() -> None:
     image = beating().image
     assert [t.name for t in ask(image).topics] == sorted(image.topic_ids)
     none = MetadataRequest(topics=())
-    assert len(describe(none, 0, image, VIEW).topics) == len(image.topics)
-    assert describe(none, 1, image, VIEW).topics == ()
+    assert len(answer_to(none, 0, image).topics) == len(image.topics)
+    assert answer_to(none, 1, image).topics == ()
     internal = {t.name: t.is_internal for t in ask(image).topics}
     assert internal["__diskless-metadata"]
     assert not internal["t"]
@@ -75,8 +86,31 @@ def test_what_is_unknown_has_an_error_of_its_own() -> None:
     by_name = ask(image, "nowhere", "t").topics
     assert [(t.name, t.error_code) for t in by_name] == [("nowhere", 3), ("t", 0)]
     request = MetadataRequest(topics=(_asked(topic_id=UUID(int=99), name=None),))
-    (by_id,) = describe(request, 12, image, VIEW).topics
+    (by_id,) = answer_to(request, 12, image).topics
     assert (by_id.error_code, by_id.topic_id) == (100, UUID(int=99))
+
+
+def test_a_topic_is_found_by_its_id_and_named() -> None:
+    image = beating().image
+    topic_id = image.topic_ids["t"]
+    request = MetadataRequest(topics=(_asked(topic_id=topic_id, name=None),))
+    (found,) = answer_to(request, 12, image).topics
+    assert (found.error_code, found.name, found.topic_id) == (0, "t", topic_id)
+
+
+@pytest.mark.parametrize("version", [10, 11])
+def test_versions_that_have_ids_and_do_not_serve_them_say_so(version: int) -> None:
+    """KAFKA-13428."""
+    image = beating().image
+    request = MetadataRequest(topics=(_asked(topic_id=image.topic_ids["t"], name="t"),))
+    (refused,) = answer_to(request, version, image).topics
+    assert refused.error_code == 42
+
+
+def test_a_topic_that_is_named_often_is_described_once() -> None:
+    """Or a request of a megabyte would have an answer of many."""
+    image = beating().image
+    assert len(ask(image, *["t"] * 1_000, "u", "u").topics) == 2
 
 
 def test_fenced_brokers_are_not_named_and_lead_nothing() -> None:
@@ -93,10 +127,28 @@ def test_fenced_brokers_are_not_named_and_lead_nothing() -> None:
 
 
 def test_a_client_hears_of_brokers_by_its_own_listener() -> None:
-    answer = describe(
-        MetadataRequest(topics=()), 12, beating().image, VIEW._replace(listener="OTHER")
-    )
+    """And is sent to none that it cannot reach."""
+    other = VIEW._replace(listener="OTHER")
+    request = MetadataRequest(topics=(_asked(name="t"),))
+    answer = answer_to(request, 12, beating().image, other)
     assert answer.brokers == ()
+    assert {partition.leader_id for partition in answer.topics[0].partitions} == {-1}
+
+
+def test_operations_are_told_to_whoever_asks() -> None:
+    """KIP-430: without authorisation, all there are. The numbers are those a Kafka broker tells."""
+    image = beating().image
+    request = MetadataRequest(
+        topics=(_asked(name="t"),),
+        include_cluster_authorized_operations=True,
+        include_topic_authorized_operations=True,
+    )
+    answer = answer_to(request, 8, image)
+    assert answer.cluster_authorized_operations == 0b1_1111_1010_0000
+    assert answer.topics[0].topic_authorized_operations == 0b1101_1111_1000
+    silent = ask(image, "t", version=8)
+    assert silent.cluster_authorized_operations == -(2**31)
+    assert silent.topics[0].topic_authorized_operations == -(2**31)
 
 
 def test_chunks_travel_in_tagged_fields() -> None:
@@ -106,3 +158,50 @@ def test_chunks_travel_in_tagged_fields() -> None:
     assert cut.start_offset == 10
     assert [(c.start_offset, c.end_offset, c.replica_nodes) for c in cut.chunks] == [(0, 9, (1, 2))]
     assert (whole.start_offset, whole.chunks) == (-1, ())
+    assert reachable(world.image, "PLAIN") == unfenced(world.image)
+
+
+# --- DESIGN §8: any broker leads ------------------------------------------------------------------
+
+racks = st.none() | st.sampled_from("abc")
+brokers = st.dictionaries(st.integers(0, 40), racks, max_size=7).map(
+    lambda found: [PlacedBroker(broker_id, rack) for broker_id, rack in sorted(found.items())]
+)
+topic_ids = st.integers(1, 2**128 - 1).map(lambda value: UUID(int=value))
+
+
+@given(
+    brokers=brokers, topic_id=topic_ids, index=st.integers(0, 99), rack=racks, order=st.randoms()
+)
+def test_every_broker_answers_the_same(
+    brokers: list[PlacedBroker], topic_id: UUID, index: int, rack: str | None, order: object
+) -> None:
+    """Whatever order it heard of the brokers in; and the replicas are each rack's leaders."""
+    shuffled = list(brokers)
+    order.shuffle(shuffled)  # type: ignore[attr-defined]
+    here = place(topic_id, index, Placing(brokers, rack))
+    assert here == place(topic_id, index, Placing(shuffled, rack))
+    assert here.leader_id == leader(topic_id, index, rack, brokers)
+    best, by_rack = leaders(topic_id, index, brokers)
+    assert best == leader(topic_id, index, None, brokers)
+    for one in {broker.rack for broker in brokers if broker.rack is not None}:
+        assert by_rack[one] == leader(topic_id, index, one, brokers)
+        assert by_rack[one] in here.replicas
+    assert (here.leader_id is None) == (not brokers)
+
+
+@given(
+    brokers=brokers.filter(bool),
+    topic_id=topic_ids,
+    rack=racks,
+    which=st.integers(min_value=0),
+)
+def test_one_brokers_going_or_coming_moves_only_its_share(
+    brokers: list[PlacedBroker], topic_id: UUID, rack: str | None, which: int
+) -> None:
+    gone = brokers[which % len(brokers)]
+    rest = [broker for broker in brokers if broker != gone]
+    for index in range(30):
+        before = place(topic_id, index, Placing(brokers, rack)).leader_id
+        after = place(topic_id, index, Placing(rest, rack)).leader_id
+        assert before == after or before == gone.broker_id

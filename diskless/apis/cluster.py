@@ -1,0 +1,269 @@
+"""Where everything is: brokers, topics and partitions, and who acts for whom.
+
+    apis = ClusterApis(cluster, create=topics.create, auto_create=True, num_partitions=1)
+    handlers |= apis.handlers("PLAINTEXT")
+
+Metadata may make topics (`diskless.auto_creation`); the other answers only read the image.
+
+Who acts for a group is computed, as who leads a partition is. A batch coordinator (KIP-1164, key
+type 3) can be read at any broker; where it is written, the quorum is asked. Transactions are not
+there: whoever looks for their coordinator hears at once a code that clients do not retry, so that
+`initTransactions()` fails instead of trying for a minute.
+
+Source: KIP-700, KIP-919 (DescribeCluster), KIP-966 (DescribeTopicPartitions), KIP-699
+(FindCoordinator); DESIGN §3, §8.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+from coordinator.controller.image import MetadataImage
+from coordinator.controller.service import parse_batch_key
+from coordinator.interface import CoordinatorError
+from coordinator.rendezvous import group_broker
+from diskless import partitions_described
+from diskless.apis.serving import Asker, served
+from diskless.auto_creation import AutoCreation, Create
+from diskless.cluster import Cluster
+from diskless.metadata import (
+    CLUSTER_OPERATIONS,
+    NOBODY,
+    NOT_ASKED,
+    ClientView,
+    address,
+    describe,
+    reachable,
+    unfenced,
+    wants_all,
+)
+from diskless.placement import is_known, rack_hint
+from raft.net.handlers import Served
+from records.rpc.cluster import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+from records.rpc.partitions import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
+from records.rpc.topics import FindCoordinatorRequest, FindCoordinatorResponse
+
+log = logging.getLogger("diskless.cluster")
+
+GROUP: Final = 0  # FindCoordinator's key types
+TRANSACTION: Final = 1
+BATCH: Final = 3
+FIRST_WITH_KEYS: Final = 4  # of FindCoordinator: many keys at once, and batch coordinators
+MAX_KEYS: Final = 10_000
+MAX_NAMES: Final = 10_000  # of topics that are not there, looked into for one request
+
+UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+COORDINATOR_NOT_AVAILABLE: Final = 15
+INVALID_REQUEST: Final = 42
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Final = 53
+MISMATCHED_ENDPOINT_TYPE: Final = 114
+UNSUPPORTED_ENDPOINT_TYPE: Final = 115
+
+BROKERS: Final = 1  # DescribeCluster's endpoint types
+CONTROLLERS: Final = 2
+
+NO_TRANSACTIONS: Final = "transactions are not supported by this cluster"
+MAX_UNKNOWN_RACKS: Final = 100  # counted and logged apart; clients choose these names
+OTHER_RACKS: Final = "others"
+
+_Found = FindCoordinatorResponse.Coordinator
+_NotFound = tuple[int, str]
+
+
+class ClusterApis:
+    """See the module. One for a broker, however many listeners it has."""
+
+    def __init__(
+        self, cluster: Cluster, *, create: Create, auto_create: bool, num_partitions: int
+    ) -> None:
+        """
+        Args:  create: as `diskless.apis.topics` does it.
+               auto_create, num_partitions: the settings `auto.create.topics.enable` and
+               `num.partitions`.
+        """
+        self._cluster = cluster
+        self._auto_create = auto_create
+        self.creation = AutoCreation(cluster, create, num_partitions=num_partitions)
+        self.unknown_racks: Counter[str] = Counter()  # that clients said they are in
+
+    def handlers(self, listener: str) -> dict[int, Served]:
+        """By api key, for the clients that come by this listener."""
+        return {
+            3: served(MetadataRequest, lambda q, asker: self.metadata(q, asker, listener)),
+            10: served(FindCoordinatorRequest, lambda q, a: self.find_coordinator(q, a, listener)),
+            60: served(DescribeClusterRequest, lambda q, _: self.describe_cluster(q, listener)),
+            75: served(
+                DescribeTopicPartitionsRequest,
+                lambda q, asker: self.describe_partitions(q, asker, listener),
+            ),
+        }
+
+    async def close(self) -> None:
+        """End what is under way."""
+        await self.creation.close()
+
+    # --- topics -------------------------------------------------------------------------------
+
+    async def metadata(
+        self, request: MetadataRequest, asker: Asker, listener: str
+    ) -> MetadataResponse:
+        """Metadata, after making what may be made."""
+        missing: dict[str, int] = {}
+        if request.topics and not wants_all(request, asker.version):
+            image = self._cluster.image
+            names = {topic.name for topic in request.topics if topic.name is not None}
+            absent = [name for name in sorted(names) if image.topic(name) is None]
+            if absent:
+                may_create = self._auto_create and request.allow_auto_topic_creation
+                missing = await self.creation.missing(absent[:MAX_NAMES], create=may_create)
+        view = self._view(asker, listener)
+        return await describe(request, asker.version, self._cluster.image, view, missing)
+
+    async def describe_partitions(
+        self, request: DescribeTopicPartitionsRequest, asker: Asker, listener: str
+    ) -> DescribeTopicPartitionsResponse:
+        """A page of partitions."""
+        view = self._view(asker, listener)
+        return await partitions_described.describe(request, self._cluster.image, view)
+
+    def _view(self, asker: Asker, listener: str) -> ClientView:
+        rack = rack_hint(asker.client_id)
+        if rack is not None and not is_known(rack, reachable(self._cluster.image, listener)):
+            self._note_unknown(rack, asker)
+        return ClientView(self._cluster.cluster_id, listener, rack)
+
+    def _note_unknown(self, rack: str, asker: Asker) -> None:
+        """A client in a rack that no broker is in: usually it is misspelt."""
+        if rack not in self.unknown_racks and len(self.unknown_racks) >= MAX_UNKNOWN_RACKS:
+            rack = OTHER_RACKS
+        if rack not in self.unknown_racks:
+            log.warning(
+                "rack=%r reason=unknown client_id=%r peer=%s: no unfenced broker is there",
+                rack[:100], (asker.client_id or "")[:100], asker.peer,
+            )  # fmt: skip
+        self.unknown_racks[rack] += 1
+
+    # --- brokers ------------------------------------------------------------------------------
+
+    def describe_cluster(
+        self, request: DescribeClusterRequest, listener: str
+    ) -> DescribeClusterResponse:
+        """The brokers, by the addresses of the listener that the client came by."""
+        cluster_id = self._cluster.cluster_id
+        if request.endpoint_type != BROKERS:
+            known = request.endpoint_type == CONTROLLERS
+            return DescribeClusterResponse(
+                error_code=MISMATCHED_ENDPOINT_TYPE if known else UNSUPPORTED_ENDPOINT_TYPE,
+                error_message="This is a broker's listener: ask for endpoint type 1 (brokers).",
+                endpoint_type=BROKERS,
+                cluster_id=cluster_id,
+                brokers=(),
+            )
+        image = self._cluster.image
+        alive = reachable(image, listener)
+        asked_operations = request.include_cluster_authorized_operations
+        return DescribeClusterResponse(
+            cluster_id=cluster_id,
+            controller_id=alive[0].broker_id if alive else NOBODY,
+            brokers=tuple(
+                _described_brokers(image, listener, with_fenced=request.include_fenced_brokers)
+            ),
+            cluster_authorized_operations=CLUSTER_OPERATIONS if asked_operations else NOT_ASKED,
+        )
+
+    # --- who acts -----------------------------------------------------------------------------
+
+    async def find_coordinator(
+        self, request: FindCoordinatorRequest, asker: Asker, listener: str
+    ) -> FindCoordinatorResponse:
+        """Who acts for each key."""
+        if asker.version < FIRST_WITH_KEYS:
+            (one,) = await self._find(request.key_type, (request.key,), listener, asker.version)
+            return FindCoordinatorResponse(
+                error_code=one.error_code,
+                error_message=one.error_message,
+                node_id=one.node_id,
+                host=one.host,
+                port=one.port,
+            )
+        keys = tuple(dict.fromkeys(request.coordinator_keys))[:MAX_KEYS]
+        found = await self._find(request.key_type, keys, listener, asker.version)
+        return FindCoordinatorResponse(coordinators=tuple(found))
+
+    async def _find(
+        self, key_type: int, keys: tuple[str, ...], listener: str, version: int
+    ) -> list[_Found]:
+        if key_type == GROUP:
+            image = self._cluster.image
+            members = [broker.broker_id for broker in unfenced(image)]
+            return [self._at(key, group_broker(key, members), listener) for key in keys]
+        if key_type == TRANSACTION:
+            refused = (TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
+            return [_nobody(key, refused) for key in keys]
+        if key_type == BATCH and version >= FIRST_WITH_KEYS:
+            return await self._find_batch(keys, listener)
+        told = (INVALID_REQUEST, f"Key type {key_type} is not known at version {version}.")
+        return [_nobody(key, told) for key in keys]
+
+    async def _find_batch(self, keys: tuple[str, ...], listener: str) -> list[_Found]:
+        """Batch coordinators: to read, this broker; to write, whom the quorum names."""
+        found: dict[str, _Found] = {}
+        for key in keys:
+            named = parse_batch_key(key)
+            topic = None if named is None else self._cluster.image.topics.get(named[1])
+            if named is None:
+                text = "A key is read:topicId:partition or write:topicId:partition."
+                found[key] = _nobody(key, (INVALID_REQUEST, text))
+            elif topic is None or named[2] not in topic.partitions:
+                text = f"There is no partition {named[2]} of {named[1]}."
+                found[key] = _nobody(key, (UNKNOWN_TOPIC_OR_PARTITION, text))
+            elif named[0] == "read":
+                found[key] = self._at(key, self._cluster.broker_id, listener)
+        writes = tuple(key for key in keys if key not in found)
+        if writes:
+            request = FindCoordinatorRequest(key_type=BATCH, coordinator_keys=writes)
+            try:
+                answer = await self._cluster.ask_controller(request, FindCoordinatorResponse)
+            except CoordinatorError as error:
+                none = (COORDINATOR_NOT_AVAILABLE, error.message)
+                found |= {key: _nobody(key, none) for key in writes}
+            else:
+                found |= {one.key: one for one in answer.coordinators}
+        missing: _NotFound = (COORDINATOR_NOT_AVAILABLE, "The quorum named nobody.")
+        return [found.get(key) or _nobody(key, missing) for key in keys]
+
+    def _at(self, key: str, broker_id: int | None, listener: str) -> _Found:
+        place = None
+        if broker_id is not None:
+            place = address(self._cluster.image, broker_id, listener)
+        if broker_id is None or place is None:
+            return _nobody(key, (COORDINATOR_NOT_AVAILABLE, "No broker can act for it now."))
+        return _Found(key=key, node_id=broker_id, host=place[0], port=place[1], error_message=None)
+
+
+def _nobody(key: str, why: _NotFound) -> _Found:
+    return _Found(key=key, node_id=NOBODY, port=-1, error_code=why[0], error_message=why[1])
+
+
+def _described_brokers(
+    image: MetadataImage, listener: str, *, with_fenced: bool
+) -> Iterable[DescribeClusterResponse.DescribeClusterBroker]:
+    alive = {broker.broker_id for broker in reachable(image, listener)}
+    for broker_id, broker in sorted(image.brokers.items()):
+        place = address(image, broker_id, listener)
+        if place is not None and (with_fenced or broker_id in alive):
+            yield DescribeClusterResponse.DescribeClusterBroker(
+                broker_id=broker_id,
+                host=place[0],
+                port=place[1],
+                rack=broker.rack,
+                is_fenced=broker_id not in alive,
+            )

@@ -1,0 +1,116 @@
+"""DescribeTopicPartitions: the partitions of topics, page by page.
+
+A page holds at most so many partitions, and the cursor names the first that is not in it. Topics
+come by name, so a cursor means the same at every broker, also when topics have come or gone since.
+
+The surprise: a request that contradicts itself has no error of its own, only one for each topic.
+
+Source: KIP-966; upstream's DescribeTopicPartitionsRequestHandler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Final
+
+from coordinator.controller.image import INTERNAL_TOPICS, MetadataImage, TopicImage
+from diskless.auto_creation import check_name
+from diskless.metadata import (
+    NOBODY,
+    SLICE_PARTITIONS,
+    TOPIC_OPERATIONS,
+    ClientView,
+    MetadataError,
+    Placing,
+    place,
+    reachable,
+)
+from diskless.placement import is_known
+from diskless.runs_reader import LEADER_EPOCH
+from records.rpc.partitions import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
+from records.types import ZERO_UUID
+
+MAX_PARTITIONS: Final = 2_000
+"""Of a page. Source: upstream's max.request.partition.size.limit."""
+
+_Topic = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
+_Partition = _Topic.DescribeTopicPartitionsResponsePartition
+_Cursor = DescribeTopicPartitionsResponse.Cursor
+
+
+async def describe(
+    request: DescribeTopicPartitionsRequest, image: MetadataImage, view: ClientView
+) -> DescribeTopicPartitionsResponse:
+    """A page, as this client is to see it."""
+    names = {topic.name for topic in request.topics}
+    cursor = request.cursor
+    start = ("", 0) if cursor is None else (cursor.topic_name, cursor.partition_index)
+    if start[1] < 0 or (cursor is not None and names and cursor.topic_name not in names):
+        refused = (_failed(MetadataError.INVALID_REQUEST, name, image) for name in sorted(names))
+        return DescribeTopicPartitionsResponse(topics=tuple(refused))
+    brokers = reachable(image, view.listener)
+    placing = Placing(brokers, view.rack if is_known(view.rack, brokers) else None)
+    left = max(1, min(MAX_PARTITIONS, request.response_partition_limit))
+    topics: list[_Topic] = []
+    looked_at = 0
+    for name in sorted(name for name in names or image.topic_ids if name >= start[0]):
+        looked_at += 1
+        if looked_at % SLICE_PARTITIONS == 0:
+            await asyncio.sleep(0)
+        if not left:
+            return _page(topics, name, 0)
+        topic = image.topic(name)
+        if topic is None:
+            topics.append(_failed(check_name(name), name, image))
+            continue
+        indexes = sorted(i for i in topic.partitions if name != start[0] or i >= start[1])
+        taken = indexes[:left]
+        topics.append(_described(topic, taken, placing))
+        if len(taken) < len(indexes):
+            return _page(topics, name, indexes[len(taken)])
+        left -= len(taken)
+    return DescribeTopicPartitionsResponse(topics=tuple(topics))
+
+
+def _page(topics: list[_Topic], name: str, index: int) -> DescribeTopicPartitionsResponse:
+    return DescribeTopicPartitionsResponse(
+        topics=tuple(topics), next_cursor=_Cursor(topic_name=name, partition_index=index)
+    )
+
+
+def _failed(error: int, name: str, image: MetadataImage) -> _Topic:
+    return _Topic(
+        error_code=error,
+        name=name,
+        topic_id=image.topic_ids.get(name, ZERO_UUID),
+        is_internal=name in INTERNAL_TOPICS,
+        partitions=(),
+    )
+
+
+def _described(topic: TopicImage, indexes: list[int], placing: Placing) -> _Topic:
+    return _Topic(
+        error_code=0,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.is_internal,
+        partitions=tuple(_partitions(topic, indexes, placing)),
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )
+
+
+def _partitions(topic: TopicImage, indexes: list[int], placing: Placing) -> Iterator[_Partition]:
+    for index in indexes:
+        leader_id, replicas = place(topic.topic_id, index, placing)
+        yield _Partition(
+            error_code=MetadataError.LEADER_NOT_AVAILABLE if leader_id is None else 0,
+            partition_index=index,
+            leader_id=NOBODY if leader_id is None else leader_id,
+            leader_epoch=LEADER_EPOCH,
+            replica_nodes=replicas,
+            isr_nodes=replicas,
+            eligible_leader_replicas=(),
+            last_known_elr=(),
+            offline_replicas=(),
+        )

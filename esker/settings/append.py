@@ -42,6 +42,12 @@ SETTINGS: Final = (
         "esker.object.lease.timeout.ms.",
     ),
     Setting(
+        "esker.file.delete.interval.ms",
+        MILLISECONDS,
+        10_000,
+        "Milliseconds between two looks for objects that may be deleted from the store.",
+    ),
+    Setting(
         "esker.fetch.cache.max.bytes",
         integer(0, 2**40),
         256 * MEBIBYTE,

@@ -1,0 +1,213 @@
+"""Deleting what nothing refers to any more: objects that were marked, and orphans, after the delay.
+
+The coordinator says which, from committed state only, and when; a broker deletes them from the
+store, in bulk, and says so; then the coordinator forgets them. One broker does it for a coordinator
+partition, chosen by rendezvous hash of the unfenced ones: everybody knows who without asking.
+
+Nothing is kept here, so a crash between any two steps costs nothing. What is deleted and not yet
+forgotten is listed again, deleted again (which counts as deleted where nothing is there), and then
+forgotten. Two brokers that both think it is their turn do no harm either, for the same reason.
+
+The surprise: the store is never listed, and what was not named by the coordinator is never deleted.
+A key of another cluster or coordinator, should one be named, is refused: in a shared bucket it
+would be somebody else's data.
+
+Source: DESIGN §7 (Deletion, Object leases); KIP-1164, getFilesToDelete and deleteFiles.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Final, Protocol
+
+from coordinator.controller.image import MetadataImage
+from coordinator.interface import CoordinatorError, ErrorCode
+from coordinator.keys import ForeignKeyError, ObjectKeys
+from coordinator.rendezvous import choose
+from diskless.metadata import unfenced
+from diskless.stores import DeletionError, ObjectStorage, StorageError
+from records.rpc.objects import (
+    DeleteFilesRequest,
+    DeleteFilesResponse,
+    GetFilesToDeleteRequest,
+    GetFilesToDeleteResponse,
+)
+
+log = logging.getLogger("diskless.cleaning")
+
+BULK: Final = 1_000  # keys of one deletion: S3's limit
+MAX_LISTED: Final = 10_000  # what a coordinator lists at most
+MAX_PAUSE_S: Final = 300.0
+
+
+class Deleting(Protocol):
+    """The part of a batch coordinator that knows what may go."""
+
+    async def get_files_to_delete(
+        self, request: GetFilesToDeleteRequest
+    ) -> GetFilesToDeleteResponse: ...
+
+    async def delete_files(self, request: DeleteFilesRequest) -> DeleteFilesResponse: ...
+
+
+class CleanedCluster(Protocol):
+    """The part of a `diskless.cluster.Cluster` that cleaning needs."""
+
+    @property
+    def broker_id(self) -> int: ...
+
+    @property
+    def image(self) -> MetadataImage: ...
+
+    def leader(self, coordinator: int) -> Deleting: ...
+
+
+@dataclass(slots=True)
+class CleaningCounters:
+    """What a cleaner did, for metrics."""
+
+    passes: int = 0
+    deleted: int = 0  # objects that are gone from the store and forgotten
+    failed: int = 0  # deletions that the store refused; each is tried again
+    interrupted: int = 0  # passes that ended early: no coordinator, or the store is down
+    foreign: int = 0  # keys that are not this cluster's; never deleted
+    listed: int = 0  # by the last pass
+
+
+def cleaning_broker(coordinator: int, image: MetadataImage) -> int | None:
+    """The broker that deletes a coordinator's objects; None if there is no broker."""
+    name = b"cleaning-" + coordinator.to_bytes(4, "big")
+    return choose(name, [broker.broker_id for broker in unfenced(image)])
+
+
+class Cleaner:
+    """Deletes, one pass after another. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        cluster: CleanedCluster,
+        store: ObjectStorage,
+        *,
+        keys: Callable[[int], ObjectKeys],
+        random: Random,
+        interval_s: float,
+        forget: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """
+        Args:  keys: of a coordinator partition's objects.
+               interval_s: between two passes; longer after a failure, and jittered.
+               forget: told each key that is deleted, as a cache wants to know.
+        """
+        self.counters = CleaningCounters()
+        self._cluster = cluster
+        self._store = store
+        self._keys = keys
+        self._random = random
+        self._interval_s = interval_s
+        self._forget = forget
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin; the first pass is after an interval."""
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="cleaner")
+
+    async def close(self) -> None:
+        """Stop, wherever it is."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        pause_s = self._interval_s
+        while True:
+            await asyncio.sleep(pause_s * (0.75 + self._random.random() / 2))
+            went_well = await self.clean()
+            longest_s = max(MAX_PAUSE_S, self._interval_s)
+            pause_s = self._interval_s if went_well else min(longest_s, 2 * pause_s)
+
+    async def clean(self) -> bool:
+        """One pass over the coordinators that are ours; False if anything failed."""
+        image = self._cluster.image
+        ours = [
+            coordinator
+            for coordinator in range(image.coordinator_count)
+            if cleaning_broker(coordinator, image) == self._cluster.broker_id
+        ]
+        self.counters.passes += bool(ours)
+        self.counters.listed = 0
+        results = [await self._clean(coordinator) for coordinator in ours]
+        return all(results)
+
+    async def _clean(self, coordinator: int) -> bool:
+        """Delete what one coordinator says, until it names nothing new."""
+        leader = self._cluster.leader(coordinator)
+        tried: set[str] = set()  # in this pass, in vain
+        try:
+            while True:
+                most = min(MAX_LISTED, BULK + len(tried))
+                answer = await leader.get_files_to_delete(
+                    GetFilesToDeleteRequest(coordinator_partition=coordinator, max_files=most)
+                )
+                if answer.error_code:
+                    raise CoordinatorError(
+                        ErrorCode(answer.error_code), answer.error_message or "no list"
+                    )
+                keys = self._own(coordinator, answer, tried)
+                self.counters.listed += len(keys)
+                if not keys:
+                    return not tried
+                failed = await self._delete(keys)
+                tried.update(failed)
+                await self._report(leader, coordinator, [key for key in keys if key not in failed])
+        except (CoordinatorError, StorageError) as error:
+            self.counters.interrupted += 1
+            log.warning("coordinator=%d action=clean error=%r", coordinator, str(error))
+            return False
+
+    def _own(
+        self, coordinator: int, answer: GetFilesToDeleteResponse, tried: set[str]
+    ) -> list[str]:
+        """The keys to delete now; at most `BULK`."""
+        keys = []
+        for file in answer.files:
+            if file.object_key in tried:
+                continue
+            try:
+                self._keys(coordinator).object_id(file.object_key)
+            except ForeignKeyError as error:
+                self.counters.foreign += 1
+                tried.add(file.object_key)
+                log.error("coordinator=%d action=clean error=%r", coordinator, str(error))
+                continue
+            keys.append(file.object_key)
+        return keys[:BULK]
+
+    async def _delete(self, keys: list[str]) -> set[str]:
+        """Delete; those that may still be there. Raises StorageError if nothing is known of any."""
+        try:
+            await self._store.delete(keys)
+        except DeletionError as error:
+            failed = set(error.failed)
+            self.counters.failed += len(failed)
+            log.warning("action=clean failed=%d error=%r", len(failed), str(error))
+            if failed.issuperset(keys):
+                raise
+            return failed
+        return set()
+
+    async def _report(self, leader: Deleting, coordinator: int, keys: list[str]) -> None:
+        """They are gone; the coordinator may forget them."""
+        for key in keys:
+            self._forget(key)
+        if not keys:
+            return
+        answer = await leader.delete_files(
+            DeleteFilesRequest(coordinator_partition=coordinator, object_keys=tuple(keys))
+        )
+        if answer.error_code:
+            raise CoordinatorError(ErrorCode(answer.error_code), answer.error_message or "refused")
+        self.counters.deleted += sum(1 for code in answer.key_error_codes if not code)

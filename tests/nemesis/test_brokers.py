@@ -1,0 +1,154 @@
+"""Two brokers, three quorum nodes, librdkafka: everything dies and stands still in turn.
+
+At the end all partitions are read from both brokers: nothing acknowledged is lost, nothing is there
+twice, each producer's records are in order, offsets have no gaps, and a consumer that read along
+saw just that (DESIGN §11, invariants 5, 6, 9). Brokers with a mistake in them are found out.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import pytest
+
+from tests.clients.cluster import EskerCluster
+from tests.clients.confluent import Confluent
+from tests.nemesis.broker_faults import SETTINGS, BrokerNemesis, read_partition
+from tests.nemesis.broker_main import SPOILED
+from tests.nemesis.record_history import (
+    Acknowledged,
+    RecordHistory,
+    Value,
+    WrongRecordsError,
+    check_same,
+)
+from tests.nemesis.record_traffic import Traffic
+from tests.nemesis.test_nemesis import seed_of_run
+
+SHORT: Final = ("kill_broker", "kill_coordinator", "freeze_broker", "kill_all")
+ALL: Final = (
+    *SHORT,
+    "blink_broker",
+    "stop_broker",
+    "wipe_broker",
+    "pause_broker",
+    "kill_brokers",
+    "kill_controller",
+    "pause_coordinator",
+    "pause_quorum",
+)
+TOPIC: Final = "records"
+PARTITIONS: Final = 4
+SPOILED_PROGRAM: Final = ("-m", "tests.nemesis.broker_main")
+
+
+def work(directory: Path, seed: int, faults: list[str], spoiled: str = "") -> None:
+    """One run: start, work and suffer, read, check. Raises WrongRecordsError."""
+    os.environ[SPOILED] = spoiled
+    more = {"program": SPOILED_PROGRAM} if spoiled else {}
+    try:
+        with EskerCluster(directory / "cluster", settings=SETTINGS, **more) as cluster:
+            cluster.start()
+            Confluent(cluster.bootstrap).create_topic(TOPIC, PARTITIONS, {})
+            traffic = Traffic(cluster.bootstrap, TOPIC, PARTITIONS)
+            with traffic:
+                BrokerNemesis(cluster, traffic, Random(seed)).run(faults)
+            check(cluster, traffic)
+    finally:
+        del os.environ[SPOILED]
+    print(
+        f"{traffic.acknowledged} records acknowledged, {len(traffic.history.unknown)} unknown; "
+        f"{dict(traffic.happened)}"
+    )
+
+
+def check(cluster: EskerCluster, traffic: Traffic) -> None:
+    """What both brokers have, and what the consumer saw."""
+    logs = [
+        {at: read_partition(broker, TOPIC, at) for at in range(PARTITIONS)}
+        for broker in cluster.brokers
+    ]
+    try:
+        traffic.history.check(logs[0])
+    finally:
+        traffic.read_up_to({at: len(log) for at, log in logs[0].items()})
+    check_same("the brokers", logs[0], logs[1])
+    check_same("the consumer", traffic.seen, logs[0])
+    cluster.check_alive()
+
+
+def test_brokers_and_quorum_die_and_stand_still(tmp_path: Path) -> None:
+    seed = seed_of_run("brokers_and_quorum_die")
+    work(tmp_path, seed, Random(seed).sample(SHORT, len(SHORT)))
+
+
+def test_a_broker_that_acknowledges_too_early_is_found_out(tmp_path: Path) -> None:
+    seed = seed_of_run("acknowledges_too_early")
+    with pytest.raises(WrongRecordsError, match="lost"):
+        work(tmp_path, seed, ["kill_brokers"], "acknowledges first")
+
+
+def test_a_broker_that_forgets_producers_is_found_out(tmp_path: Path) -> None:
+    """What is under way while it is paused is sent again, to the other one."""
+    seed = seed_of_run("forgets_producers")
+    with pytest.raises(WrongRecordsError, match="duplicate"):
+        work(tmp_path, seed, ["kill_coordinator", "pause_broker"], "forgets producers")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_a_long_life_of_brokers(tmp_path: Path) -> None:
+    seed = seed_of_run("a_long_life_of_brokers")
+    work(tmp_path, seed, Random(seed).choices(ALL, k=20))
+
+
+# --- the judge ------------------------------------------------------------------------------------
+
+A, B, C = (Value("p", 0, number) for number in range(3))
+RIGHT: Final = [(0, A), (1, B), (2, C)]
+
+
+def judged(log: list[tuple[int, Value]], offsets: tuple[int | None, ...] = (0, 1, 2)) -> None:
+    """A, B and C were sent and acknowledged one after the other; this is what is there."""
+    history = RecordHistory()
+    for number, (value, offset) in enumerate(zip((A, B, C), offsets, strict=True)):
+        history.sent_ns[value] = 10 * number
+        history.acknowledged[value] = Acknowledged(offset, 10 * number + 5)
+    history.check({0: log})
+
+
+def test_the_judge_accepts_what_is_right() -> None:
+    judged(RIGHT)
+    judged(RIGHT, (None, None, None))
+
+
+@pytest.mark.parametrize(
+    ("log", "says"),
+    [
+        (RIGHT[:2], "lost"),
+        ([(0, A), (1, B), (2, B), (3, C)], "duplicate"),
+        ([(0, A), (1, C), (2, B)], "out of order"),
+        ([(0, A), (2, B), (3, C)], "gap"),
+        ([*RIGHT, (3, Value("p", 0, 3))], "nobody sent"),
+    ],
+)
+def test_the_judge_finds_what_is_wrong(log: list[tuple[int, Value]], says: str) -> None:
+    with pytest.raises(WrongRecordsError, match=says):
+        judged(log)
+
+
+def test_the_judge_finds_a_wrong_offset() -> None:
+    with pytest.raises(WrongRecordsError, match="was told 7"):
+        judged(RIGHT, (0, 1, 7))
+
+
+def test_the_judge_finds_an_order_that_time_contradicts() -> None:
+    """By another producer, so that only the clock tells."""
+    history, later = RecordHistory(), Value("q", 0, 0)
+    history.sent_ns = {A: 0, later: 10}
+    history.acknowledged = {A: Acknowledged(1, 5), later: Acknowledged(0, 15)}
+    with pytest.raises(WrongRecordsError, match="was acknowledged"):
+        history.check({0: [(0, later), (1, A)]})

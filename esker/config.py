@@ -15,39 +15,31 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from coordinator.groups.settings import GroupSettings
-from esker.coordinators import CoordinatorOptions, find_implementation
+from esker.addresses import BROKER, CONTROLLER, Addresses, addresses_of
+from esker.coordinators import QUORUM, CoordinatorOptions, find_implementation
 from esker.properties import PropertiesError, read_properties
 from esker.settings import SETTINGS
-from esker.values import Endpoint, is_loopback, is_wildcard, parse_endpoint
+from esker.settings.errors import ConfigError
+from esker.settings.store import DIRECTORY
+from esker.values import Endpoint, parse_endpoint
 from records.types import NodeId
 from snapshot.log_start import LogStartSettings
 from snapshot.policy import SnapshotSettings
 
-
-class ConfigError(Exception):
-    """A setting that is unknown, missing or impossible. The message names the key."""
-
-    def __init__(self, key: str, reason: str) -> None:
-        super().__init__(f"{key}: {reason}")
-        self.key = key
-        self.reason = reason
-
-
-# --- the whole ---------------------------------------------------------------------------------
+ROLES: Final = frozenset({BROKER, CONTROLLER})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ControllerConfig:
-    """The settings of a node with the role `controller`, checked against each other."""
+class NodeSettings:
+    """A node's settings, checked against each other."""
 
+    roles: frozenset[str]
     node_id: NodeId
     voters: Mapping[NodeId, Endpoint]
-    listener_name: str
-    bind: Endpoint
-    advertised: Endpoint
+    addresses: Addresses
     log_dir: Path
     election_timeout_ms: int
     fetch_timeout_ms: int
@@ -72,7 +64,7 @@ class ControllerConfig:
     values: Mapping[str, Any]  # every setting, parsed, by its key
 
 
-def load_config(path: Path) -> ControllerConfig:
+def load_config(path: Path) -> NodeSettings:
     """Read and check a node's properties file.
 
     Raises:  ConfigError naming the key; PropertiesError naming the line; OSError.
@@ -80,7 +72,7 @@ def load_config(path: Path) -> ControllerConfig:
     return parse_config(read_properties(path))
 
 
-def parse_config(properties: Mapping[str, str]) -> ControllerConfig:
+def parse_config(properties: Mapping[str, str]) -> NodeSettings:
     """Check settings one by one, then against each other. Raises ConfigError naming the key."""
     values = {key: setting.default for key, setting in SETTINGS.items()}
     for key, text in properties.items():
@@ -107,39 +99,23 @@ def _unknown(key: str) -> str:
     return f"not a setting of this node{hint}"
 
 
-def _check_together(values: Mapping[str, Any]) -> ControllerConfig:
-    if values["process.roles"] != ("controller",):
-        raise ConfigError("process.roles", "only `controller` can be started yet")
-    name = _controller_listener(values)
-    bind: Endpoint = values["listeners"][name]
-    advertised: Endpoint = values["advertised.listeners"].get(name, bind)
+def _check_together(values: Mapping[str, Any]) -> NodeSettings:
+    roles = _roles(values)
     voters: dict[NodeId, Endpoint] = values["controller.quorum.voters"]
     node_id = NodeId(values["node.id"])
-    if node_id in voters and voters[node_id].port != advertised.port:
+    if CONTROLLER not in roles and node_id in voters:
         raise ConfigError(
-            "controller.quorum.voters",
-            f"says that node {node_id} listens at {voters[node_id]}, listeners say {advertised}",
+            "node.id", f"{node_id} is a voter's (controller.quorum.voters): a broker needs its own"
         )
-    if node_id in voters and is_wildcard(advertised.host):
-        advertised = voters[node_id]
-    if is_wildcard(advertised.host):
-        raise ConfigError(
-            "advertised.listeners",
-            f"others cannot connect to {advertised}: name a host or an address for {name}",
-        )
+    if BROKER in roles:
+        _check_broker(values)
+    addresses = addresses_of(values, roles, voters)
     retention_bytes: int = values["metadata.max.retention.bytes"]
-    warnings = []
-    if not is_loopback(bind.host):
-        warnings.append(
-            f"listener {name} at {bind} is open to whoever can reach it: there is no "
-            "authentication and no encryption yet; bind it to a private network"
-        )
-    return ControllerConfig(
+    return NodeSettings(
+        roles=roles,
         node_id=node_id,
         voters=voters,
-        listener_name=name,
-        bind=bind,
-        advertised=advertised,
+        addresses=addresses,
         log_dir=_log_dir(values),
         election_timeout_ms=values["controller.quorum.election.timeout.ms"],
         fetch_timeout_ms=values["controller.quorum.fetch.timeout.ms"],
@@ -167,7 +143,7 @@ def _check_together(values: Mapping[str, Any]) -> ControllerConfig:
         bench_log=values["esker.bench.log.enable"],
         bench_log_state=values["esker.bench.log.state"],
         coordinators=_coordinators(values, voters=len(voters)),
-        warnings=tuple(warnings),
+        warnings=tuple(addresses.warnings),
         values=values,
     )
 
@@ -191,19 +167,36 @@ def _coordinators(values: Mapping[str, Any], *, voters: int) -> CoordinatorOptio
     return options
 
 
-def _controller_listener(values: Mapping[str, Any]) -> str:
-    names: tuple[str, ...] = values["controller.listener.names"]
-    if not names:
-        raise ConfigError("controller.listener.names", "names no listener")
-    for name in values["listeners"]:
-        if name not in names:
-            raise ConfigError("listeners", f"{name} is not in controller.listener.names")
-    for name in values["advertised.listeners"]:
-        if name not in values["listeners"]:
-            raise ConfigError("advertised.listeners", f"{name} is not in listeners")
-    if names[0] not in values["listeners"]:
-        raise ConfigError("listeners", f"lacks {names[0]}, the first of controller.listener.names")
-    return names[0]
+def _roles(values: Mapping[str, Any]) -> frozenset[str]:
+    words: tuple[str, ...] = values["process.roles"]
+    roles = frozenset(words)
+    if not roles or not roles <= ROLES or len(roles) < len(words):
+        raise ConfigError("process.roles", "is `controller`, `broker` or `broker,controller`")
+    return roles
+
+
+def _check_broker(values: Mapping[str, Any]) -> None:
+    """Raises ConfigError for what a broker cannot be run with."""
+    if not values["diskless.system.enable"]:
+        raise ConfigError("diskless.system.enable", "a broker here has no other topics: leave true")
+    if values["diskless.batch.coordinator.class.name"] != QUORUM:
+        raise ConfigError(
+            "diskless.batch.coordinator.class.name",
+            f"a broker finds batches by replicas of {QUORUM} alone",
+        )
+    if (
+        values["diskless.storage.class.name"] == DIRECTORY
+        and not (values["esker.storage.directory.path"])
+    ):
+        raise ConfigError(
+            "esker.storage.directory.path", "must be set: where all brokers keep their objects"
+        )
+    session_ms = values["broker.session.timeout.ms"]
+    if 2 * values["broker.heartbeat.interval.ms"] > session_ms:
+        raise ConfigError(
+            "broker.heartbeat.interval.ms",
+            f"is more than half of broker.session.timeout.ms, which is {session_ms}",
+        )
 
 
 def _log_dir(values: Mapping[str, Any]) -> Path:
@@ -219,8 +212,8 @@ def _log_dir(values: Mapping[str, Any]) -> Path:
 __all__ = [
     "SETTINGS",
     "ConfigError",
-    "ControllerConfig",
     "Endpoint",
+    "NodeSettings",
     "PropertiesError",
     "load_config",
     "parse_config",

@@ -150,6 +150,12 @@ class ControllerParts:
     def _image(self) -> MetadataImage:
         return self._room.machine.image if self._room is not None else MetadataImage()
 
+    @property
+    def machine(self) -> ControllerMachine:
+        """This node's replica of the cluster log; there once the room is."""
+        assert self._room is not None, "a machine before its node"
+        return self._room.machine
+
     def room(self, host: RoomHost) -> ControllerRoom:
         """For `NodeConfig.room`."""
         self._room = ControllerRoom(host, self._settings)

@@ -86,13 +86,13 @@ class HostedInQuorum:
 
     def __init__(self, group: Group) -> None:
         host = group.host
-        self._machine = CoordinatorMachine(
+        self.machine = CoordinatorMachine(
             group.directory, Identity(host.cluster_id, host.directory_id.bytes, group.log.name)
         )
-        host.host(group.log, self._machine)
+        host.host(group.log, self.machine)
         self.coordinator = QuorumCoordinator(
             group.log,
-            self._machine,
+            self.machine,
             group.settings,
             group.view,
             LoopClocks(asyncio.get_running_loop(), _wall_clock_ms),
@@ -102,7 +102,7 @@ class HostedInQuorum:
     async def end(self) -> None:
         """See Hosted."""
         await self.coordinator.close()
-        self._machine.close()
+        self.machine.close()
 
 
 class HostedInMemory:
@@ -163,6 +163,11 @@ class CoordinatorRoom:
         """The coordinator of a partition of `__diskless-metadata`, if the node holds that."""
         hosted = self._hosted.get(partition)
         return hosted.coordinator if hosted is not None else None
+
+    def machine(self, partition: int) -> CoordinatorMachine | None:
+        """The state of a partition's replica; None without one that is replicated."""
+        hosted = self._hosted.get(partition)
+        return hosted.machine if isinstance(hosted, HostedInQuorum) else None
 
     def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:
         """See Room. Raises OSError, sqlite3.Error."""

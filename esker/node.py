@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
+from collections.abc import Callable, Iterable
 from typing import Final
+
+from prometheus_client.metrics_core import Metric
 
 from coordinator.controller.decide import Limits as DecisionLimits
 from coordinator.controller.leader import ControllerConfig as Deciding
 from coordinator.groups.settings import LogSettings
-from esker.config import ControllerConfig
+from esker.addresses import BROKER, CONTROLLER
 from esker.config import Endpoint as Address
-from esker.controllers import ControllerParts, ControllerSettings
+from esker.config import NodeSettings
+from esker.controllers import ClusterMachine, ControllerParts, ControllerSettings
 from esker.coordinators import CoordinatorRoom
 from esker.groups import GroupRoom
 from esker.keeping import SnapshotKeeping
-from esker.rooms import BenchState, joined
+from esker.observing import (
+    Machines,
+    ObservedCluster,
+    ObserverSettings,
+    OwnMachines,
+    SharedMachines,
+)
+from esker.rooms import BenchState, JoinedRooms
 from esker.storage import open_storage
 from raft.core.config import QuorumConfig
 from raft.core.voters import Endpoint, ReplicaKey, Voter
 from raft.driver.config import NodeConfig
-from raft.driver.node import run_node
+from raft.driver.rooms import ClusterEvents, Room, RoomHost
+from raft.interfaces import ReplicatedLog
 from raft.net import Limits
 from raft.segments.log import LogConfig
 from records.schema import MetadataRecord
@@ -30,70 +40,131 @@ TICK_MS: Final = 100
 """How often the active controller looks at its sessions and at an idle log."""
 
 
-def node_config(config: ControllerConfig) -> NodeConfig:
-    """What the driver must be told, from the settings and from the log directory.
+class NodeParts:
+    """A node, put together by its roles; `config` makes a `raft.driver.node.Node` of it.
 
-    The directory ids of other voters stay unknown: kraft.version 0 has static voters by id.
+    A controller has the states of all logs and decides on those that it leads. A broker has the
+    same states to read: its own, or, with both roles, those of the controller.
+    """
+
+    def __init__(self, settings: NodeSettings) -> None:
+        """Raises:  as `esker.storage.open_storage`."""
+        self.settings = settings
+        self.meta, bootstrap = open_storage(settings)
+        self._observed: ObservedCluster | None = None
+        self._own: OwnMachines | None = None
+        self._controllers: ControllerParts | None = None
+        if CONTROLLER in settings.roles:
+            parts = controller_settings(settings, self.meta.cluster_id, bootstrap)
+            self._controllers = ControllerParts(parts)
+        self.collectors: list[Callable[[], Iterable[Metric]]] = []
+        if self._controllers is not None:
+            self.collectors.append(self._controllers.metrics)
+        self.config = self._config(bootstrap)
+
+    @property
+    def cluster(self) -> ObservedCluster:
+        """What the broker has of its cluster, once the node is made."""
+        assert self._observed is not None, "no broker, or a node that is not made yet"
+        return self._observed
+
+    def _config(self, bootstrap: tuple[MetadataRecord, ...]) -> NodeConfig:
+        """What the driver must be told.
+
+        The directory ids of other voters stay unknown: kraft.version 0 has static voters by id.
+        """
+        config, place = self.settings, self.settings.addresses.controller
+        directory_id = self.meta.directory_id or ZERO_UUID
+        return NodeConfig(
+            node_id=config.node_id,
+            cluster_id=self.meta.cluster_id,
+            directory_id=directory_id,
+            log_dir=config.log_dir,
+            voters=tuple(
+                Voter(
+                    key=ReplicaKey(node, directory_id if node == config.node_id else ZERO_UUID),
+                    endpoints=(self._endpoint(address),),
+                )
+                for node, address in sorted(config.voters.items())
+            ),
+            bind_host=place.bind.host if place else None,
+            bind_port=place.bind.port if place else 0,
+            advertised=self._endpoint(place.advertised) if place else None,
+            quorum=QuorumConfig(
+                election_timeout_ms=config.election_timeout_ms,
+                fetch_timeout_ms=config.fetch_timeout_ms,
+                election_backoff_max_ms=config.election_backoff_max_ms,
+                request_timeout_ms=config.request_timeout_ms,
+                retry_backoff_ms=config.retry_backoff_ms,
+            ),
+            log=LogConfig(segment_bytes=config.segment_bytes, segment_ms=config.segment_ms),
+            limits=limits_of(config),
+            bootstrap=bootstrap,
+            keeping=SnapshotKeeping(
+                node_id=config.node_id, snapshots=config.snapshots, log_starts=config.log_start
+            ),
+            room=self._room,
+            cluster=self._cluster_state,
+            metrics=self._metrics,
+            bench_log=config.bench_log,
+            max_idle_interval_ms=config.max_idle_interval_ms,
+            metrics_host=config.metrics.host if config.metrics else None,
+            metrics_port=config.metrics.port if config.metrics else 0,
+        )
+
+    def _endpoint(self, address: Address) -> Endpoint:
+        return Endpoint(self.settings.addresses.controller_name, address.host, address.port)
+
+    def _room(self, host: RoomHost) -> JoinedRooms:
+        config, controllers = self.settings, self._controllers
+        rooms: list[Room] = [BenchState(host, config.bench_log_state)]
+        machines: Machines
+        if controllers is None:
+            machines = self._own = OwnMachines(host)
+        else:
+            coordinators = CoordinatorRoom(
+                host, config.coordinators, controllers.view, voters=len(config.voters)
+            )
+            groups = GroupRoom(host, LogSettings.of(config.values), controllers.listen)
+            rooms += [coordinators, controllers.room(host), groups]
+            machines = SharedMachines(controllers, coordinators, groups)
+        if BROKER in config.roles:
+            voters = [(place.host, place.port) for place in config.voters.values()]
+            observing = ObserverSettings(voters=voters, coordinators=config.coordinators)
+            self._observed = ObservedCluster(host, machines, observing)
+            rooms.append(self._observed)
+        return JoinedRooms(rooms)
+
+    def _cluster_state(
+        self, host: RoomHost, log: ReplicatedLog, events: ClusterEvents
+    ) -> ClusterMachine:
+        if self._controllers is not None:
+            return self._controllers.cluster(host, log, events)
+        assert self._own is not None, "a cluster log before its node"
+        return self._own.begin_cluster(host, log, events)
+
+    def _metrics(self) -> Iterable[Metric]:
+        for collect in self.collectors:
+            yield from collect()
+
+
+def node_config(settings: NodeSettings) -> NodeConfig:
+    """A node without what a broker does: its logs and, with that role, its controller.
 
     Raises:  as `esker.storage.open_storage`.
     """
-    meta, bootstrap = open_storage(config)
-    directory_id = meta.directory_id or ZERO_UUID
+    return NodeParts(settings).config
 
-    controllers = ControllerParts(controller_settings(config, meta.cluster_id, bootstrap))
 
-    def endpoint(address: Address) -> Endpoint:
-        return Endpoint(config.listener_name, address.host, address.port)
-
-    return NodeConfig(
-        node_id=config.node_id,
-        cluster_id=meta.cluster_id,
-        directory_id=directory_id,
-        log_dir=config.log_dir,
-        voters=tuple(
-            Voter(
-                key=ReplicaKey(node, directory_id if node == config.node_id else ZERO_UUID),
-                endpoints=(endpoint(address),),
-            )
-            for node, address in sorted(config.voters.items())
-        ),
-        bind_host=config.bind.host,
-        bind_port=config.bind.port,
-        advertised=endpoint(config.advertised),
-        quorum=QuorumConfig(
-            election_timeout_ms=config.election_timeout_ms,
-            fetch_timeout_ms=config.fetch_timeout_ms,
-            election_backoff_max_ms=config.election_backoff_max_ms,
-            request_timeout_ms=config.request_timeout_ms,
-            retry_backoff_ms=config.retry_backoff_ms,
-        ),
-        log=LogConfig(segment_bytes=config.segment_bytes, segment_ms=config.segment_ms),
-        limits=Limits(
-            max_frame_bytes=config.request_max_bytes, idle_ms=config.connections_max_idle_ms
-        ),
-        bootstrap=bootstrap,
-        keeping=SnapshotKeeping(
-            node_id=config.node_id, snapshots=config.snapshots, log_starts=config.log_start
-        ),
-        room=joined(
-            lambda host: BenchState(host, config.bench_log_state),
-            lambda host: CoordinatorRoom(
-                host, config.coordinators, controllers.view, voters=len(config.voters)
-            ),
-            controllers.room,
-            lambda host: GroupRoom(host, LogSettings.of(config.values), controllers.listen),
-        ),
-        cluster=controllers.cluster,
-        metrics=controllers.metrics,
-        bench_log=config.bench_log,
-        max_idle_interval_ms=config.max_idle_interval_ms,
-        metrics_host=config.metrics.host if config.metrics else None,
-        metrics_port=config.metrics.port if config.metrics else 0,
+def limits_of(settings: NodeSettings) -> Limits:
+    """What peers and clients may take from each listener."""
+    return Limits(
+        max_frame_bytes=settings.request_max_bytes, idle_ms=settings.connections_max_idle_ms
     )
 
 
 def controller_settings(
-    config: ControllerConfig, cluster_id: str, bootstrap: tuple[MetadataRecord, ...]
+    config: NodeSettings, cluster_id: str, bootstrap: tuple[MetadataRecord, ...]
 ) -> ControllerSettings:
     """What the node's controller must be told."""
     endpoints = {int(node): (place.host, place.port) for node, place in config.voters.items()}
@@ -110,15 +181,6 @@ def controller_settings(
             ),
         ),
         endpoints=endpoints,
-        listener_name=config.listener_name,
+        listener_name=config.addresses.controller_name,
         bench_log=config.bench_log,
     )
-
-
-async def run_until_signalled(config: NodeConfig) -> None:
-    """Run the node until SIGTERM or SIGINT, then hand over and close. Raises what ended it."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    await run_node(config, stop)

@@ -2,7 +2,8 @@
 
 `start` never formats: a node that found an empty directory and began afresh would forget its votes
 and what it acknowledged. A directory that was lost is formatted with `rejoin`, which leaves a
-durable mark: such a voter neither votes nor campaigns before it has caught up.
+durable mark: such a voter neither votes nor campaigns before it has caught up. A broker's directory
+holds copies alone, so it may be formatted again whenever it is empty.
 
 Source: KIP-631, KIP-858 (meta.properties); KIP-778 (bootstrap.checkpoint); DESIGN §5, lost disks.
 """
@@ -13,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
+from esker.addresses import CONTROLLER
 from esker.bootstrap import bootstrap_records, write_bootstrap
-from esker.config import ControllerConfig
+from esker.config import NodeSettings
 from raft.driver.registry import REJOIN_FILE, mark_rejoin
 from raft.segments.errors import CorruptFileError
 from raft.segments.files import TEMPORARY_SUFFIX, FileSystem, RealFileSystem
@@ -44,7 +46,7 @@ class Formatted:
 
 
 def format_storage(
-    config: ControllerConfig,
+    config: NodeSettings,
     cluster_id: str,
     *,
     rejoin: bool = False,
@@ -63,13 +65,19 @@ def format_storage(
         raise StorageError(
             f"cluster id {error}; make one with `esker storage random-uuid`, the same for all nodes"
         ) from None
+    if rejoin and CONTROLLER not in config.roles:
+        raise StorageError(
+            f"node {config.node_id} is only a broker and keeps nothing that could be lost: format "
+            "its directory without --rejoin"
+        )
     if files.exists(config.log_dir):
         _refuse_used(files, config.log_dir, rejoin=rejoin)
     files.make_directory(config.log_dir)
-    if rejoin:
-        mark_rejoin(files, config.log_dir)
-    records = bootstrap_records(cluster_id, config.voters, bench_log=config.bench_log)
-    write_bootstrap(files, config.log_dir, records)
+    if CONTROLLER in config.roles:
+        if rejoin:
+            mark_rejoin(files, config.log_dir)
+        records = bootstrap_records(cluster_id, config.voters, bench_log=config.bench_log)
+        write_bootstrap(files, config.log_dir, records)
     meta = MetaProperties(cluster_id=cluster_id, node_id=config.node_id, directory_id=random_uuid())
     write_meta_properties(files, config.log_dir, meta)
     assert meta.directory_id is not None, "just drawn"
@@ -92,7 +100,7 @@ def _refuse_used(files: FileSystem, log_dir: Path, *, rejoin: bool) -> None:
 
 
 def open_storage(
-    config: ControllerConfig, files: FileSystem | None = None
+    config: NodeSettings, files: FileSystem | None = None
 ) -> tuple[MetaProperties, tuple[MetadataRecord, ...]]:
     """Whose directory this is, and the records a first leader begins the cluster's log with.
 
@@ -110,6 +118,8 @@ def open_storage(
         raise StorageError(
             f"{config.log_dir} belongs to node {meta.node_id}, but node.id is {config.node_id}"
         )
+    if CONTROLLER not in config.roles:
+        return meta, ()
     path = config.log_dir / BOOTSTRAP_NAME
     if not files.exists(path):
         raise CorruptFileError(path=path, reason="is missing from a formatted directory")

@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
+from coordinator.controller.registration import RegistrationRefusedError
+from diskless.broker import NotStartedError
+from diskless.stores import StorageError as StoreError
 from esker.commands.storage import load_or_exit
-from esker.node import node_config, run_until_signalled
+from esker.running import run_until_signalled
 from esker.storage import StorageError
 from raft.driver.errors import NodeError
 from raft.net.runner import run
@@ -19,6 +22,18 @@ from records.errors import RecordError
 
 app = typer.Typer(add_completion=False)
 
+ENDS: Final = (
+    StorageError,
+    NodeError,
+    DiskError,
+    RecordError,
+    NotStartedError,
+    RegistrationRefusedError,
+    StoreError,
+    OSError,
+)
+"""What ends a node with one line rather than a traceback."""
+
 EXAMPLE = "Example: esker start node1.properties"
 
 
@@ -26,7 +41,9 @@ EXAMPLE = "Example: esker start node1.properties"
 def start(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The node's properties file.")],
 ) -> None:
-    """Run one node. SIGTERM or Ctrl-C hands leadership over, then stops.
+    """Run one node, with the roles its file says. SIGTERM or Ctrl-C stops it cleanly.
+
+    A broker prints one line when clients are sent to it, with its address.
 
     The log, one `key=value` line for each change of state, goes to standard error.
     """
@@ -37,7 +54,7 @@ def start(
     for warning in config.warnings:
         logging.getLogger("esker").warning("%s", warning)
     try:
-        run(run_until_signalled(node_config(config)))
-    except (StorageError, NodeError, DiskError, RecordError, OSError) as error:
+        run(run_until_signalled(config))
+    except ENDS as error:
         typer.echo(f"esker: {error}", err=True)
         raise typer.Exit(1) from None

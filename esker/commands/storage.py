@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from esker.config import ConfigError, ControllerConfig, PropertiesError, load_config
+from esker.config import ConfigError, NodeSettings, PropertiesError, load_config
 from esker.storage import StorageError, format_storage, open_storage
 from records.errors import RecordError
 from records.uuids import encode_uuid, random_uuid
@@ -79,7 +79,7 @@ def random_uuid_command() -> None:
     typer.echo(encode_uuid(random_uuid()))
 
 
-def load_or_exit(path: Path) -> ControllerConfig:
+def load_or_exit(path: Path) -> NodeSettings:
     """The checked settings of a file, or one line on what is wrong with it and exit code 2."""
     try:
         return load_config(path)

@@ -9,9 +9,15 @@ from typing import Final
 
 from esker.coordinators import QUORUM
 from esker.settings.base import Setting
-from esker.values import MILLISECONDS
+from esker.values import MILLISECONDS, boolean
 
 SETTINGS: Final = (
+    Setting(
+        "diskless.system.enable",
+        boolean,
+        True,
+        "Topics without disks; there are no others here, so a broker refuses `false`.",
+    ),
     Setting(
         "diskless.batch.coordinator.class.name",
         str,

@@ -18,7 +18,12 @@ from esker.values import (
 )
 
 SETTINGS: Final = (
-    Setting("process.roles", words, None, "What this node is: `controller`."),
+    Setting(
+        "process.roles",
+        words,
+        None,
+        "What this node is: `controller`, `broker`, or `broker,controller`.",
+    ),
     Setting("node.id", node_id_of, None, "This node's id, unique in the cluster."),
     Setting(
         "controller.quorum.voters",

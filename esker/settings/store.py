@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from esker.settings.base import Setting
+from esker.values import boolean
 
 DIRECTORY: Final = "diskless.stores.directory.DirectoryStorage"
 
@@ -27,6 +28,13 @@ SETTINGS: Final = (
         str,
         "",
         "`http[s]://HOST:PORT` of an S3 that is not Amazon's; default: Amazon's of the region.",
+    ),
+    Setting(
+        "esker.storage.s3.path.style",
+        boolean,
+        False,
+        "`true`: the bucket is part of the path, not of the host name, as servers of one's own "
+        "need.",
     ),
     Setting(
         "esker.storage.s3.region", str, "", "The bucket's region; default: as AWS tools find it."

@@ -455,7 +455,7 @@ class Node:
         log.warning("node=%d peer=%d bad_answer=%r", self.node_id, peer, reason[:500])
 
 
-def _tune_interpreter() -> None:
+def tune_interpreter() -> None:
     """For a process that is a node and nothing else: latency before throughput of the collector.
 
     What was made at start stays for ever, so the collector need not look at it again; and requests
@@ -474,7 +474,7 @@ async def run_node(config: NodeConfig, stop: asyncio.Event) -> None:
     """
     node = Node(config)
     await node.start()
-    _tune_interpreter()
+    tune_interpreter()
     waiting = asyncio.ensure_future(stop.wait())
     await asyncio.wait((waiting, node.failed), return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()

@@ -2,6 +2,7 @@
 
 import pytest
 
+from esker.addresses import Place
 from esker.config import SETTINGS, ConfigError, Endpoint, load_config, parse_config
 from esker.properties import PropertiesError, parse_properties
 
@@ -18,7 +19,11 @@ def test_a_minimal_file_is_enough_and_the_rest_has_kafkas_defaults():
     config = parse_config(GOOD)
     assert config.node_id == 2
     assert config.voters[3] == Endpoint("127.0.0.1", 9095)
-    assert config.advertised == config.bind == Endpoint("127.0.0.1", 9094)
+    own = Place(
+        name="CONTROLLER", bind=Endpoint("127.0.0.1", 9094), advertised=Endpoint("127.0.0.1", 9094)
+    )
+    assert config.addresses.controller == own
+    assert config.addresses.clients == ()
     assert (config.election_timeout_ms, config.fetch_timeout_ms) == (1000, 2000)
     assert config.max_idle_interval_ms == 500
     assert config.metrics is None
@@ -39,7 +44,7 @@ def test_what_must_be_set_is_named_if_it_is_not(key):
     [
         ("node.id", "minus one", "not a whole number"),
         ("node.id", "-1", "not between"),
-        ("process.roles", "broker", "only `controller`"),
+        ("process.roles", "voter", "is `controller`, `broker`"),
         ("controller.quorum.voters", "1@127.0.0.1", "not HOST:PORT"),
         ("controller.quorum.voters", "x@127.0.0.1:1", "not ID@HOST:PORT"),
         ("controller.quorum.voters", "1@a:1,1@b:1", "stands twice"),
@@ -93,7 +98,10 @@ def test_no_log_directory_is_refused():
 def test_a_wildcard_is_bound_but_never_advertised():
     own = {**GOOD, "listeners": "CONTROLLER://0.0.0.0:9094"}
     config = parse_config(own)
-    assert config.advertised == Endpoint("127.0.0.1", 9094), "the voters' entry says who we are"
+    assert config.addresses.controller is not None
+    assert config.addresses.controller.advertised == Endpoint("127.0.0.1", 9094), (
+        "the voters' entry says who we are"
+    )
     observer = {**own, "node.id": "9"}
     with pytest.raises(ConfigError) as caught:
         parse_config(observer)

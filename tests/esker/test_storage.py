@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from esker.bootstrap import bootstrap_records
 from esker.cli import app
-from esker.config import ControllerConfig, parse_config
+from esker.config import NodeSettings, parse_config
 from esker.storage import StorageError, format_storage, open_storage
 from raft.driver.registry import REJOIN_FILE
 from records.metadata import FeatureLevelRecord, PartitionRecord, TopicRecord
@@ -18,7 +18,7 @@ from tests.simulation.disk import PowerLoss, SimulatedDisk
 CLUSTER_ID = "QFqbzYkRRZ-Rf2EQpZ0lNQ"
 
 
-def config_in(directory: Path, node_id: int = 1, **more: str) -> ControllerConfig:
+def config_in(directory: Path, node_id: int = 1, **more: str) -> NodeSettings:
     return parse_config(properties(directory, node_id) | more)
 
 

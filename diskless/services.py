@@ -1,0 +1,168 @@
+"""What a broker serves, put together: the services, and the requests that they answer.
+
+One set of services for all listeners; only what tells clients of addresses is made for each.
+
+Source: DESIGN §8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from random import Random
+from typing import Any, Final
+
+from coordinator.groups.settings import GroupSettings
+from coordinator.keys import ObjectKeys
+from diskless.apis import offsets, topics
+from diskless.apis.cluster import ClusterApis
+from diskless.apis.groups import GroupApis
+from diskless.apis.producers import ProducerApis
+from diskless.apis.records import RecordApis
+from diskless.cleaning import Cleaner
+from diskless.cluster import Cluster
+from diskless.fetch import FetchService
+from diskless.in_flight import InFlight
+from diskless.news import News
+from diskless.object_cache import CacheSettings, ObjectCache
+from diskless.object_writer import WriterSettings
+from diskless.produce import ProduceService
+from diskless.staleness import Staleness
+from diskless.stores import ObjectStorage
+from diskless.writers import Writers
+from raft.net import ServerConnection
+from raft.net.handlers import Served
+
+PRODUCE: Final = 0
+
+
+class Services:
+    """See the module. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        store: ObjectStorage,
+        values: Mapping[str, Any],
+        *,
+        wall_ms: Callable[[], int],
+        random: Random,
+        on_fenced: Callable[[], None],
+    ) -> None:
+        """
+        Args:  values: settings by their names.
+               on_fenced: a coordinator knows a newer epoch of this broker than it does.
+        """
+        self._cluster = cluster
+        self._store = store
+        self._values = values
+        self.news = News()
+        cluster.on_image(lambda _: self.news.tell())
+        cluster.on_commit(lambda _: self.news.tell())
+        self.cache = ObjectCache(
+            store, CacheSettings(max_bytes=values["esker.fetch.cache.max.bytes"])
+        )
+        self.in_flight = InFlight(values["esker.append.max.in.flight.bytes"])
+        self.writers = Writers(
+            cluster=cluster,
+            store=store,
+            keys=self.keys,
+            settings=writer_settings(values),
+            random=random,
+            on_fenced=on_fenced,
+        )
+        self.staleness = Staleness(
+            cluster.replica_age_ms, file_delete_delay_ms=values["diskless.file.delete.delay.ms"]
+        )
+        self.produce = ProduceService(
+            image=lambda: cluster.image,
+            writer=self.writers.writer,
+            now_ms=wall_ms,
+            in_flight=self.in_flight,
+        )
+        self.fetch = FetchService(
+            image=lambda: cluster.image,
+            replica=cluster.replica,
+            leader=cluster.leader,
+            cache=self.cache,
+            news=self.news,
+            staleness=self.staleness,
+            broker_id=cluster.broker_id,
+        )
+        self.records = RecordApis(self.produce, self.fetch)
+        self.groups = GroupApis(cluster, GroupSettings.of(values), wall_ms=wall_ms, random=random)
+        self.clusters = ClusterApis(
+            cluster,
+            create=topics.Topics(cluster).create,
+            auto_create=values["auto.create.topics.enable"],
+            num_partitions=values["num.partitions"],
+        )
+        self.producers = ProducerApis(cluster)
+        self._shared: dict[int, Served] = {
+            **self.records.served(),
+            **self.groups.handlers,
+            **self.producers.handlers,
+            **topics.handlers(cluster),
+            **offsets.handlers(cluster, self.cache),
+        }
+        self.cleaner = Cleaner(
+            cluster,
+            store,
+            keys=self.keys,
+            random=random,
+            interval_s=values["esker.file.delete.interval.ms"] / 1_000,
+            forget=self.cache.forget,
+        )
+        self._cleans = False
+        self.large: Collection[int] = {PRODUCE, *self.groups.handlers}
+
+    def keys(self, coordinator: int) -> ObjectKeys:
+        """Of the objects of a coordinator partition."""
+        return ObjectKeys(
+            prefix=self._values["esker.object.key.prefix"],
+            cluster_id=self._cluster.cluster_id,
+            coordinator_partition=coordinator,
+        )
+
+    def handlers(self, listener_name: str) -> Mapping[int, Served]:
+        """What clients of a listener may ask, by api key; ApiVersions is the dispatcher's."""
+        return {**self._shared, **self.clusters.handlers(listener_name)}
+
+    def connection_closed(self, connection: ServerConnection) -> None:
+        """Nobody will read its answers."""
+        self.records.connection_closed(connection)
+
+    def start(self) -> None:
+        """The broker is a member: begin what it does by itself."""
+        self._cleans = True
+        self.cleaner.start()
+
+    def member(self, epoch: int, *, is_fenced: bool) -> None:
+        """The broker is a member under this epoch; `is_fenced`: clients are sent elsewhere."""
+        if epoch != self.writers.epoch:
+            self.writers.begin(epoch)
+        self.groups.fenced(is_fenced)
+
+    async def leave(self, timeout_s: float) -> None:
+        """Take nothing more; write what was taken, and answer it."""
+        if self._cleans:
+            await self.cleaner.close()
+        await self.groups.close()
+        self.writers.flush()
+        await self.writers.close(timeout_s)
+
+    async def close(self) -> None:
+        """Nobody asks any more."""
+        await self.clusters.close()
+        await self.cache.close()
+        await self._store.close()
+
+
+def writer_settings(values: Mapping[str, Any]) -> WriterSettings:
+    """From the settings by their names. Raises ValueError naming what does not fit together."""
+    return WriterSettings(
+        commit_interval_ms=values["diskless.append.commit.interval.ms"],
+        buffer_max_bytes=values["diskless.append.buffer.max.bytes"],
+        max_uploads=values["esker.append.max.uploads"],
+        upload_timeout_ms=values["esker.append.upload.timeout.ms"],
+        lease_timeout_ms=values["esker.object.lease.timeout.ms"],
+    )

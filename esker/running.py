@@ -1,0 +1,130 @@
+"""A node's process: from its settings to a clean end.
+
+The node's logs come first and go last; a broker lives on them. Whatever is fatal to either ends the
+process at once: what was promised is on a majority's disks or in the store, and a broker that comes
+again has nothing to repair.
+
+Source: DESIGN §5, §12.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+from collections.abc import Coroutine
+from random import Random
+from typing import Any
+
+from diskless.broker import Broker, BrokerSettings, ClientListener
+from diskless.stores.opening import open_store
+from esker.addresses import BROKER
+from esker.config import NodeSettings
+from esker.node import NodeParts, limits_of
+from raft.driver.node import Node, tune_interpreter
+from records.types import ZERO_UUID
+from records.uuids import random_uuid
+
+log = logging.getLogger("esker")
+
+
+async def run_until_signalled(settings: NodeSettings) -> None:
+    """Run a node until SIGTERM or SIGINT, then hand over and close.
+
+    Raises:  esker.storage.StorageError for the directory; NodeError, RecordError and OSError of the
+             logs; NotStartedError and StorageError of the broker; whatever ended it.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await run_node(settings, stop)
+
+
+async def run_node(settings: NodeSettings, stop: asyncio.Event) -> None:
+    """Run a node until `stop` is set. Raises as `run_until_signalled`."""
+    parts = NodeParts(settings)
+    node = Node(parts.config)
+    await node.start()
+    tune_interpreter()
+    if BROKER in settings.roles:
+        await _run_broker(settings, parts, node, stop)
+    else:
+        await _until(stop.wait(), node.failed)
+    await node.stop()
+
+
+async def _run_broker(
+    settings: NodeSettings, parts: NodeParts, node: Node, stop: asyncio.Event
+) -> None:
+    lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        broker = make_broker(settings, parts, lost)
+        try:
+            if await _until(broker.start(), node.failed, lost, stopping):
+                place = ",".join(f"{at.host}:{at.port}" for at in broker.advertised())
+                print(f"Broker {settings.node_id} is ready at {place}", flush=True)
+                await _until(stop.wait(), node.failed, lost)
+        finally:
+            if not node.failed.done():
+                await broker.stop()
+    except BaseException:
+        if not node.failed.done():
+            await node.stop()
+        raise
+    finally:
+        stopping.cancel()
+        await parts.cluster.close()
+
+
+async def _until(work: Coroutine[Any, Any, Any], *ends: asyncio.Future[Any]) -> bool:
+    """Wait for `work`; False if one of `ends` came first. Raises what either raises."""
+    task = asyncio.ensure_future(work)
+    await asyncio.wait((task, *ends), return_when=asyncio.FIRST_COMPLETED)
+    if not task.done():
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        for end in ends:
+            if end.done():
+                end.result()
+        return False
+    task.result()
+    return True
+
+
+def make_broker(settings: NodeSettings, parts: NodeParts, lost: asyncio.Future[None]) -> Broker:
+    """The broker of a node that has started.
+
+    Args:    lost: gets what keeps it from being a member ever again.
+    Raises:  StorageError of the object store.
+    """
+
+    def on_lost(error: Exception) -> None:
+        if not lost.done():
+            lost.set_exception(error)
+
+    return Broker(
+        BrokerSettings(
+            incarnation_id=random_uuid(),
+            directory_id=parts.meta.directory_id or ZERO_UUID,
+            listeners=tuple(
+                ClientListener(
+                    name=place.name,
+                    bind_host=place.bind.host,
+                    bind_port=place.bind.port,
+                    advertised_host=place.advertised.host,
+                    advertised_port=place.advertised.port,
+                )
+                for place in settings.addresses.clients
+            ),
+            values=settings.values,
+            limits=limits_of(settings),
+        ),
+        parts.cluster,
+        open_store(settings.values),
+        wall_ms=lambda: time.time_ns() // 1_000_000,
+        random=Random(),
+        on_lost=on_lost,
+    )

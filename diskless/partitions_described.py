@@ -10,18 +10,16 @@ Source: KIP-966; upstream's DescribeTopicPartitionsRequestHandler.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
 from typing import Final
 
 from coordinator.controller.image import INTERNAL_TOPICS, MetadataImage, TopicImage
 from diskless.auto_creation import check_name
 from diskless.metadata import (
     NOBODY,
-    SLICE_PARTITIONS,
     TOPIC_OPERATIONS,
     ClientView,
     MetadataError,
+    Pace,
     Placing,
     place,
     reachable,
@@ -53,11 +51,9 @@ async def describe(
     placing = Placing(brokers, view.rack if is_known(view.rack, brokers) else None)
     left = max(1, min(MAX_PARTITIONS, request.response_partition_limit))
     topics: list[_Topic] = []
-    looked_at = 0
+    pace = Pace()
     for name in sorted(name for name in names or image.topic_ids if name >= start[0]):
-        looked_at += 1
-        if looked_at % SLICE_PARTITIONS == 0:
-            await asyncio.sleep(0)
+        await pace.step()
         if not left:
             return _page(topics, name, 0)
         topic = image.topic(name)
@@ -66,7 +62,7 @@ async def describe(
             continue
         indexes = sorted(i for i in topic.partitions if name != start[0] or i >= start[1])
         taken = indexes[:left]
-        topics.append(_described(topic, taken, placing))
+        topics.append(await _described(topic, taken, placing, pace))
         if len(taken) < len(indexes):
             return _page(topics, name, indexes[len(taken)])
         left -= len(taken)
@@ -89,28 +85,31 @@ def _failed(error: int, name: str, image: MetadataImage) -> _Topic:
     )
 
 
-def _described(topic: TopicImage, indexes: list[int], placing: Placing) -> _Topic:
+async def _described(topic: TopicImage, indexes: list[int], placing: Placing, pace: Pace) -> _Topic:
+    partitions = []
+    for index in indexes:
+        await pace.step()
+        partitions.append(_partition(topic, index, placing))
     return _Topic(
         error_code=0,
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
-        partitions=tuple(_partitions(topic, indexes, placing)),
+        partitions=tuple(partitions),
         topic_authorized_operations=TOPIC_OPERATIONS,
     )
 
 
-def _partitions(topic: TopicImage, indexes: list[int], placing: Placing) -> Iterator[_Partition]:
-    for index in indexes:
-        leader_id, replicas = place(topic.topic_id, index, placing)
-        yield _Partition(
-            error_code=MetadataError.LEADER_NOT_AVAILABLE if leader_id is None else 0,
-            partition_index=index,
-            leader_id=NOBODY if leader_id is None else leader_id,
-            leader_epoch=LEADER_EPOCH,
-            replica_nodes=replicas,
-            isr_nodes=replicas,
-            eligible_leader_replicas=(),
-            last_known_elr=(),
-            offline_replicas=(),
-        )
+def _partition(topic: TopicImage, index: int, placing: Placing) -> _Partition:
+    leader_id, replicas = place(topic.topic_id, index, placing)
+    return _Partition(
+        error_code=MetadataError.LEADER_NOT_AVAILABLE if leader_id is None else 0,
+        partition_index=index,
+        leader_id=NOBODY if leader_id is None else leader_id,
+        leader_epoch=LEADER_EPOCH,
+        replica_nodes=replicas,
+        isr_nodes=replicas,
+        eligible_leader_replicas=(),
+        last_known_elr=(),
+        offline_replicas=(),
+    )

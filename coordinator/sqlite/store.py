@@ -57,7 +57,7 @@ COMMIT_ROWS: Final = 12_000
 and producer that changed, and the pages."""
 
 DRAIN_ROWS: Final = 400
-"""Runs that are given to SQLite at once: about a ms."""
+"""Runs, or partitions that were created, that are given to SQLite at once: about a ms."""
 
 CACHED_PRODUCERS: Final = 20_000
 """In each of two generations: 10-20 MB when full."""
@@ -68,7 +68,6 @@ ABOVE_EVERY_OFFSET: Final = 2**63 - 1
 
 _IDLE_WINDOW: Final = 2
 """Producers looked at, for each that a sweep may return."""
-
 
 ObjectRow = tuple[int, int, int, int, int, int, int, bytes]
 """The columns of `objects`; the last one is 16 bytes for each topic."""
@@ -89,6 +88,7 @@ class Store:
         self._is_open = False  # a transaction
         self.is_torn = False  # it holds half of something, and is never to be committed
         self._gathered = 0
+        self._created = 0  # partitions since tables were last written
         self._idle_after: ProducerKey = (-1, -1)
         self.flushes = 0
         self._read_meta()
@@ -155,6 +155,7 @@ class Store:
                 first = record.first_log_id
                 for log_id in range(first, first + record.partition_count):
                     self.tallies[log_id] = Tally(log_id)
+                self._created += record.partition_count
             case LogStartOffsetsRecord():
                 apply_record(self, record)
                 self._move_log_starts(record)
@@ -260,6 +261,8 @@ class Store:
         """Commit if enough has gathered. Raises sqlite3.Error."""
         if len(self.runs) >= DRAIN_ROWS:
             self._drain()
+        if self._created >= DRAIN_ROWS:
+            self._write_tables()
         if self._gathered >= COMMIT_ROWS and not self.wal.puts_off_commits:
             self.flush()
 
@@ -270,9 +273,9 @@ class Store:
         self.begin()
         self.is_torn = True  # unless it succeeds: SQLite may roll back where it fails
         self._drain()
-        replaced = self.topics.flush() + self.logs.flush() + self.leases.flush()
-        replaced += self.brokers.flush() + self.producers.flush() + self.answers.flush()
-        self.changed_records += replaced
+        self._write_tables()
+        self.changed_records += self.leases.flush() + self.brokers.flush()
+        self.changed_records += self.producers.flush() + self.answers.flush()
         self.write_state()
         self.connection.execute("COMMIT")
         self._is_open = self.is_torn = False
@@ -296,6 +299,11 @@ class Store:
         self.connection.execute(
             "INSERT OR REPLACE INTO meta VALUES ('state', ?)", (msgpack.packb(numbers),)
         )
+
+    def _write_tables(self) -> None:
+        """Give SQLite what changed of topics and partitions; oftener where many are created."""
+        self.changed_records += self.topics.flush() + self.logs.flush()
+        self._gathered, self._created = self._gathered + self._created, 0
 
     def _drain(self) -> None:
         """Give SQLite the runs and objects that have gathered."""
@@ -488,6 +496,5 @@ def _topics_of(
 
 def stored_object(row: ObjectRow) -> StoredObject:
     """From a row of `objects`."""
-    topics = row[7]
-    ids = tuple(topics[at : at + 16] for at in range(0, len(topics), 16))
+    ids = tuple(row[7][at : at + 16] for at in range(0, len(row[7]), 16))
     return StoredObject(*row[1:7], ids)

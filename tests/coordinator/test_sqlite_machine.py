@@ -15,10 +15,12 @@ from coordinator.conformance import TABLE, run_row
 from coordinator.log_records import UnreadableRecordError
 from coordinator.sqlite.frozen import ScanFailedError
 from coordinator.sqlite.machine import CoordinatorMachine, Identity
+from coordinator.sqlite.store import DRAIN_ROWS
 from records.batch import read_batch
 from records.batch_writer import build_value_batch
 from records.diskless import (
     ControllerEpochRecord,
+    DisklessPartitionsRecord,
     DisklessTopicTombstoneRecord,
     ObjectsState,
 )
@@ -176,6 +178,31 @@ def test_what_was_not_committed_to_the_file_is_applied_again(tmp_path: Path) -> 
     assert world.machine.applied == flushed
     world.hosting.apply()
     assert world.machine.applied == applied
+
+
+def test_topics_created_by_the_thousand_are_not_written_all_at_once(tmp_path: Path) -> None:
+    """Ten thousand rows would be a stall of a quarter of a second, by whoever flushes next."""
+    machine = CoordinatorMachine(tmp_path, IDENTITY, in_process=True)
+    made = [
+        encode_record(
+            DisklessPartitionsRecord(
+                topic_id=UUID(int=n + 1), topic_name=f"t{n}", first_partition=0,
+                partition_count=10, first_log_id=10 * n, controller_epoch=1,
+            )
+        )
+        for n in range(1_000)
+    ]  # fmt: skip
+    for first in range(0, len(made), 10):
+        values = made[first : first + 10]
+        batch = build_value_batch(values, base_offset=first, leader_epoch=1, timestamp=0)
+        machine.apply([read_batch(batch)])
+        assert len(machine.store.logs._dirty) < DRAIN_ROWS + 100
+    assert machine.store.flushes == 0, "nor are the files flushed for it"
+    machine.flush()
+    machine.close()
+    again = CoordinatorMachine(tmp_path, IDENTITY, in_process=True)
+    assert (again.rebuilds, len(again.store.topics), len(again.store.logs)) == (0, 1_000, 10_000)
+    again.close()
 
 
 def test_an_unknown_record_stops_the_machine_and_is_named(tmp_path: Path) -> None:

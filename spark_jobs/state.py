@@ -88,6 +88,7 @@ class LogState:
 
     offset: int
     partitions: pa.Table
+    run_bounds: Numbers  # partition i has the runs [bounds[i], bounds[i + 1])
     runs: pa.Table
     objects: pa.Table
 
@@ -233,6 +234,7 @@ class _Gathered:
         return LogState(
             offset,
             self._partition_table(places, log_starts, watermarks),
+            np.searchsorted(partition, np.arange(len(places) + 1)),
             _run_table(places, partition, runs),
             self._object_table(runs),
         )

@@ -1,0 +1,136 @@
+"""Topics and their settings at an offset of the cluster log.
+
+    topics = topics_at(LogFiles(directory / "__cluster_metadata-0"), 5_120)
+    topics[topic_id].retention_ms
+
+A setting is the topic's own, or the cluster's default for all topics, or the built-in one. Metadata
+transactions count as a whole: what an unfinished or aborted one says was never said.
+
+Source: KIP-631 (TopicRecord, ConfigRecord), KIP-868 (transactions); DESIGN §7 (retention).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from raft.segments.files import FileSystem
+from records.frame import decode_record, read_frame
+from records.metadata import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    ConfigRecord,
+    EndTransactionRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+from records.schema import MetadataRecord
+from records.uuids import encode_uuid
+from spark_jobs.log_files import LogFiles, Span, read_values
+
+TOPIC: Final = 2  # ConfigRecord's resource types
+BROKER: Final = 4
+EVERY_BROKER: Final = ""  # the resource name of cluster-wide defaults
+
+WEEK_MS: Final = 7 * 24 * 3600 * 1000
+UNLIMITED: Final = -1
+COORDINATOR, EXTERNAL, BOTH = "coordinator", "external", "both"
+
+_DEFAULTS: Final = {
+    "retention.ms": ("log.retention.ms", str(WEEK_MS)),
+    "retention.bytes": ("log.retention.bytes", str(UNLIMITED)),
+    "esker.retention.enforcer": (None, COORDINATOR),
+}
+"""Setting: what the cluster-wide default is called, and what holds without one."""
+
+_READ: Final = {
+    record.schema().key
+    for record in (
+        TopicRecord, RemoveTopicRecord, ConfigRecord, BeginTransactionRecord, EndTransactionRecord,
+        AbortTransactionRecord,
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """What retention asks of a topic."""
+
+    name: str
+    retention_ms: int  # -1: no limit
+    retention_bytes: int  # of each partition; -1: no limit
+    enforcer: str  # coordinator, external or both
+
+
+def topics_at(
+    log: LogFiles, offset: int, *, files: FileSystem | None = None
+) -> dict[str, TopicSettings]:
+    """Every topic by its id, as of everything below `offset` (exclusive).
+
+    Raises:  LostRangeError; as `read_values`.
+    """
+    return topics_of(log.spans(offset), files=files)
+
+
+def topics_of(
+    spans: Iterable[Span], *, files: FileSystem | None = None
+) -> dict[str, TopicSettings]:
+    """The same from spans that follow each other."""
+    names: dict[str, str] = {}
+    settings: dict[tuple[int, str, str], str] = {}
+    for record in _effective(_records(spans, files)):
+        match record:
+            case TopicRecord(name=name, topic_id=topic_id):
+                names[encode_uuid(topic_id)] = name
+            case RemoveTopicRecord(topic_id=topic_id):
+                gone = names.pop(encode_uuid(topic_id), None)
+                for key in [key for key in settings if key[:2] == (TOPIC, gone)]:
+                    del settings[key]
+            case ConfigRecord(resource_type=kind, resource_name=resource, name=name, value=value):
+                if value is None:
+                    settings.pop((kind, resource, name), None)
+                else:
+                    settings[kind, resource, name] = value
+    return {topic_id: _settings(name, settings) for topic_id, name in names.items()}
+
+
+def _records(spans: Iterable[Span], files: FileSystem | None) -> Iterable[MetadataRecord]:
+    for span in spans:
+        for _, value in read_values(span, files):
+            if read_frame(value)[0] in _READ:
+                yield decode_record(value)
+
+
+def _effective(records: Iterable[MetadataRecord]) -> Iterable[MetadataRecord]:
+    """Those outside of transactions, and those of transactions that ended."""
+    open_ones: list[MetadataRecord] | None = None
+    for record in records:
+        match record:
+            case BeginTransactionRecord():
+                open_ones = []
+            case AbortTransactionRecord():
+                open_ones = None
+            case EndTransactionRecord():
+                yield from open_ones or ()
+                open_ones = None
+            case _ if open_ones is not None:
+                open_ones.append(record)
+            case _:
+                yield record
+
+
+def _settings(topic: str, settings: Mapping[tuple[int, str, str], str]) -> TopicSettings:
+    def value(name: str) -> Any:
+        default_name, built_in = _DEFAULTS[name]
+        found = settings.get((TOPIC, topic, name))
+        if found is None and default_name is not None:
+            found = settings.get((BROKER, EVERY_BROKER, default_name))
+        return built_in if found is None else found
+
+    return TopicSettings(
+        topic,
+        int(value("retention.ms")),
+        int(value("retention.bytes")),
+        value("esker.retention.enforcer"),
+    )

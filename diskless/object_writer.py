@@ -29,6 +29,7 @@ Source: KIP-1163, Produce path, Error handling; DESIGN §8 (Produce; Errors a pr
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -59,6 +60,7 @@ KAFKA_STORAGE_ERROR: Final = 56
 NOT_WRITTEN: Final = AppendResult(NOT_ENOUGH_REPLICAS, "no batch coordinator takes it now")
 CLOSING: Final = AppendResult(NOT_LEADER_OR_FOLLOWER, "this broker is closing or was fenced")
 UNKNOWN: Final = AppendResult(REQUEST_TIMED_OUT, "it may have been written, or may yet be")
+RELEASE_S: Final = 2.0  # for the coordinator to take a lease back
 RETRY_MAX_S: Final = 2.0  # between two uploads of one object, or two questions for its outcome
 
 
@@ -245,7 +247,9 @@ class ObjectWriter:
                 await self._give_up(working)
                 return
             await asyncio.wait(working, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-        await self._ids.release()
+        with contextlib.suppress(TimeoutError):  # a lease that is not given back ends by age
+            async with asyncio.timeout(RELEASE_S):
+                await self._ids.release()
 
     async def _give_up(self, working: list[asyncio.Task[None]]) -> None:
         """Leave: uploads may or may not have happened, but nothing will be committed by us."""

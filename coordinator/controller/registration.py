@@ -40,7 +40,7 @@ log = logging.getLogger("coordinator.registration")
 R = TypeVar("R", bound=Response)
 
 AGAIN_S: Final = 1.0  # between two attempts to register
-STARTING_HEARTBEAT_S: Final = 0.05  # until the first time it is unfenced, as a start is waited for
+WAITED_FOR_HEARTBEAT_S: Final = 0.05  # until it is unfenced for the first time, and to its end
 
 MAY_PASS: Final = frozenset(
     {ErrorCode.DUPLICATE_BROKER_REGISTRATION, ErrorCode.NOT_LEADER_OR_FOLLOWER}
@@ -220,9 +220,9 @@ class Registration:
                 return
             if self._may_leave.is_set():
                 return
-            waiting_for_start = not self._was_unfenced and not self._leaving
+            waited_for = not self._was_unfenced or self._leaving
             interval_s = self._membership.heartbeat_interval_ms / 1_000
-            pause_s = min(STARTING_HEARTBEAT_S, interval_s) if waiting_for_start else interval_s
+            pause_s = min(WAITED_FOR_HEARTBEAT_S, interval_s) if waited_for else interval_s
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):

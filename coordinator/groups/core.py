@@ -38,9 +38,9 @@ from coordinator.groups.events import (
 )
 from coordinator.groups.group import ClassicGroup
 from coordinator.groups.loading import Loading, makes_group
-from coordinator.groups.offsets import to_commit
-from coordinator.groups.reads import Reads
-from coordinator.groups.settings import MAX_GROUP_ID_BYTES, GroupSettings
+from coordinator.groups.offsets import is_too_much, to_commit
+from coordinator.groups.reads import READ, Reads, may_be_a_group
+from coordinator.groups.settings import GroupSettings
 from coordinator.groups.state import Group
 from coordinator.groups.timers import TimerKey, Timers
 from coordinator.rendezvous import group_broker
@@ -178,7 +178,7 @@ class GroupBroker:
 
     def refuse_group(self, group_id: str, *, may_be_empty: bool) -> ErrorCode:
         """Is this a group's id, and are we the ones to ask?"""
-        if (not group_id and not may_be_empty) or len(group_id.encode()) > MAX_GROUP_ID_BYTES:
+        if not may_be_a_group(group_id, may_be_empty=may_be_empty):
             return ErrorCode.INVALID_GROUP_ID
         if group_id not in self.groups and not self.is_ours(group_id):
             return ErrorCode.NOT_COORDINATOR
@@ -210,6 +210,10 @@ class GroupBroker:
             self._restart_idle(group.group_id)
 
     def _commit(self, group: ClassicGroup, asked: Asked, request: OffsetCommitRequest) -> None:
+        if is_too_much(request):
+            code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+            self.reply(asked, commit_answer(request, {}, code))
+            return
         topics, errors = to_commit(
             request,
             asked.version,
@@ -287,6 +291,9 @@ class GroupBroker:
     def _due(self, key: TimerKey) -> None:
         if key == _ADOPT:
             self._adopt()
+            return
+        if key.kind == READ:
+            self._reads.again(key)
             return
         slot = self.groups.get(key.group_id)
         if isinstance(slot, Loading):

@@ -84,6 +84,16 @@ class ClassicGroup(Rebalance):
         known = member_id in self.roster.members
         return ErrorCode.NONE if known else ErrorCode.UNKNOWN_MEMBER_ID
 
+    def _other_generation(self, generation: int) -> ErrorCode:
+        """What to tell a member that names a generation which is not ours.
+
+        One that we never had can only be of a rebalance that ended with its broker: the member has
+        lost nothing, it is to join again.
+        """
+        if generation > self.generation:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.ILLEGAL_GENERATION
+
     # --- JoinGroup ----------------------------------------------------------------------------
 
     def _join(self, asked: Asked, request: JoinGroupRequest) -> None:
@@ -283,7 +293,7 @@ class ClassicGroup(Rebalance):
 
     def _refuse_sync(self, request: SyncGroupRequest) -> ErrorCode:
         if request.generation_id != self.generation:
-            return ErrorCode.ILLEGAL_GENERATION
+            return self._other_generation(request.generation_id)
         if request.protocol_type not in (None, self.protocol_type):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if request.protocol_name not in (None, self.protocol_name):
@@ -297,8 +307,8 @@ class ClassicGroup(Rebalance):
     def _heartbeat(self, asked: Asked, request: HeartbeatRequest) -> None:
         code = self._check(request.member_id, request.group_instance_id)
         if code is ErrorCode.NONE and request.generation_id != self.generation:
-            code = ErrorCode.ILLEGAL_GENERATION
-        if code is ErrorCode.NONE:
+            code = self._other_generation(request.generation_id)
+        elif code is ErrorCode.NONE:
             self.restart_session(self.roster.members[request.member_id])
             if self.state is State.PREPARING:
                 code = ErrorCode.REBALANCE_IN_PROGRESS
@@ -365,7 +375,7 @@ class ClassicGroup(Rebalance):
         if code is not ErrorCode.NONE:
             return code
         if generation != self.generation:
-            return ErrorCode.ILLEGAL_GENERATION
+            return self._other_generation(generation)
         if self.state is State.COMPLETING or generation != self.stored_generation:
             return ErrorCode.REBALANCE_IN_PROGRESS
         self.restart_session(self.roster.members[member_id])

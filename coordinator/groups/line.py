@@ -20,15 +20,18 @@ from typing import Any, Final, Protocol
 
 from coordinator.groups.decide import Size, commit_size, is_too_large
 from coordinator.groups.errors import ErrorCode, code_of
-from coordinator.groups.settings import MAX_COMMIT_BYTES, MAX_PARKED, GroupSettings
+from coordinator.groups.settings import (
+    MAX_BACKOFF_MS,
+    MAX_COMMIT_BYTES,
+    MAX_PARKED,
+    GroupSettings,
+)
 from coordinator.groups.timers import TimerKey, Timers
 from records.rpc.base import Request
 from records.rpc.group_log import (
     CommitGroupGenerationRequest,
     CommitGroupOffsetsRequest,
 )
-
-_MAX_BACKOFF_MS: Final = 1_000
 
 _MAX_QUEUED_BYTES: Final = 16 * MAX_COMMIT_BYTES
 
@@ -141,7 +144,7 @@ class Line:
         code = code_of(response, _CERTAIN)
         if code is None or not self._is_complete(code, response):
             self._env.timers.set(self._key("retry"), self._env.now_ms + self._backoff_ms)
-            self._backoff_ms = min(2 * self._backoff_ms, _MAX_BACKOFF_MS)
+            self._backoff_ms = min(2 * self._backoff_ms, MAX_BACKOFF_MS)
             return
         if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.INVALID_REQUEST):
             self._env.lost(self.group_id)

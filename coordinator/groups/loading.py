@@ -1,6 +1,11 @@
 """A group whose ownership is being taken: its requests wait, but not for ever.
 
-Source: DESIGN §7 (groups).
+What is then said is a matter of what clients know. COORDINATOR_LOAD_IN_PROGRESS is for who joins,
+commits or asks for offsets; to a heartbeat or a SyncGroup, Kafka's broker never says it, and
+aiokafka and Java's consumer give up when they hear it. So those are told COORDINATOR_NOT_AVAILABLE:
+look for the coordinator again, and keep your generation.
+
+Source: DESIGN §7 (groups); upstream's GroupCoordinatorService (heartbeat, syncGroup while loading).
 """
 
 from __future__ import annotations
@@ -67,7 +72,7 @@ class Loading:
     def park(self, asked: Asked) -> None:
         """Let a request wait."""
         if len(self.parked) >= MAX_PARKED:
-            self._env.reply(asked, refuse(asked, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+            self._env.reply(asked, refuse(asked, _still(asked)))
             return
         self.parked.append(asked)
         self._wanted = self._wanted or makes_group(asked)
@@ -77,7 +82,10 @@ class Loading:
         if key.kind == "load":
             self._acquire()
         elif key.kind == "patience":
+            parked, self.parked = self.parked, []
             self._env.forget(self.group_id, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            for asked in parked:
+                self._env.reply(asked, refuse(asked, _still(asked)))
 
     def close(self, code: ErrorCode) -> None:
         """It is not going to be ours."""
@@ -119,6 +127,13 @@ class Loading:
             is_commit = isinstance(asked.request, OffsetCommitRequest)
             code = ErrorCode.ILLEGAL_GENERATION if is_commit else ErrorCode.UNKNOWN_MEMBER_ID
             self._env.reply(asked, refuse(asked, code))
+
+
+def _still(asked: Asked) -> ErrorCode:
+    """Its group is still not loaded: in words that its sender knows."""
+    if isinstance(asked.request, JoinGroupRequest | OffsetCommitRequest):
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    return ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 def makes_group(asked: Asked) -> bool:

@@ -15,6 +15,7 @@ from uuid import UUID
 from coordinator.groups.answers import GROUPS_VERSION
 from coordinator.groups.errors import ErrorCode
 from coordinator.groups.events import Topics
+from coordinator.groups.settings import MAX_FETCH_BYTES, MAX_OFFSETS
 from records.rpc.base import Response
 from records.rpc.group_log import (
     CommitGroupOffsetsRequest,
@@ -31,6 +32,11 @@ _LATEST_MS: Final = 2**63 - 1
 
 CommitTopic = CommitGroupOffsetsRequest.Commit.Topic
 Errors = dict[tuple[int, int], ErrorCode]
+
+
+def is_too_much(request: OffsetCommitRequest) -> bool:
+    """More offsets than a record holds; nobody needs to look at them."""
+    return sum(len(topic.partitions) for topic in request.topics) > MAX_OFFSETS
 
 
 def to_commit(
@@ -134,6 +140,13 @@ def to_fetch(group: FetchGroup) -> FetchGroupStateRequest:
             if topic.name is not None
         ),
     )
+
+
+def is_too_long(request: FetchGroupStateRequest) -> bool:
+    """More than is asked of the log at once. A client that says ids may say one many times."""
+    topics = request.topics or ()
+    size = sum(len(topic.topic_name.encode()) + 8 + 4 * len(topic.partitions) for topic in topics)
+    return size > MAX_FETCH_BYTES
 
 
 Found = tuple[FetchGroup, ErrorCode, FetchGroupStateResponse | None]

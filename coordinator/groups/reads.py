@@ -3,6 +3,12 @@
 What is not in memory is asked of the log, group by group; the client is answered once all are
 there. A group that cannot be found out about says so itself, beside the others.
 
+Any broker answers OffsetFetch, whoever acts for the group: the log knows. The surprise is why it
+also asks the log again for as long as a client waits, and then says that the group is *loading*.
+Of all there is to say, only that is retried by everybody: to NOT_COORDINATOR or COORDINATOR_NOT_
+AVAILABLE librdkafka leaves the partition without an offset until the next rebalance, and the second
+ends a Java consumer's poll.
+
 Source: KIP-40, KIP-518 and KIP-848 (ListGroups' filters), KIP-709, KIP-1043 (DescribeGroups v6).
 """
 
@@ -16,9 +22,11 @@ from coordinator.groups.answers import GROUPS_VERSION, described_error, refuse
 from coordinator.groups.errors import ErrorCode, code_of
 from coordinator.groups.events import Asked, Topics
 from coordinator.groups.group import ClassicGroup
-from coordinator.groups.offsets import Found, asked_groups, fetched, to_fetch
+from coordinator.groups.offsets import Found, asked_groups, fetched, is_too_long, to_fetch
 from coordinator.groups.roster import State
+from coordinator.groups.settings import MAX_BACKOFF_MS, MAX_GROUP_ID_BYTES, GroupSettings
 from coordinator.groups.state import Group
+from coordinator.groups.timers import TimerKey, Timers
 from records.groups import GroupGenerationRecord
 from records.rpc.base import Request, Response
 from records.rpc.group_log import FetchGroupStateRequest, FetchGroupStateResponse
@@ -38,6 +46,9 @@ NOT_FOUND_VERSION: Final = 6
 
 CLASSIC: Final = "Classic"
 
+READ: Final = "read"
+"""The kind of timer that a read sets before the log is asked again."""
+
 _CERTAIN: Final = frozenset({ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND})
 """What the log says of a group's state."""
 
@@ -50,6 +61,12 @@ class Source(Protocol):
     topics: Topics
     catalog: Callable[[], Iterable[tuple[str, Group]]]
     groups: Any
+
+    timers: Timers
+    settings: GroupSettings
+
+    @property
+    def now_ms(self) -> int: ...
 
     def reply(self, asked: Asked, response: Response) -> None: ...
 
@@ -67,6 +84,31 @@ class Reads:
 
     def __init__(self, source: Source) -> None:
         self._source = source
+        self._again: dict[str, Callable[[], None]] = {}  # by a number in their timer's key
+        self._count = 0
+
+    def again(self, key: TimerKey) -> None:
+        """It is time to ask the log again."""
+        self._again.pop(key.member_id)()
+
+    def _ask(self, request: Request, then: Callable[[Any], None]) -> None:
+        """Ask the log until it knows something, or a client has waited long enough."""
+        source = self._source
+        deadline_ms = source.now_ms + source.settings.answer_timeout_ms
+        backoff_ms = source.settings.retry_backoff_ms
+
+        def answered(response: Any) -> None:
+            nonlocal backoff_ms
+            at_ms = source.now_ms + backoff_ms
+            if code_of(response, _CERTAIN) is not None or at_ms > deadline_ms:
+                then(response)
+                return
+            backoff_ms = min(2 * backoff_ms, MAX_BACKOFF_MS)
+            self._count += 1
+            self._again[str(self._count)] = lambda: source.request(request, answered)
+            source.timers.set(TimerKey("", READ, str(self._count)), at_ms)
+
+        source.request(request, answered)
 
     # --- OffsetFetch --------------------------------------------------------------------------
 
@@ -91,11 +133,13 @@ class Reads:
         if not groups:
             source.reply(asked, fetched((), GROUPS_VERSION, source.topics))
         for place, group in enumerate(groups):
-            code = source.refuse_group(group.group_id, may_be_empty=True)
-            if code is not ErrorCode.NONE:
-                put(place, code, None)
-                continue
-            source.request(to_fetch(group), partial(answered, place))
+            wanted = to_fetch(group)
+            if not may_be_a_group(group.group_id, may_be_empty=True):
+                put(place, ErrorCode.INVALID_GROUP_ID, None)
+            elif is_too_long(wanted):
+                put(place, ErrorCode.INVALID_REQUEST, None)
+            else:
+                self._ask(wanted, partial(answered, place))
 
     # --- DescribeGroups -----------------------------------------------------------------------
 
@@ -131,7 +175,7 @@ class Reads:
                 put(place, loaded)
                 continue
             state_request = FetchGroupStateRequest(group_id=name, topics=(), with_members=True)
-            source.request(state_request, partial(answered, place))
+            self._ask(state_request, partial(answered, place))
 
     # --- ListGroups ---------------------------------------------------------------------------
 
@@ -167,10 +211,15 @@ class Reads:
                 yield group_id, kind, State.STABLE if group.member_ids else State.EMPTY
 
 
+def may_be_a_group(group_id: str, *, may_be_empty: bool) -> bool:
+    """Is this a group's id? Offsets may be of the empty one."""
+    return (bool(group_id) or may_be_empty) and len(group_id.encode()) <= MAX_GROUP_ID_BYTES
+
+
 def _offsets_of(state: Any) -> tuple[ErrorCode, FetchGroupStateResponse | None]:
     code = code_of(state, _CERTAIN)
     if code is None:
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE, None
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, None
     if code is ErrorCode.GROUP_ID_NOT_FOUND:
         return ErrorCode.NONE, None  # it has no offsets, and that is no error
     return code, state

@@ -28,7 +28,7 @@ from coordinator.groups.events import (
     Tick,
 )
 from records.rpc.base import Request, Response
-from records.rpc.groups import JoinGroupRequest
+from records.rpc.groups import JoinGroupRequest, OffsetFetchRequest
 
 log = logging.getLogger("coordinator.groups")
 
@@ -63,7 +63,7 @@ class RunningGroups:
         asked = Asked(ticket, request, version, client_id, client_host, unique)
         future = self._loop.create_future()
         if self._is_closed:
-            future.set_result(refuse(asked, ErrorCode.NOT_COORDINATOR))
+            future.set_result(refuse(asked, _closed(request)))
         else:
             self._waiting[ticket] = future
             self._step(asked)
@@ -125,3 +125,10 @@ class RunningGroups:
     def _tick(self) -> None:
         self._timer = None
         self._step(Tick())
+
+
+def _closed(request: Request) -> ErrorCode:
+    """What is said after the end. For offsets, see `reads`."""
+    if isinstance(request, OffsetFetchRequest):
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    return ErrorCode.NOT_COORDINATOR

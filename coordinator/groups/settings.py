@@ -36,6 +36,12 @@ MAX_PROTOCOLS: Final = 100
 MAX_PARKED: Final = 10_000
 """Requests that wait for one group's log; more are told to come back."""
 
+MAX_BACKOFF_MS: Final = 1_000
+"""Between two attempts to ask the log the same."""
+
+MAX_FETCH_BYTES: Final = 1024 * 1024
+"""Of what the log is asked for at once: names and partitions."""
+
 MAX_GROUPS: Final = 100_000
 """In the log."""
 

@@ -185,12 +185,12 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Callable[[], object]]] = {
         former_owners_commit,
         test_moves.test_two_brokers_that_both_believe_do_not_both_succeed,
     ),
-    "a former owner commits, in a random life": (former_owners_commit, lambda: live(24)),
+    "a former owner commits, in a random life": (former_owners_commit, lambda: live(28)),
     "a late copy undoes a commit": (
         late_copies_count,
         test_moves.test_a_copy_that_was_long_on_its_way_undoes_nothing,
     ),
-    "a late copy undoes a commit, in a random life": (late_copies_count, lambda: live(31)),
+    "a late copy undoes a commit, in a random life": (late_copies_count, lambda: live(13)),
     "a checkpoint forgets how far an owner had come": (
         numbers_are_forgotten_by_checkpoints,
         a_late_copy_after_a_checkpoint,
@@ -207,7 +207,7 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Callable[[], object]]] = {
         acknowledged_before_it_is_committed,
         lambda: live(3),
     ),
-    "a lost answer taken for a yes": (lost_answers_are_yes, lambda: live(3)),
+    "a lost answer taken for a yes": (lost_answers_are_yes, lambda: live(4)),
     "a new owner loads nothing": (
         nothing_is_loaded,
         test_moves.test_a_brokers_death_costs_no_rebalance,

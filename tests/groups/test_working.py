@@ -39,7 +39,8 @@ def test_nobody_is_told_an_assignment_before_the_log_has_it() -> None:
 
 
 SYNC_REFUSED: list[tuple[str, dict[str, Any], int]] = [
-    ("another generation", {"generation_id": 7}, 22),
+    ("a former generation", {"generation_id": 0}, 22),
+    ("a generation that never was", {"generation_id": 7}, 27),
     ("a stranger", {"member_id": "who"}, 25),
     ("an instance nobody has", {"group_instance_id": "i"}, 25),
     ("another protocol type", {"protocol_type": "connect"}, 23),

@@ -30,14 +30,28 @@ class Caller:
         self.closed = False
         self.close_reason: object = None
         self.writable = True
+        self.held = False
+        self._out: list[bytes] = []
+        self._write_paused = False
+        self._drained: list[asyncio.Future[None]] = []
         self._ready: dict[int, asyncio.Future[None]] = {}
 
     def close(self, reason: object = None, detail: str = "") -> None:
         """Of a handler that wants no more of this client."""
         self.closed, self.close_reason = True, (reason, detail)
 
+    def hold(self) -> None:
+        """Of a handler that wants no more of this client for now."""
+        self.held = True
+
+    def go_on(self) -> None:
+        """It may send again."""
+        self.held = False
+
     def _on_ready(self, reply: Reply) -> None:
-        self._ready[id(reply)].set_result(None)
+        reply._left = True
+        if id(reply) in self._ready:
+            self._ready.pop(id(reply)).set_result(None)
 
     def _on_handler_error(self, error: BaseException) -> None:
         raise error

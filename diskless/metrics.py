@@ -1,0 +1,240 @@
+"""What Prometheus reads of a broker.
+
+Names begin with `esker_broker_`; Kafka has none for what a diskless broker does. Counters count
+from the start of the process, so several scrapers do not disturb each other.
+
+What to look at first: `..._replica_age_seconds` near half of diskless.file.delete.delay.ms (this
+broker will stop serving data), `..._in_flight_bytes` at its limit (the store is slower than the
+producers), `..._missing_objects_total` above zero (data that is referred to is not in the store).
+
+Source: DESIGN §8; docs/broker.md lists all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol
+
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+
+from coordinator.controller.image import MetadataImage
+from diskless.cleaning import CleaningCounters
+from diskless.cluster import Replica
+from diskless.durations import Durations
+from diskless.fetch import FetchCounters
+from diskless.in_flight import InFlight
+from diskless.object_cache import CacheCounters
+from diskless.object_writer import WriterCounters
+from diskless.produce import ProduceCounters
+from diskless.staleness import Staleness
+
+PREFIX = "esker_broker_"
+
+
+class ObservedCluster(Protocol):
+    """The part of a `diskless.cluster.Cluster` that is measured."""
+
+    @property
+    def image(self) -> MetadataImage: ...
+
+    def replica(self, coordinator: int) -> Replica | None: ...
+
+    def replica_age_ms(self, coordinator: int) -> float | None: ...
+
+
+class _Produces(Protocol):
+    counters: ProduceCounters
+
+
+class _Fetches(Protocol):
+    counters: FetchCounters
+    reading_bytes: int
+
+
+class _Writes(Protocol):
+    counters: WriterCounters
+
+    @property
+    def epoch(self) -> int | None: ...
+
+    @property
+    def in_flight_bytes(self) -> int: ...
+
+
+class _Caches(Protocol):
+    counters: CacheCounters
+    kept_bytes: int
+
+
+class _Cleans(Protocol):
+    counters: CleaningCounters
+
+
+class BrokerCollector:
+    """Makes the metrics when asked."""
+
+    def __init__(
+        self,
+        cluster: ObservedCluster,
+        *,
+        produce: _Produces,
+        fetch: _Fetches,
+        writers: _Writes,
+        in_flight: InFlight,
+        cache: _Caches,
+        cleaner: _Cleans,
+        staleness: Staleness,
+        unknown_racks: Callable[[], Mapping[str, int]],
+    ) -> None:
+        """Args: unknown_racks: that clients said they are in, and how often."""
+        self._cluster = cluster
+        self._produce = produce
+        self._fetch = fetch
+        self._writers = writers
+        self._in_flight = in_flight
+        self._cache = cache
+        self._cleaner = cleaner
+        self._staleness = staleness
+        self._unknown_racks = unknown_racks
+
+    def collect(self) -> Iterator[Metric]:
+        """All of them."""
+        yield from self._of_produce()
+        yield from self._of_writers()
+        yield from self._of_fetch()
+        yield from self._of_cache()
+        yield from self._of_cleaning()
+        yield from self._of_replicas()
+        racks = CounterMetricFamily(
+            PREFIX + "unknown_racks",
+            "Requests of clients in a rack without a broker",
+            labels=["rack"],
+        )
+        for rack, count in self._unknown_racks().items():
+            racks.add_metric([rack], count)
+        yield racks
+
+    def _of_produce(self) -> Iterator[Metric]:
+        counters, in_flight = self._produce.counters, self._in_flight
+        yield _counter("produce_requests", "Produce requests", counters.requests)
+        yield _counter("bytes_in", "Bytes of Produce requests", counters.bytes_in)
+        yield _counter("batches_in", "Batches taken from producers", counters.batches)
+        yield _counter("records_in", "Records in them", counters.records)
+        yield _by_code(
+            "produce_refusals", "Partitions of Produce requests refused at once", counters.refused
+        )
+        text = "Bytes of Produce requests that are not written yet"
+        yield _gauge("in_flight_bytes", text, in_flight.used_bytes)
+        yield _gauge("in_flight_limit_bytes", "What they may be together", in_flight.max_bytes)
+        text = "Produce requests that wait for room; their sockets are not read"
+        yield _gauge("produce_requests_held_back", text, in_flight.waiting)
+        text = "Produce requests that had to wait for room"
+        yield _counter("produce_requests_held_back_ever", text, in_flight.held_back)
+
+    def _of_writers(self) -> Iterator[Metric]:
+        counters, epoch = self._writers.counters, self._writers.epoch
+        yield _gauge(
+            "epoch",
+            "The broker epoch that is written under; -1: none",
+            -1 if epoch is None else epoch,
+        )
+        text = "Bytes of batches that are buffered, uploaded or being committed"
+        yield _gauge("append_bytes", text, self._writers.in_flight_bytes)
+        yield _counter("objects", "Objects committed", counters.objects)
+        yield _counter("object_bytes", "Bytes of them", counters.object_bytes)
+        yield _counter("object_batches", "Batches in them", counters.batches)
+        yield _counter(
+            "uploads_failed", "Objects given up, retries included", counters.uploads_failed
+        )
+        yield _counter("uploads_repeated", "Uploads tried again", counters.uploads_repeated)
+        yield _counter("commits_refused", "Objects that no coordinator took", counters.refused)
+        text = "Commits whose outcome had to be asked for"
+        yield _counter("commits_in_doubt", text, counters.in_doubt)
+        yield _histogram("upload_seconds", "One object's upload, with retries", counters.upload_s)
+        text = "From sending a commit to knowing its outcome"
+        yield _histogram("commit_seconds", text, counters.commit_s)
+
+    def _of_fetch(self) -> Iterator[Metric]:
+        counters = self._fetch.counters
+        yield _counter("fetch_requests", "Fetch requests", counters.requests)
+        yield _counter("bytes_out", "Bytes of batches given to consumers", counters.bytes_out)
+        yield _by_code("fetch_errors", "Partitions of Fetch answers with errors", counters.errors)
+        text = "Bytes of Fetch answers being made"
+        yield _gauge("fetch_reading_bytes", text, self._fetch.reading_bytes)
+        text = "Offsets that the coordinator was asked about"
+        yield _counter("fetch_barriers", text, counters.barriers)
+        text = "Consumers sent to a broker in their own rack"
+        yield _counter("fetch_redirects", text, counters.redirects)
+        text = "Fetches from a rack without a broker"
+        yield _counter("fetch_unknown_racks", text, counters.unknown_racks)
+        text = "Objects that are referred to and not in the store"
+        yield _counter("missing_objects", text, counters.missing_objects)
+        text = "Reads whose bytes were not those that were committed"
+        yield _counter("damaged_runs", text, counters.damaged_runs)
+        text = "Look-ups refused because the replica was too old"
+        yield _counter("stale_refusals", text, self._staleness.refusals)
+
+    def _of_cache(self) -> Iterator[Metric]:
+        counters = self._cache.counters
+        yield _gauge("cache_bytes", "Bytes of objects kept in memory", self._cache.kept_bytes)
+        yield _counter("cache_reads", "Reads of objects", counters.reads)
+        yield _counter("cache_hits", "Reads that asked the store for nothing", counters.hits)
+        yield _counter("store_gets", "GETs of the store", counters.gets)
+        yield _counter("store_get_bytes", "Bytes asked for by them", counters.get_bytes)
+
+    def _of_cleaning(self) -> Iterator[Metric]:
+        counters = self._cleaner.counters
+        yield _counter("cleaning_passes", "Looks for objects to delete", counters.passes)
+        yield _gauge("cleaning_listed", "Objects that the last one found", counters.listed)
+        yield _counter("objects_deleted", "Objects deleted and forgotten", counters.deleted)
+        yield _counter("deletions_failed", "Deletions that the store refused", counters.failed)
+        text = "Looks that ended early: the store or the coordinator was away"
+        yield _counter("cleaning_interrupted", text, counters.interrupted)
+        text = "Keys named for deletion that are not this cluster's"
+        yield _counter("cleaning_foreign_keys", text, counters.foreign)
+
+    def _of_replicas(self) -> Iterator[Metric]:
+        lags = GaugeMetricFamily(
+            PREFIX + "replica_lag", "Committed records not applied yet", labels=["coordinator"]
+        )
+        ages = GaugeMetricFamily(
+            PREFIX + "replica_age_seconds",
+            "How old at most what the replica says is; +Inf: it was never level",
+            labels=["coordinator"],
+        )
+        for coordinator in range(self._cluster.image.coordinator_count):
+            replica = self._cluster.replica(coordinator)
+            if replica is not None:
+                lags.add_metric([str(coordinator)], replica.lag)
+            age_ms = self._cluster.replica_age_ms(coordinator)
+            ages.add_metric([str(coordinator)], float("inf") if age_ms is None else age_ms / 1000)
+        yield lags
+        yield ages
+        text = "The age past which a replica serves no data"
+        yield _gauge("replica_age_limit_seconds", text, self._staleness.limit_ms / 1000)
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(PREFIX + name, text, value=value)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(PREFIX + name, text, value=value)
+
+
+def _by_code(name: str, text: str, counts: Mapping[int, int]) -> Metric:
+    family = CounterMetricFamily(PREFIX + name, text, labels=["error"])
+    for code, count in sorted(counts.items()):
+        family.add_metric([str(code)], count)
+    return family
+
+
+def _histogram(name: str, text: str, took: Durations) -> Metric:
+    return HistogramMetricFamily(
+        PREFIX + name, text, buckets=list(took.cumulated()), sum_value=took.sum_s
+    )

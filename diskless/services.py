@@ -153,6 +153,7 @@ class Services:
     async def close(self) -> None:
         """Nobody asks any more."""
         await self.clusters.close()
+        await self.producers.close()
         await self.cache.close()
         await self._store.close()
 

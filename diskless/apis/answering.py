@@ -1,4 +1,4 @@
-"""What the families share: a request decoded, a coroutine that answers it, a call with a time.
+"""What the families that ask others share: a call with a time, and the codes they answer with.
 
 A request that is forwarded has two clocks: the client's, and that of whoever carries it out. The
 surprise: when the client's is over, the call is not cancelled. It may be carried out all the same,
@@ -10,15 +10,11 @@ Source: KIP-590 (requests forwarded to the controller); DESIGN §8.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine
 from enum import IntEnum, unique
 from typing import Any, Final, TypeVar
 
 from coordinator.interface import CoordinatorError
-from raft.net import Answer, Frame, RequestHeader, ServerConnection
-from raft.net.handlers import Served, payload
-from records.codec import decode_message
-from records.rpc.base import Request, Response
 
 T = TypeVar("T")
 
@@ -44,25 +40,6 @@ class ErrorCode(IntEnum):
     KAFKA_STORAGE_ERROR = 56
     UNKNOWN_LEADER_EPOCH = 75
     OFFSET_NOT_AVAILABLE = 78  # no read barrier is to be had
-
-
-def served(
-    kind: type[Request], answer: Callable[[Any, RequestHeader], Awaitable[Response]]
-) -> Served:
-    """A request of this class, at every version that we know, answered by a coroutine."""
-
-    async def answered(request: Request, header: RequestHeader) -> Any:
-        return payload(header, await answer(request, header))
-
-    def serve(
-        connection: ServerConnection,  # noqa: ARG001 (a handler's)
-        header: RequestHeader,
-        body: Frame,
-    ) -> Answer:
-        return answered(decode_message(kind, body, header.api_version), header)
-
-    versions = kind.schema().versions
-    return Served(versions.first, versions.last, serve)
 
 
 def seconds(timeout_ms: int) -> float:

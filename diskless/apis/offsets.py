@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import Final
 
 from coordinator.interface import CoordinatorError
-from diskless.apis.answering import ErrorCode, seconds, served
+from diskless.apis.answering import ErrorCode, seconds
 from diskless.apis.delete_records import DeleteRecords
 from diskless.apis.places import (
     BARRIER_S,
@@ -33,6 +33,7 @@ from diskless.apis.places import (
     find_place,
     list_offsets,
 )
+from diskless.apis.serving import served
 from diskless.cluster import Cluster
 from diskless.object_cache import ObjectCache
 from diskless.runs_reader import LEADER_EPOCH, DamagedRunError, Run
@@ -286,9 +287,7 @@ def handlers(cluster: Cluster, cache: ObjectCache) -> dict[int, Served]:
     offsets = Offsets(cluster, cache)
     deleting = DeleteRecords(cluster)
     return {
-        2: served(
-            ListOffsetsRequest, lambda request, header: offsets.list(request, header.api_version)
-        ),
+        2: served(ListOffsetsRequest, lambda request, asker: offsets.list(request, asker.version)),
         21: served(DeleteRecordsRequest, lambda request, _: deleting.delete(request)),
         23: served(OffsetForLeaderEpochRequest, lambda request, _: offsets.epoch_ends(request)),
     }

@@ -23,7 +23,8 @@ import msgspec
 from coordinator.controller.image import TopicImage
 from coordinator.controller.refusals import refuse
 from coordinator.interface import CoordinatorError
-from diskless.apis.answering import Errands, ErrorCode, seconds, served
+from diskless.apis.answering import Errands, ErrorCode, seconds
+from diskless.apis.serving import served
 from diskless.cluster import Cluster
 from diskless.news import News
 from raft.net.handlers import Served

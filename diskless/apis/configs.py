@@ -1,0 +1,211 @@
+"""Settings described and changed: topics' and the cluster's by the image, a broker's own by itself.
+
+What is set of topics, and as a default for all, is in the cluster log, so every broker describes it
+from its image. What a process was started with only that process knows: a question about another
+broker is refused, as Kafka refuses it, and clients send it there. Those settings are read-only.
+
+A change is the controller's to decide. Its answer is held back until this broker's image has the
+new values, for a moment at most: whoever sets and then looks should see what was set.
+
+Source: KIP-133, KIP-226 (synonyms), KIP-339, KIP-569 (documentation); upstream's ConfigHelper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from coordinator.controller.config_defs import BROKER_CONFIGS, ConfigType
+from coordinator.controller.decide.configs import Operation, Source, describe_configs
+from coordinator.controller.image import BROKER, MetadataImage, Resource
+from coordinator.controller.refusals import refuse
+from coordinator.interface import CoordinatorError
+from diskless.apis.answering import ErrorCode
+from diskless.apis.serving import served
+from diskless.cluster import Cluster
+from raft.net.handlers import Served
+from records.rpc.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+MAX_RESOURCES: Final = 10_000
+"""Of one answer: some thirty megabytes. Who has more asks twice."""
+
+SEEN_HERE_S: Final = 1.0
+"""How long the answer to a change is held back for this broker's own image, at most."""
+
+_Asked = DescribeConfigsRequest.DescribeConfigsResource
+_Result = DescribeConfigsResponse.DescribeConfigsResult
+_Entry = _Result.DescribeConfigsResourceResult
+
+
+class OwnSetting(NamedTuple):
+    """A setting that this process was started with, as text."""
+
+    name: str
+    value: str | None  # None: there is none, or it is secret
+    default: str | None
+    type: ConfigType
+    about: str
+    is_sensitive: bool = False
+
+    @property
+    def is_default(self) -> bool:
+        """Whether it is what it is without being set."""
+        return not self.is_sensitive and self.value == self.default
+
+
+def describe(
+    request: DescribeConfigsRequest,
+    image: MetadataImage,
+    *,
+    broker_id: int,
+    own: Sequence[OwnSetting] = (),
+) -> DescribeConfigsResponse:
+    """Every resource's settings, or what is wrong with asking for them.
+
+    Args:  broker_id, own: of this process.
+    """
+    results: list[_Result] = []
+    for number, asked in enumerate(request.resources):
+        if number >= MAX_RESOURCES:
+            text = f"More than {MAX_RESOURCES} resources at once."
+            results.append(_refused(asked, ErrorCode.POLICY_VIOLATION, text))
+            continue
+        single = msgspec.structs.replace(request, resources=(asked,))  # type: ignore[type-var]
+        if asked.resource_type == BROKER and asked.resource_name:
+            results.append(_broker(single, image, broker_id, own))
+            continue
+        answer = describe_configs(single, image)
+        assert isinstance(answer, DescribeConfigsResponse), f"{answer}"
+        results += answer.results
+    return DescribeConfigsResponse(results=tuple(results))
+
+
+def _broker(
+    request: DescribeConfigsRequest,
+    image: MetadataImage,
+    broker_id: int,
+    own: Sequence[OwnSetting],
+) -> _Result:
+    """This broker: what may be set while it runs, and what it was started with."""
+    (asked,) = request.resources
+    name = asked.resource_name
+    if not name.isascii() or not name.isdigit():
+        text = f"A broker's id is a number, and not {name[:20]!r}."
+        return _refused(asked, ErrorCode.INVALID_REQUEST, text)
+    if name != str(broker_id):
+        text = (
+            f"This is broker {broker_id}, which knows its own settings, not those of {name[:20]}."
+        )
+        return _refused(asked, ErrorCode.INVALID_REQUEST, text)
+    entries: list[_Entry] = []
+    answer = describe_configs(request, image)
+    assert isinstance(answer, DescribeConfigsResponse), f"{answer}"
+    if not answer.results[0].error_code:  # else we are not registered yet
+        entries += answer.results[0].configs
+    wanted = None if asked.configuration_keys is None else frozenset(asked.configuration_keys)
+    entries += [
+        _own_entry(setting, request)
+        for setting in own
+        if setting.name not in BROKER_CONFIGS and (wanted is None or setting.name in wanted)
+    ]
+    return _Result(
+        error_message=None,
+        resource_type=asked.resource_type,
+        resource_name=name,
+        configs=tuple(entries),
+    )
+
+
+def _own_entry(setting: OwnSetting, request: DescribeConfigsRequest) -> _Entry:
+    synonym = _Entry.DescribeConfigsSynonym
+    default = Source.DEFAULT_CONFIG
+    source = default if setting.is_default else Source.STATIC_BROKER_CONFIG
+    value = None if setting.is_sensitive else setting.value
+    synonyms = [synonym(name=setting.name, value=value, source=source)]
+    if source is not default:
+        synonyms.append(synonym(name=setting.name, value=setting.default, source=default))
+    return _Entry(
+        name=setting.name,
+        value=value,
+        read_only=True,
+        config_source=source,
+        is_sensitive=setting.is_sensitive,
+        synonyms=tuple(synonyms) if request.include_synonyms else (),
+        config_type=setting.type,
+        documentation=setting.about if request.include_documentation else None,
+    )
+
+
+def _refused(asked: _Asked, code: ErrorCode, message: str) -> _Result:
+    return _Result(
+        error_code=code,
+        error_message=message,
+        resource_type=asked.resource_type,
+        resource_name=asked.resource_name,
+        configs=(),
+    )
+
+
+# --- changing -----------------------------------------------------------------------------------
+
+
+async def alter(
+    request: IncrementalAlterConfigsRequest, cluster: Cluster
+) -> IncrementalAlterConfigsResponse:
+    """The controller's answer, once its effects can be seen here."""
+    try:
+        answer = await cluster.ask_controller(request, IncrementalAlterConfigsResponse)
+    except CoordinatorError as error:
+        refusal = refuse(request, ErrorCode.REQUEST_TIMED_OUT, error.message)
+        assert isinstance(refusal, IncrementalAlterConfigsResponse), f"{refusal}"
+        return refusal
+    if not request.validate_only:
+        changed = {
+            Resource(told.resource_type, told.resource_name)
+            for told in answer.responses
+            if not told.error_code
+        }
+        expected = list(_expected(request, changed))
+        await cluster.image_where(
+            lambda image: all(
+                image.config(where, name) == value for where, name, value in expected
+            ),
+            SEEN_HERE_S,
+        )
+    return answer
+
+
+def _expected(
+    request: IncrementalAlterConfigsRequest, changed: set[Resource]
+) -> Sequence[tuple[Resource, str, str | None]]:
+    """What will be in the image, as far as the request alone says."""
+    return [
+        (resource, config.name, config.value if config.config_operation == Operation.SET else None)
+        for asked in request.resources
+        if (resource := Resource(asked.resource_type, asked.resource_name)) in changed
+        for config in asked.configs
+        if config.config_operation in (Operation.SET, Operation.DELETE)
+    ]
+
+
+def handlers(cluster: Cluster, own: Sequence[OwnSetting] = ()) -> dict[int, Served]:
+    """By api key.
+
+    Args:  own: what this process was started with.
+    """
+    return {
+        32: served(
+            DescribeConfigsRequest,
+            lambda request, _: describe(
+                request, cluster.image, broker_id=cluster.broker_id, own=own
+            ),
+        ),
+        44: served(IncrementalAlterConfigsRequest, lambda request, _: alter(request, cluster)),
+    }

@@ -1,0 +1,250 @@
+"""Questions that a broker passes on, so that every tool can be pointed at any broker.
+
+The controller is asked what it alone decides: DescribeQuorum of the cluster's own log,
+UpdateFeatures, UnregisterBroker. The leader of a batch coordinator describes its topics and
+objects. What stands in the image is told from the image.
+
+The surprise: a request travels on in the newest version that both sides know, and old versions say
+some things in other fields. What this changes is put right here, there and back.
+
+If nobody answers, the client is told REQUEST_TIMED_OUT, as by Kafka's brokers.
+
+Source: KIP-590 (forwarding), KIP-584 (UpdateFeatures), KIP-836 (DescribeQuorum); KIP-1163, Command
+line tools.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from coordinator.controller import describing
+from coordinator.controller.image import CLUSTER_METADATA
+from coordinator.controller.refusals import refuse
+from coordinator.interface import CoordinatorError
+from diskless.apis.answering import Errands, ErrorCode, seconds
+from diskless.apis.serving import served
+from diskless.cluster import Cluster
+from raft.net.handlers import Served
+from records.rpc.brokers import (
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+from records.rpc.objects import (
+    DescribeDisklessObjectRequest,
+    DescribeDisklessObjectResponse,
+    DescribeDisklessTopicsRequest,
+    DescribeDisklessTopicsResponse,
+)
+from records.rpc.quorum import DescribeQuorumRequest, DescribeQuorumResponse, ReplicaState
+from records.types import ZERO_UUID
+
+FIRST_WITH_DIRECTORIES: Final = 2  # of DescribeQuorum
+FIRST_WITH_UPGRADE_TYPE: Final = 1  # of UpdateFeatures
+LAST_WITH_RESULTS: Final = 1
+SAFE_DOWNGRADE: Final = 2
+
+_QuorumTopic = DescribeQuorumResponse.TopicData
+_Update = UpdateFeaturesRequest.FeatureUpdateKey
+
+
+class Forwarding:
+    """For one broker. Belongs to the event loop."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._errands = Errands()
+
+    async def describe_quorum(
+        self, request: DescribeQuorumRequest, version: int
+    ) -> DescribeQuorumResponse:
+        """The cluster's own log, by its leader; who leads the others is not known here."""
+        named = [
+            (topic.topic_name, partition.partition_index)
+            for topic in request.topics
+            for partition in topic.partitions
+        ]
+        if named != [(CLUSTER_METADATA, 0)]:
+            text = f"A broker describes {CLUSTER_METADATA}-0 only: ask a controller."
+            return _no_quorum(request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
+        try:
+            answer = await self._cluster.ask_controller(request, DescribeQuorumResponse)
+        except CoordinatorError as error:
+            return DescribeQuorumResponse(
+                error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=error.message, topics=()
+            )
+        return answer if version >= FIRST_WITH_DIRECTORIES else _without_directories(answer)
+
+    async def update_features(
+        self, request: UpdateFeaturesRequest, version: int
+    ) -> UpdateFeaturesResponse:
+        """All of it is done, or nothing."""
+        if version < FIRST_WITH_UPGRADE_TYPE:
+            request = msgspec.structs.replace(
+                request,  # type: ignore[type-var]
+                feature_updates=tuple(_with_type(one) for one in request.feature_updates),
+            )
+        answer: UpdateFeaturesResponse | None = None
+        message = "No controller answered in time: it is not known whether this was done."
+        try:
+            answer = await self._errands.within(
+                self._cluster.ask_controller(request, UpdateFeaturesResponse),
+                seconds(request.timeout_ms),
+            )
+        except CoordinatorError as error:
+            message = error.message
+        if answer is None:
+            return UpdateFeaturesResponse(
+                error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=message
+            )
+        if version > LAST_WITH_RESULTS or answer.error_code:
+            return answer
+        result = UpdateFeaturesResponse.UpdatableFeatureResult
+        return msgspec.structs.replace(
+            answer,  # type: ignore[type-var]
+            results=tuple(
+                result(feature=one.feature, error_message=None) for one in request.feature_updates
+            ),
+        )
+
+    async def unregister(self, request: UnregisterBrokerRequest) -> UnregisterBrokerResponse:
+        """A broker that is gone for good is forgotten."""
+        try:
+            return await self._cluster.ask_controller(request, UnregisterBrokerResponse)
+        except CoordinatorError as error:
+            refusal = refuse(request, ErrorCode.REQUEST_TIMED_OUT, error.message)
+            assert isinstance(refusal, UnregisterBrokerResponse), f"{refusal}"
+            return refusal
+
+    # --- batch coordinators ---------------------------------------------------------------------
+
+    async def describe_topics(
+        self, request: DescribeDisklessTopicsRequest
+    ) -> DescribeDisklessTopicsResponse:
+        """Offsets and bytes of topics, by the coordinator that has them."""
+        coordinator = request.coordinator_partition
+        if not self._exists(coordinator):
+            return DescribeDisklessTopicsResponse(
+                error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, error_message=_none(coordinator)
+            )
+        try:
+            return await self._cluster.leader(coordinator).describe_topics(request)
+        except CoordinatorError as error:
+            return DescribeDisklessTopicsResponse(
+                error_code=error.code, error_message=error.message
+            )
+
+    async def describe_object(
+        self, request: DescribeDisklessObjectRequest
+    ) -> DescribeDisklessObjectResponse:
+        """One object, by its coordinator."""
+        coordinator = request.coordinator_partition
+        if not self._exists(coordinator):
+            return DescribeDisklessObjectResponse(
+                error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, error_message=_none(coordinator)
+            )
+        try:
+            return await self._cluster.leader(coordinator).describe_object(request)
+        except CoordinatorError as error:
+            return DescribeDisklessObjectResponse(
+                error_code=error.code, error_message=error.message
+            )
+
+    def _exists(self, coordinator: int) -> bool:
+        """Of a number from outside; each that is asked costs a connection."""
+        return 0 <= coordinator < self._cluster.image.coordinator_count
+
+
+def _none(coordinator: int) -> str:
+    return f"There is no batch coordinator {coordinator}."
+
+
+def _no_quorum(
+    request: DescribeQuorumRequest, code: ErrorCode, message: str
+) -> DescribeQuorumResponse:
+    return DescribeQuorumResponse(
+        topics=tuple(
+            _QuorumTopic(
+                topic_name=topic.topic_name,
+                partitions=tuple(
+                    _QuorumTopic.PartitionData(
+                        partition_index=partition.partition_index,
+                        error_code=code,
+                        error_message=message,
+                        leader_id=-1,
+                        leader_epoch=-1,
+                        high_watermark=-1,
+                        current_voters=(),
+                        observers=(),
+                    )
+                    for partition in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+    )
+
+
+def _without_directories(answer: DescribeQuorumResponse) -> DescribeQuorumResponse:
+    """As versions 0 and 1 have it: without directory ids and endpoints."""
+
+    def plain(replicas: tuple[ReplicaState, ...]) -> tuple[ReplicaState, ...]:
+        return tuple(
+            msgspec.structs.replace(one, replica_directory_id=ZERO_UUID)  # type: ignore[type-var]
+            for one in replicas
+        )
+
+    return DescribeQuorumResponse(
+        error_code=answer.error_code,
+        topics=tuple(
+            _QuorumTopic(
+                topic_name=topic.topic_name,
+                partitions=tuple(
+                    msgspec.structs.replace(
+                        partition,  # type: ignore[type-var]
+                        current_voters=plain(partition.current_voters),
+                        observers=plain(partition.observers),
+                    )
+                    for partition in topic.partitions
+                ),
+            )
+            for topic in answer.topics
+        ),
+    )
+
+
+def _with_type(asked: _Update) -> _Update:
+    """Version 0 says `allow_downgrade`, which later ones call a safe downgrade."""
+    if not asked.allow_downgrade:
+        return asked
+    return msgspec.structs.replace(
+        asked,  # type: ignore[type-var]
+        allow_downgrade=False,
+        upgrade_type=SAFE_DOWNGRADE,
+    )
+
+
+def handlers(cluster: Cluster) -> dict[int, Served]:
+    """By api key."""
+    forwarding = Forwarding(cluster)
+    return {
+        55: served(
+            DescribeQuorumRequest,
+            lambda request, asker: forwarding.describe_quorum(request, asker.version),
+        ),
+        57: served(
+            UpdateFeaturesRequest,
+            lambda request, asker: forwarding.update_features(request, asker.version),
+        ),
+        64: served(UnregisterBrokerRequest, lambda request, _: forwarding.unregister(request)),
+        1105: served(
+            DescribeDisklessTopicsRequest, lambda request, _: forwarding.describe_topics(request)
+        ),
+        1106: served(
+            DescribeDisklessObjectRequest, lambda request, _: forwarding.describe_object(request)
+        ),
+        **describing.handlers(lambda: cluster.image),
+    }

@@ -1,0 +1,231 @@
+"""A store that is slow, down, forgetful or full below brokers that clients use.
+
+Producers hear the errors of DESIGN §8 and lose nothing that was acknowledged; consumers wait, and
+never see wrong bytes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from diskless.stores.faults import Fault
+from tests.clients.bad_stores import CLASS_NAME, spoiled
+from tests.clients.client import Client, How
+from tests.clients.cluster import EskerCluster
+from tests.clients.kafka_python import KafkaPython
+from tests.clients.wire import fetch, produce
+from tests.clients.world import World, check_sent, numbered, values
+from tests.nemesis.disks import Disks, NoMounts
+
+NONE: Final = 0
+NOT_LEADER_OR_FOLLOWER: Final = 6
+REQUEST_TIMED_OUT: Final = 7
+KAFKA_STORAGE_ERROR: Final = 56
+CORRUPT_MESSAGE: Final = 2
+
+UPLOAD_TIMEOUT_MS: Final = 1_000
+SETTINGS: Final = {
+    "diskless.storage.class.name": CLASS_NAME,
+    "esker.append.upload.timeout.ms": str(UPLOAD_TIMEOUT_MS),
+    "esker.fetch.cache.max.bytes": "0",  # every Fetch asks the store
+    "broker.session.timeout.ms": "1500",
+    "broker.heartbeat.interval.ms": "200",
+}
+MANY: Final = 40
+DOWN_S: Final = 2.5  # longer than an upload is tried, shorter than clients are patient
+SOAK_DOWN_S: Final = 10.0
+DISK_BYTES: Final = 8 * 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EskerCluster]:
+    with EskerCluster(tmp_path_factory.mktemp("bad") / "cluster", settings=SETTINGS) as running:
+        running.start()
+        yield running
+        running.check_alive()
+
+
+@pytest.fixture(scope="module")
+def world(cluster: EskerCluster) -> World:
+    return World(cluster.brokers)
+
+
+def at_each_broker(
+    cluster: EskerCluster, topic: str, expected: list[bytes | None], first: int = 0
+) -> None:
+    """Every broker has just these values, at gapless offsets."""
+    for broker in cluster.brokers:
+        got: list[tuple[int, bytes]] = []
+        while len(got) < len(expected):
+            found = fetch(broker, topic, first + len(got))
+            assert found.error_code == NONE, found
+            assert found.values, f"{broker} has {len(got)} of {len(expected)}"
+            got += found.values
+        assert got == [(first + at, value) for at, value in enumerate(expected)]
+
+
+def test_a_slow_store_makes_nothing_wrong(world: World, cluster: EskerCluster) -> None:
+    topic = world.topic()
+    with spoiled(cluster.store, Fault.SLOW, "upload", "fetch", delay_s=0.2):
+        check_sent(world.other, topic, numbered(MANY), How(idempotent=True))
+
+
+def test_uploads_whose_answers_are_lost_are_stored_once(
+    world: World, cluster: EskerCluster
+) -> None:
+    topic = world.topic()
+    with spoiled(cluster.store, Fault.LOST_ANSWER, "upload", probability=0.5):
+        for part in range(5):
+            world.other.send(topic, numbered(MANY, f"part-{part}"), How(idempotent=True))
+    sent = [one.value for part in range(5) for one in numbered(MANY, f"part-{part}")]
+    at_each_broker(cluster, topic, sent)
+
+
+def test_a_producer_hears_that_the_store_failed(world: World, cluster: EskerCluster) -> None:
+    """KAFKA_STORAGE_ERROR once it is given up; REQUEST_TIMED_OUT if it asked to hear earlier."""
+    topic, broker = world.topic(), cluster.brokers[0]
+    with spoiled(cluster.store, Fault.REFUSED, "upload"):
+        assert produce(broker, topic, [b"refused"])[0] == KAFKA_STORAGE_ERROR
+    with spoiled(cluster.store, Fault.ERROR, "upload"):
+        assert produce(broker, topic, [b"failed"])[0] == KAFKA_STORAGE_ERROR
+        assert produce(broker, topic, [b"impatient"], timeout_ms=200)[0] == REQUEST_TIMED_OUT
+        time.sleep(UPLOAD_TIMEOUT_MS / 1000 + 0.2)  # so that it is not written after all
+    assert produce(broker, topic, [b"stored"]) == (NONE, 0)
+    at_each_broker(cluster, topic, [b"stored"])
+
+
+def down(world: World, cluster: EskerCluster, client: Client, seconds: float) -> None:
+    """Producers that go on sending while the store is down get all through, once and in order."""
+    topic = world.topic()
+    check_sent(client, topic, numbered(MANY, "before"))
+    failed: list[BaseException] = []
+
+    def send() -> None:
+        try:
+            client.send(topic, numbered(MANY, "during"), How(idempotent=True))
+        except BaseException as error:
+            failed.append(error)
+
+    with spoiled(cluster.store, Fault.THROTTLED, "upload", "fetch"):
+        thread = threading.Thread(target=send)
+        thread.start()
+        try:
+            found = fetch(cluster.brokers[0], topic, 0)
+            assert not found.values, "from a store that is down"
+            assert found.error_code == KAFKA_STORAGE_ERROR, found
+            time.sleep(seconds)  # the fault's length
+        finally:
+            if failed:
+                thread.join()
+    thread.join()
+    assert not failed, failed
+    sent = [one.value for one in (*numbered(MANY, "before"), *numbered(MANY, "during"))]
+    assert values(client.read(topic, 2 * MANY)) == sent
+    at_each_broker(cluster, topic, sent)
+
+
+def test_a_store_that_is_down_comes_back(world: World, cluster: EskerCluster) -> None:
+    down(world, cluster, world.other, DOWN_S)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("make", [None, KafkaPython], ids=["confluent-kafka", "kafka-python"])
+def test_a_store_that_is_down_for_long_comes_back(
+    world: World, cluster: EskerCluster, make: Callable[[str], Client] | None
+) -> None:
+    with make(world.bootstrap) if make else world.other as client:
+        down(world, cluster, client, SOAK_DOWN_S)
+
+
+def test_bytes_that_a_store_damages_are_never_shown(world: World, cluster: EskerCluster) -> None:
+    topic = world.topic()
+    sent = numbered(MANY)
+    world.other.send(topic, sent)
+    with spoiled(cluster.store, Fault.DAMAGED, "fetch"):
+        for broker in cluster.brokers:
+            found = fetch(broker, topic, 0)
+            assert not found.values
+            assert found.error_code in (KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE), found
+    at_each_broker(cluster, topic, [one.value for one in sent])
+
+
+def test_a_consumer_waits_for_a_store_that_reads_badly(world: World, cluster: EskerCluster) -> None:
+    """Half of the reads fail or are damaged: librdkafka gets there all the same."""
+    topic = world.topic()
+    sent = numbered(MANY)
+    world.other.send(topic, sent)
+    for fault in (Fault.ERROR, Fault.DAMAGED):
+        with spoiled(cluster.store, fault, "fetch", probability=0.5):
+            assert values(world.other.read(topic, MANY)) == [one.value for one in sent]
+
+
+def test_a_broker_dies_while_it_uploads(world: World, cluster: EskerCluster) -> None:
+    """What it had taken and not acknowledged is sent again, to another: it is there once."""
+    topic = world.topic()
+    world.other.send(topic, numbered(1, "first"))
+    victim = world.other.leaders(topic)[0]
+    told: list[object] = []
+
+    def send() -> None:
+        try:
+            told.append(world.other.send(topic, numbered(MANY), How(idempotent=True)))
+        except BaseException as error:
+            told.append(error)
+
+    with spoiled(cluster.store, Fault.SLOW, "upload", delay_s=0.6):
+        thread = threading.Thread(target=send)
+        thread.start()
+        time.sleep(0.4)  # the upload is under way
+        cluster.kill(victim)
+    thread.join()
+    assert told == [[(0, offset) for offset in range(1, MANY + 1)]]
+    cluster.launch(victim)
+    cluster.wait_until_ready()
+    sent = [*numbered(1, "first"), *numbered(MANY)]
+    at_each_broker(cluster, topic, [one.value for one in sent])
+
+
+def test_a_full_disk_is_an_error_and_passes(tmp_path: Path) -> None:
+    """Producers hear KAFKA_STORAGE_ERROR while it is full, and are served when it is not."""
+    try:
+        disks = Disks(tmp_path / "disks")
+    except NoMounts as error:
+        pytest.skip(f"NOT TESTED HERE, needs mkfs.ext4 and the right to mount: {error}")
+    try:
+        with EskerCluster(
+            tmp_path / "cluster", brokers=1, quorum=(1,),
+            settings={"esker.append.upload.timeout.ms": str(UPLOAD_TIMEOUT_MS)},
+        ) as cluster:  # fmt: skip
+            disks.make_small(cluster.store, DISK_BYTES)
+            cluster.start()
+            world = World(cluster.brokers)
+            topic, broker = world.topic(), cluster.brokers[0]
+            sent: list[bytes | None] = [b"%d" % at + b"x" * 500_000 for at in range(4)]
+            for value in sent:
+                assert produce(broker, topic, [value or b""])[0] == NONE
+            filler = cluster.store / "filler"
+            _fill(filler)
+            assert produce(broker, topic, [b"y" * 500_000])[0] == KAFKA_STORAGE_ERROR
+            at_each_broker(cluster, topic, sent)
+            filler.unlink()
+            assert produce(broker, topic, [b"after"]) == (NONE, len(sent))
+            at_each_broker(cluster, topic, [*sent, b"after"])
+            cluster.stop(*cluster.broker_ids)
+    finally:
+        disks.close()
+
+
+def _fill(path: Path) -> None:
+    with path.open("wb") as file:
+        try:
+            while True:
+                file.write(b"f" * 4096)
+                file.flush()
+        except OSError:
+            return

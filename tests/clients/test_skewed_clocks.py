@@ -1,0 +1,52 @@
+"""Brokers whose clocks disagree by an hour and a half: offsets, groups and sessions do not care."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+from tests.clients import scenarios_consume as consume
+from tests.clients.client import How
+from tests.clients.cluster import EskerCluster
+from tests.clients.skewed_main import MINUTES
+from tests.clients.world import World, check_sent, numbered
+
+SKEW_MINUTES: Final = 45  # one broker ahead, one behind; the quorum's clocks are right
+PROGRAM: Final = ("-m", "tests.clients.skewed_main")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EskerCluster]:
+    with EskerCluster(tmp_path_factory.mktemp("skew") / "cluster", program=PROGRAM) as running:
+        skews = dict(zip(running.broker_ids, (SKEW_MINUTES, -SKEW_MINUTES), strict=True))
+        for node in running.ports:
+            running.launch(node, environment={MINUTES: str(skews.get(node, 0))})
+        running.wait_until_ready()
+        yield running
+        running.check_alive()
+
+
+@pytest.fixture(scope="module")
+def world(cluster: EskerCluster) -> World:
+    return World(cluster.brokers)
+
+
+def test_producers_and_groups_work(world: World) -> None:
+    check_sent(world.other, world.topic(), numbered(30), How(idempotent=True))
+    consume.group_of_two(world.other, world)
+    consume.commit_and_resume(world.other, world)
+    consume.from_a_time(world.other, world)
+
+
+def test_append_times_are_of_one_clock(world: World) -> None:
+    """LogAppendTime is the coordinator's, whichever broker took the record (DESIGN §8)."""
+    topic = world.topic(8, {"message.timestamp.type": "LogAppendTime"})
+    assert len(set(world.other.leaders(topic).values())) == 2, "both brokers lead some"
+    began_ms = time.time() * 1000
+    for partition in range(8):
+        world.other.send(topic, numbered(1), How(partition=partition))
+        (found,) = world.other.read(topic, 1, partition=partition)
+        assert abs(found.timestamp_ms - began_ms) < 60_000, found

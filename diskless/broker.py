@@ -43,7 +43,7 @@ from raft.net import Limits, Listener
 log = logging.getLogger("diskless.broker")
 
 LOOK_S: Final = 0.02  # between two looks at whether the replicas are level
-SAY_S: Final = 5.0  # between two lines on what a starting broker waits for
+SAY_S: Final = 2.0  # between two lines on what a starting broker waits for
 LEAVE_S: Final = 5.0  # for the controller to let us go
 WRITE_S: Final = 15.0  # for what is buffered to be written and answered
 DRAIN_MS: Final = 1_000  # for answers to be read

@@ -1,0 +1,170 @@
+"""Broker processes: they come, are members, serve, go, and come again with nothing but their id."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.clients.client import EARLIEST, Message, eventually
+from tests.clients.cluster import EskerCluster
+from tests.clients.confluent import Confluent
+from tests.interop.kafka_run import free_port
+
+FIRST, SECOND = 101, 102
+SETTINGS = {
+    "broker.session.timeout.ms": "1500",
+    "broker.heartbeat.interval.ms": "200",
+    "initial.broker.registration.timeout.ms": "20000",
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EskerCluster]:
+    """Two brokers; every test leaves both running and ready."""
+    with EskerCluster(tmp_path_factory.mktemp("brokers"), settings=SETTINGS) as running:
+        running.start()
+        yield running
+
+
+def lives(cluster: EskerCluster, node: int) -> list[str]:
+    """How often a broker was ready: its lines on standard output."""
+    place = f"Broker {node} is ready at 127.0.0.1:{cluster.ports[node]}"
+    return [line for line in cluster.output(node).splitlines() if line == place]
+
+
+def wait_until_ready_again(cluster: EskerCluster, node: int, before: int) -> None:
+    def ready() -> bool:
+        cluster.check_alive()
+        return len(lives(cluster, node)) > before
+
+    eventually(ready, f"broker {node} is ready for the {before + 1}th time", 30)
+
+
+def round_trip(cluster: EskerCluster, topic: str, count: int = 20) -> None:
+    """Through whichever brokers the topic's partitions have."""
+    with Confluent(cluster.bootstrap) as client:
+        messages = [Message(f"{topic} {number}".encode()) for number in range(count)]
+        client.send(topic, messages)
+        with client.follow(topic, 0, EARLIEST) as reader:
+            values = [read.value for read in reader.read(count)]
+    assert values == [message.value for message in messages]
+
+
+def test_a_broker_says_when_it_is_ready_and_where(cluster: EskerCluster) -> None:
+    for broker in cluster.broker_ids:
+        assert len(lives(cluster, broker)) == 1, cluster.output(broker)
+    round_trip(cluster, "first")
+
+
+def test_a_broker_that_is_stopped_is_no_longer_told_of(cluster: EskerCluster) -> None:
+    before = len(lives(cluster, FIRST))
+    began = time.monotonic()
+    cluster.stop(FIRST)  # in time, exit code 0
+    assert "stopped=clean" in cluster.output(FIRST)
+    assert cluster._knows(SECOND) == {SECOND}, "clients are sent elsewhere before it ends"
+    assert time.monotonic() - began < 5
+    round_trip(cluster, "while-it-is-away")
+    cluster.launch(FIRST)
+    wait_until_ready_again(cluster, FIRST, before)
+    cluster.wait_until_ready()
+
+
+def test_a_broker_that_was_killed_comes_back_though_its_session_still_runs(
+    cluster: EskerCluster,
+) -> None:
+    before = len(lives(cluster, FIRST))
+    cluster.kill(FIRST)
+    cluster.launch(FIRST)
+    wait_until_ready_again(cluster, FIRST, before)
+    cluster.wait_until_ready()
+    round_trip(cluster, "after-a-kill")
+
+
+def test_a_broker_whose_disk_was_lost_is_formatted_again_and_serves(cluster: EskerCluster) -> None:
+    before = len(lives(cluster, SECOND))
+    cluster.kill(SECOND)
+    cluster.wipe(SECOND)
+    cluster.launch(SECOND)
+    wait_until_ready_again(cluster, SECOND, before)
+    cluster.wait_until_ready()
+    round_trip(cluster, "after-a-loss")
+
+
+def test_the_leader_of_the_quorum_dies_and_brokers_go_on(cluster: EskerCluster) -> None:
+    round_trip(cluster, "before-the-leader-died")
+    for node in cluster.quorum_ids:  # each in turn: one of them led each log
+        cluster.kill(node)
+        round_trip(cluster, f"without-{node}")
+        cluster.launch(node)
+    cluster.check_alive()
+
+
+def test_a_second_broker_with_the_same_id_is_refused_and_harms_nobody(
+    cluster: EskerCluster, tmp_path: Path
+) -> None:
+    text = cluster.properties(FIRST).read_text()
+    text = text.replace(str(cluster.log_dir(FIRST)), str(tmp_path / "twin"))
+    text = text.replace(f"127.0.0.1:{cluster.ports[FIRST]}", f"127.0.0.1:{free_port()}")
+    text = text.replace("timeout.ms=20000", "timeout.ms=3000")
+    with EskerCluster(tmp_path, brokers=0, quorum=()) as twin:
+        twin.cluster_id = cluster.cluster_id
+        twin.properties(FIRST).write_text(text)
+        twin.format(FIRST)
+        twin.launch(FIRST)
+        assert twin.processes.pop(FIRST).wait(30) == 1
+        assert "another live broker has this id" in twin.output(FIRST).splitlines()[-1]
+    cluster.check_alive()
+    assert cluster._knows(SECOND) == {FIRST, SECOND}
+
+
+def test_without_a_quorum_a_broker_waits_says_so_and_gives_up(tmp_path: Path) -> None:
+    settings = SETTINGS | {"initial.broker.registration.timeout.ms": "3000"}
+    with EskerCluster(tmp_path, brokers=1, settings=settings) as cluster:
+        cluster.launch(FIRST)
+        assert cluster.processes.pop(FIRST).wait(30) == 1
+        lines = cluster.output(FIRST).splitlines()
+        assert any("waits_for='cluster metadata'" in line for line in lines), lines
+        assert lines[-1] == (
+            "esker: broker 101 read no cluster metadata within 3000 ms "
+            "(initial.broker.registration.timeout.ms): is a majority of "
+            "controller.quorum.voters running?"
+        )
+        cluster.launch(FIRST)
+        cluster.launch(1, 2)  # a majority is enough, whenever it comes
+        wait_until_ready_again(cluster, FIRST, 0)
+        cluster.kill(1, 2)
+        began = time.monotonic()
+        cluster.stop(FIRST)  # nobody to say farewell to
+        assert time.monotonic() - began < 12
+
+
+def test_a_start_that_is_interrupted_ends_cleanly(tmp_path: Path) -> None:
+    with EskerCluster(tmp_path, brokers=1, settings=SETTINGS) as cluster:
+        cluster.launch(FIRST)
+        eventually(lambda: "listening=no" in cluster.output(FIRST), "its logs are open")
+        cluster.signal(FIRST, signal.SIGINT)
+        assert cluster.processes.pop(FIRST).wait(20) == 0
+        assert "Traceback" not in cluster.output(FIRST)
+
+
+def test_one_process_is_controller_and_broker(tmp_path: Path) -> None:
+    with EskerCluster(tmp_path, brokers=0, quorum=(1,)) as cluster:
+        port = free_port()
+        path, own = cluster.properties(1), cluster.ports[1]
+        text = path.read_text().replace("roles=controller", "roles=broker,controller")
+        listeners = f"CONTROLLER://127.0.0.1:{own}"
+        path.write_text(text.replace(listeners, f"{listeners},PLAINTEXT://127.0.0.1:{port}"))
+        cluster.ports[1] = port
+        for life in range(2):  # and once more, on what it has kept
+            cluster.launch(1)
+            wait_until_ready_again(cluster, 1, life)
+            with Confluent(f"127.0.0.1:{port}") as client:
+                client.send("own", [Message(b"value")])
+                with client.follow("own", 0, EARLIEST) as reader:
+                    assert reader.read(1)[0].value == b"value"
+            cluster.stop(1)
+        assert "Traceback" not in cluster.output(1)

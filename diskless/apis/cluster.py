@@ -97,12 +97,13 @@ class ClusterApis:
     def handlers(self, listener: str) -> dict[int, Served]:
         """By api key, for the clients that come by this listener."""
         return {
-            3: served(MetadataRequest, lambda q, asker: self.metadata(q, asker, listener)),
+            3: served(MetadataRequest, lambda q, a: self.metadata(q, a, listener), in_line=True),
             10: served(FindCoordinatorRequest, lambda q, a: self.find_coordinator(q, a, listener)),
             60: served(DescribeClusterRequest, lambda q, _: self.describe_cluster(q, listener)),
             75: served(
                 DescribeTopicPartitionsRequest,
-                lambda q, asker: self.describe_partitions(q, asker, listener),
+                lambda q, a: self.describe_partitions(q, a, listener),
+                in_line=True,
             ),
         }
 

@@ -5,19 +5,26 @@
     handlers = {60: served(DescribeClusterRequest, describe)}
 
 The answer may be a value, or the promise of one. None of a question's handlers sees a socket.
+
+Some answers are a thousand times as long as their questions, and a client may send a thousand of
+those in one go and read none of what comes back. Such answers are made *in line*: the next request
+of that connection is looked at when this one's answer has left.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeVar
 
-from raft.net import Answer, Frame, Payload, RequestHeader, ServerConnection
+from raft.net import Answer, Frame, Payload, Reply, RequestHeader, ServerConnection
 from raft.net.handlers import Served, payload
 from records.codec import decode_message
 from records.rpc.base import Request, Response
 
 Q = TypeVar("Q", bound=Request)
+
+_under_way: set[asyncio.Task[None]] = set()  # a loop itself keeps no task alive
 
 
 class Asker(NamedTuple):
@@ -39,10 +46,12 @@ def served(
     *,
     lowest: int | None = None,
     highest: int | None = None,
+    in_line: bool = False,
 ) -> Served:
     """A request of this class, at all versions that we know or those named, and who answers it.
 
     Args:  lowest, highest: versions, both inclusive; by default all that the message has.
+           in_line: see the module.
     """
     versions = kind.schema().versions
 
@@ -51,7 +60,14 @@ def served(
         found: Any = answer(request, Asker(header.api_version, header.client_id, connection.peer))
         if isinstance(found, Response):
             return payload(header, found)
-        return _later(header, found)
+        if not in_line:
+            return _later(header, found)
+        reply = Reply(connection)
+        connection.hold()
+        task = asyncio.get_running_loop().create_task(_in_line(header, found, reply))
+        _under_way.add(task)
+        task.add_done_callback(_under_way.discard)
+        return reply
 
     first = versions.first if lowest is None else lowest
     last = versions.last if highest is None else highest
@@ -60,3 +76,13 @@ def served(
 
 async def _later(header: RequestHeader, promised: Awaitable[Response]) -> Payload:
     return payload(header, await promised)
+
+
+async def _in_line(header: RequestHeader, promised: Awaitable[Response], reply: Reply) -> None:
+    try:
+        reply.send(payload(header, await promised))
+        await reply.left()
+    except Exception as error:  # an assertion too: the connection tells the loop
+        reply.fail(error)
+    finally:
+        reply.connection.go_on()

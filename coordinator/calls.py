@@ -21,6 +21,8 @@ from coordinator.interface import (
 )
 from records.rpc.base import Request, Response
 from records.rpc.coordinator import (
+    ApplyRetentionRequest,
+    ApplyRetentionResponse,
     CommitBatchesRequest,
     CommitBatchesResponse,
     DeleteDisklessRecordsRequest,
@@ -193,6 +195,9 @@ CALLS: Final[tuple[Call, ...]] = (
     _whole("describe_object", DescribeDisklessObjectRequest, DescribeDisklessObjectResponse),
     _by_partition(
         "release_partitions", ReleaseDisklessPartitionsRequest, ReleaseDisklessPartitionsResponse
+    ),
+    _by_partition(
+        "apply_retention", ApplyRetentionRequest, ApplyRetentionResponse, low_watermark=-1
     ),
 )
 """Every call, by rising api key."""

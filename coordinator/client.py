@@ -33,6 +33,8 @@ from coordinator.settings import KEPT_ANSWERS
 from raft.net.errors import NetError, Reason
 from records.rpc.base import Request, Response
 from records.rpc.coordinator import (
+    ApplyRetentionRequest,
+    ApplyRetentionResponse,
     CommitBatchesRequest,
     CommitBatchesResponse,
     DeleteDisklessRecordsRequest,
@@ -187,6 +189,10 @@ class CoordinatorClient:
     ) -> ReleaseDisklessPartitionsResponse:
         """See BatchCoordinator."""
         return await self._call(request, ReleaseDisklessPartitionsResponse)
+
+    async def apply_retention(self, request: ApplyRetentionRequest) -> ApplyRetentionResponse:
+        """See BatchCoordinator."""
+        return await self._call(request, ApplyRetentionResponse)
 
     async def get_files_to_delete(
         self, request: GetFilesToDeleteRequest

@@ -56,6 +56,8 @@ from records.codec import decode_message, encode_message
 from records.errors import RecordError
 from records.rpc.base import Request, Response
 from records.rpc.coordinator import (
+    ApplyRetentionRequest,
+    ApplyRetentionResponse,
     CommitBatchesRequest,
     CommitBatchesResponse,
     DeleteDisklessRecordsRequest,
@@ -445,6 +447,10 @@ class EmbeddedCoordinator:
     ) -> ReleaseDisklessPartitionsResponse:
         """See BatchCoordinator."""
         return await self._replicate(request, ReleaseDisklessPartitionsResponse)
+
+    async def apply_retention(self, request: ApplyRetentionRequest) -> ApplyRetentionResponse:
+        """See BatchCoordinator."""
+        return await self._replicate(request, ApplyRetentionResponse)
 
     async def get_files_to_delete(
         self, request: GetFilesToDeleteRequest

@@ -23,6 +23,8 @@ from enum import IntEnum, unique
 from typing import Protocol
 
 from records.rpc.coordinator import (
+    ApplyRetentionRequest,
+    ApplyRetentionResponse,
     CommitBatchesRequest,
     CommitBatchesResponse,
     DeleteDisklessRecordsRequest,
@@ -68,7 +70,7 @@ class ErrorCode(IntEnum):
     MESSAGE_TOO_LARGE = 10  # more than 10,000 batches, or 1 MiB of record
     STALE_CONTROLLER_EPOCH = 11  # a newer controller has called
     COORDINATOR_NOT_AVAILABLE = 15  # raised: nothing was decided; ask again
-    INVALID_TIMESTAMP = 32  # of a batch: below -1
+    INVALID_TIMESTAMP = 32  # of a batch: below -1; of a retention plan: it has expired
     UNSUPPORTED_VERSION = 35  # of ListOffsets: a negative timestamp that means nothing here
     INVALID_PARTITIONS = 37  # none, or too many
     INVALID_REQUEST = 42  # contradicts itself, or what is known; nothing was changed
@@ -80,6 +82,7 @@ class ErrorCode(IntEnum):
     STALE_BROKER_EPOCH = 77  # the same, because a newer epoch of the broker holds a lease
     INVALID_RECORD = 87  # of a batch: an idempotent one without epoch or sequence
     UNKNOWN_TOPIC_ID = 100  # never heard of, or deleted
+    INCONSISTENT_CLUSTER_ID = 104  # of a retention plan: another cluster's
 
 
 NEVER_COMMITTED = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.STALE_BROKER_EPOCH})
@@ -138,6 +141,9 @@ class BatchCoordinator(Protocol):
         self, request: ReleaseDisklessPartitionsRequest
     ) -> ReleaseDisklessPartitionsResponse:
         """Let go of partitions that never had a commit: they take none from now on. Idempotent."""
+
+    async def apply_retention(self, request: ApplyRetentionRequest) -> ApplyRetentionResponse:
+        """Take the rows of a plan made elsewhere, those that still hold. Idempotent."""
 
     async def get_files_to_delete(
         self, request: GetFilesToDeleteRequest

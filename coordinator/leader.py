@@ -33,6 +33,8 @@ from coordinator.view import ClusterView, Enforcer
 from raft.interfaces import ReplicatedLog
 from records.rpc.base import Request
 from records.rpc.coordinator import (
+    ApplyRetentionRequest,
+    ApplyRetentionResponse,
     CommitBatchesRequest,
     CommitBatchesResponse,
     DeleteDisklessRecordsRequest,
@@ -292,6 +294,9 @@ class Leader:
     ) -> Decision[Any]:
         return decide.decide_release_partitions(request, self.pending, context)
 
+    def _apply_retention(self, request: ApplyRetentionRequest, context: Context) -> Decision[Any]:
+        return decide.decide_apply_retention(request, self.pending, context)
+
     def _delete_records(
         self, request: DeleteDisklessRecordsRequest, context: Context
     ) -> Decision[Any]:
@@ -331,6 +336,7 @@ _DECISIONS: Final[dict[type[Request], Callable[[Leader, Any, Context], Decision[
     InitDisklessTopicsRequest: Leader._init_topics,
     DeleteDisklessTopicsRequest: Leader._delete_topics,
     ReleaseDisklessPartitionsRequest: Leader._release_partitions,
+    ApplyRetentionRequest: Leader._apply_retention,
     DeleteDisklessRecordsRequest: Leader._delete_records,
     DeleteFilesRequest: Leader._removals,
     IsSafeToDeleteFileRequest: Leader._safe_to_delete,
@@ -438,6 +444,10 @@ class QuorumCoordinator(ReadOnlyCoordinator):
     ) -> ReleaseDisklessPartitionsResponse:
         """See BatchCoordinator."""
         return await self._ask(request, ReleaseDisklessPartitionsResponse)
+
+    async def apply_retention(self, request: ApplyRetentionRequest) -> ApplyRetentionResponse:
+        """See BatchCoordinator."""
+        return await self._ask(request, ApplyRetentionResponse)
 
     async def get_files_to_delete(
         self, request: GetFilesToDeleteRequest

@@ -50,6 +50,8 @@ from records.diskless import (
 )
 from records.frame import decode_record
 from records.rpc.coordinator import (
+    ApplyRetentionRequest,
+    ApplyRetentionResponse,
     CommitBatchesRequest,
     CommitBatchesResponse,
     DeleteDisklessRecordsRequest,
@@ -414,6 +416,10 @@ class InMemoryCoordinator:
     ) -> ReleaseDisklessPartitionsResponse:
         """See BatchCoordinator."""
         return self.commit(decide.decide_release_partitions(request, self.state, self.context()))
+
+    async def apply_retention(self, request: ApplyRetentionRequest) -> ApplyRetentionResponse:
+        """See BatchCoordinator."""
+        return self.commit(decide.decide_apply_retention(request, self.state, self.context()))
 
     async def get_files_to_delete(
         self, request: GetFilesToDeleteRequest

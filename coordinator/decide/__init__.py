@@ -19,7 +19,12 @@ from coordinator.decide.leases import (
     decide_forgotten_leases,
     decide_release,
 )
-from coordinator.decide.log_start import NewLogStart, decide_delete_records, decide_retention
+from coordinator.decide.log_start import (
+    NewLogStart,
+    decide_apply_retention,
+    decide_delete_records,
+    decide_retention,
+)
 from coordinator.decide.objects import (
     decide_marks,
     decide_removals,
@@ -40,6 +45,7 @@ __all__ = [
     "Decision",
     "NewLogStart",
     "decide_acquire",
+    "decide_apply_retention",
     "decide_commit",
     "decide_delete_records",
     "decide_delete_topics",

@@ -22,6 +22,8 @@ from coordinator.state import NO_LOG, Log, Tables
 from coordinator.view import Enforcer, TopicConfig
 from records.diskless import LogStartOffsetsRecord
 from records.rpc.coordinator import (
+    ApplyRetentionRequest,
+    ApplyRetentionResponse,
     DeleteDisklessRecordsRequest,
     DeleteDisklessRecordsResponse,
 )
@@ -149,6 +151,51 @@ def decide_retention(
     # One partition may stand in a plan for time and for size: what moves further comes last.
     records = [record for reason in moves for record in moves[reason].records(reason)]
     return Decision(_rising(records), tuple(codes))
+
+
+def decide_apply_retention(
+    request: ApplyRetentionRequest, tables: Tables, context: Context
+) -> Decision[ApplyRetentionResponse]:
+    """Take rows of an external plan; a plan that is expired or foreign is refused as a whole."""
+    asked = [(topic.topic_id, one) for topic in request.topics for one in topic.partitions]
+    rows = [
+        NewLogStart(topic_id, one.partition_index, one.log_start_offset, one.reason, one.limit)
+        for topic_id, one in asked
+    ]
+    whole = _whole_refusal(request, len(rows), context)
+    if whole is None:
+        decided = decide_retention(rows, tables, context, Enforcer.EXTERNAL)
+        records, codes = decided.records, decided.response
+    else:
+        records, codes = (), (int(whole),) * len(rows)
+    told = iter(zip(rows, codes, strict=True))
+    topics = tuple(
+        ApplyRetentionResponse.Topic(
+            topic_id=topic.topic_id,
+            partitions=tuple(_applied(*next(told), tables) for _ in topic.partitions),
+        )
+        for topic in request.topics
+    )
+    return Decision(records, ApplyRetentionResponse(responses=topics))
+
+
+def _whole_refusal(request: ApplyRetentionRequest, rows: int, context: Context) -> ErrorCode | None:
+    if request.cluster_id != context.settings.keys.cluster_id:
+        return ErrorCode.INCONSISTENT_CLUSTER_ID
+    if context.now_ms >= request.expires_at_ms:
+        return ErrorCode.INVALID_TIMESTAMP
+    return ErrorCode.INVALID_REQUEST if rows > MAX_PARTITIONS else None
+
+
+def _applied(row: NewLogStart, code: int, tables: Tables) -> ApplyRetentionResponse.Topic.Partition:
+    log = find_log(tables, row.topic_id, row.partition)
+    if code or isinstance(log, ErrorCode):
+        low_watermark = -1
+    else:
+        low_watermark = max(log[0], row.log_start_offset)
+    return ApplyRetentionResponse.Topic.Partition(
+        partition_index=row.partition, error_code=code, low_watermark=low_watermark
+    )
 
 
 def _rising(records: list[LogStartOffsetsRecord]) -> tuple[LogStartOffsetsRecord, ...]:

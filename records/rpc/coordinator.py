@@ -302,3 +302,41 @@ class ReleaseDisklessPartitionsResponse(Response, key=1107, versions="0"):
 
     throttle_time_ms: Int32 = 0
     responses: Array[Topic]
+
+
+class ApplyRetentionRequest(Request, key=1108, versions="0"):
+    """Rows of a retention plan that somebody outside made, each judged by itself.
+
+    Source: DESIGN §10; the call is ours.
+    """
+
+    class Topic(Message):
+        class Partition(Message):
+            partition_index: Int32
+            log_start_offset: Int64  # the first offset to keep
+            reason: Int8  # 1 retention.ms, 2 retention.bytes
+            limit: Int64  # of that setting, as the plan assumed it
+
+        topic_id: Uuid
+        partitions: Array[Partition]
+
+    cluster_id: String
+    expires_at_ms: Int64  # ms since 1970; from then on no row is taken
+    topics: Array[Topic]
+    coordinator_partition: Annotated[Int32, tag(0)] = 0  # of __diskless-metadata
+
+
+class ApplyRetentionResponse(Response, key=1108, versions="0"):
+    """What became of each row. Source: as the request's."""
+
+    class Topic(Message):
+        class Partition(Message):
+            partition_index: Int32
+            error_code: Int16 = 0
+            low_watermark: Int64  # the log start from now on; -1 if the row was refused
+
+        topic_id: Uuid
+        partitions: Array[Partition]
+
+    throttle_time_ms: Int32 = 0
+    responses: Array[Topic]

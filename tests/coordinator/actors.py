@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from records.rpc.coordinator import (
+    ApplyRetentionRequest,
     CommitBatch,
     CommitBatchesRequest,
     CommitBatchesResponse,
@@ -207,6 +208,37 @@ async def delete_records(
     response = await world.coordinator.delete_records(DeleteDisklessRecordsRequest(topics=(asked,)))
     answer = response.responses[0].partitions[0]
     return answer.error_code, answer.low_watermark
+
+
+async def apply_plan(
+    world: World,
+    *rows: tuple[int, int, int, int],
+    topic: UUID = TOPIC,
+    cluster_id: str = KEYS.cluster_id,
+    expires_in_ms: int = 1_000,
+) -> list[tuple[int, int]]:
+    """(Error, log start) of each row (partition, log start, reason, limit) of an external plan."""
+    asked = ApplyRetentionRequest.Topic
+    request = ApplyRetentionRequest(
+        cluster_id=cluster_id,
+        expires_at_ms=world.now_ms() + expires_in_ms,
+        topics=(
+            asked(
+                topic_id=topic,
+                partitions=tuple(
+                    asked.Partition(
+                        partition_index=partition,
+                        log_start_offset=start,
+                        reason=reason,
+                        limit=limit,
+                    )
+                    for partition, start, reason, limit in rows
+                ),
+            ),
+        ),
+    )
+    answer = await world.coordinator.apply_retention(request)
+    return [(one.error_code, one.low_watermark) for one in answer.responses[0].partitions]
 
 
 async def offset_for(

@@ -121,8 +121,8 @@ def test_every_call_arrives_as_it_was_made_and_comes_back() -> None:
                 for field in call.request.schema().fields
                 if field.required
             }
-            if "object_key" in fields:
-                fields["object_key"] = "key"  # type: ignore[assignment]
+            for name in fields.keys() & {"object_key", "cluster_id"}:
+                fields[name] = "text"  # type: ignore[assignment]
             request = call.request(**fields)
             assert isinstance(await getattr(client, call.method)(request), call.response)
             asked.append((call.method, request))
@@ -352,6 +352,11 @@ def test_a_refusal_survives_the_wire_in_every_response(call: Any) -> None:
             topic = call.request.Topic
             topics = (topic(topic_id=TOPIC, partitions=(topic.Partition(partition_index=0),)),)
             request = call.request(controller_epoch=1, topics=topics)
+        case "apply_retention":
+            topic = call.request.Topic
+            row = topic.Partition(partition_index=0, log_start_offset=1, reason=1, limit=1)
+            topics = (topic(topic_id=TOPIC, partitions=(row,)),)
+            request = call.request(cluster_id="c", expires_at_ms=1, topics=topics)
         case "list_offsets":
             topic = call.request.Topic
             topics = (

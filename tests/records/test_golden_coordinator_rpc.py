@@ -13,6 +13,8 @@ import pytest
 from records.codec import decode_message, encode_message
 from records.rpc import API
 from records.rpc.coordinator import (
+    ApplyRetentionRequest,
+    ApplyRetentionResponse,
     CommitBatch,
     CommitBatchesRequest,
     FindBatchesRequest,
@@ -42,6 +44,46 @@ from tests.records.golden import Golden, golden_name
 OK = "00000000 0000"  # throttle_time_ms, error_code
 
 GOLDEN: list[Golden] = [
+    Golden(
+        ApplyRetentionRequest(
+            cluster_id="c",
+            expires_at_ms=9,
+            topics=(
+                ApplyRetentionRequest.Topic(
+                    topic_id=UUID(int=7),
+                    partitions=(
+                        ApplyRetentionRequest.Topic.Partition(
+                            partition_index=5, log_start_offset=100, reason=2, limit=50
+                        ),
+                    ),
+                ),
+            ),
+        ),
+        0,
+        "02 63 0000000000000009"  # cluster_id, expires_at_ms
+        "02 00000000000000000000000000000007"  # one topic: its id
+        "02 00000005 0000000000000064 02 0000000000000032 00"  # one partition: a row of the plan
+        "00 00",
+    ),
+    Golden(
+        ApplyRetentionResponse(
+            responses=(
+                ApplyRetentionResponse.Topic(
+                    topic_id=UUID(int=7),
+                    partitions=(
+                        ApplyRetentionResponse.Topic.Partition(
+                            partition_index=5, error_code=44, low_watermark=-1
+                        ),
+                    ),
+                ),
+            )
+        ),
+        0,
+        "00000000"  # throttle_time_ms
+        "02 00000000000000000000000000000007"  # one topic: its id
+        "02 00000005 002c ffffffffffffffff 00"  # one partition: error_code 44 POLICY_VIOLATION
+        "00 00",
+    ),
     Golden(
         ReleaseDisklessPartitionsRequest(
             controller_epoch=4,

@@ -246,8 +246,8 @@ _NO_DATA: Final = b"\xff\xff\xff\xff"
 def encode_subscription(topics: Iterable[str]) -> bytes:
     """Version 0: which topics a member reads.
 
-    >>> encode_subscription(["t"]).hex()
-    '0000000000010001' '74' 'ffffffff'
+    >>> encode_subscription(["t"]).hex(" ", 1)
+    '00 00 00 00 00 01 00 01 74 ff ff ff ff'
     """
     names = [name.encode() for name in topics]
     parts = [b"\x00\x00", _INT32.pack(len(names))]

@@ -16,7 +16,11 @@ from typing import Annotated, Final, Protocol
 
 import typer
 
+from diskless.stores.interface import StorageError
 from esker.checkpoints import DAMAGED_CHECKPOINT
+from esker.client import ClientError
+from esker.commands.controlled import brokers_at
+from esker.commands.dump_objects import Objects
 from esker.dump.batches import read_batches_file
 from esker.dump.checks import Progress, verify
 from esker.dump.human import (
@@ -31,6 +35,8 @@ from esker.dump.items import BatchItem, Item
 from esker.dump.kinds import Kind, UnknownKindError, kind_of
 from esker.dump.lines import LinePrinter, error_line, verified_line
 from esker.dump.small import ReadOnly, read_small
+from esker.dump.wal import ObjectBytes, read_object, verify_object
+from esker.dump.wal_sources import NoSuchObjectError
 from records.errors import RecordError
 from snapshot.errors import TruncatedFileError
 
@@ -47,6 +53,9 @@ OK: Final = 0
 DAMAGED: Final = 1
 UNREADABLE: Final = 2  # also what a wrong command line gives
 BROKEN_PIPE: Final = 141  # as a shell counts a process that died of SIGPIPE
+UNREADABLE_ERRORS: Final = (
+    UnknownKindError, NoSuchObjectError, StorageError, ClientError, OSError,
+)  # fmt: skip
 
 
 class Printer(Protocol):
@@ -55,9 +64,13 @@ class Printer(Protocol):
 
 @app.command(name="dump-log", epilog=EXAMPLE, no_args_is_help=True)
 def dump_log(
-    paths: Annotated[
-        list[Path],
-        typer.Argument(metavar="FILE", help="Segments, checkpoints, indexes, small files."),
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE",
+            help="Segments, checkpoints, indexes, small files; WAL objects: a file, "
+            "s3://BUCKET/KEY, a key or an id.",
+        ),
     ],
     check: Annotated[
         bool, typer.Option("--verify", help="Print no contents, only whether each file is sound.")
@@ -72,16 +85,46 @@ def dump_log(
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object a line, for programs.")
     ] = False,
+    print_data_log: Annotated[
+        bool,
+        typer.Option("--print-data-log", help="WAL objects: their records, too, not only sizes."),
+    ] = False,
+    store: Annotated[
+        str | None,
+        typer.Option(metavar="DIR|s3://BUCKET", help="Where a key or an id is looked for."),
+    ] = None,
+    endpoint: Annotated[
+        str | None, typer.Option(metavar="URL", help="An S3 that is not Amazon's.")
+    ] = None,
+    region: Annotated[str | None, typer.Option(metavar="NAME", help="The bucket's region.")] = None,
+    bootstrap_server: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT[,...]",
+            help="Brokers that say where objects are, and, with --verify, what the coordinator "
+            "has of them.",
+        ),
+    ] = None,
+    coordinator: Annotated[
+        int, typer.Option(min=0, help="Which partition of __diskless-metadata gave an id.")
+    ] = 0,
 ) -> None:
     """Show what the files of a log hold: batches, typed records, index entries, election state.
+
+    A WAL object shows what its footer says of each partition in it.
 
     Exit code 0: every file is sound. 1: one is damaged; its position is printed.
     2: one could not be read at all.
     """
     if (deep or allow_gaps) and not check:
         raise typer.BadParameter("goes with --verify", param_hint="--deep, --allow-gaps")
+    brokers = None if bootstrap_server is None else brokers_at(bootstrap_server)
+    objects = Objects(store, endpoint, region, brokers, coordinator)
     try:
-        code = _run(paths, check=check, deep=deep, allow_gaps=allow_gaps, as_json=as_json)
+        code = _run(
+            names, objects, check=check, deep=deep, allow_gaps=allow_gaps, as_json=as_json,
+            records=print_data_log,
+        )  # fmt: skip
         sys.stdout.flush()
     except BrokenPipeError:
         # Python flushes once more at exit; there must be something to flush into.
@@ -90,12 +133,30 @@ def dump_log(
     raise typer.Exit(code)
 
 
-def _run(paths: list[Path], *, check: bool, deep: bool, allow_gaps: bool, as_json: bool) -> int:
+def _run(
+    names: list[str],
+    objects: Objects,
+    *,
+    check: bool,
+    deep: bool,
+    allow_gaps: bool,
+    as_json: bool,
+    records: bool,
+) -> int:
     printer: Printer = LinePrinter() if as_json else _human_printer()
     code = OK
-    for path in paths:
-        kind = None
+    for name in names:
+        path, kind = Path(name), None
         try:
+            found = objects.find(name)
+            if found is not None:
+                kind = Kind.WAL_OBJECT
+                if check:
+                    _print(_verified_object(objects, found, deep=deep, as_json=as_json))
+                else:
+                    for item in read_object(found, records=records):
+                        _print(printer.render(item))
+                continue
             _refuse_special(path)
             kind = kind_of(path)
             if check:
@@ -103,12 +164,12 @@ def _run(paths: list[Path], *, check: bool, deep: bool, allow_gaps: bool, as_jso
             else:
                 _show(path, kind, printer)
         except RecordError as error:
-            _report_damage(path, kind, error, as_json=as_json, check=check)
+            _report_damage(name, kind, error, as_json=as_json, check=check)
             code = max(code, DAMAGED)
         except BrokenPipeError:
             raise
-        except (UnknownKindError, OSError) as error:
-            _report_unreadable(path, error, as_json=as_json)
+        except UNREADABLE_ERRORS as error:
+            _report_unreadable(name, error, as_json=as_json)
             code = UNREADABLE
     return code
 
@@ -132,6 +193,15 @@ def _verified(path: Path, kind: Kind, *, deep: bool, allow_gaps: bool, as_json: 
     return f"sound    {printable(path)}: {kind.value}, {tally_text(kind, tally)}"
 
 
+def _verified_object(objects: Objects, found: ObjectBytes, *, deep: bool, as_json: bool) -> str:
+    """The same for a WAL object, beside what its coordinator knows of it. Errors: `Objects`."""
+    tally = verify_object(found, deep=deep, known=objects.known(found))
+    if as_json:
+        return verified_line(found.name, Kind.WAL_OBJECT, found.size_bytes, tally)
+    text = tally_text(Kind.WAL_OBJECT, tally)
+    return f"sound    {printable(found.name)}: {Kind.WAL_OBJECT.value}, {text}"
+
+
 def _show(path: Path, kind: Kind, printer: Printer) -> None:
     """Print a file's contents. Errors: `read_batches_file`, `read_small`."""
     files = ReadOnly()
@@ -149,13 +219,13 @@ def _print(text: str) -> None:
 
 
 def _report_damage(
-    path: Path, kind: Kind | None, error: RecordError, *, as_json: bool, check: bool
+    name: str, kind: Kind | None, error: RecordError, *, as_json: bool, check: bool
 ) -> None:
     """What is wrong, where the contents would be (for `--verify` and JSON), else on stderr."""
     if as_json:
         position, offset = getattr(error, "position", None), getattr(error, "offset", None)
         reason = str(getattr(error, "reason", error))
-        _print(error_line(path, reason, position=position, offset=offset))
+        _print(error_line(name, reason, position=position, offset=offset))
         return
     text = f"{on_one_line(str(error))}; {_advice(kind, error)}"
     if check:
@@ -174,14 +244,16 @@ def _advice(kind: Kind | None, error: RecordError) -> str:
             return DAMAGED_CHECKPOINT
         case Kind.OFFSET_INDEX | Kind.TIME_INDEX:
             return "delete it: a node makes it anew when it starts"
+        case Kind.WAL_OBJECT:
+            return "records in it are lost unless the store has an older version of it"
         case _:
             return "its node must not start with it"
 
 
-def _report_unreadable(path: Path, error: OSError | UnknownKindError, *, as_json: bool) -> None:
-    reason = f"{path}: {error.strerror}" if isinstance(error, OSError) else str(error)
+def _report_unreadable(name: str, error: Exception, *, as_json: bool) -> None:
+    reason = f"{name}: {error.strerror}" if isinstance(error, OSError) else str(error)
     if as_json:
-        _print(error_line(path, reason, position=None, offset=None))
+        _print(error_line(name, reason, position=None, offset=None))
     else:
         _complain(on_one_line(reason))
 

@@ -141,6 +141,9 @@ def tally_text(kind: Kind, tally: Tally) -> str:
             parts = [_count(tally.batches, "batch", "batches"), _count(tally.records, "record")]
         if tally.end_offset is not None:
             parts.append(f"offsets {tally.first_offset}..{tally.end_offset - 1}")
+    elif kind is Kind.WAL_OBJECT:
+        parts = [_count(tally.entries, "partition")]
+        parts += [_count(tally.batches, "batch", "batches"), _count(tally.records, "record")]
     else:
         parts = [_count(tally.entries, "entry", "entries")]
     text = ", ".join(parts)
@@ -164,7 +167,7 @@ def time_text(timestamp_ms: int) -> str:
     return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{timestamp_ms % 1000:03d}"
 
 
-def printable(path: Path) -> str:
+def printable(path: Path | str) -> str:
     """A path that a terminal can be trusted with."""
     return on_one_line(str(path))
 

@@ -16,7 +16,7 @@ from records.schema import Message
 
 
 class FileStart(NamedTuple):
-    path: Path
+    path: Path | str  # a text for what is no file: `s3://BUCKET/KEY`
     kind: Kind
     size_bytes: int
 

@@ -34,6 +34,7 @@ class Kind(Enum):
     PARTITION_METADATA = "partition metadata"
     META_PROPERTIES = "directory properties"
     RECOVERY_POINT = "recovery point"
+    WAL_OBJECT = "WAL segment object"
 
 
 class UnknownKindError(Exception):
@@ -55,7 +56,7 @@ _BY_SUFFIX: Final = {
 }
 _UNFINISHED: Final = (".deleted", ".part", ".tmp")
 READABLE: Final = "segments (.log), checkpoints (.checkpoint), .index, .timeindex, " + ", ".join(
-    _BY_NAME
+    [*_BY_NAME, "WAL objects (a number)"]
 )
 
 
@@ -74,6 +75,8 @@ def kind_of(path: Path) -> Kind:
         name = name.removesuffix(suffix)
     if kind := _BY_SUFFIX.get(Path(name).suffix):
         return kind
+    if name.isascii() and name.isdecimal():
+        return Kind.WAL_OBJECT
     if name.endswith(".snapshot"):
         raise UnknownKindError(
             f"{path}: the producer state of a Kafka broker, which Esker neither reads nor writes"

@@ -46,13 +46,13 @@ class LinePrinter:
         return _dumps({"type": name, "file": self._file, **fields})
 
 
-def verified_line(path: Path, kind: Kind, size_bytes: int, tally: Tally) -> str:
+def verified_line(path: Path | str, kind: Kind, size_bytes: int, tally: Tally) -> str:
     """The line for a file that `--verify` found sound."""
     fields = {"kind": kind.value, "sizeBytes": size_bytes, **_tally(kind, tally)}
     return _dumps({"type": "verified", "file": str(path), **fields})
 
 
-def error_line(path: Path, reason: str, *, position: int | None, offset: int | None) -> str:
+def error_line(path: Path | str, reason: str, *, position: int | None, offset: int | None) -> str:
     """The line for a file that cannot be read (further)."""
     fields = {"position": position, "offset": offset, "reason": reason}
     return _dumps({"type": "error", "file": str(path), **fields})
@@ -124,6 +124,9 @@ def _tally(kind: Kind, tally: Tally) -> dict[str, Any]:
         if tally.counted:
             fields |= {"batches": tally.batches, "records": tally.records}
             fields["opaqueRecords"] = tally.opaque
+    elif kind is Kind.WAL_OBJECT:
+        fields = {"partitions": tally.entries}
+        fields |= {"batches": tally.batches, "records": tally.records}
     else:
         fields = {"entries": tally.entries}
     return {**fields, "remarks": tally.remarks}

@@ -49,13 +49,13 @@ def test_a_mistyped_command_gets_a_suggestion(esker):
         (".", "a directory; name the files in it, for example ./*.log"),
         ("missing.log", "missing.log: No such file or directory"),
         ("0000.snapshot", "producer state of a Kafka broker"),
-        ("17", "not a file that dump-log can read; it reads segments (.log)"),
+        ("17.txt", "not a file that dump-log can read; it reads segments (.log)"),
         ("x" * 300 + ".log", "File name too long"),
     ],
 )
 @pytest.mark.parametrize("options", [[], ["--verify"], ["--json"]])
 def test_what_cannot_be_read_is_refused_in_one_line(esker, tmp_path, name, says, options):
-    for present in ("0000.snapshot", "17"):
+    for present in ("0000.snapshot", "17.txt"):
         (tmp_path / present).touch()
     ran = esker("dump-log", *options, name)
     assert ran.code == 2

@@ -188,13 +188,12 @@ def _whole_refusal(request: ApplyRetentionRequest, rows: int, context: Context) 
 
 
 def _applied(row: NewLogStart, code: int, tables: Tables) -> ApplyRetentionResponse.Topic.Partition:
+    log_start = -1
     log = find_log(tables, row.topic_id, row.partition)
-    if code or isinstance(log, ErrorCode):
-        low_watermark = -1
-    else:
-        low_watermark = max(log[0], row.log_start_offset)
+    if not code and not isinstance(log, ErrorCode):
+        log_start = max(log[0], row.log_start_offset)
     return ApplyRetentionResponse.Topic.Partition(
-        partition_index=row.partition, error_code=code, low_watermark=low_watermark
+        partition_index=row.partition, error_code=code, low_watermark=log_start
     )
 
 

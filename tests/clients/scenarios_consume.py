@@ -55,7 +55,7 @@ def from_an_offset(client: Client, world: World) -> None:
 def from_a_time(client: Client, world: World) -> None:
     """The first record that is not older: exactly it, not its batch."""
     topic = world.topic()
-    begin = 1_700_000_000_000
+    begin = time.time_ns() // 1_000_000 - 12 * HOUR_MS  # retention would take what is old
     messages = [Message(b"%d" % hour, timestamp_ms=begin + hour * HOUR_MS) for hour in range(10)]
     world.other.send(topic, messages[:6])  # one batch
     world.other.send(topic, messages[6:])

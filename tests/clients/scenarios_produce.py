@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import defaultdict
 from typing import Final
 
@@ -76,7 +77,7 @@ def headers_and_nulls(client: Client, world: World) -> None:
 
 def timestamps(client: Client, world: World) -> None:
     """CreateTime is the producer's, to the millisecond; LogAppendTime is not."""
-    early = 1_700_000_000_123
+    early = time.time_ns() // 1_000_000 - 3_600_000  # retention would take what is old
     (found,) = _timestamped(client, world.topic(), early)
     assert found == early
     topic = world.topic(configs={"message.timestamp.type": "LogAppendTime"})

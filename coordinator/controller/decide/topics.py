@@ -291,7 +291,7 @@ def delete_topics(request: DeleteTopicsRequest, context: Context) -> Decision:
         except RefusedError as refused:
             results.append(
                 result(
-                    name=name or None,
+                    name=name or (None if topic_id.int else ""),
                     topic_id=topic_id,
                     error_code=refused.code,
                     error_message=refused.message,

@@ -20,11 +20,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 from uuid import UUID
+
+from prometheus_client.metrics_core import Metric
 
 from coordinator.controller.decide.context import FEATURES
 from coordinator.controller.image import MetadataImage
@@ -34,6 +36,8 @@ from coordinator.controller.registration import (
     Registration,
     RegistrationRefusedError,
 )
+from diskless.apis.configs import OwnSetting
+from diskless.broker_metrics import member_families
 from diskless.cluster import Cluster
 from diskless.dispatch import Dispatcher
 from diskless.services import Services
@@ -68,6 +72,7 @@ class BrokerSettings:
     directory_id: UUID
     listeners: tuple[ClientListener, ...]
     values: Mapping[str, Any]  # settings, parsed, by their Kafka names
+    own: tuple[OwnSetting, ...] = ()  # the same as text, for who asks
     limits: Limits = field(default_factory=Limits)
 
 
@@ -103,6 +108,7 @@ class Broker:
             cluster,
             store,
             settings.values,
+            own=settings.own,
             wall_ms=wall_ms,
             random=random,
             on_fenced=self._on_epoch_doubted,
@@ -128,6 +134,11 @@ class Broker:
             )
             for at in self._settings.listeners
         ]
+
+    def metrics(self) -> Iterator[Metric]:
+        """For Prometheus."""
+        yield from member_families(self)
+        yield from self.services.collector.collect()
 
     # --- beginning ------------------------------------------------------------------------------
 

@@ -32,10 +32,10 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
 from coordinator.interface import NEVER_COMMITTED, CoordinatorError, ErrorCode
@@ -85,6 +85,17 @@ class WriterSettings:
     upload_retry_ms: int = 50  # the first pause; each next one twice as long, and jittered
     lease_ids: int = 1_000  # ids of one lease
     lease_timeout_ms: int = 15 * 60_000  # the coordinator's
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> WriterSettings:
+        """From settings by their names. Raises ValueError naming what does not fit together."""
+        return cls(
+            commit_interval_ms=values["diskless.append.commit.interval.ms"],
+            buffer_max_bytes=values["diskless.append.buffer.max.bytes"],
+            max_uploads=values["esker.append.max.uploads"],
+            upload_timeout_ms=values["esker.append.upload.timeout.ms"],
+            lease_timeout_ms=values["esker.object.lease.timeout.ms"],
+        )
 
     def __post_init__(self) -> None:
         if self.lease_timeout_ms < 2 * self.upload_timeout_ms:

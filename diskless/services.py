@@ -7,14 +7,15 @@ Source: DESIGN §8.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from random import Random
 from typing import Any, Final
 
 from coordinator.groups.settings import GroupSettings
 from coordinator.keys import ObjectKeys
-from diskless.apis import offsets, topics
+from diskless.apis import chunks, configs, forwarded, offsets, topics
 from diskless.apis.cluster import ClusterApis
+from diskless.apis.configs import OwnSetting
 from diskless.apis.groups import GroupApis
 from diskless.apis.producers import ProducerApis
 from diskless.apis.records import RecordApis
@@ -22,6 +23,7 @@ from diskless.cleaning import Cleaner
 from diskless.cluster import Cluster
 from diskless.fetch import FetchService
 from diskless.in_flight import InFlight
+from diskless.metrics import BrokerCollector
 from diskless.news import News
 from diskless.object_cache import CacheSettings, ObjectCache
 from diskless.object_writer import WriterSettings
@@ -44,12 +46,13 @@ class Services:
         store: ObjectStorage,
         values: Mapping[str, Any],
         *,
+        own: Sequence[OwnSetting] = (),
         wall_ms: Callable[[], int],
         random: Random,
         on_fenced: Callable[[], None],
     ) -> None:
         """
-        Args:  values: settings by their names.
+        Args:  values: settings by their names. own: the same as text.
                on_fenced: a coordinator knows a newer epoch of this broker than it does.
         """
         self._cluster = cluster
@@ -66,7 +69,7 @@ class Services:
             cluster=cluster,
             store=store,
             keys=self.keys,
-            settings=writer_settings(values),
+            settings=WriterSettings.of(values),
             random=random,
             on_fenced=on_fenced,
         )
@@ -103,6 +106,9 @@ class Services:
             **self.producers.handlers,
             **topics.handlers(cluster),
             **offsets.handlers(cluster, self.cache),
+            **configs.handlers(cluster, own),
+            **chunks.handlers(cluster, wall_ms),
+            **forwarded.handlers(cluster),
         }
         self.cleaner = Cleaner(
             cluster,
@@ -113,6 +119,17 @@ class Services:
             forget=self.cache.forget,
         )
         self._cleans = False
+        self.collector = BrokerCollector(
+            cluster,
+            produce=self.produce,
+            fetch=self.fetch,
+            writers=self.writers,
+            in_flight=self.in_flight,
+            cache=self.cache,
+            cleaner=self.cleaner,
+            staleness=self.staleness,
+            unknown_racks=lambda: self.clusters.unknown_racks,
+        )
         self.large: Collection[int] = {PRODUCE, *self.groups.handlers}
 
     def keys(self, coordinator: int) -> ObjectKeys:
@@ -156,14 +173,3 @@ class Services:
         await self.producers.close()
         await self.cache.close()
         await self._store.close()
-
-
-def writer_settings(values: Mapping[str, Any]) -> WriterSettings:
-    """From the settings by their names. Raises ValueError naming what does not fit together."""
-    return WriterSettings(
-        commit_interval_ms=values["diskless.append.commit.interval.ms"],
-        buffer_max_bytes=values["diskless.append.buffer.max.bytes"],
-        max_uploads=values["esker.append.max.uploads"],
-        upload_timeout_ms=values["esker.append.upload.timeout.ms"],
-        lease_timeout_ms=values["esker.object.lease.timeout.ms"],
-    )

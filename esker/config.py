@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from coordinator.groups.settings import GroupSettings
+from diskless.object_writer import WriterSettings
 from esker.addresses import BROKER, CONTROLLER, Addresses, addresses_of
 from esker.coordinators import QUORUM, CoordinatorOptions, find_implementation
 from esker.properties import PropertiesError, read_properties
@@ -62,6 +63,7 @@ class NodeSettings:
     coordinators: CoordinatorOptions
     warnings: tuple[str, ...]
     values: Mapping[str, Any]  # every setting, parsed, by its key
+    given: Mapping[str, str]  # what stood in the file
 
 
 def load_config(path: Path) -> NodeSettings:
@@ -90,7 +92,7 @@ def parse_config(properties: Mapping[str, str]) -> NodeSettings:
         GroupSettings.of(values)
     except ValueError as error:
         raise ConfigError("group.max.session.timeout.ms", str(error)) from None
-    return _check_together(values)
+    return _check_together(values, properties)
 
 
 def _unknown(key: str) -> str:
@@ -99,7 +101,7 @@ def _unknown(key: str) -> str:
     return f"not a setting of this node{hint}"
 
 
-def _check_together(values: Mapping[str, Any]) -> NodeSettings:
+def _check_together(values: Mapping[str, Any], given: Mapping[str, str]) -> NodeSettings:
     roles = _roles(values)
     voters: dict[NodeId, Endpoint] = values["controller.quorum.voters"]
     node_id = NodeId(values["node.id"])
@@ -145,6 +147,7 @@ def _check_together(values: Mapping[str, Any]) -> NodeSettings:
         coordinators=_coordinators(values, voters=len(voters)),
         warnings=tuple(addresses.warnings),
         values=values,
+        given=given,
     )
 
 
@@ -191,6 +194,10 @@ def _check_broker(values: Mapping[str, Any]) -> None:
         raise ConfigError(
             "esker.storage.directory.path", "must be set: where all brokers keep their objects"
         )
+    try:
+        WriterSettings.of(values)
+    except ValueError as error:
+        raise ConfigError("esker.object.lease.timeout.ms", str(error)) from None
     session_ms = values["broker.session.timeout.ms"]
     if 2 * values["broker.heartbeat.interval.ms"] > session_ms:
         raise ConfigError(

@@ -57,6 +57,7 @@ class NodeParts:
         if CONTROLLER in settings.roles:
             parts = controller_settings(settings, self.meta.cluster_id, bootstrap)
             self._controllers = ControllerParts(parts)
+        self.is_healthy: Callable[[], bool] = lambda: True
         self.collectors: list[Callable[[], Iterable[Metric]]] = []
         if self._controllers is not None:
             self.collectors.append(self._controllers.metrics)
@@ -106,6 +107,7 @@ class NodeParts:
             room=self._room,
             cluster=self._cluster_state,
             metrics=self._metrics,
+            healthy=lambda: self.is_healthy(),
             bench_log=config.bench_log,
             max_idle_interval_ms=config.max_idle_interval_ms,
             metrics_host=config.metrics.host if config.metrics else None,

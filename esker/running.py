@@ -22,6 +22,7 @@ from diskless.stores.opening import open_store
 from esker.addresses import BROKER
 from esker.config import NodeSettings
 from esker.node import NodeParts, limits_of
+from esker.own_settings import own_settings
 from raft.driver.node import Node, tune_interpreter
 from records.types import ZERO_UUID
 from records.uuids import random_uuid
@@ -62,6 +63,8 @@ async def _run_broker(
     stopping = asyncio.ensure_future(stop.wait())
     try:
         broker = make_broker(settings, parts, lost)
+        parts.collectors.append(broker.metrics)
+        parts.is_healthy = lambda: not broker.is_fenced
         try:
             if await _until(broker.start(), node.failed, lost, stopping):
                 place = ",".join(f"{at.host}:{at.port}" for at in broker.advertised())
@@ -120,6 +123,7 @@ def make_broker(settings: NodeSettings, parts: NodeParts, lost: asyncio.Future[N
                 for place in settings.addresses.clients
             ),
             values=settings.values,
+            own=own_settings(settings.given),
             limits=limits_of(settings),
         ),
         parts.cluster,

@@ -16,6 +16,19 @@ class Setting:
     default: Any  # of the parsed type; None: must be given, or the text says what happens
     help: str  # one sentence, with unit
 
+    @property
+    def default_text(self) -> str:
+        """The default as it would stand in a file; nothing if there is none, or it is empty."""
+        default = self.default
+        if isinstance(default, bool):
+            return str(default).lower()
+        if default in (None, (), {}):
+            return ""
+        if isinstance(default, tuple):
+            return ",".join(default)
+        assert isinstance(default, int | float | str), f"{self.key}: a default without a text"
+        return str(default)
+
 
 @dataclass(frozen=True, slots=True)
 class Section:

@@ -57,6 +57,7 @@ class NodeConfig:
     metrics_host: str | None = None  # serves /metrics and /health; None: nobody does
     metrics_port: int = 0
     metrics: Callable[[], Iterable[Metric]] | None = None  # of what stands on the groups
+    healthy: Callable[[], bool] = lambda: True  # so far as what stands on the groups can tell
     health_window_ms: int = 5_000  # healthy: a read barrier succeeded within it
     shutdown_timeout_ms: int = 5_000  # the longest that handing over leadership may take
 

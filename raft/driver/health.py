@@ -75,7 +75,8 @@ class HealthMonitor:
         age_ms = None
         if self._succeeded_at is not None:
             age_ms = int((time.monotonic() - self._succeeded_at) * 1_000)
-        healthy = age_ms is not None and age_ms <= self._host.config.health_window_ms
+        config = self._host.config
+        healthy = age_ms is not None and age_ms <= config.health_window_ms and config.healthy()
         leader_id = group.leader_id if group is not None else None
         return Health(healthy, age_ms, leader_id, group.quorum.epoch if group is not None else 0)
 

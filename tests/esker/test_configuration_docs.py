@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from esker.settings import SECTIONS, Section
-from esker.values import Endpoint
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
@@ -35,21 +34,9 @@ log.dirs=/var/lib/esker
 """
 
 
-def shown(default: object) -> str:
-    """A default as a reader would write it in the file."""
-    if isinstance(default, bool):
-        return str(default).lower()
-    if default in (None, "", (), {}):
-        return ""
-    if isinstance(default, tuple):
-        return ",".join(default)
-    assert not isinstance(default, Endpoint), "an endpoint's default needs a text"
-    return str(default)
-
-
 def shown_section(section: Section) -> str:
     rows = (
-        f"| `{setting.key}` | {shown(setting.default)} | {setting.help} |\n"
+        f"| `{setting.key}` | {setting.default_text} | {setting.help} |\n"
         for setting in section.settings
     )
     return f"\n## {section.title}\n" + TABLE + "".join(rows)

@@ -21,7 +21,7 @@ from typing import Final
 from raft.segments.files import FileSystem, Mode, RealFileSystem
 from raft.segments.index import OffsetIndex
 from raft.segments.segment import INDEX_SUFFIX, base_offset_of, segment_name
-from records.batch import Batch, iter_records
+from records.batch import HEADER_SIZE_BYTES, Batch, iter_records, parse_header
 from records.compression import Buffer
 from records.types import Offset, OffsetAndEpoch
 from snapshot.names import checkpoint_name, list_checkpoints, parse_checkpoint_name
@@ -79,6 +79,30 @@ class LogFiles:
     def checkpoints(self) -> list[OffsetAndEpoch]:
         """Ids of the whole checkpoints there are now, rising. Raises OSError."""
         return list_checkpoints(self._files, self.directory)
+
+    def end_offset(self) -> int:
+        """Where the whole batches end that are there now; 0 if there is nothing at all.
+
+        Not how much is committed: a bound of what can be read here. Raises OSError.
+        """
+        segments = self.segments()
+        if not segments:
+            return max((one.offset for one in self.checkpoints()), default=0)
+        base = segments[-1]
+        index = OffsetIndex(self.directory / segment_name(base, INDEX_SUFFIX), Offset(base))
+        index.load(self._files)
+        position = index.entry(len(index) - 1).position if len(index) else 0
+        end_offset: int = base
+        file = self._files.open(self.directory / segment_name(base), Mode.READ)
+        try:
+            while len(header := file.read(position, HEADER_SIZE_BYTES)) == HEADER_SIZE_BYTES:
+                found = parse_header(header)
+                if position + found.size_bytes > file.size():
+                    break
+                position, end_offset = position + found.size_bytes, found.end_offset
+        finally:
+            file.close()
+        return end_offset
 
     def spans(
         self,

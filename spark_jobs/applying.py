@@ -1,0 +1,168 @@
+"""Applying a plan: bounded requests, a journal, and nothing that cannot be done twice.
+
+Each row is one partition's new log start, and the coordinator judges it by what holds now. So a row
+may be refused and the others go on; so a row whose answer was lost may be sent again. What was
+answered is written into the journal beside the plan before the next request is sent: whoever was
+killed goes on where the journal ends, and asks one request's rows a second time at worst.
+
+Source: DESIGN §10 (apply).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Final, Protocol
+
+from coordinator.client import CoordinatorError, ErrorCode
+from records.rpc.coordinator import ApplyRetentionRequest, ApplyRetentionResponse
+from records.uuids import decode_uuid
+from spark_jobs.plan_file import Plan
+from spark_jobs.retention import PlanRow
+
+ROWS_OF_REQUEST: Final = 500
+
+WHOLE_PLAN: Final = frozenset({ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INVALID_TIMESTAMP})
+"""A row's errors that are every row's: the plan is another cluster's, or has expired."""
+
+
+class Coordinator(Protocol):
+    """A coordinator, wherever it leads (`coordinator.client`)."""
+
+    async def apply_retention(self, request: ApplyRetentionRequest) -> ApplyRetentionResponse: ...
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of a plan's rows, by their place in it."""
+
+    applied: dict[int, int] = field(default_factory=dict)  # row: the log start there is now
+    refused: dict[int, int] = field(default_factory=dict)  # row: the coordinator's error code
+    unanswered: str | None = None  # why it went no further; None: every row was answered
+
+    def is_stale(self) -> bool:
+        """Was the plan refused as a whole?"""
+        return bool(self.refused) and all(code in WHOLE_PLAN for code in self.refused.values())
+
+
+class Journal:
+    """Which rows were answered, and how; one line a row, in the file beside the plan."""
+
+    def __init__(self, path: Path, plan: Plan) -> None:
+        """Raises OSError; ValueError if the journal is another plan's."""
+        self.path = path
+        self._plan_id = plan.plan_id
+
+    def read(self) -> Outcome:
+        """What is known from earlier runs. A last line that was cut off says nothing."""
+        outcome = Outcome()
+        if not self.path.exists():
+            return outcome
+        for line in self.path.read_text(encoding="utf-8").splitlines(keepends=True):
+            if not line.endswith("\n"):
+                break
+            entry = json.loads(line)
+            if entry["plan_id"] != self._plan_id:
+                raise ValueError(f"{self.path} is the journal of plan {entry['plan_id']}")
+            if entry["error"]:
+                outcome.refused[entry["row"]] = entry["error"]
+            else:
+                outcome.applied[entry["row"]] = entry["log_start"]
+        return outcome
+
+    def write(self, answers: Iterable[tuple[int, int, int]]) -> None:
+        """(row, error code, log start) of rows that were answered. Raises OSError."""
+        with self.path.open("a", encoding="utf-8") as file:
+            for row, error, log_start in answers:
+                entry = {
+                    "plan_id": self._plan_id, "row": row, "error": error, "log_start": log_start
+                }  # fmt: skip
+                file.write(json.dumps(entry) + "\n")
+
+
+async def apply_plan(
+    plan: Plan,
+    journal: Journal,
+    coordinator: Callable[[int], Coordinator],
+    *,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Outcome:
+    """Apply what the journal does not know yet.
+
+    Args:    coordinator: of a partition of `__diskless-metadata`.
+             progress: told how many rows were answered, after each request.
+    Raises:  OSError; ValueError if the journal is another plan's.
+    """
+    outcome = journal.read()
+    known = outcome.applied.keys() | outcome.refused.keys()
+    open_rows = [(i, row) for i, row in enumerate(plan.rows) if i not in known]
+    async for answers in _answers(plan, open_rows, coordinator, outcome):
+        journal.write(answers)
+        for row, error, log_start in answers:
+            if error:
+                outcome.refused[row] = error
+            else:
+                outcome.applied[row] = log_start
+        progress(len(answers))
+    return outcome
+
+
+async def _answers(
+    plan: Plan,
+    rows: Sequence[tuple[int, PlanRow]],
+    coordinator: Callable[[int], Coordinator],
+    outcome: Outcome,
+) -> AsyncIterator[list[tuple[int, int, int]]]:
+    for number, of_coordinator in groupby(rows, key=lambda one: one[1].coordinator):
+        waiting = list(of_coordinator)
+        while waiting:
+            some, waiting = waiting[:ROWS_OF_REQUEST], waiting[ROWS_OF_REQUEST:]
+            try:
+                answer = await coordinator(number).apply_retention(_request(plan, number, some))
+            except CoordinatorError as error:
+                outcome.unanswered = f"coordinator {number}: {error.message}"
+                return
+            yield _read(some, answer)
+
+
+def _by_topic(rows: Sequence[tuple[int, PlanRow]]) -> Mapping[str, list[tuple[int, PlanRow]]]:
+    found: dict[str, list[tuple[int, PlanRow]]] = {}
+    for one in rows:
+        found.setdefault(one[1].topic_id, []).append(one)
+    return found
+
+
+def _request(plan: Plan, number: int, rows: Sequence[tuple[int, PlanRow]]) -> ApplyRetentionRequest:
+    topic = ApplyRetentionRequest.Topic
+    return ApplyRetentionRequest(
+        cluster_id=plan.cluster_id,
+        expires_at_ms=plan.expires_at_ms,
+        coordinator_partition=number,
+        topics=tuple(
+            topic(
+                topic_id=decode_uuid(topic_id),
+                partitions=tuple(
+                    topic.Partition(
+                        partition_index=row.partition,
+                        log_start_offset=row.new_log_start,
+                        reason=row.reason,
+                        limit=row.limit,
+                    )
+                    for _, row in some
+                ),
+            )
+            for topic_id, some in _by_topic(rows).items()
+        ),
+    )
+
+
+def _read(
+    rows: Sequence[tuple[int, PlanRow]], answer: ApplyRetentionResponse
+) -> list[tuple[int, int, int]]:
+    """(row, error code, log start), in the order that they were asked in."""
+    asked = [i for some in _by_topic(rows).values() for i, _ in some]
+    told = [one for topic in answer.responses for one in topic.partitions]
+    return [(i, one.error_code, one.low_watermark) for i, one in zip(asked, told, strict=True)]

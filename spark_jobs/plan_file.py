@@ -1,0 +1,106 @@
+"""A retention plan as a file that people read, keep and apply later.
+
+JSON, one object a line: a header that says what the plan was made from, then the rows by
+coordinator, topic id and partition, then a line that seals what came before it. The same inputs
+give the same bytes, so two plans can be compared; a file that was cut off or edited is refused.
+
+Source: DESIGN §10 (plans).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from spark_jobs.retention import LARGE_FRACTION, Effect, PlanRow
+
+KIND: Final = "esker-retention-plan"
+VERSION: Final = 1
+EXPIRES_AFTER_MS: Final = 3_600_000
+
+
+class PlanError(Exception):
+    """A file that is no plan, or not a whole one. One sentence naming the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is proposed, and what it was made from."""
+
+    cluster_id: str
+    now_ms: int  # ages were counted from here; ms since 1970
+    logs: Mapping[str, int]  # log: the offset (exclusive) up to which it was read
+    rows: Sequence[PlanRow]
+    effects: Mapping[int, Effect]  # by coordinator
+
+    @property
+    def expires_at_ms(self) -> int:
+        """From then on no coordinator takes a row of it."""
+        return self.now_ms + EXPIRES_AFTER_MS
+
+    @property
+    def plan_id(self) -> str:
+        """The same for the same inputs and rows."""
+        parts = [self.cluster_id, self.now_ms, sorted(self.logs.items()), *self.rows]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+    @property
+    def is_large(self) -> bool:
+        """Does it remove more than `LARGE_FRACTION` of all live bytes?"""
+        live = sum(effect.live_bytes for effect in self.effects.values())
+        return sum(row.bytes for row in self.rows) > LARGE_FRACTION * live
+
+
+def write_plan(plan: Plan, path: Path) -> None:
+    """Write it, whole or not at all. Raises OSError."""
+    header = {
+        "kind": KIND,
+        "version": VERSION,
+        "plan_id": plan.plan_id,
+        "cluster_id": plan.cluster_id,
+        "now_ms": plan.now_ms,
+        "expires_at_ms": plan.expires_at_ms,
+        "logs": dict(sorted(plan.logs.items())),
+        "effects": {str(one): asdict(effect) for one, effect in sorted(plan.effects.items())},
+    }
+    lines = [json.dumps(header), *(json.dumps(row._asdict()) for row in plan.rows)]
+    body = "".join(line + "\n" for line in lines)
+    seal = {"rows": len(plan.rows), "sha256": hashlib.sha256(body.encode()).hexdigest()}
+    partial = path.with_name(path.name + ".part")
+    partial.write_text(body + json.dumps(seal) + "\n", encoding="utf-8")
+    partial.replace(path)
+
+
+def read_plan(path: Path) -> Plan:
+    """The plan in a file.
+
+    Raises:  PlanError if it is none, of another version, cut off or changed; OSError.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        lines = text.splitlines()
+        seal, header = json.loads(lines[-1]), json.loads(lines[0])
+        if header["kind"] != KIND:
+            raise PlanError(f"{path} is no retention plan")
+        if header["version"] != VERSION:
+            raise PlanError(f"{path} is a plan of version {header['version']}, not {VERSION}")
+        body = text[: len(text) - len(lines[-1]) - 1]
+        if seal["sha256"] != hashlib.sha256(body.encode()).hexdigest():
+            raise PlanError(f"{path} was changed after it was written: make a new plan")
+        return _plan(header, [json.loads(line) for line in lines[1:-1]])
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise PlanError(f"{path} is no whole retention plan ({error!r}): make a new one") from None
+
+
+def _plan(header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Plan:
+    return Plan(
+        cluster_id=header["cluster_id"],
+        now_ms=header["now_ms"],
+        logs=header["logs"],
+        rows=[PlanRow(**row) for row in rows],
+        effects={int(one): Effect(**effect) for one, effect in header["effects"].items()},
+    )

@@ -67,7 +67,7 @@ from records.schema import MetadataRecord
 
 MAX_WAIT_S: Final = 300.0
 
-PART_PARTITIONS: Final = 100
+PART_PARTITIONS: Final = 50
 """New partitions decided in one go, of a request that can be decided in parts."""
 
 MAX_SPLIT_PARTITIONS: Final = 100_000

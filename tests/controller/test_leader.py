@@ -353,8 +353,8 @@ def test_a_heartbeat_waits_for_what_was_proposed_of_its_own_broker() -> None:
 
 def test_a_request_is_decided_in_parts_only_where_that_means_the_same() -> None:
     request = many_topics(100, 10)
-    assert len(split_creation(request)) == 10
-    assert len(split_creation(many_topics(10, 10))) == 1
+    assert len(split_creation(request)) == 20
+    assert len(split_creation(many_topics(5, 10))) == 1
     twice = CreateTopicsRequest(topics=request.topics + request.topics[:1])
     assert split_creation(twice) == [twice]
     tried = CreateTopicsRequest(topics=request.topics, validate_only=True)

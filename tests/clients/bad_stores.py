@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from diskless.stores.directory import DirectoryStore
+from diskless.stores.directory import DirectoryStorage
 from diskless.stores.faults import Fault, FaultRule, FaultyStore
 
 CLASS_NAME: Final = "tests.clients.bad_stores.SpoiledDirectory"
@@ -31,7 +31,7 @@ class SpoiledDirectory(FaultyStore):
     """A directory that obeys the file."""
 
     def __init__(self, directory: Path) -> None:
-        super().__init__(DirectoryStore(directory), Random(os.getpid()), asyncio.sleep)
+        super().__init__(DirectoryStorage(directory), Random(os.getpid()), asyncio.sleep)
         self._file = rules_file(directory)
         self._read = ""
 

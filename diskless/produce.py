@@ -109,7 +109,8 @@ class _Request:
         self.asked = asked
         self.by_id = version >= FIRST_WITH_TOPIC_IDS
         self.version = version
-        self.is_over = False  # its time is; what is not taken by then never is
+        self.is_read = False
+        self.is_over = False  # its time is; what is not read by then never is
         self.topics = [
             (
                 topic.name,
@@ -151,6 +152,14 @@ class _Request:
         """The time is over: nothing more is known of what is open."""
         self.is_over = True
         self.settle_all(AppendResult(REQUEST_TIMED_OUT, "its outcome was not known in time"))
+        if not self.is_read:
+            self.settled()
+
+    def read(self) -> None:
+        """All its batches are refused, or at a writer."""
+        self.is_read = True
+        self.settled()
+        self.landed()
 
     @property
     def errors(self) -> list[AppendResult | Refusal]:
@@ -259,8 +268,7 @@ class ProduceService:
             self._append_all(produced)
         for one in produced.errors:
             self.counters.refused[int(one.error)] += 1
-        produced.settled()  # it is read
-        produced.landed()
+        produced.read()
 
     @staticmethod
     def _whole_refusal(request: ProduceRequest) -> AppendResult | None:

@@ -31,6 +31,7 @@ COMMANDS: Final = {
     "produce": "esker.commands.produce",
     "quorum": "esker.commands.quorum",
     "snapshot": "esker.commands.snapshot",
+    "spark": "esker.commands.spark",
     "start": "esker.commands.start",
     "storage": "esker.commands.storage",
     "topics": "esker.commands.topics",

@@ -20,8 +20,7 @@ from typing import Final, Protocol
 from coordinator.client import CoordinatorError, ErrorCode
 from records.rpc.coordinator import ApplyRetentionRequest, ApplyRetentionResponse
 from records.uuids import decode_uuid
-from spark_jobs.plan_file import Plan
-from spark_jobs.retention import PlanRow
+from spark_jobs.plan_file import Plan, PlanRow
 
 ROWS_OF_REQUEST: Final = 500
 
@@ -57,13 +56,15 @@ class Journal:
         self._plan_id = plan.plan_id
 
     def read(self) -> Outcome:
-        """What is known from earlier runs. A last line that was cut off says nothing."""
+        """What is known from earlier runs. A last line that was cut off is dropped."""
         outcome = Outcome()
         if not self.path.exists():
             return outcome
-        for line in self.path.read_text(encoding="utf-8").splitlines(keepends=True):
-            if not line.endswith("\n"):
-                break
+        data = self.path.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1]
+        if len(whole) < len(data):
+            self.path.write_bytes(whole)
+        for line in whole.splitlines():
             entry = json.loads(line)
             if entry["plan_id"] != self._plan_id:
                 raise ValueError(f"{self.path} is the journal of plan {entry['plan_id']}")

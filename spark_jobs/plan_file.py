@@ -14,13 +14,47 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
-
-from spark_jobs.retention import LARGE_FRACTION, Effect, PlanRow
+from typing import Any, Final, NamedTuple
 
 KIND: Final = "esker-retention-plan"
 VERSION: Final = 1
 EXPIRES_AFTER_MS: Final = 3_600_000
+
+
+LARGE_FRACTION: Final = 0.25
+"""A plan that removes a greater part of all live bytes is asked about."""
+
+
+class PlanRow(NamedTuple):
+    """A partition may begin at a later offset, under the settings that were assumed."""
+
+    coordinator: int  # the partition of __diskless-metadata that it belongs to
+    topic_id: str
+    topic: str
+    partition: int
+    old_log_start: int  # inclusive
+    new_log_start: int
+    reason: int  # 1 retention.ms, 2 retention.bytes
+    limit: int  # of that setting
+    runs: int  # that go
+    bytes: int  # that go, logically
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What a plan does to the objects of one coordinator. All in bytes but `objects_freed`."""
+
+    live_bytes: int  # before
+    removed_bytes: int
+    objects_freed: int
+    freed_bytes: int  # of those objects, as they are stored
+    pinned_bytes: int  # stored, dead and staying, once the plan is applied
+    pinned_by: Mapping[str, int]  # topic: dead bytes in objects that its live runs keep
+
+    @property
+    def is_large(self) -> bool:
+        """Does it remove more of what lives than one would expect?"""
+        return self.removed_bytes > LARGE_FRACTION * self.live_bytes
 
 
 class PlanError(Exception):

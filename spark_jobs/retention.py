@@ -15,52 +15,16 @@ Source: DESIGN §7 (Retention, Deletion), §10; KIP-1163 (objects are shared).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from coordinator.planner import NOTHING, RETENTION_MS, Runs, plan_retention
+from spark_jobs.plan_file import Effect, PlanRow
 from spark_jobs.state import LogState
 from spark_jobs.topics import BOTH, EXTERNAL, TopicSettings
 
 Numbers = npt.NDArray[np.int64]
-
-LARGE_FRACTION: Final = 0.25
-"""A plan that removes a greater part of all live bytes is asked about."""
-
-
-class PlanRow(NamedTuple):
-    """A partition may begin at a later offset, under the settings that were assumed."""
-
-    coordinator: int  # the partition of __diskless-metadata that it belongs to
-    topic_id: str
-    topic: str
-    partition: int
-    old_log_start: int  # inclusive
-    new_log_start: int
-    reason: int  # 1 retention.ms, 2 retention.bytes
-    limit: int  # of that setting
-    runs: int  # that go
-    bytes: int  # that go, logically
-
-
-@dataclass(frozen=True, slots=True)
-class Effect:
-    """What a plan does to the objects of one coordinator. All in bytes but `objects_freed`."""
-
-    live_bytes: int  # before
-    removed_bytes: int
-    objects_freed: int
-    freed_bytes: int  # of those objects, as they are stored
-    pinned_bytes: int  # stored, dead and staying, once the plan is applied
-    pinned_by: Mapping[str, int]  # topic: dead bytes in objects that its live runs keep
-
-    @property
-    def is_large(self) -> bool:
-        """Does it remove more of what lives than one would expect?"""
-        return self.removed_bytes > LARGE_FRACTION * self.live_bytes
 
 
 def plan_rows(

@@ -16,9 +16,9 @@ from typing import Final
 
 from raft.segments.files import RealFileSystem
 from raft.segments.properties import read_meta_properties
-from spark_jobs.log_files import LogFiles
-from spark_jobs.plan_file import Plan
-from spark_jobs.retention import Effect, PlanRow, effect_of, plan_rows
+from spark_jobs.log_files import LogFiles, LostRangeError
+from spark_jobs.plan_file import Effect, Plan, PlanRow
+from spark_jobs.retention import effect_of, plan_rows
 from spark_jobs.state import state_at
 from spark_jobs.topics import topics_at
 
@@ -28,6 +28,15 @@ DISKLESS_METADATA: Final = "__diskless-metadata-"
 
 class ReplicaError(Exception):
     """A directory that cannot be read from. One sentence naming it."""
+
+
+READING_ERRORS: Final = (ReplicaError, LostRangeError)
+"""What reading a replica may raise besides damage and what the disk says."""
+
+
+def logs_of(log_dir: Path) -> list[str]:
+    """The logs that a sweep reads: the cluster's, and each coordinator's. Raises OSError."""
+    return [CLUSTER_METADATA, *(f"{DISKLESS_METADATA}{n}" for n in coordinators_of(log_dir))]
 
 
 def coordinators_of(log_dir: Path) -> list[int]:

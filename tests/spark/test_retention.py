@@ -26,7 +26,8 @@ from records.metadata import (
 from records.schema import MetadataRecord
 from records.uuids import decode_uuid, encode_uuid, random_uuid
 from spark_jobs.log_files import LogFiles
-from spark_jobs.retention import PlanRow, effect_of, plan_rows
+from spark_jobs.plan_file import PlanRow
+from spark_jobs.retention import effect_of, plan_rows
 from spark_jobs.state import LogState, state_at
 from spark_jobs.topics import TopicSettings, topics_at
 from tests.spark.logs import write_log

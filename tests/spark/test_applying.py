@@ -1,0 +1,190 @@
+"""A plan survives as a file, and is applied once however often it is interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from coordinator.client import CoordinatorError, ErrorCode
+from records.rpc.coordinator import ApplyRetentionRequest, ApplyRetentionResponse
+from records.uuids import encode_uuid, random_uuid
+from spark_jobs import applying
+from spark_jobs.applying import Journal, Outcome, apply_plan
+from spark_jobs.plan_file import Effect, Plan, PlanError, PlanRow, read_plan, write_plan
+
+TOPIC, OTHER = encode_uuid(random_uuid()), encode_uuid(random_uuid())
+
+
+def row(partition: int, *, coordinator: int = 0, topic_id: str = TOPIC) -> PlanRow:
+    return PlanRow(coordinator, topic_id, "t", partition, 0, 10 + partition, 1, 5, 1, 100)
+
+
+def plan(*rows: PlanRow, live_bytes: int = 10_000) -> Plan:
+    effect = Effect(live_bytes, 100, 1, 120, 7, {"long": 7})
+    return Plan("cluster", 1_000, {"__diskless-metadata-0": 50}, list(rows), {0: effect})
+
+
+class Coordinators:
+    """Coordinators that remember rows, and refuse those they are told to."""
+
+    def __init__(self, refused: dict[int, int] | None = None) -> None:
+        self.refused = refused or {}
+        self.requests: list[ApplyRetentionRequest] = []
+        self.log_starts: dict[tuple[int, int], int] = {}
+        self.before: Callable[[], Awaitable[None]] | None = None
+
+    def __call__(self, number: int) -> Coordinators:
+        self.number = number
+        return self
+
+    async def apply_retention(self, request: ApplyRetentionRequest) -> ApplyRetentionResponse:
+        self.requests.append(request)
+        assert request.coordinator_partition == self.number
+        told = []
+        for topic in request.topics:
+            answers = []
+            for one in topic.partitions:
+                error = self.refused.get(one.partition_index, 0)
+                if not error:
+                    key = self.number, one.partition_index
+                    self.log_starts[key] = one.log_start_offset
+                answers.append(
+                    ApplyRetentionResponse.Topic.Partition(
+                        partition_index=one.partition_index,
+                        error_code=error,
+                        low_watermark=-1 if error else one.log_start_offset,
+                    )
+                )
+            told.append(
+                ApplyRetentionResponse.Topic(topic_id=topic.topic_id, partitions=tuple(answers))
+            )
+        if self.before is not None:
+            await self.before()
+        return ApplyRetentionResponse(responses=tuple(told))
+
+
+def applied(made: Plan, journal: Path, coordinators: Coordinators) -> Outcome:
+    return asyncio.run(apply_plan(made, Journal(journal, made), coordinators))
+
+
+def test_a_plan_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    made = plan(row(0), row(1, topic_id=OTHER))
+    write_plan(made, tmp_path / "plan")
+    assert read_plan(tmp_path / "plan") == made
+    write_plan(made, tmp_path / "again")
+    assert (tmp_path / "again").read_bytes() == (tmp_path / "plan").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda text: text[: len(text) // 2],
+        lambda text: text.replace('"new_log_start": 10', '"new_log_start": 99'),
+        lambda text: text[:0],
+        lambda text: text[:0] + "hello\n",
+        lambda text: text.replace("esker-retention-plan", "shopping-list"),
+        lambda text: text.replace('"version": 1', '"version": 2'),
+        lambda text: "\n".join(text.splitlines()[1:]),
+    ],
+)
+def test_a_file_that_is_no_whole_plan_is_refused(
+    tmp_path: Path, harm: Callable[[str], str]
+) -> None:
+    path = tmp_path / "plan"
+    write_plan(plan(row(0)), path)
+    path.write_text(harm(path.read_text()))
+    with pytest.raises(PlanError, match=str(path)):
+        read_plan(path)
+
+
+def test_a_plan_is_large_by_what_lives() -> None:
+    assert plan(row(0), live_bytes=399).is_large
+    assert not plan(row(0), live_bytes=400).is_large
+
+
+def test_every_row_reaches_its_coordinator(tmp_path: Path) -> None:
+    coordinators = Coordinators()
+    made = plan(row(0), row(1, topic_id=OTHER), row(2), row(3, coordinator=4))
+    outcome = applied(made, tmp_path / "journal", coordinators)
+    assert outcome.applied == {0: 10, 1: 11, 2: 12, 3: 13}
+    assert coordinators.log_starts == {(0, 0): 10, (0, 1): 11, (0, 2): 12, (4, 3): 13}
+    assert [one.cluster_id for one in coordinators.requests] == ["cluster"] * 2
+    assert coordinators.requests[0].expires_at_ms == made.expires_at_ms == 3_601_000
+
+
+def test_a_row_that_is_refused_does_not_stop_the_others(tmp_path: Path) -> None:
+    outcome = applied(plan(row(0), row(1), row(2)), tmp_path / "j", Coordinators({1: 44}))
+    assert (outcome.applied, outcome.refused) == ({0: 10, 2: 12}, {1: 44})
+    assert not outcome.is_stale()
+
+
+def test_a_plan_that_every_row_is_refused_of_for_its_age_is_stale(tmp_path: Path) -> None:
+    outcome = applied(plan(row(0), row(1)), tmp_path / "j", Coordinators({0: 32, 1: 32}))
+    assert outcome.is_stale()
+
+
+def test_requests_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(applying, "ROWS_OF_REQUEST", 2)
+    coordinators = Coordinators()
+    outcome = applied(plan(*map(row, range(5))), tmp_path / "j", coordinators)
+    assert len(outcome.applied) == 5
+    assert len(coordinators.requests) == 3
+
+
+def test_what_was_killed_goes_on_where_its_journal_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after the coordinator did the second request, and before that was written down."""
+    monkeypatch.setattr(applying, "ROWS_OF_REQUEST", 2)
+    made, journal = plan(*map(row, range(5))), tmp_path / "j"
+    coordinators = Coordinators()
+
+    async def killed() -> None:
+        if len(coordinators.requests) == 2:
+            raise KeyboardInterrupt
+
+    coordinators.before = killed
+    with pytest.raises(KeyboardInterrupt):
+        applied(made, journal, coordinators)
+    assert Journal(journal, made).read().applied == {0: 10, 1: 11}
+    with journal.open("a") as file:
+        file.write('{"plan_id": "' + made.plan_id)  # a line that was being written
+    coordinators.before = None
+    outcome = applied(made, journal, coordinators)
+    assert outcome.applied == {i: 10 + i for i in range(5)}
+    assert len(coordinators.requests) == 4, "one request twice, and the last"
+    assert len(Journal(journal, made).read().applied) == 5
+    applied(made, journal, coordinators)
+    assert len(coordinators.requests) == 4, "and nothing is left to ask"
+
+
+def test_a_coordinator_that_does_not_answer_leaves_the_rest_for_later(tmp_path: Path) -> None:
+    made, coordinators = plan(row(0), row(1, coordinator=1)), Coordinators()
+
+    async def away() -> None:
+        if coordinators.number == 1:
+            raise CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "nobody leads")
+
+    coordinators.before = away
+    outcome = applied(made, tmp_path / "j", coordinators)
+    assert (outcome.applied, outcome.unanswered) == ({0: 10}, "coordinator 1: nobody leads")
+
+
+def test_a_journal_of_another_plan_is_refused(tmp_path: Path) -> None:
+    applied(plan(row(0)), tmp_path / "j", Coordinators())
+    with pytest.raises(ValueError, match="journal of plan"):
+        applied(plan(row(1)), tmp_path / "j", Coordinators())
+
+
+def test_a_journal_is_lines_of_json(tmp_path: Path) -> None:
+    made = plan(row(0), row(1))
+    applied(made, tmp_path / "j", Coordinators({1: 44}))
+    lines = [json.loads(line) for line in (tmp_path / "j").read_text().splitlines()]
+    assert lines == [
+        {"plan_id": made.plan_id, "row": 0, "error": 0, "log_start": 10},
+        {"plan_id": made.plan_id, "row": 1, "error": 44, "log_start": -1},
+    ]

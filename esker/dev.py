@@ -5,7 +5,7 @@
     DIR/broker-101 .../       copies of those logs, which brokers read
     DIR/objects/              records, unless they go to S3
     DIR/settings/*.properties one file for each process, written anew at every start
-    DIR/output/*.log          what each process says
+    DIR/output/*.log, *.pid   what each process says, and its id, for who wants to kill one
 
 Everything listens on loopback. The brokers' ports are those asked for and the ones above; the
 quorum takes the first free ones ten further on. They are not left to the system, which chooses from

@@ -89,10 +89,6 @@ class Processes:
             _close(child)
         self._running.clear()
 
-    def pid(self, process: Process) -> int:
-        """Of a process that runs."""
-        return self._running[process].pid
-
     def _start(self, process: Process) -> None:
         with process.output.open("ab") as output:
             self._running[process] = subprocess.Popen(
@@ -102,6 +98,7 @@ class Processes:
                 stderr=output,
                 process_group=0,  # a terminal's Ctrl-C is ours alone: there is an order
             )
+        process.output.with_suffix(".pid").write_text(f"{self._running[process].pid}\n")
 
     def _stop(self, processes: Iterable[Process], patience_s: float) -> None:
         going = [self._running.pop(one) for one in processes if one in self._running]

@@ -1,10 +1,10 @@
-"""What works so far, shown on real input: `make demo`.
+"""What Esker does, shown on real input: `make demo`.
 
-A log that Apache Kafka wrote is decoded, and encoded again to the same bytes; a checkpoint is
-written, verified, damaged, and the damage found; a quorum of three processes commits real text
-while its leader is killed. Where Java, mvn and Maven Central are at hand, a real Kafka writes the
-log now and reads our checkpoint back; else the recorded log serves (tests/data/kafka), and the
-first lines say so.
+`esker dev` starts a cluster. librdkafka, which does not know what it talks to, writes the sources
+of Python's standard library into it, line by line, while the quorum's leaders are killed; a group
+of two consumers reads them back; every line is compared. Then the cluster is asked what it knows,
+and each object in its store is verified. Last, and shortly: a metadata log that Apache Kafka wrote
+is decoded and encoded again to the same bytes.
 
 Every ticked line was checked just before it was printed. If one did not hold, the demo would end
 there, with exit code 1.
@@ -14,55 +14,32 @@ from __future__ import annotations
 
 import argparse
 import io
-import subprocess
 import sys
 import tempfile
-import textwrap
-import time
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 
 from esker.dump.batches import read_batches_file
-from esker.dump.human import HumanPrinter
 from esker.dump.items import RecordItem
 from esker.dump.kinds import Kind
-from examples.demo_quorum import (
-    NODES,
-    Quorum,
-    QuorumFailedError,
-    commit,
-    in_order,
-    read_back,
-    real_lines,
-    wait_until_equal,
-)
+from examples.demo_clients import Lines, Reading, real_lines, same_lines, write
+from examples.demo_cluster import CLUSTER_LOG, COORDINATOR_LOG, Cluster, DemoFailedError
 from raft.segments.files import RealFileSystem
 from records.batch import Batch, iter_records
 from records.batch_writer import build_batch
 from records.errors import RecordError
 from records.frame import encode_control_record, encode_record
 from records.schema import ControlRecord
-from snapshot import CheckpointReader, CheckpointWriter, DamagedFileError, Origin, verify_checkpoint
-from snapshot.names import parse_checkpoint_name
-from tests.interop.dump_output import dump
-from tests.interop.kafka_release import VERSION, KafkaMissingError, KafkaSetupError, fetch
-from tests.interop.kafka_run import Kafka, ToolFailedError
-from tests.interop.kafka_scenario import write_log
 from tests.interop.reading import batches, decode
 from tests.interop.recording import DIRECTORY, DYNAMIC, METADATA
 
-WIDTH = 98
-SHOWN = ("TopicRecord", "PartitionRecord", "ConfigRecord")
-FILES = RealFileSystem()
-OUT = Console(width=WIDTH, highlight=False, soft_wrap=True)
-
-
-class DemoFailedError(Exception):
-    """Something that the demo was about to claim is not so."""
+TOPIC = "python"
+PARTITIONS = 4
+GROUP = "readers"
+OUT = Console(width=98, highlight=False, soft_wrap=True)
 
 
 def claim(text: str, *, holds: bool) -> None:
@@ -76,100 +53,127 @@ def heading(text: str) -> None:
     OUT.print(f"\n[bold]{escape(text)}[/]")
 
 
+def command(text: str) -> None:
+    OUT.print(f"  [bold]$[/] {escape(text)}")
+
+
 def quiet(text: str) -> None:
-    OUT.print(escape(text), style="dim")
+    for line in text.rstrip().splitlines():
+        OUT.print(f"    {escape(line)}", style="dim")
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A stopped Kafka node's directory, and the release itself where it could be run."""
-
-    directory: Path
-    kafka: Kafka | None
-
-    def logs(self) -> list[Path]:
-        return sorted((self.directory / METADATA).glob("*.log"))
-
-    def checkpoints(self) -> list[Path]:
-        return sorted((self.directory / METADATA).glob("*.checkpoint"))
+def start(cluster: Cluster) -> None:
+    """`esker dev`, and a topic."""
+    command(f"esker dev --brokers {len(cluster.brokers)}")
+    quiet("\n".join(cluster.start()))
+    command(f"esker topics create --topic {TOPIC} --partitions {PARTITIONS}")
+    quiet(cluster.run("topics", "create", "--topic", TOPIC, "--partitions", str(PARTITIONS)))
 
 
-def kafka_log(home: Path, *, recorded: bool) -> Source:
-    """Have Kafka write a log, or take the recorded one; say which, and why."""
-    reason = "as asked for"
-    if not recorded:
-        try:
-            with OUT.status(f"Apache Kafka {VERSION} is fetched (once), started and used ..."):
-                kafka = Kafka(fetch())
-                started = time.monotonic()
-                source = Source(write_log(kafka, home), kafka)
-            lived_s = time.monotonic() - started
-            text = f"Apache Kafka {VERSION} just wrote it, in a life of {lived_s:.0f} s"
-            claim(text, holds=bool(source.logs() and source.checkpoints()))
-            return source
-        except KafkaMissingError as error:
-            reason = f"{error}".splitlines()[0]
-        except (KafkaSetupError, ToolFailedError, AssertionError, OSError) as error:
-            reason = f"Kafka could not be used here: {error}".splitlines()[0]
-    source = Source(DIRECTORY / DYNAMIC, None)
-    claim(
-        f"recorded from Apache Kafka (tests/data/kafka), not written now: {reason[:100]}",
-        holds=bool(source.logs() and source.checkpoints()),
+def produce(cluster: Cluster, lines: Lines) -> None:
+    """Write every line; half-way, kill who orders them."""
+    killed: list[str] = []
+    written = write(
+        cluster.bootstrap,
+        TOPIC,
+        lines,
+        half_way=lambda: killed.append(cluster.kill(COORDINATOR_LOG)),
     )
-    return source
-
-
-def show(source: Source) -> None:
-    """The log, decoded: what is in it, and a few records as `esker dump-log` prints them."""
-    kinds: Counter[str] = Counter()
-    samples: dict[str, str] = {}
-    opaque = 0
-    printer = HumanPrinter(width=WIDTH)
-    for path in source.logs():
-        for item in read_batches_file(FILES, path, Kind.SEGMENT):
-            if not isinstance(item, RecordItem):
-                continue
-            opaque += item.message is None
-            kinds[type(item.message).__name__] += 1
-            samples.setdefault(type(item.message).__name__, printer.render(item))
-    for kind in SHOWN:
-        quiet(samples[kind])
+    if written.failures:
+        raise DemoFailedError(f"all is written and killed as told: {written.failures[0]}")
     claim(
-        f"{kinds.total()} records of {len(kinds)} types in {len(source.logs())} segments: "
+        f"{written.acknowledged:,} lines of Python's own sources written through librdkafka in "
+        f"{written.seconds:.1f} s",
+        holds=written.acknowledged == sum(map(len, lines.values())),
+    )
+    claim(
+        f"half-way {killed[0]}, which leads the log of batches, was killed: a gap of "
+        f"{written.longest_gap_s:.1f} s",
+        holds=len(killed) == 1,
+    )
+
+
+def consume(cluster: Cluster, lines: Lines) -> None:
+    """Read all back with a group of two, and compare; on the way, kill the controller."""
+    cluster.wait_until_whole()
+    expected = sum(map(len, lines.values()))
+    with Reading(cluster.bootstrap, TOPIC, GROUP, members=2) as reading:
+        reading.until(expected // 3)
+        killed = cluster.kill(CLUSTER_LOG)
+        found = reading.until(expected)
+        shares = [len(partitions) for partitions in reading.partitions_of_each()]
+    claim(f"{killed}, the active controller, was killed while that was read back", holds=True)
+    claim(
+        f"two consumers of one group, {shares[0]} and {shares[1]} partitions, read "
+        f"{len(found):,} lines in {reading.seconds:.1f} s",
+        holds=len(found) == expected and min(shares) > 0,
+    )
+    claim("they are the lines that were written, in order, none missing, none twice",
+          holds=same_lines(lines, found))  # fmt: skip
+
+
+def describe(cluster: Cluster) -> None:
+    """What the cluster says of itself, and the objects."""
+    cluster.wait_until_whole()
+    for words in (
+        ("groups", "describe", "--group", GROUP),
+        ("quorum", "describe"),
+        ("diskless", "describe", TOPIC),
+    ):
+        command("esker " + " ".join(words))
+        quiet(cluster.run(*words))
+    objects = cluster.objects()
+    command("ls -R esker-data/objects")
+    for path in objects[:2]:
+        quiet(f"{path.stat().st_size:>9,}  {path.relative_to(cluster.directory / 'objects')}")
+    quiet(f"... {len(objects)} objects, {sum(p.stat().st_size for p in objects):,} bytes")
+    names = [str(path) for path in objects]
+    sound = cluster.run("dump-log", "--verify", *names).splitlines()
+    claim(
+        f"esker dump-log --verify: all {len(sound)} objects are sound",
+        holds=len(sound) == len(objects) > 0 and all(line.startswith("sound") for line in sound),
+    )
+
+
+# --- a metadata log of Apache Kafka -------------------------------------------------------------
+
+
+def kafka_log() -> None:
+    """Decode what a Kafka wrote, and encode it again."""
+    directory = DIRECTORY / DYNAMIC / METADATA
+    logs, checkpoints = sorted(directory.glob("*.log")), sorted(directory.glob("*.checkpoint"))
+    kinds: Counter[str] = Counter()
+    opaque = 0
+    for path in logs:
+        for item in read_batches_file(RealFileSystem(), path, Kind.SEGMENT):
+            if isinstance(item, RecordItem):
+                opaque += item.message is None
+                kinds[type(item.message).__name__] += 1
+    claim(
+        f"{kinds.total()} records of {len(kinds)} types in {len(logs)} segments: "
         "none is unknown, none malformed",
         holds=opaque == 0 and kinds.total() > 0,
     )
-
-
-def encode_again(source: Source) -> None:
-    """Every record from its typed form, every batch from its records: the same bytes."""
-    files = source.logs() + source.checkpoints()
-    same_records = same_files = records = 0
-    for path in files:
-        rebuilt = bytearray()
-        for batch in batches(path):
-            pairs = encoded(batch)
-            originals = list(iter_records(batch))
-            records += len(originals)
-            same_records += sum(
-                (key, value) == (original.key, original.value)
-                for (key, value), original in zip(pairs, originals, strict=True)
-            )
-            rebuilt += build_batch(
-                [(*pair, o.timestamp, ()) for pair, o in zip(pairs, originals, strict=True)],
-                base_offset=batch.header.base_offset,
-                leader_epoch=batch.header.leader_epoch,
-                attributes=batch.header.attributes,
-            )
-        same_files += rebuilt == path.read_bytes()
-    claim(
-        f"{records} records decoded and encoded again: the bytes are Kafka's, all of them",
-        holds=same_records == records > 0,
-    )
+    files = logs + checkpoints
+    same = sum(rebuilt(path) == path.read_bytes() for path in files)
     claim(
         f"{len(files)} files (segments, checkpoints) built anew from those: Kafka's, byte for byte",
-        holds=same_files == len(files) > 0,
+        holds=same == len(files) > 0,
     )
+
+
+def rebuilt(path: Path) -> bytes:
+    """A file's bytes, from its records' decoded form."""
+    data = bytearray()
+    for batch in batches(path):
+        originals = list(iter_records(batch))
+        data += build_batch(
+            [(*pair, o.timestamp, ()) for pair, o in zip(encoded(batch), originals, strict=True)],
+            base_offset=batch.header.base_offset,
+            leader_epoch=batch.header.leader_epoch,
+            attributes=batch.header.attributes,
+        )
+    return bytes(data)
 
 
 def encoded(batch: Batch) -> list[tuple[bytes | None, bytes]]:
@@ -184,128 +188,25 @@ def encoded(batch: Batch) -> list[tuple[bytes | None, bytes]]:
     return pairs
 
 
-def write_checkpoint(source: Source, directory: Path) -> Path:
-    """Kafka's newest state as a checkpoint of our own, verified by us and, if there, by Kafka."""
-    theirs = source.checkpoints()[-1]
-    snapshot_id = parse_checkpoint_name(theirs.name)
-    assert snapshot_id is not None, f"not a checkpoint: {theirs}"
-    with CheckpointReader(FILES, theirs) as reader:
-        records = [record for _, record in reader.records()]
-        assert reader.checkpoint is not None, f"{theirs} was not read to its end"
-        time_ms, kraft_version, voters = reader.checkpoint.preamble
-    claim(
-        f"Kafka's own, {theirs.name}, reads as sound and as Kafka's",
-        holds=reader.checkpoint.origin is Origin.KAFKA,
-    )
-    with CheckpointWriter.create(
-        FILES,
-        directory,
-        snapshot_id,
-        last_timestamp=time_ms,
-        kraft_version=kraft_version,
-        voters=voters,
-    ) as writer:
-        for record in records:
-            writer.append(record)
-        path = writer.freeze()
-    found = verify_checkpoint(FILES, path, decode=True)
-    claim(
-        f"the same {len(records)} records as a checkpoint of ours: whole, by the footer's checksum",
-        holds=found.record_count == len(records) and found.origin is Origin.ESKER,
-    )
-    if source.kafka is not None:
-        said = dump(source.kafka, [path])[path]
-        read = sum(len(batch.records) for batch in said if batch.fields["isControl"] == "false")
-        claim(
-            f"Kafka's DumpLogSegments reads all {read} of them from our file",
-            holds=read == len(records),
-        )
-    return path
-
-
-def spoil(path: Path, theirs: Path) -> None:
-    """Damage a copy of our checkpoint in two ways, and have each found."""
-    data = path.read_bytes()
-    at = len(data) // 2
-    ours, flipped = path.with_name("ours.checkpoint"), path.with_name("flipped.checkpoint")
-    ours.write_bytes(data)
-    flipped.write_bytes(data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :])
-    words = ["esker", "dump-log", "--verify", ours.name, flipped.name]
-    ran = subprocess.run(
-        [sys.executable, "-m", *words], cwd=path.parent, capture_output=True, text=True, check=False
-    )
-    quiet("  $ " + " ".join(words))
-    for line in ran.stdout.splitlines():
-        quiet(textwrap.fill(line, WIDTH, initial_indent="  ", subsequent_indent=" " * 11))
-    batch = max(b.position for b in batches(path) if b.position <= at)
-    claim(
-        f"one bit flipped at byte {at} is found, in the batch that begins at {batch}",
-        holds=ran.returncode == 1
-        and ran.stdout.startswith("sound")
-        and f"DAMAGED  {flipped.name}, position {batch}" in ran.stdout,
-    )
-    joined = path.with_name("joined.checkpoint")
-    joined.write_bytes(theirs.read_bytes()[:batch] + data[batch:])
-    sound = sum(1 for _ in batches(joined))
-    try:
-        verify_checkpoint(FILES, joined)
-        reason = "nothing is wrong"
-    except DamagedFileError as error:
-        reason = error.reason
-    claim(
-        f"two downloads joined into one, each of its {sound} batches sound, are found out as well:",
-        holds=sound > 2 and reason.startswith("crc of all before the footer"),
-    )
-    quiet(f"    {reason}")
-
-
-def run_quorum(home: Path) -> None:
-    """Commit real lines while the leader is killed; read them back from the survivors."""
-    lines = real_lines(20_000)
-    with Quorum(home) as quorum:
-        quorum.start(*NODES)
-        first = quorum.leader()
-        claim(f"node {first} leads; three nodes were formatted and started", holds=first in NODES)
-        killed, silence_s = commit(quorum, lines, kill_at=len(lines) // 2)
-        claim(
-            f"{len(lines):,} lines of Python's own sources committed; half-way its leader was "
-            f"killed: {silence_s:.2f} s gap",
-            holds=killed == first and silence_s > 0,
-        )
-        claim(
-            "every acknowledged line is there, in order, on the new leader",
-            holds=in_order(lines, list(read_back(quorum))),
-        )
-        quorum.start(killed)
-        wait_until_equal(quorum, killed)
-        quiet("  $ esker quorum describe --group esker-bench-log-0 --replication ...")
-        quiet(quorum.table().rstrip())
-        claim(f"node {killed} came back and caught up", holds=True)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
-    parser.add_argument("--recorded", action="store_true", help="do not try to run a real Kafka")
+    parser.add_argument("--lines", type=int, default=100_000, help="how many, at most")
     arguments = parser.parse_args()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # not every locale has a tick
+    lines = real_lines(arguments.lines)
     try:
-        with tempfile.TemporaryDirectory(prefix="esker-demo-") as name:
-            home = Path(name)
-            heading("A metadata log of Apache Kafka")
-            source = kafka_log(home / "kafka", recorded=arguments.recorded)
-            show(source)
-            heading("Encoded again")
-            encode_again(source)
-            heading("A checkpoint (KIP-630)")
-            (home / "ours").mkdir()
-            path = write_checkpoint(source, home / "ours")
-            heading("Damage")
-            spoil(path, source.checkpoints()[-1])
-            heading("A quorum of three processes (KRaft)")
-            (home / "quorum").mkdir()
-            run_quorum(home / "quorum")
-    except (DemoFailedError, QuorumFailedError, RecordError) as error:
+        with tempfile.TemporaryDirectory(prefix="esker-demo-") as name, Cluster(Path(name)) as it:
+            heading("A cluster on this machine")
+            start(it)
+            heading("Records, while leaders die")
+            produce(it, lines)
+            consume(it, lines)
+            heading("What it says of itself")
+            describe(it)
+        heading("A metadata log that Apache Kafka 4.3.1 wrote")
+        kafka_log()
+    except (DemoFailedError, RecordError) as error:
         OUT.print(f"  [red]✗ not so:[/] {escape(str(error))}")
         return 1
     return 0

@@ -1,22 +1,15 @@
-"""The second half of `make demo`: a quorum of three processes, and its leader killed at work.
+"""Three `esker start` processes on loopback, by the commands that a person would type.
 
-Three nodes are formatted and started by the commands of the README. The Python standard library's
-own sources, line by line, are committed to the group `esker-bench-log`; when half of them are in,
-the leader gets kill -9. What was not answered is sent again, so a line may stand twice, but none
-that was acknowledged may be missing or out of order. Then the killed node comes back and catches
-up.
+For tests and benchmarks of the quorum alone; `esker dev` starts brokers as well.
 """
 
 from __future__ import annotations
 
-import ast
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -24,12 +17,11 @@ from tests.driver.client import Client, ClientError
 from tests.driver.cluster import free_ports
 
 NODES = (1, 2, 3)
-LINES_PER_REQUEST = 100
 PATIENCE_S = 30
 
 
 class QuorumFailedError(Exception):
-    """The quorum did not do what the demo was about to claim."""
+    """The quorum did not come up."""
 
 
 class Quorum:
@@ -93,24 +85,6 @@ class Quorum:
             time.sleep(0.01)
         raise QuorumFailedError(f"no leader within {PATIENCE_S} s; see {self.home}/node*.log")
 
-    def describe(self) -> dict[str, object]:
-        """What `esker quorum describe --json` says of the group."""
-        addresses = ",".join(f"127.0.0.1:{self.ports[node]}" for node in self.processes)
-        text = self.run(
-            "quorum", "describe", "--bootstrap-controller", addresses,
-            "--group", "esker-bench-log-0", "--json",
-        )  # fmt: skip
-        described: dict[str, object] = json.loads(text)
-        return described
-
-    def table(self) -> str:
-        """What `esker quorum describe --replication` prints of the group."""
-        addresses = ",".join(f"127.0.0.1:{self.ports[node]}" for node in self.processes)
-        return self.run(
-            "quorum", "describe", "--bootstrap-controller", addresses,
-            "--group", "esker-bench-log-0", "--replication",
-        )  # fmt: skip
-
     def __enter__(self) -> Quorum:
         return self
 
@@ -122,71 +96,3 @@ class Quorum:
     ) -> None:
         for node in tuple(self.processes):
             self.kill(node)
-
-
-def real_lines(most: int) -> list[bytes]:
-    """Non-empty lines of the standard library's own sources."""
-    lines: list[bytes] = []
-    for path in sorted(Path(ast.__file__).parent.glob("*.py")):
-        lines += [line for line in path.read_bytes().splitlines() if line.strip()]
-        if len(lines) >= most:
-            break
-    return lines[:most]
-
-
-def commit(quorum: Quorum, lines: list[bytes], *, kill_at: int) -> tuple[int, float]:
-    """Commit all lines in order, kill -9 the leader after `kill_at` of them.
-
-    Returns: the node that was killed, and the seconds from its death to the next acknowledgement.
-    """
-    killed, died_at, silence_s = 0, 0.0, 0.0
-    done = 0
-    client: Client | None = None
-    leader = quorum.leader()
-    while done < len(lines):
-        if not killed and done >= kill_at:
-            killed, died_at = leader, time.monotonic()
-            quorum.kill(leader)
-        try:
-            if client is None:
-                leader = quorum.leader()
-                client = Client("127.0.0.1", quorum.ports[leader])
-            client.produce(lines[done : done + LINES_PER_REQUEST])
-        except (OSError, ClientError):
-            client = None
-            continue
-        if killed and not silence_s:
-            silence_s = time.monotonic() - died_at
-        done += LINES_PER_REQUEST
-    if client is not None:
-        client.close()
-    return killed, silence_s
-
-
-def read_back(quorum: Quorum) -> Iterator[bytes]:
-    """Every committed record, in order."""
-    with Client("127.0.0.1", quorum.ports[quorum.leader()]) as client:
-        end, next_offset = client.end_offset(), 0
-        while next_offset < end:
-            records = client.read(next_offset)
-            yield from (value for _, value in records)
-            # nothing to consume there: a control record
-            next_offset = records[-1][0] + 1 if records else next_offset + 1
-
-
-def in_order(expected: list[bytes], found: list[bytes]) -> bool:
-    """Is every expected line there, in order? A request that was sent twice may stand twice."""
-    rest = iter(found)
-    return all(any(line == other for other in rest) for line in expected)
-
-
-def wait_until_equal(quorum: Quorum, node: int) -> None:
-    """Wait until this node holds all that the leader holds."""
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        replicas = quorum.describe()["replicas"]
-        assert isinstance(replicas, list), "describe --json lists replicas"
-        if all(replica["lag"] == 0 for replica in replicas if replica["nodeId"] == node):
-            return
-        time.sleep(0.2)
-    raise QuorumFailedError(f"node {node} did not catch up within {PATIENCE_S} s")

@@ -1,0 +1,182 @@
+"""The demo's clients: librdkafka, by confluent-kafka, as any application uses it.
+
+A line's key is the file it is from, so a file's lines are in one partition, in order, and comparing
+what comes back needs no more than to collect it by key.
+"""
+
+from __future__ import annotations
+
+import ast
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+from confluent_kafka import Consumer, KafkaError, Message, Producer
+
+from examples.demo_cluster import DemoFailedError
+
+Lines = dict[str, list[bytes]]
+"""A file's non-empty lines, by its name."""
+
+PATIENCE_S = 40
+
+
+def real_lines(most: int) -> Lines:
+    """Non-empty lines of the standard library's own sources."""
+    found: Lines = {}
+    left = most
+    for path in sorted(Path(ast.__file__).parent.glob("*.py")):
+        lines = [line for line in path.read_bytes().splitlines() if line.strip()][:left]
+        if lines:
+            found[path.name] = lines
+            left -= len(lines)
+    return found
+
+
+def _noting(deed: Callable[[], None], done: Written) -> None:
+    try:
+        deed()
+    except DemoFailedError as error:
+        done.failures.append(str(error))
+
+
+@dataclass(slots=True)
+class Written:
+    """What became of writing."""
+
+    acknowledged: int = 0
+    failures: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    longest_gap_s: float = 0.0  # between two acknowledgements
+
+
+def write(bootstrap: str, topic: str, lines: Lines, *, half_way: Callable[[], None]) -> Written:
+    """Write all lines with an idempotent producer; `half_way` is called in another thread."""
+    done = Written()
+    started = last = time.monotonic()
+
+    def acknowledged(error: KafkaError | None, _message: Message) -> None:
+        nonlocal last
+        if error is not None:
+            done.failures.append(str(error))
+            return
+        done.acknowledged += 1
+        now = time.monotonic()
+        done.longest_gap_s = max(done.longest_gap_s, now - last)
+        last = now
+
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "enable.idempotence": True,
+            "compression.type": "zstd",
+            "linger.ms": 250,  # the brokers' commit interval: see docs/tuning.md
+            "batch.size": 1_000_000,
+        }
+    )
+    half = sum(map(len, lines.values())) // 2
+    sent = 0
+    doing: threading.Thread | None = None
+    for name, some in lines.items():
+        for line in some:
+            if sent == half:
+                producer.flush(PATIENCE_S)
+                doing = threading.Thread(target=_noting, args=(half_way, done))
+                doing.start()
+            while True:
+                try:
+                    producer.produce(topic, line, key=name, on_delivery=acknowledged)
+                except BufferError:  # librdkafka's queue is full: let it send
+                    producer.poll(0.05)
+                else:
+                    break
+            sent += 1
+        producer.poll(0)
+    producer.flush(PATIENCE_S)
+    if doing is not None:
+        doing.join()
+    done.seconds = time.monotonic() - started
+    return done
+
+
+class Reading:
+    """Consumers of one group, each in a thread of its own."""
+
+    def __init__(self, bootstrap: str, topic: str, group: str, *, members: int) -> None:
+        self.seconds = 0.0
+        self._found: list[tuple[str, bytes]] = []
+        self._failures: list[str] = []
+        self._read_of: list[set[int]] = [set() for _ in range(members)]
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._started = time.monotonic()
+        self._threads = [
+            threading.Thread(target=self._consume, args=(bootstrap, topic, group, member))
+            for member in range(members)
+        ]
+
+    def until(self, count: int) -> list[tuple[str, bytes]]:
+        """Wait for so many lines: (file, line) as they came. Raises DemoFailedError."""
+        deadline = time.monotonic() + PATIENCE_S
+        while len(self._found) < count and not self._failures:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.02)
+        self.seconds = time.monotonic() - self._started
+        if self._failures or len(self._found) < count:
+            said = "; ".join(self._failures) or f"{len(self._found):,} came"
+            raise DemoFailedError(f"{count:,} lines are read back within {PATIENCE_S} s: {said}")
+        return list(self._found)
+
+    def partitions_of_each(self) -> list[set[int]]:
+        """Which partitions each member has read."""
+        return self._read_of
+
+    def _consume(self, bootstrap: str, topic: str, group: str, member: int) -> None:
+        consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "partition.assignment.strategy": "cooperative-sticky",
+            }
+        )
+        consumer.subscribe([topic])
+        try:
+            while not self._stop.is_set():
+                for message in consumer.consume(2_000, timeout=0.2):
+                    if (error := message.error()) is not None:
+                        if not error.retriable():
+                            self._failures.append(str(error))
+                        continue
+                    with self._lock:
+                        self._found.append((message.key().decode(), message.value()))
+                    self._read_of[member].add(message.partition())
+        finally:
+            consumer.close()  # commits what was read
+
+    def __enter__(self) -> Reading:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(PATIENCE_S)
+
+
+def same_lines(expected: Lines, found: list[tuple[str, bytes]]) -> bool:
+    """Is this every line of every file, in order, once?"""
+    by_file: Lines = {}
+    for name, line in found:
+        by_file.setdefault(name, []).append(line)
+    return by_file == expected

@@ -1,0 +1,157 @@
+"""The demo's cluster: `esker dev` as a newcomer starts it, and kill -9 for its processes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from esker.dev import QUORUM, QUORUM_PORTS_FROM, is_free
+
+CLUSTER_LOG = "__cluster_metadata-0"
+COORDINATOR_LOG = "__diskless-metadata-0"
+PATIENCE_S = 30
+ROOT = Path(__file__).parents[1]
+
+
+class DemoFailedError(Exception):
+    """Something that the demo was about to claim is not so."""
+
+
+class Cluster:
+    """`esker dev` with two brokers, on ports that are free."""
+
+    def __init__(self, home: Path) -> None:
+        self.directory = home / "esker-data"
+        self.port = _port(29_092)
+        self.brokers = [self.port, self.port + 1]
+        self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in self.brokers)
+        self._process: subprocess.Popen[str] | None = None
+        self._said: list[str] = []
+        self._controllers = ""
+
+    def start(self) -> list[str]:
+        """Start it; what it says until it is ready. Raises DemoFailedError."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-u", "-m", "esker", "dev", "--dir", str(self.directory),
+             "--port", str(self.port), "--brokers", str(len(self.brokers))],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT,
+        )  # fmt: skip
+        assert self._process.stdout is not None, "it is a pipe"
+        for line in self._process.stdout:
+            self._said.append(line.rstrip().replace(str(self.directory), "esker-data"))
+            if "controllers:" in line:
+                self._controllers = line.split()[-1]
+            if line.startswith("Ctrl-C"):
+                break
+        else:
+            raise DemoFailedError(f"esker dev starts: {self._said}")
+        said = list(self._said)
+        threading.Thread(target=self._listen, daemon=True).start()
+        return said
+
+    def run(self, *words: str) -> str:
+        """An `esker` command's output, asked of the brokers. Raises DemoFailedError."""
+        local = words[0] == "dump-log"
+        at = () if local else ("--bootstrap-server", self.bootstrap)
+        return self._run(*words, *at)
+
+    def kill(self, group: str) -> str:
+        """kill -9 whoever leads a replicated log; its name."""
+        leader = self._quorum(group)["leaderId"]
+        name = f"quorum-{leader}"
+        pid = int((self.directory / "output" / f"{name}.pid").read_text())
+        os.kill(pid, signal.SIGKILL)
+        return name
+
+    def wait_until_whole(self) -> None:
+        """Wait until every node of the quorum is back, and has all that the leaders have."""
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            with contextlib.suppress(DemoFailedError):
+                if all(self._is_whole(group) for group in (CLUSTER_LOG, COORDINATOR_LOG)):
+                    return
+            time.sleep(0.1)
+        raise DemoFailedError(f"the nodes that were killed are back within {PATIENCE_S} s")
+
+    def objects(self) -> list[Path]:
+        """What lies in the store."""
+        return sorted(p for p in (self.directory / "objects").rglob("*") if p.is_file())
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._process is None:
+            return
+        self._process.send_signal(signal.SIGINT)
+        try:
+            self._process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def _is_whole(self, group: str) -> bool:
+        replicas = {one["nodeId"]: one for one in self._quorum(group)["replicas"]}
+        now_ms = time.time() * 1000
+        return all(
+            replicas[node]["lag"] <= 2  # the leader writes while nobody asks
+            and (
+                node == self._leader(replicas)
+                or now_ms - replicas[node]["lastFetchTimestamp"] < 500
+            )
+            for node in QUORUM
+        )
+
+    @staticmethod
+    def _leader(replicas: dict[int, Any]) -> int:
+        return next(node for node, one in replicas.items() if one["status"] == "Leader")
+
+    def _quorum(self, group: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(
+            self._run(
+                "quorum", "describe", "--group", group, "--json", "--replication",
+                "--bootstrap-controller", self._controllers,
+            )
+        )  # fmt: skip
+        return found
+
+    def _run(self, *words: str) -> str:
+        ran = subprocess.run(
+            [sys.executable, "-m", "esker", *words],
+            capture_output=True, text=True, check=False, cwd=ROOT,
+        )  # fmt: skip
+        if ran.returncode:
+            raise DemoFailedError(f"esker {' '.join(words)}: {ran.stderr.strip()}")
+        return ran.stdout
+
+    def _listen(self) -> None:
+        """So that it never waits for us to read."""
+        assert self._process is not None, "started"
+        assert self._process.stdout is not None, "it is a pipe"
+        with contextlib.suppress(ValueError):  # closed, when all is over
+            for line in self._process.stdout:
+                self._said.append(line.rstrip())
+
+
+def _port(first: int) -> int:
+    """The first of ports that are free for brokers, with room for a quorum above."""
+    for port in range(first, first + 2000, 2 * QUORUM_PORTS_FROM):
+        if is_free(port) and is_free(port + 1):
+            return port
+    raise DemoFailedError(f"there are free ports from {first} on")

@@ -25,7 +25,7 @@ from tests.driver.client import Client as Wire
 from tests.driver.client import ClientError
 from tests.nemesis.cluster import HEALED_WITHIN_S
 from tests.nemesis.record_history import Value
-from tests.nemesis.record_traffic import Traffic
+from tests.nemesis.record_traffic import REQUEST_TIMEOUT_MS, Traffic
 
 DISKLESS_METADATA: Final = "__diskless-metadata"
 CLUSTER_METADATA: Final = "__cluster_metadata"
@@ -146,6 +146,11 @@ class BrokerNemesis:
         """Nobody commits; brokers go on serving what they know, and hold what they are sent."""
         with self._paused(*self._cluster.quorum_ids):
             time.sleep(BLINK_S)  # the fault's length
+
+    def hold_quorum(self) -> None:
+        """So long that producers give up waiting and send again what may yet be committed."""
+        with self._paused(*self._cluster.quorum_ids):
+            time.sleep(2 * REQUEST_TIMEOUT_MS / 1000)  # the fault's length
 
     def kill_all(self) -> None:
         """Everything at once, with records under way."""

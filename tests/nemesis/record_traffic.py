@@ -28,6 +28,7 @@ PAUSE_S: Final = 0.02
 OUTSTANDING: Final = 400  # records of a producer; beyond, it waits
 FLUSH_S: Final = 60.0
 READ_S: Final = 0.1
+REQUEST_TIMEOUT_MS: Final = 1_000
 COMMON: Final = {
     "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 200,
@@ -38,7 +39,7 @@ COMMON: Final = {
 PRODUCING: Final = COMMON | {
     "enable.idempotence": True,
     "linger.ms": 5,
-    "request.timeout.ms": 2_000,
+    "request.timeout.ms": REQUEST_TIMEOUT_MS,
     "message.timeout.ms": int(FLUSH_S * 1000),
     "retry.backoff.ms": 20,
     "retry.backoff.max.ms": 200,
@@ -136,7 +137,7 @@ class Traffic:
         def told(value: Value, error: KafkaError | None, sent: Any) -> None:
             with history.lock:
                 if error is None:
-                    offset = sent.offset() if sent.offset() >= 0 else None
+                    offset = sent.offset()
                     history.acknowledged[value] = Acknowledged(offset, time.monotonic_ns())
                 else:
                     history.unknown[value] = error.str()

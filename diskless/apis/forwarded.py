@@ -2,7 +2,7 @@
 
 The controller is asked what it alone decides: DescribeQuorum of the cluster's own log,
 UpdateFeatures, UnregisterBroker. The leader of a batch coordinator describes its topics and
-objects. What stands in the image is told from the image.
+objects, and judges retention plans. What stands in the image is told from the image.
 
 The surprise: a request travels on in the newest version that both sides know, and old versions say
 some things in other fields. What this changes is put right here, there and back.
@@ -15,10 +15,12 @@ line tools.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import msgspec
 
+from coordinator.calls import BY_REQUEST
 from coordinator.controller import describing
 from coordinator.controller.image import CLUSTER_METADATA
 from coordinator.controller.refusals import refuse
@@ -27,17 +29,17 @@ from diskless.apis.answering import Errands, ErrorCode, seconds
 from diskless.apis.serving import served
 from diskless.cluster import Cluster
 from raft.net.handlers import Served
+from records.rpc.base import Request, Response
 from records.rpc.brokers import (
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
+from records.rpc.coordinator import ApplyRetentionRequest
 from records.rpc.objects import (
     DescribeDisklessObjectRequest,
-    DescribeDisklessObjectResponse,
     DescribeDisklessTopicsRequest,
-    DescribeDisklessTopicsResponse,
 )
 from records.rpc.quorum import DescribeQuorumRequest, DescribeQuorumResponse, ReplicaState
 from records.types import ZERO_UUID
@@ -46,6 +48,13 @@ FIRST_WITH_DIRECTORIES: Final = 2  # of DescribeQuorum
 FIRST_WITH_UPGRADE_TYPE: Final = 1  # of UpdateFeatures
 LAST_WITH_RESULTS: Final = 1
 SAFE_DOWNGRADE: Final = 2
+
+COORDINATED: Final[Mapping[int, type[Request]]] = {
+    1105: DescribeDisklessTopicsRequest,
+    1106: DescribeDisklessObjectRequest,
+    1108: ApplyRetentionRequest,
+}
+"""What a client may ask of a batch coordinator: to look, and to keep to its topics' settings."""
 
 _QuorumTopic = DescribeQuorumResponse.TopicData
 _Update = UpdateFeaturesRequest.FeatureUpdateKey
@@ -121,45 +130,24 @@ class Forwarding:
 
     # --- batch coordinators ---------------------------------------------------------------------
 
-    async def describe_topics(
-        self, request: DescribeDisklessTopicsRequest
-    ) -> DescribeDisklessTopicsResponse:
-        """Offsets and bytes of topics, by the coordinator that has them."""
-        coordinator = request.coordinator_partition
+    async def coordinate(self, request: Any) -> Response:
+        """Whatever a batch coordinator answers, by the leader of the one that is named."""
+        call = BY_REQUEST[type(request)]
+        coordinator: int = request.coordinator_partition
         if not self._exists(coordinator):
-            return DescribeDisklessTopicsResponse(
-                error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, error_message=_none(coordinator)
-            )
+            text = f"There is no batch coordinator {coordinator}."
+            return call.refuse(request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
         try:
-            return await self._cluster.leader(coordinator).describe_topics(request)
+            method = getattr(self._cluster.leader(coordinator), call.method)
+            answer = await method(request)
         except CoordinatorError as error:
-            return DescribeDisklessTopicsResponse(
-                error_code=error.code, error_message=error.message
-            )
-
-    async def describe_object(
-        self, request: DescribeDisklessObjectRequest
-    ) -> DescribeDisklessObjectResponse:
-        """One object, by its coordinator."""
-        coordinator = request.coordinator_partition
-        if not self._exists(coordinator):
-            return DescribeDisklessObjectResponse(
-                error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, error_message=_none(coordinator)
-            )
-        try:
-            return await self._cluster.leader(coordinator).describe_object(request)
-        except CoordinatorError as error:
-            return DescribeDisklessObjectResponse(
-                error_code=error.code, error_message=error.message
-            )
+            return call.refuse(request, error.code, error.message)
+        assert isinstance(answer, call.response), f"{type(answer)} for {type(request)}"
+        return answer
 
     def _exists(self, coordinator: int) -> bool:
         """Of a number from outside; each that is asked costs a connection."""
         return 0 <= coordinator < self._cluster.image.coordinator_count
-
-
-def _none(coordinator: int) -> str:
-    return f"There is no batch coordinator {coordinator}."
 
 
 def _no_quorum(
@@ -240,11 +228,9 @@ def handlers(cluster: Cluster) -> dict[int, Served]:
             lambda request, asker: forwarding.update_features(request, asker.version),
         ),
         64: served(UnregisterBrokerRequest, lambda request, _: forwarding.unregister(request)),
-        1105: served(
-            DescribeDisklessTopicsRequest, lambda request, _: forwarding.describe_topics(request)
-        ),
-        1106: served(
-            DescribeDisklessObjectRequest, lambda request, _: forwarding.describe_object(request)
-        ),
+        **{
+            key: served(kind, lambda request, _: forwarding.coordinate(request))
+            for key, kind in COORDINATED.items()
+        },
         **describing.handlers(lambda: cluster.image),
     }

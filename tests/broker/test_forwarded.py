@@ -17,6 +17,7 @@ from records.rpc.brokers import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
+from records.rpc.coordinator import ApplyRetentionRequest, ApplyRetentionResponse
 from records.rpc.descriptions import (
     DescribeBrokersRequest,
     DescribeBrokersResponse,
@@ -177,6 +178,46 @@ def test_each_coordinator_describes_its_topics_and_objects() -> None:
     tell(story)
 
 
+def plan(
+    world: ClusterWorld, topic_id: UUID, log_start: int, coordinator: int
+) -> ApplyRetentionRequest:
+    topic = ApplyRetentionRequest.Topic
+    row = topic.Partition(
+        partition_index=0, log_start_offset=log_start, reason=1, limit=604_800_000
+    )
+    return ApplyRetentionRequest(
+        cluster_id="c-1",
+        expires_at_ms=world.wall_ms() + 1_000,
+        topics=(topic(topic_id=topic_id, partitions=(row,)),),
+        coordinator_partition=coordinator,
+    )
+
+
+def test_a_retention_plan_is_judged_by_the_coordinator_that_it_names() -> None:
+    async def story(world: ClusterWorld, handlers: dict[int, Served]) -> None:
+        settings = {"esker.retention.enforcer": "both"}
+        topic = await world.create("t", configs=settings)
+        stored = Stored(world)
+        await stored.commit("t", [batch(1)])
+        await stored.commit("t", [batch(2)])
+        for coordinator, expected in (
+            (topic.coordinator(0), (0, 1)),
+            (1 - topic.coordinator(0), (100, -1)),
+            (7, (3, -1)),
+        ):
+            asked = plan(world, topic.topic_id, 1, coordinator)
+            answer = await call(handlers, asked, ApplyRetentionResponse, 0)
+            row = answer.responses[0].partitions[0]
+            assert (row.error_code, row.low_watermark) == expected
+        for leader in world.leaders:
+            leader.away = True
+        asked = plan(world, topic.topic_id, 2, topic.coordinator(0))
+        answer = await call(handlers, asked, ApplyRetentionResponse, 0)
+        assert answer.responses[0].partitions[0].error_code == 15
+
+    tell(story)
+
+
 @pytest.mark.parametrize("coordinator", [-1, 2, 2**31 - 1])
 def test_a_coordinator_that_is_not_there_is_not_asked(coordinator: int) -> None:
     async def story(world: ClusterWorld, handlers: dict[int, Served]) -> None:
@@ -229,7 +270,7 @@ def test_what_would_let_a_client_harm_others_is_not_passed_on() -> None:
     """IsSafeToDeleteFile fences an object, AllocateProducerIds spends ids: brokers' own calls."""
 
     async def story(world: ClusterWorld, handlers: dict[int, Served]) -> None:
-        assert sorted(handlers) == [55, 57, 64, 1105, 1106, 1112, 1113]
+        assert sorted(handlers) == [55, 57, 64, 1105, 1106, 1108, 1112, 1113]
         assert world.image.brokers
 
     tell(story)

@@ -23,18 +23,11 @@ class Member(Protocol):
     dispatchers: dict[str, Dispatcher]
 
     @property
-    def epoch(self) -> int | None: ...
-
-    @property
     def is_fenced(self) -> bool: ...
 
 
 def member_families(broker: Member) -> Iterator[Metric]:
     """All of them."""
-    epoch = -1 if broker.epoch is None else broker.epoch
-    yield GaugeMetricFamily(
-        PREFIX + "epoch", "Under which it is a member; -1: not yet", value=epoch
-    )
     yield GaugeMetricFamily(
         PREFIX + "fenced",
         "1 while clients are sent elsewhere, as the controller said last",

@@ -24,6 +24,7 @@ from esker.observing import (
     OwnMachines,
     SharedMachines,
 )
+from esker.open_files import connections_allowed
 from esker.rooms import BenchState, JoinedRooms
 from esker.storage import open_storage
 from raft.core.config import QuorumConfig
@@ -61,6 +62,7 @@ class NodeParts:
         self.collectors: list[Callable[[], Iterable[Metric]]] = []
         if self._controllers is not None:
             self.collectors.append(self._controllers.metrics)
+        self.limits = limits_of(settings)
         self.config = self._config(bootstrap)
 
     @property
@@ -99,7 +101,7 @@ class NodeParts:
                 retry_backoff_ms=config.retry_backoff_ms,
             ),
             log=LogConfig(segment_bytes=config.segment_bytes, segment_ms=config.segment_ms),
-            limits=limits_of(config),
+            limits=self.limits,
             bootstrap=bootstrap,
             keeping=SnapshotKeeping(
                 node_id=config.node_id, snapshots=config.snapshots, log_starts=config.log_start
@@ -160,8 +162,12 @@ def node_config(settings: NodeSettings) -> NodeConfig:
 
 def limits_of(settings: NodeSettings) -> Limits:
     """What peers and clients may take from each listener."""
+    places = settings.addresses
+    listeners = len(places.clients) + (places.controller is not None)
     return Limits(
-        max_frame_bytes=settings.request_max_bytes, idle_ms=settings.connections_max_idle_ms
+        max_connections=connections_allowed(settings.values["max.connections"], listeners),
+        max_frame_bytes=settings.request_max_bytes,
+        idle_ms=settings.connections_max_idle_ms,
     )
 
 

@@ -21,7 +21,7 @@ from diskless.broker import Broker, BrokerSettings, ClientListener
 from diskless.stores.opening import open_store
 from esker.addresses import BROKER
 from esker.config import NodeSettings
-from esker.node import NodeParts, limits_of
+from esker.node import NodeParts
 from esker.own_settings import own_settings
 from raft.driver.node import Node, tune_interpreter
 from records.types import ZERO_UUID
@@ -71,15 +71,21 @@ async def _run_broker(
                 print(f"Broker {settings.node_id} is ready at {place}", flush=True)
                 await _until(stop.wait(), node.failed, lost)
         finally:
-            if not node.failed.done():
+            if not _is_hopeless(node):
                 await broker.stop()
     except BaseException:
-        if not node.failed.done():
+        if not _is_hopeless(node):
             await node.stop()
         raise
     finally:
         stopping.cancel()
         await parts.cluster.close()
+
+
+def _is_hopeless(node: Node) -> bool:
+    """A disk that failed, or an invariant that is broken (which cancels us): no farewell."""
+    task = asyncio.current_task()
+    return node.failed.done() or (task is not None and task.cancelling() > 0)
 
 
 async def _until(work: Coroutine[Any, Any, Any], *ends: asyncio.Future[Any]) -> bool:
@@ -124,7 +130,7 @@ def make_broker(settings: NodeSettings, parts: NodeParts, lost: asyncio.Future[N
             ),
             values=settings.values,
             own=own_settings(settings.given),
-            limits=limits_of(settings),
+            limits=parts.limits,
         ),
         parts.cluster,
         open_store(settings.values),

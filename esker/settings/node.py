@@ -16,6 +16,7 @@ from esker.values import (
     voters_of,
     words,
 )
+from raft.net import Limits
 
 SETTINGS: Final = (
     Setting(
@@ -58,6 +59,12 @@ SETTINGS: Final = (
         integer(1024, 256 * MEBIBYTE),  # beyond, raft.net takes a length for a stray protocol
         100 * MEBIBYTE,
         "Bytes that one request may have.",
+    ),
+    Setting(
+        "max.connections",
+        integer(1, 2**20),
+        Limits().max_connections,
+        "Connections that each listener has at most; fewer if the limit of open files is lower.",
     ),
     Setting(
         "connections.max.idle.ms",

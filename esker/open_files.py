@@ -1,0 +1,38 @@
+"""Connections are open files, and so are logs, states and objects: clients may not have them all.
+
+A process begins with the soft limit, which is often 1024; it may raise that itself, up to the hard
+one. What is then left for connections is counted beforehand: a node that cannot open a file of its
+own log has to stop, and no number of idle clients may bring that about.
+"""
+
+from __future__ import annotations
+
+import logging
+import resource
+from typing import Final
+
+log = logging.getLogger("esker")
+
+RESERVED: Final = 256
+"""For the node itself: segments, states, connections to its peers, objects being read."""
+
+
+def connections_allowed(wanted: int, listeners: int) -> int:
+    """How many connections each of some listeners may have: at most `wanted`, at least one.
+
+    Raises the process's soft limit of open files if that is needed and allowed.
+    """
+    needed = wanted * listeners + RESERVED
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return wanted
+    allowed = max(1, (soft - RESERVED) // listeners)
+    log.warning(
+        "open_files=%d connections=%d reason='max.connections is %d: raise the hard limit of open "
+        "files (ulimit -Hn) for more'",
+        soft, allowed, wanted,
+    )  # fmt: skip
+    return allowed

@@ -1,0 +1,51 @@
+"""However many clients come, a node keeps files for itself."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable
+
+import pytest
+
+from esker.open_files import RESERVED, connections_allowed
+
+Limit = Callable[[int, int], dict[str, tuple[int, int]]]
+
+
+@pytest.fixture
+def limit(monkeypatch: pytest.MonkeyPatch) -> Limit:
+    """A process with these limits of open files; what it is given in the end is under `now`."""
+
+    def begin(soft: int, hard: int) -> dict[str, tuple[int, int]]:
+        limits = {"now": (soft, hard)}
+        monkeypatch.setattr(resource, "getrlimit", lambda _: limits["now"])
+        monkeypatch.setattr(resource, "setrlimit", lambda _, both: limits.update(now=both))
+        return limits
+
+    return begin
+
+
+def test_the_soft_limit_is_raised_as_far_as_needed(limit: Limit) -> None:
+    limits = limit(1024, 100_000)
+    assert connections_allowed(10_000, 2) == 10_000
+    assert limits["now"] == (20_000 + RESERVED, 100_000)
+
+
+def test_a_high_limit_is_left_alone(limit: Limit) -> None:
+    limits = limit(resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    assert connections_allowed(10_000, 1) == 10_000
+    assert limits["now"] == (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    limits = limit(1024, resource.RLIM_INFINITY)
+    assert connections_allowed(10_000, 1) == 10_000
+    assert limits["now"] == (10_000 + RESERVED, resource.RLIM_INFINITY)
+
+
+def test_past_the_hard_limit_there_are_fewer_connections(
+    limit: Limit, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = limit(256, 1024)
+    assert connections_allowed(10_000, 1) == 1024 - RESERVED
+    assert limits["now"] == (1024, 1024)
+    assert "ulimit -Hn" in caplog.text
+    limit(100, 100)
+    assert connections_allowed(10_000, 1) == 1, "and tells why, rather than not to start"

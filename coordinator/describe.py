@@ -68,6 +68,8 @@ def describe_topics(
 ) -> DescribeDisklessTopicsResponse:
     """The topics named, in that order, or all that are not deleted, by name.
 
+    Without objects it looks at topics and partitions only, however many objects there are.
+
     Of all, two may have one name: a topic that its controller has deleted and made anew, and has
     not told us of the first half yet.
     """
@@ -85,7 +87,7 @@ def describe_topics(
     live = {
         topic_id.bytes: set(state.objects_with_runs_of(_logs(topic)))
         for _, topic_id, topic in chosen
-        if topic_id is not None and topic is not None
+        if topic_id is not None and topic is not None and request.include_objects
     }
     sums = {topic_id: [0, 0, 0] for topic_id in live}  # of live objects, of past ones, dead
     for object_id, stored in state.stored_objects() if sums else ():
@@ -103,7 +105,7 @@ def describe_topics(
             unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             topics.append(TopicAnswer(topic_id=ZERO_UUID, topic_name=name, error_code=unknown))
             continue
-        object_bytes, past_object_bytes, dead_bytes = sums[topic_id.bytes]
+        object_bytes, past_object_bytes, dead_bytes = sums.get(topic_id.bytes, (0, 0, 0))
         topics.append(
             TopicAnswer(
                 topic_id=topic_id,

@@ -21,6 +21,7 @@ from uuid import UUID
 from coordinator import decide
 from coordinator.checkpoint import checkpoint_values, load_record
 from coordinator.decide import Context, Decision
+from coordinator.describe import describe_object, describe_topics
 from coordinator.interface import CoordinatorError, ErrorCode
 from coordinator.reads import find_batches, list_offsets
 from coordinator.retention import Place, retention_pass
@@ -72,6 +73,10 @@ from records.rpc.objects import (
     AcquireObjectLeaseResponse,
     DeleteFilesRequest,
     DeleteFilesResponse,
+    DescribeDisklessObjectRequest,
+    DescribeDisklessObjectResponse,
+    DescribeDisklessTopicsRequest,
+    DescribeDisklessTopicsResponse,
     GetFilesToDeleteRequest,
     GetFilesToDeleteResponse,
     IsSafeToDeleteFileRequest,
@@ -438,6 +443,20 @@ class InMemoryCoordinator:
         """See BatchCoordinator."""
         context = self.context()
         return self.commit(decide.decide_safe_to_delete(request, self.state, self.state, context))
+
+    async def describe_topics(
+        self, request: DescribeDisklessTopicsRequest
+    ) -> DescribeDisklessTopicsResponse:
+        """See DescribingCoordinator."""
+        self.context()
+        return describe_topics(request, self.state)
+
+    async def describe_object(
+        self, request: DescribeDisklessObjectRequest
+    ) -> DescribeDisklessObjectResponse:
+        """See DescribingCoordinator."""
+        self.context()
+        return describe_object(request, self.state, self.settings.keys)
 
     async def close(self) -> None:
         """See BatchCoordinator."""

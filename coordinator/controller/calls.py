@@ -70,7 +70,9 @@ class ClientCalls:
         self._run(self._hosted(coordinator), done)
 
     async def _hosted(self, coordinator: int) -> Hosted:
-        request = DescribeDisklessTopicsRequest(coordinator_partition=coordinator)
+        request = DescribeDisklessTopicsRequest(
+            coordinator_partition=coordinator, include_objects=False
+        )
         answer = await self._client(coordinator).describe_topics(request)
         if answer.error_code:
             raise CoordinatorError(ErrorCode(answer.error_code), answer.error_message or "")

@@ -11,32 +11,20 @@ from typing import Any
 from uuid import UUID
 
 from coordinator.controller.calls import ClientCalls
-from coordinator.describe import describe_topics
 from coordinator.interface import CoordinatorError, ErrorCode
 from coordinator.keys import ObjectKeys
 from coordinator.memory import InMemoryCoordinator
 from coordinator.settings import CoordinatorSettings
 from coordinator.view import StaticView
 from records.rpc.coordinator import DeleteDisklessTopicsRequest, InitDisklessTopicsRequest
-from records.rpc.objects import DescribeDisklessTopicsRequest, DescribeDisklessTopicsResponse
 from records.types import Epoch
 
 T1, T2 = UUID(int=1 << 80), UUID(int=2 << 80)
 
 
-class Described(InMemoryCoordinator):
-    """With the description that the other implementations have."""
-
-    async def describe_topics(
-        self, request: DescribeDisklessTopicsRequest
-    ) -> DescribeDisklessTopicsResponse:
-        state: Any = self.state
-        return describe_topics(request, state)
-
-
-def coordinator() -> Described:
+def coordinator() -> InMemoryCoordinator:
     keys = ObjectKeys(prefix="", cluster_id="c", coordinator_partition=0)
-    return Described(CoordinatorSettings(keys=keys), StaticView(), lambda: 1_000)
+    return InMemoryCoordinator(CoordinatorSettings(keys=keys), StaticView(), lambda: 1_000)
 
 
 def init(

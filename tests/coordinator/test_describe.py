@@ -113,6 +113,22 @@ def test_a_shared_object_counts_whole_for_each_of_its_topics(store: Store) -> No
     assert (second.high_watermark, second.run_count, second.stored_bytes) == (10, 1, 100)
 
 
+def test_without_objects_nobody_looks_at_any(store: Store) -> None:
+    """Who only asks which partitions there are pays for those, and not for a million objects."""
+
+    class Blind:
+        applied_offset = 7
+        topics, logs, run_totals = store.topics, store.logs, store.run_totals
+
+    request = DescribeDisklessTopicsRequest(coordinator_partition=0, include_objects=False)
+    found = describe_topics(request, Blind())  # type: ignore[arg-type]
+    assert [sums(topic) for topic in found.topics] == [(0, 0, 0)] * 2
+    assert [
+        (topic.topic_name, [(one.partition_index, one.high_watermark) for one in topic.partitions])
+        for topic in found.topics
+    ] == [("bar", [(0, 10)]), ("foo", [(0, 20), (1, 10)])]
+
+
 def test_what_a_topic_had_and_has_no_more_is_past_until_the_object_is_deleted(
     store: Store,
 ) -> None:

@@ -226,6 +226,11 @@ GOLDEN: list[Golden] = [
         "00000000 00 00",  # topic_names: null, all of them
     ),
     Golden(
+        DescribeDisklessTopicsRequest(coordinator_partition=0, include_objects=False),
+        0,
+        "00000000 0001 00 01 00",  # tagged fields: one; tag 0, of one byte: include_objects, false
+    ),
+    Golden(
         DescribeDisklessTopicsResponse(
             applied_offset=9,
             topics=(

@@ -34,13 +34,14 @@ from coordinator.controller.service import ControllerService, Endpoint
 from coordinator.controller.view import ImageView
 from esker.controller_joining import ControllerJoining, registration
 from esker.controller_metrics import ControllerCollector
+from raft.core.voters import Endpoint as Place
 from raft.driver.config import BENCH_LOG, INTERNAL_TOPICS
 from raft.driver.rooms import ClusterEvents, RoomHost
 from raft.interfaces import Frozen, ReplicatedLog
 from raft.net.handlers import Served
 from raft.wire import Group
 from records.batch import Batch
-from records.types import Offset, OffsetAndEpoch
+from records.types import NodeId, Offset, OffsetAndEpoch
 from records.uuids import random_uuid
 
 CLUSTER_METADATA: Final = "__cluster_metadata"
@@ -80,6 +81,15 @@ class ClusterMachine:
     def features(self) -> Mapping[str, int]:
         """Finalised features and their levels."""
         return self._machine.image.features
+
+    @property
+    def controllers(self) -> Mapping[NodeId, Place]:
+        """Where each controller that has registered listens, by its first listener."""
+        return {
+            NodeId(node_id): Place(listeners[0].name, listeners[0].host, listeners[0].port)
+            for node_id, record in self._machine.image.controllers.items()
+            if (listeners := record.end_points)
+        }
 
     @property
     def last_timestamp(self) -> int:

@@ -18,6 +18,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from raft.core.voters import Endpoint
 from raft.driver.cluster_records import ClusterRecords
 from raft.driver.config import INTERNAL_TOPICS
 from raft.interfaces import Draft, Frozen, ReplicatedLog, draft_values
@@ -35,7 +36,7 @@ from records.metadata import (
     RemoveTopicRecord,
 )
 from records.schema import MetadataRecord
-from records.types import Epoch, Offset, OffsetAndEpoch
+from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
 
 log = logging.getLogger("raft.driver")
 
@@ -84,6 +85,11 @@ class Directory:
     def features(self) -> dict[str, int]:
         """Finalised features and their levels."""
         return {name: one.feature_level for name, one in self._records.features.items()}
+
+    @property
+    def controllers(self) -> dict[NodeId, Endpoint]:
+        """Nobody registers with a directory."""
+        return {}
 
     # --- a StateMachine -----------------------------------------------------------------------
 

@@ -445,6 +445,17 @@ class Node:
         endpoints = self.voters.voter(node_id).endpoints
         return endpoints[0] if endpoints else None
 
+    def controllers(self) -> Mapping[NodeId, Endpoint]:
+        """Where controllers listen: as they registered, and as configured those that have not yet.
+
+        Of itself a node knows best.
+        """
+        configured = {voter: self.endpoint(voter) for voter in self.voters}
+        found = {voter: place for voter, place in configured.items() if place is not None}
+        registered = {} if self.directory is None else self.directory.controllers
+        own = found.get(self.node_id)
+        return {**found, **registered} | ({} if own is None else {self.node_id: own})
+
     def features(self) -> tuple[Mapping[str, int], Offset]:
         """Finalised features, and the offset they are as of (-1: nothing applied yet)."""
         if self.directory is None or not self.directory.applied_offset:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Protocol
 from uuid import UUID
 
+from raft.core.voters import Endpoint
 from raft.interfaces import ReplicatedLog, StateMachine
 from raft.net.handlers import Served
 from raft.wire import Group
@@ -112,6 +113,10 @@ class ClusterState(StateMachine, Protocol):
     @property
     def features(self) -> Mapping[str, int]:
         """Finalised features and their levels."""
+
+    @property
+    def controllers(self) -> Mapping[NodeId, Endpoint]:
+        """Where each controller that has registered listens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,6 +70,8 @@ class Host(Protocol):
 
     def endpoint(self, node_id: NodeId) -> Endpoint | None: ...
 
+    def controllers(self) -> Mapping[NodeId, Endpoint]: ...
+
     def features(self) -> tuple[Mapping[str, int], Offset]: ...
 
 
@@ -296,7 +298,7 @@ class Service:
         header: RequestHeader,
         body: Frame,
     ) -> Answer:
-        """The controllers, from the configured voters; nobody here knows brokers."""
+        """The controllers that have registered, and the other voters; nobody here knows brokers."""
         asked = decode_message(cluster.DescribeClusterRequest, body, header.api_version)
         host, response = self._host, cluster.DescribeClusterResponse
         versioned = header.api_version >= 1
@@ -315,12 +317,11 @@ class Service:
             return payload(header, message)
         metadata = host.find(GroupRef("__cluster_metadata", 0))
         leader_id = metadata.leader_id if metadata is not None else None
-        brokers = []
-        for voter in host.voters:
-            endpoint = host.endpoint(voter)
-            if endpoint is not None:
-                broker = response.DescribeClusterBroker
-                brokers.append(broker(broker_id=voter, host=endpoint.host, port=endpoint.port))
+        node = response.DescribeClusterBroker
+        brokers = [
+            node(broker_id=node_id, host=endpoint.host, port=endpoint.port)
+            for node_id, endpoint in sorted(host.controllers().items())
+        ]
         message = response(
             endpoint_type=CONTROLLERS,
             cluster_id=host.cluster_id,

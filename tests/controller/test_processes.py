@@ -24,8 +24,10 @@ from records.rpc.brokers import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
     BrokerRegistrationResponse,
+    ControllerRegistrationResponse,
 )
 from records.rpc.chunks import CreateChunksResponse
+from records.rpc.cluster import DescribeClusterRequest, DescribeClusterResponse
 from records.rpc.configs import IncrementalAlterConfigsResponse
 from records.rpc.coordinator import (
     AssignPartitionToBatchCoordinatorRequest,
@@ -55,7 +57,7 @@ from records.rpc.topics import (
     FindCoordinatorResponse,
 )
 from snapshot.reader import CheckpointReader
-from tests.controller.test_refusals import alter, chunk, delete, grow
+from tests.controller.test_refusals import alter, chunk, controller, delete, grow
 from tests.controller.world import creation, registration
 from tests.driver.client import Client
 from tests.driver.cluster import free_ports
@@ -374,6 +376,19 @@ def test_a_client_of_the_node_that_does_not_lead_is_told_so(story: Story) -> Non
     assert f"node {active}" in (answer.topics[0].error_message or "")
     snapshots = story.ask_node(other, DescribeSnapshotsRequest(), DescribeSnapshotsResponse)
     assert {group.topic_name for group in snapshots.groups} >= {"__cluster_metadata"}
+    _, joined = story.ask(controller(9), ControllerRegistrationResponse)
+    assert joined.error_code == 0
+    expected = {node: ("127.0.0.1", port) for node, port in story.quorum.ports.items()}
+    expected[9] = ("h", 1)
+    for node in NODES:
+        eventually(lambda node=node: controllers(story, node) == expected, "all that registered")
+
+
+def controllers(story: Story, node: int) -> dict[int, tuple[str, int]]:
+    """Who they are and where they listen, as a node says."""
+    request = DescribeClusterRequest(include_cluster_authorized_operations=False, endpoint_type=2)
+    answer = story.ask_node(node, request, DescribeClusterResponse)
+    return {one.broker_id: (one.host, one.port) for one in answer.brokers}
 
 
 def test_the_metrics_of_kip_631_are_there(tmp_path: Path) -> None:

@@ -228,7 +228,7 @@ GOLDEN: list[Golden] = [
     Golden(
         DescribeDisklessTopicsRequest(coordinator_partition=0, include_objects=False),
         0,
-        "00000000 0001 00 01 00",  # tagged fields: one; tag 0, of one byte: include_objects, false
+        "00000000 00 01 00 01 00",  # tagged fields: one; tag 0, of one byte: include_objects, false
     ),
     Golden(
         DescribeDisklessTopicsResponse(

@@ -88,6 +88,7 @@ class RecordsBroker:
         seed: int = 1,
         settings: WriterSettings | None = None,
         max_in_flight: int = 1 << 24,
+        fetch_type: type[FetchService] = FetchService,
     ) -> None:
         self.world = world
         self.cluster = world.cluster(broker_id)
@@ -117,7 +118,7 @@ class RecordsBroker:
             now_ms=world.wall_ms,
             in_flight=self.in_flight,
         )
-        self.fetch_service = FetchService(
+        self.fetch_service = fetch_type(
             image=lambda: self.cluster.image,
             replica=self.cluster.replica,
             leader=self.cluster.leader,

@@ -121,7 +121,7 @@ class Broker:
 
     @property
     def is_fenced(self) -> bool:
-        """Are clients sent elsewhere? As the controller said last."""
+        """Are clients sent elsewhere? As the controller said last, if not too long ago."""
         return self._registration is None or self._registration.is_fenced
 
     def advertised(self) -> list[BrokerListener]:
@@ -224,6 +224,7 @@ class Broker:
             rack=values["broker.rack"] or None,
             features=tuple((name, *levels) for name, levels in sorted(FEATURES.items())),
             heartbeat_interval_ms=values["broker.heartbeat.interval.ms"],
+            session_timeout_ms=values["broker.session.timeout.ms"],
             registration_timeout_ms=timeout_ms,
         )
 

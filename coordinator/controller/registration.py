@@ -8,8 +8,9 @@ of every new epoch, and whoever serves, of every change of `is_fenced`.
 
 The surprise is whose word `is_fenced` is. The controller answers with what it has committed, not
 with what the broker asked for; a broker that is cut off may believe itself unfenced for as long as
-its session lasts. Nothing may rest on that but courtesy: what must not happen is fenced where it
-would be written (by the broker's epoch in the coordinator's leases).
+its session lasts, by its own clock, and then believes the contrary. Nothing may rest on that but
+courtesy: what must not happen is fenced where it would be written (by the broker's epoch in the
+coordinator's leases).
 
 Source: KIP-631, Broker Registration and Heartbeats, Controlled Shutdown; upstream's
 BrokerLifecycleManager.
@@ -82,6 +83,7 @@ class BrokerMembership:
     rack: str | None = None
     features: tuple[tuple[str, int, int], ...] = ()  # name, lowest and highest level
     heartbeat_interval_ms: int = 2_000  # broker.heartbeat.interval.ms
+    session_timeout_ms: int = 9_000  # broker.session.timeout.ms
     registration_timeout_ms: int = 60_000  # initial.broker.registration.timeout.ms
 
 
@@ -114,6 +116,7 @@ class Registration:
         self._was_unfenced = False
         self._why_not = "no controller was asked"
         self._leaving = False
+        self._heard_at = 0.0  # on the loop's clock: when the last heartbeat that was answered left
         self._may_leave = asyncio.Event()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -168,6 +171,7 @@ class Registration:
             answer = await self._client.call(self._registration(), BrokerRegistrationResponse)
             if answer.error_code == ErrorCode.NONE:
                 self.epoch, self.is_fenced = answer.broker_epoch, True
+                self._heard_at = asyncio.get_running_loop().time()
                 log.info("broker=%d epoch=%d", self._membership.broker_id, answer.broker_epoch)
                 self._on_change()
                 return answer.broker_epoch
@@ -215,6 +219,7 @@ class Registration:
                 await self._heartbeat()
             except CoordinatorError as error:
                 log.warning("broker=%d reason=%r", self._membership.broker_id, str(error))
+                self._doubt()
             except RegistrationRefusedError as error:
                 self._on_lost(error)
                 return
@@ -228,8 +233,16 @@ class Registration:
                 async with asyncio.timeout(pause_s):
                     await self._wake.wait()
 
+    def _doubt(self) -> None:
+        """No controller answers: after a session, ours has ended at whoever is one."""
+        silent_s = asyncio.get_running_loop().time() - self._heard_at
+        if not self.is_fenced and silent_s * 1_000 >= self._membership.session_timeout_ms:
+            self.is_fenced = True
+            self._on_change()
+
     async def _heartbeat(self) -> None:
         assert self.epoch is not None, "a heartbeat before there is an epoch"
+        left_at = asyncio.get_running_loop().time()
         answer = await self._client.call(
             BrokerHeartbeatRequest(
                 broker_id=self._membership.broker_id,
@@ -248,6 +261,7 @@ class Registration:
             await self._register()
             self._wake.set()
         elif answer.error_code == ErrorCode.NONE:
+            self._heard_at = left_at
             if answer.should_shut_down:
                 self._may_leave.set()
             self._was_unfenced = self._was_unfenced or not answer.is_fenced

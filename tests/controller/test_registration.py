@@ -110,6 +110,26 @@ def test_a_broker_registers_and_is_unfenced_by_a_heartbeat() -> None:
     run(story)
 
 
+def test_a_broker_that_no_controller_answers_is_fenced_by_its_own_clock_after_a_session() -> None:
+    async def story() -> None:
+        script = Script()
+        loop = asyncio.get_running_loop()
+        broker = Broker(script, dataclasses.replace(membership(), session_timeout_ms=1_000))
+        await broker.registration.start()
+        await asyncio.sleep(0.5)
+        nobody = CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "nobody")
+        script.heartbeats = [nobody] * 15
+        began = loop.time()
+        while not broker.registration.is_fenced:
+            await asyncio.sleep(0.01)
+        assert 0.9 <= loop.time() - began <= 1.2
+        await asyncio.sleep(1)
+        assert broker.changes == [(5, True), (5, False), (5, True), (5, False)]
+        await broker.registration.stop(1)
+
+    run(story)
+
+
 def test_a_former_life_is_waited_for_and_a_wrong_cluster_is_not() -> None:
     async def story() -> None:
         script = Script()

@@ -1,0 +1,291 @@
+"""`esker dev`: a cluster from nothing, that survives its processes and its own end.
+
+DESIGN §12. The directory and the plan are tried without processes; one story runs real ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from esker.cli import app
+from esker.dev import (
+    HOST,
+    IDENTITY,
+    QUORUM_PORTS_FROM,
+    DevError,
+    Plan,
+    Store,
+    belongings,
+    identify,
+    is_free,
+    make_plan,
+    owned,
+    remove,
+)
+from esker.properties import read_properties
+
+PATIENCE_S = 60
+runner = CliRunner()
+
+
+def free_port() -> int:
+    """The first of a row of free ports, outside the range that clients get."""
+    start = 21_000 + os.getpid() % 400 * 20
+    for port in range(start, 32_000, 2 * QUORUM_PORTS_FROM):
+        if all(is_free(port + one) for one in (0, 1, 10, 11, 12)):
+            return port
+    raise AssertionError("no free ports")
+
+
+def plan_of(directory: Path, **settings: str) -> Plan:
+    return make_plan(
+        directory, identify(directory, None), port=free_port(), brokers=2, extra=settings
+    )
+
+
+# --- the directory and the plan -----------------------------------------------------------------
+
+
+def test_a_directory_keeps_its_cluster_and_its_store(tmp_path: Path) -> None:
+    first = identify(tmp_path, None)
+    assert identify(tmp_path, None) == identify(tmp_path, Store()) == first
+    with pytest.raises(DevError, match=f"the records of {tmp_path} are in {tmp_path}/objects"):
+        identify(tmp_path, Store(bucket="other"))
+
+
+def test_a_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(DevError, match=r"holds something else \(thesis\.tex\)"):
+        identify(tmp_path, None)
+    assert belongings(tmp_path) == ()
+
+
+def test_a_damaged_identity_is_no_reason_to_begin_anew(tmp_path: Path) -> None:
+    identify(tmp_path, None)
+    for text in ("", "{}", "[]", '{"clusterId": 1'):
+        (tmp_path / IDENTITY).write_text(text)
+        with pytest.raises(DevError, match="is damaged: --reset begins anew"):
+            identify(tmp_path, None)
+
+
+def test_a_plan_formats_once_and_writes_settings_anew(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path)
+    metas = [(tmp_path / p.name / "meta.properties").read_bytes() for p in plan.quorum]
+    again = plan_of(tmp_path, **{"diskless.append.commit.interval.ms": "10"})
+    assert metas == [(tmp_path / p.name / "meta.properties").read_bytes() for p in again.quorum]
+    for process in (*again.quorum, *again.brokers):
+        settings = read_properties(process.properties)
+        assert settings["diskless.append.commit.interval.ms"] == "10"
+        assert settings["group.initial.rebalance.delay.ms"] == "0"
+        assert HOST in settings["listeners"]
+    ports = [p.endpoint.port for p in (*again.brokers, *again.quorum)]
+    assert len(set(ports)) == 5
+    assert ports[1] == ports[0] + 1
+    assert min(ports[2:]) >= ports[0] + QUORUM_PORTS_FROM
+
+
+def test_records_go_to_s3_where_that_is_asked_for(tmp_path: Path) -> None:
+    store = Store(bucket="b", endpoint="http://127.0.0.1:1", region="r")
+    plan = make_plan(tmp_path, identify(tmp_path, store), port=free_port(), brokers=1, extra={})
+    settings = read_properties(plan.brokers[0].properties)
+    assert settings["diskless.storage.class.name"].endswith("S3Storage")
+    assert settings["esker.storage.s3.bucket"] == "b"
+    assert settings["esker.storage.s3.path.style"] == "true"
+    assert "esker.storage.directory.path" not in settings
+    assert identify(tmp_path, None).store == store
+
+
+def test_a_port_that_is_taken_is_named_and_nothing_is_made(tmp_path: Path) -> None:
+    identity = identify(tmp_path, None)
+    port = free_port()
+    with socket.socket() as other:
+        other.bind((HOST, port + 1))
+        other.listen()
+        with pytest.raises(DevError, match=f"port {port + 1} is taken.*--port"):
+            make_plan(tmp_path, identity, port=port, brokers=2, extra={})
+    assert not (tmp_path / "quorum-1").exists()
+
+
+def test_one_directory_has_one_esker_dev(tmp_path: Path) -> None:
+    with owned(tmp_path), pytest.raises(DevError, match="in use by another"), owned(tmp_path):
+        pass
+    with owned(tmp_path):
+        pass
+
+
+def test_reset_removes_what_is_its_own_and_only_if_it_may(tmp_path: Path) -> None:
+    plan_of(tmp_path)
+    (tmp_path / "objects" / "ab").mkdir(parents=True)
+    (tmp_path / "objects" / "ab" / "0").write_bytes(bytes(2_000_000))
+    words = ["dev", "--dir", str(tmp_path), "--reset"]
+    refused = runner.invoke(app, words)
+    assert (refused.exit_code, (tmp_path / IDENTITY).exists()) == (1, True)
+    assert "say --yes" in refused.stderr
+    assert "objects" in refused.stderr
+    assert "2.0 MB" in refused.stderr
+    (tmp_path / "notes.txt").touch()  # not ours, and in the way of a start
+    done = runner.invoke(app, [*words, "--yes"])
+    assert done.exit_code == 1
+    assert "holds something else (notes.txt)" in done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"notes.txt", ".esker-dev.lock"}
+
+
+def test_an_interrupted_removal_can_be_taken_up_again(tmp_path: Path) -> None:
+    plan_of(tmp_path)
+    paths = belongings(tmp_path)
+    remove(path for path in paths if path.name == "quorum-1")
+    assert belongings(tmp_path) == tuple(path for path in paths if path.name != "quorum-1")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--set", "no.such.key=1"], "no.such.key is no setting"),
+        (["--set", "nothing"], "is not KEY=VALUE"),
+        (["--store", "/directory"], "is not s3://BUCKET"),
+        (["--store", "s3://bucket/prefix"], "is not s3://BUCKET"),
+        (["--endpoint", "http://localhost:9000"], "goes with --store"),
+        (["--brokers", "10"], "--brokers"),
+        (["--port", "0"], "--port"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_made(
+    tmp_path: Path, words: list[str], says: str
+) -> None:
+    directory = tmp_path / "data"
+    ran = runner.invoke(app, ["dev", "--dir", str(directory), *words], env={"COLUMNS": "200"})
+    assert (ran.exit_code, directory.exists()) == (2, False)
+    assert says in ran.stderr
+
+
+def test_an_impossible_value_is_refused_by_its_key(tmp_path: Path) -> None:
+    words = ["dev", "--dir", str(tmp_path), "--port", str(free_port())]
+    ran = runner.invoke(app, [*words, "--set", "num.partitions=0"])
+    assert (ran.exit_code, ran.stderr.count("\n")) == (1, 1)
+    assert "num.partitions: 0 is not between" in ran.stderr
+
+
+# --- real processes -----------------------------------------------------------------------------
+
+
+class Dev:
+    """`esker dev` as a process."""
+
+    def __init__(self, directory: Path, port: int, *words: str) -> None:
+        self.directory = directory
+        self.port = port
+        self.output = directory.with_suffix(".out")
+        with self.output.open("ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "esker", "dev", "--dir", str(directory),
+                 "--port", str(port), *words],
+                stdout=output, stderr=output, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+
+    @property
+    def said(self) -> str:
+        return self.output.read_text()
+
+    def pid(self, name: str) -> int:
+        return int((self.directory / "output" / f"{name}.pid").read_text())
+
+    def esker(self, *words: str, text: str = "", code: int = 0) -> str:
+        ran = subprocess.run(
+            [sys.executable, "-m", "esker", *words, "--bootstrap-server", f"{HOST}:{self.port}"],
+            input=text, capture_output=True, text=True, check=False, timeout=PATIENCE_S,
+        )  # fmt: skip
+        assert ran.returncode == code, f"{words}: {ran.returncode}\n{ran.stdout}\n{ran.stderr}"
+        return ran.stdout if code == 0 else ran.stderr
+
+
+def until(condition: Callable[[], bool], what: Callable[[], str]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, what()
+        time.sleep(0.05)
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    state = Path(f"/proc/{pid}/stat")
+    return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@contextlib.contextmanager
+def running(directory: Path, port: int, *words: str) -> Iterator[Dev]:
+    """Until it is ready; killed at the end, if it is still there."""
+    directory.with_suffix(".out").unlink(missing_ok=True)
+    dev = Dev(directory, port, *words)
+    try:
+        until(lambda: "Ctrl-C stops it" in dev.said or dev.process.poll() is not None,
+              lambda: dev.said)  # fmt: skip
+        assert dev.process.poll() is None, dev.said
+        yield dev
+    finally:
+        if dev.process.poll() is None:
+            dev.process.kill()  # its children see the pipe end
+        dev.process.wait()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc for processes that have ended")
+def test_a_cluster_outlives_its_processes_and_its_own_end(tmp_path: Path) -> None:
+    directory, port = tmp_path / "data", free_port()
+    lines = "".join(f"{number}\n" for number in range(2_000))
+    with running(directory, port, "--set", "diskless.append.commit.interval.ms=20") as dev:
+        assert f"{HOST}:{port}" in dev.said
+        assert "gets about 50 a second; see docs/tuning.md" in dev.said
+        dev.esker("produce", "--topic", "numbers", text=lines)
+
+        # A child that dies is said so, and comes back.
+        old = dev.pid("quorum-1")
+        os.kill(old, signal.SIGKILL)
+        until(lambda: dev.pid("quorum-1") != old, lambda: dev.said)
+        assert "quorum-1 died (signal 9); it is started again" in dev.said
+
+        # A second one is refused: by the directory, then by the port.
+        other = ["dev", "--port", str(port), "--dir"]
+        assert "in use by another" in runner.invoke(app, [*other, str(directory)]).stderr
+        assert f"port {port} is taken" in runner.invoke(app, [*other, str(tmp_path / "2")]).stderr
+
+        pids = [dev.pid(f"quorum-{node}") for node in (1, 2, 3)] + [dev.pid("broker-101")]
+        dev.process.send_signal(signal.SIGINT)
+        assert dev.process.wait(PATIENCE_S) == 0, dev.said
+        assert "Stopping" in dev.said
+        assert not any(map(alive, pids)), "what it started ends with it"
+
+    with running(directory, port) as dev:
+        read = dev.esker("consume", "--topic", "numbers", "--from-beginning", "--until-end")
+        assert read == lines, "what was acknowledged is there"
+        pids = [dev.pid(f"quorum-{node}") for node in (1, 2, 3)] + [dev.pid("broker-101")]
+        dev.process.kill()  # as nobody can prepare for
+        dev.process.wait()
+        until(lambda: not any(map(alive, pids)), lambda: f"{pids} go when their parent has gone")
+
+
+def test_what_dies_again_and_again_stops_everything(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    directory.mkdir()
+    plan_of(directory)
+    (directory / "quorum-2" / "meta.properties").write_text("version=1\nnode.id=7\n")
+    dev = Dev(directory, free_port())
+    try:
+        assert dev.process.wait(PATIENCE_S) == 1, dev.said
+    finally:
+        dev.process.kill()
+        dev.process.wait()
+    assert "quorum-2 dies again and again (exit code 1)" in dev.said
+    assert "its last words" in dev.said

@@ -222,6 +222,10 @@ class CoordinatorClient:
         """See DescribingCoordinator."""
         return await self._call(request, DescribeDisklessObjectResponse)
 
+    def leads(self, node_id: int) -> None:
+        """Somebody has learned which node leads: what another was asked is asked there."""
+        self._finder.leads(node_id)
+
     async def close(self) -> None:
         """Close the connections; calls under way end."""
         self._commits.close()

@@ -33,6 +33,10 @@ DISKLESS_METADATA: Final = "__diskless-metadata"
 
 CONTROLLERS: Final = 2  # DescribeCluster's endpoint type
 
+SILENCE_S: Final = 1.0
+"""How long silent nodes are waited for once another has said that it does not lead. One of them may
+be a leader that stands still; then those who answer will soon have another, and are asked again."""
+
 MAX_ADDRESSES: Final = 64
 """Known nodes: a bound on what answers can make us remember and ask."""
 
@@ -57,6 +61,7 @@ class LeaderFinder:
         self._client_id = client_id
         self._timeout_ms = timeout_ms
         self._current: Rpc | None = None
+        self._ids: dict[Rpc, int] = {}  # of the nodes that say they lead
         self._finding: asyncio.Task[Rpc] | None = None
         self._let_go: set[Rpc] = set()
         self._closed = False
@@ -85,6 +90,16 @@ class LeaderFinder:
             old.connection.close()
             self._let_go.discard(old)
 
+    def leads(self, node_id: int) -> None:
+        """Somebody has learned who leads: if that is not whom we ask, wait there no longer.
+
+        A leader that stands still closes nothing, and would be waited for until the time is over.
+        """
+        current = self._current
+        if current is not None and self._ids.get(current, node_id) != node_id:
+            self._current = None
+            current.connection.close()
+
     def close(self) -> None:
         """Close all connections."""
         self._closed = True
@@ -99,10 +114,12 @@ class LeaderFinder:
         self._finding = None
         if task.cancelled() or task.exception() is not None:
             return
+        found = task.result()
         if self._closed:
-            task.result().connection.close()
+            found.connection.close()
         else:
-            self._current = task.result()
+            self._current = found
+            self._ids = {found: self._ids[found]}
 
     async def _find(self) -> Rpc:
         """Ask everybody at once; the first that leads wins. Then whom they named, if nobody did."""
@@ -121,23 +138,34 @@ class LeaderFinder:
         )
 
     async def _first_leader(self, addresses: list[Address], unheard: list[str]) -> Rpc | None:
+        """The leader among these; None once nobody who answers leads, and the others are silent."""
+        loop = asyncio.get_running_loop()
         asking = [asyncio.ensure_future(self._ask(address)) for address in addresses]
         leader: Rpc | None = None
+        waiting, until = set(asking), None
         try:
-            for answer in asyncio.as_completed(asking):
-                try:
-                    leader = await answer
-                except NetError as error:
-                    unheard.append(str(error))
-                if leader is not None:
-                    return leader
+            while waiting and leader is None:
+                left_s = None if until is None else max(0.0, until - loop.time())
+                done, waiting = await asyncio.wait(
+                    waiting, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
+                )
+                if not done:
+                    unheard.append(f"{len(waiting)} silent")
+                    break
+                for task in done:
+                    try:
+                        leader = leader or task.result()
+                    except NetError as error:
+                        unheard.append(str(error))
+                    else:
+                        until = until or loop.time() + SILENCE_S
+            return leader
         finally:
             for task in asking:
                 if not task.cancel() and not task.cancelled() and task.exception() is None:
                     late = task.result()
                     if late is not None and late is not leader:
                         late.connection.close()
-        return None
 
     async def _ask(self, address: Address) -> Rpc | None:
         """A connection to this node if it leads; None, and whom it knows, if it does not."""
@@ -147,7 +175,8 @@ class LeaderFinder:
             answer = await rpc.call(self._question(), DescribeQuorumResponse)
             found = answer.topics[0].partitions[0] if _has_partition(answer) else None
             leads = found is not None and not (answer.error_code or found.error_code)
-            if leads:
+            if leads and found is not None:
+                self._ids[rpc] = found.leader_id
                 self._learn(answer)
             else:
                 with contextlib.suppress(NetError):  # it need not know; it has answered

@@ -8,7 +8,8 @@ machines it reads (`SharedMachines`): the state is the same.
 
 The surprise: every kind of request to the controller has a client of its own. Answers come in the
 order of the questions, so behind one CreateTopics that waits a heartbeat would be late, and this
-broker fenced.
+broker fenced. And those clients are told who leads as soon as this node's logs know it: a leader
+that stands still closes no connection, and whoever waits for its answer hears of it last.
 
 Source: KIP-1164 (read-only coordinators); DESIGN §1, §8.
 """
@@ -155,6 +156,7 @@ class ObservedCluster:
             tuple[Callable[[MetadataImage], bool], asyncio.Future[MetadataImage]]
         ] = []
         self._cluster_age: Freshness | None = None
+        self._logs: dict[int | None, ReplicatedLog] = {}  # of coordinators; None: the cluster's
         client_id = self._client_id = f"broker-{host.node_id}"
         self._controllers: dict[type[Request], ControllerClient] = {}
         self._leaders: dict[int, CoordinatorClient] = {}
@@ -167,6 +169,7 @@ class ObservedCluster:
         self._machines.begin(log, topic, partition, directory)
         if topic == CLUSTER_METADATA:
             machine = self._machines.controller
+            self._logs[None] = log
             self._cluster_age = Freshness(log, lambda: machine.applied.offset)
             machine.listen(self._take_image)
         elif topic == DISKLESS_METADATA:
@@ -181,6 +184,7 @@ class ObservedCluster:
             self._settings.coordinators.settings(self._host.cluster_id, partition),
             monotonic=asyncio.get_running_loop().time,
         )
+        self._logs[partition] = log
         machine.watch(lambda: self._committed(partition))
         replica.start()
 
@@ -269,6 +273,10 @@ class ObservedCluster:
         self._image = image
         if self._cluster_age is not None:
             self._cluster_age.note()
+        leader_id = self._logs[None].leader_id
+        if leader_id is not None:
+            for client in self._controllers.values():
+                client.leads(leader_id)
         for callback in self._on_image_told:
             callback(image)
         for holds, future in tuple(self._waiting):
@@ -276,6 +284,9 @@ class ObservedCluster:
                 future.set_result(image)
 
     def _committed(self, coordinator: int) -> None:
+        leader_id = self._logs[coordinator].leader_id
+        if leader_id is not None and coordinator in self._leaders:
+            self._leaders[coordinator].leads(leader_id)
         for callback in self._on_commit_told:
             callback(coordinator)
 
@@ -285,6 +296,7 @@ class ObservedCluster:
         """See Cluster."""
         client = self._leaders.get(coordinator)
         if client is None:
+            assert 0 <= coordinator < self._image.coordinator_count, f"coordinator {coordinator}"
             client = self._leaders[coordinator] = CoordinatorClient(
                 self._settings.voters,
                 partition=coordinator,

@@ -75,6 +75,10 @@ class ControllerClient:
             await asyncio.sleep(pause_s)
             pause_s = min(RETRY_MAX_S, 2 * pause_s)
 
+    def leads(self, node_id: int) -> None:
+        """Somebody has learned which node is the controller: what another was asked, ask there."""
+        self._finder.leads(node_id)
+
     async def close(self) -> None:
         """Close the connection; a call under way ends."""
         self._finder.close()

@@ -94,7 +94,7 @@ class Node:
                         topic.PartitionData(
                             partition_index=asked.topics[0].partitions[0].partition_index,
                             error_code=0 if self.leads else NOT_LEADER_OR_FOLLOWER,
-                            leader_id=1,
+                            leader_id=self.peers.index(self),
                             leader_epoch=1,
                             high_watermark=0,
                             current_voters=(),

@@ -239,6 +239,37 @@ def test_a_lost_connection_sends_the_same_commits_to_the_next_leader() -> None:
     served(story, count=2)
 
 
+PATIENT = ClientSettings(timeout_ms=60_000, attempt_timeout_ms=60_000, retry_ms=1)
+
+
+def test_a_client_that_hears_of_another_leader_waits_for_the_old_one_no_longer() -> None:
+    """A process that stands still closes no connection."""
+
+    async def story(recorder: Recorder, started: list[Node], client: CoordinatorClient) -> None:
+        old, new = started
+        await client.commit_file(commit(0))
+
+        def fall_silent(*_: object) -> Any:
+            return never()
+
+        old.before = fall_silent
+        answers = [client.submit(commit(i)) for i in range(1, 4)]
+        while old.seen.count(1094) < 4:
+            await asyncio.sleep(0)
+        client.leads(0)  # no news
+        old.leads, new.leads = False, True
+        client.leads(1)
+        async with asyncio.timeout(10):
+            await asyncio.gather(*answers)
+        assert recorder.committed == list(range(4))
+        before = new.seen.count(18)
+        client.leads(1)
+        await client.commit_file(commit(4))
+        assert new.seen.count(18) == before, "it has no reason to connect again"
+
+    served(story, count=2, settings=PATIENT)
+
+
 def test_a_client_waits_for_a_leader() -> None:
     async def story(recorder: Recorder, started: list[Node], client: CoordinatorClient) -> None:
         started[0].leads = False

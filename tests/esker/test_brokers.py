@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -101,6 +102,38 @@ def test_the_leader_of_the_quorum_dies_and_brokers_go_on(cluster: EskerCluster) 
         round_trip(cluster, f"without-{node}")
         cluster.launch(node)
     cluster.check_alive()
+
+
+def leader_of(cluster: EskerCluster, group: str) -> int:
+    """As the nodes' own lines tell it: who became leader last."""
+    epochs = {
+        int(epoch): node
+        for node in cluster.quorum_ids
+        for epoch in re.findall(rf"group={group} role=leader epoch=(\d+)", cluster.output(node))
+    }
+    return epochs[max(epochs)]
+
+
+@pytest.mark.parametrize("group", ["__cluster_metadata-0", "__diskless-metadata-0"])
+def test_a_leader_that_stands_still_holds_up_nobody_for_longer_than_an_election(
+    cluster: EskerCluster, group: str
+) -> None:
+    """Its connections stay open, and what brokers asked it is never answered."""
+    with Confluent(cluster.bootstrap) as client:
+        client.create_topic(f"before-{group}", 1, {})
+        round_trip(cluster, f"before-{group}")
+        node = leader_of(cluster, group)
+        cluster.signal(node, signal.SIGSTOP)
+        try:
+            began = time.monotonic()
+            client.send(f"before-{group}", [Message(b"one more")])
+            sent = time.monotonic()
+            client.create_topic(f"while-{group}", 1, {})
+            created = time.monotonic()
+        finally:
+            cluster.signal(node, signal.SIGCONT)
+        assert sent - began < 5, f"{sent - began:.1f} s for a record without node {node}"
+        assert created - sent < 8, f"{created - sent:.1f} s for a topic without node {node}"
 
 
 def test_a_second_broker_with_the_same_id_is_refused_and_harms_nobody(

@@ -320,7 +320,10 @@ class Leader:
         return decide.decide_expired_producers(self.pending, self._machine.store, context)
 
     def _sweep_objects(self, context: Context) -> Decision[Any]:
-        return decide.decide_marks(self._machine.store, context)
+        store = self._machine.store
+        store.bury(self._settings.sweep_limit)
+        self._found_work = bool(store.graves)
+        return decide.decide_marks(store, context)
 
     def _sweep_old_leases(self, context: Context) -> Decision[Any]:
         return decide.decide_forgotten_leases(self.pending, context)

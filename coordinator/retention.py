@@ -42,8 +42,8 @@ class Kept(Protocol):
     def runs_from(self, log_id: LogId, offset: int) -> Iterable[Run]:
         """The run that holds `offset` and those after it, as far as they are read."""
 
-    def run_totals(self, log_id: LogId) -> tuple[int, int]:
-        """How many live runs a partition has, and their bytes."""
+    def run_totals(self, log_id: LogId) -> tuple[int, int] | None:
+        """How many live runs a partition has, and their bytes; None: not known for now."""
 
 
 class Pass(NamedTuple):
@@ -133,7 +133,10 @@ def _look(
     oldest = next(walk, None)
     if oldest is None:
         return None
-    _, total_bytes = kept.run_totals(log_id)
+    totals = kept.run_totals(log_id)
+    if totals is None:
+        return None
+    _, total_bytes = totals
     keep_ms, keep_bytes = config.retention_ms, config.retention_bytes
     too_old = keep_ms is not None and now_ms - _time_of(oldest) > keep_ms
     too_much = keep_bytes is not None and total_bytes - oldest.byte_size >= keep_bytes

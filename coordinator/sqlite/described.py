@@ -14,8 +14,8 @@ from typing import TypeVar
 from uuid import UUID
 
 from coordinator.runs import StoredObject
-from coordinator.sqlite import database
-from coordinator.sqlite.store import Store, stored_object
+from coordinator.sqlite import database, rows
+from coordinator.sqlite.store import Store
 from coordinator.sqlite.tables import WholeTable
 from coordinator.state import Log, LogId, Topic
 
@@ -31,34 +31,49 @@ class StoreDescribed:
         self.applied_offset: int = store.applied.offset
         self.topics: WholeTable[UUID, Topic] = store.topics
         self.logs: WholeTable[LogId, Log] = store.logs
+        self._objects = store.graves.used_objects(store.connection)
+
+    def _log_start(self, log_id: LogId) -> int:
+        log = self.logs.get(log_id)
+        return 0 if log is None else log[0]
 
     def run_totals(self, log_id: LogId) -> tuple[int, int]:
         """See `Described`."""
-        return self._store.run_totals(log_id)
+        totals = self._store.run_totals(log_id)
+        if totals is not None:
+            return totals
+        count, size_bytes = self._read(
+            "SELECT COUNT(*), IFNULL(SUM(byte_size), 0) FROM runs"
+            " WHERE log_id = ? AND last_offset >= ?",
+            (log_id, self._log_start(log_id)),
+        ).fetchone()
+        return int(count), int(size_bytes)
 
     def objects_with_runs_of(self, log_ids: Sequence[LogId]) -> Iterator[int]:
         """See `Described`."""
         for log_id in log_ids:
             for (object_id,) in self._read(
-                "SELECT DISTINCT object_id FROM runs WHERE log_id = ?", (log_id,)
+                "SELECT DISTINCT object_id FROM runs WHERE log_id = ? AND last_offset >= ?",
+                (log_id, self._log_start(log_id)),
             ):
                 yield object_id
 
     def stored_objects(self) -> Iterator[tuple[int, StoredObject]]:
         """See `Described`."""
-        for row in self._read("SELECT * FROM objects ORDER BY object_id"):
-            yield row[0], stored_object(row)
+        for row in self._read(f"{self._objects} ORDER BY object_id"):
+            yield row[0], rows.stored_object(row)
 
     def stored_object(self, object_id: int) -> StoredObject | None:
         """See `Described`."""
-        return self._store.stored_object(object_id)
+        found = self._read(f"{self._objects} WHERE object_id = ?", (object_id,)).fetchone()
+        return None if found is None else rows.stored_object(found)
 
     def run_totals_in_object(self, log_id: LogId, object_id: int) -> tuple[int, int]:
         """See `Described`."""
         count, size_bytes = self._read(
             "SELECT COUNT(*), IFNULL(SUM(byte_size), 0) FROM runs"
-            " WHERE log_id = ? AND object_id = ?",
-            (log_id, object_id),
+            " WHERE log_id = ? AND last_offset >= ? AND object_id = ?",
+            (log_id, self._log_start(log_id), object_id),
         ).fetchone()
         return int(count), int(size_bytes)
 

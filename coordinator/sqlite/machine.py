@@ -24,6 +24,7 @@ import msgpack
 from coordinator.log_records import records_of
 from coordinator.sqlite import database
 from coordinator.sqlite.frozen import FrozenState
+from coordinator.sqlite.graves import A_SLICE
 from coordinator.sqlite.loading import load_records
 from coordinator.sqlite.schema import SPAN_RUNS
 from coordinator.sqlite.source import checkpoint_of
@@ -117,6 +118,7 @@ class CoordinatorMachine:
                     store.last_timestamp = header.max_timestamp
                 store.applied = OffsetAndEpoch(header.end_offset, header.leader_epoch)
                 store.flush_if_full()
+            store.bury(A_SLICE)
         except BaseException:
             store.is_torn = True
             raise

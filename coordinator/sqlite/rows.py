@@ -5,13 +5,15 @@ Source: docs/coordinator-state.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
 import msgpack
 
+from coordinator.runs import RunRow, StoredObject
 from coordinator.state import Answer, Broker, Lease, Producer, ProducerKey, Topic
+from records.diskless import ObjectCommitRecord
 
 _pack: Final = msgpack.Packer().pack
 
@@ -76,3 +78,29 @@ def unpack_producer(appended_at_ms: int, row: bytes) -> Producer:
     """The reverse."""
     epoch, batches = _unpack(row)
     return epoch, appended_at_ms, batches
+
+
+# --- objects ------------------------------------------------------------------------------------
+
+ObjectRow = tuple[int, int, int, int, int, int, int, bytes]
+"""The columns of `objects`; the last one is 16 bytes for each topic."""
+
+
+def topics_of(
+    record: ObjectCommitRecord, log_ids: Sequence[int], runs: Sequence[RunRow]
+) -> list[bytes]:
+    """Ids of the topics with accepted batches in an object, rising."""
+    filled = {row[0] for row in runs}
+    return sorted(
+        {
+            record.topic_ids[index].bytes
+            for index, log_id in zip(record.topic_indexes, log_ids, strict=True)
+            if log_id in filled
+        }
+    )
+
+
+def stored_object(row: ObjectRow) -> StoredObject:
+    """From a row of `objects`."""
+    ids = tuple(row[7][at : at + 16] for at in range(0, len(row[7]), 16))
+    return StoredObject(*row[1:7], ids)

@@ -5,7 +5,8 @@ before anybody reads: appends of one partition then touch one page once.
 
 A search by time walks level-2 spans, then level-1, then runs: at most 256 rows of the last two.
 Only the first span of each level can hold dead runs and so promise what is no longer there; then
-the walk goes on after it.
+the walk goes on after it. Rows of dead runs may be there for a while (`coordinator.sqlite.graves`),
+so every walk begins at the log start or above.
 
 Source: DESIGN §7 (runs); docs/coordinator-state.md.
 """
@@ -141,11 +142,18 @@ class Runs:
             self._connection.executemany(_INSERT_SPAN, self._new_spans)
             self._new_spans.clear()
 
-    def drop_below(self, tally: Tally, log_start_offset: int) -> list[Dead]:
-        """Delete the runs that are dead now, whole, and say what died of which object."""
+    def drop_below(self, tally: Tally, offset: int, limit: int) -> tuple[list[Dead], bool]:
+        """Delete up to `limit` of the runs that end below an offset, whole and the oldest first.
+
+        What died of which object, and whether none is left.
+        """
         self.drain()
         where = "FROM runs WHERE log_id = ? AND last_offset < ?"
-        key = (tally.log_id, log_start_offset)
+        more = self._connection.execute(
+            f"SELECT last_offset {where} ORDER BY last_offset LIMIT 1 OFFSET ?",
+            (tally.log_id, offset, limit),
+        ).fetchone()
+        key = (tally.log_id, offset if more is None else more[0])
         dead = [
             Dead(*row)
             for row in self._connection.execute(
@@ -159,7 +167,7 @@ class Runs:
         self._connection.execute(
             "DELETE FROM spans WHERE log_id = ? AND level IN (1, 2) AND last_offset < ?", key
         )
-        return dead
+        return dead, more is None
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -259,10 +267,13 @@ class Runs:
         ).fetchone()
         return None if time is None else int(time)
 
-    def end_of(self, log_id: int, limit: int) -> int | None:
-        """The last offset of the `limit`th run, or of the last if there are fewer."""
+    def end_of(self, log_id: int, log_start_offset: int, limit: int) -> int | None:
+        """The last offset of the `limit`th live run, or of the last if there are fewer."""
         self.drain()
-        walk = f"SELECT last_offset FROM runs WHERE log_id = {log_id} ORDER BY last_offset"
+        walk = (
+            f"SELECT last_offset FROM runs WHERE log_id = {log_id}"
+            f" AND last_offset >= {log_start_offset} ORDER BY last_offset"
+        )
         for query in (f"{walk} LIMIT 1 OFFSET {limit - 1}", f"{walk} DESC LIMIT 1"):
             found = self._connection.execute(query).fetchone()
             if found is not None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import Final
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 """A file of another version is thrown away and rebuilt."""
 
 SPAN_RUNS: Final = 256

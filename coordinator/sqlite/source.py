@@ -13,7 +13,7 @@ from coordinator.checkpoint import checkpoint_values
 from coordinator.runs import StoredObject
 from coordinator.sqlite import database, rows
 from coordinator.sqlite.runs import COLUMNS
-from coordinator.sqlite.store import Store, stored_object
+from coordinator.sqlite.store import Store
 from coordinator.sqlite.tables import WholeTable, WriteBackTable
 from coordinator.state import (
     Answer,
@@ -32,6 +32,7 @@ class StoreSource:
     """`coordinator.checkpoint.CheckpointSource` over a store with nothing left to flush."""
 
     def __init__(self, store: Store) -> None:
+        self._store = store
         self._read = store.connection.execute
         self.topics: WholeTable[UUID, Topic] = store.topics
         self.logs: WholeTable[LogId, Log] = store.logs
@@ -43,13 +44,17 @@ class StoreSource:
 
     def all_objects(self) -> Iterator[tuple[int, StoredObject]]:
         """See `CheckpointSource`."""
-        for row in self._read("SELECT * FROM objects ORDER BY object_id"):
-            yield row[0], stored_object(row)
+        query = self._store.graves.used_objects(self._store.connection)
+        for row in self._read(f"{query} ORDER BY object_id"):
+            yield row[0], rows.stored_object(row)
 
     def all_runs(self, log_id: LogId) -> Iterator[tuple[int, ...]]:
         """See `CheckpointSource`."""
+        log_start_offset = (self.logs.get(log_id) or (0, 0))[0]
         return self._read(
-            f"SELECT {COLUMNS} FROM runs WHERE log_id = ? ORDER BY last_offset", (log_id,)
+            f"SELECT {COLUMNS} FROM runs WHERE log_id = ? AND last_offset >= ?"
+            " ORDER BY last_offset",
+            (log_id, log_start_offset),
         )
 
     def all_producers(self, log_id: LogId) -> Iterator[tuple[int, Producer]]:

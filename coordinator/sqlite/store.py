@@ -14,7 +14,7 @@ Source: DESIGN §7 (state in SQLite); docs/coordinator-state.md.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import astuple
 from pathlib import Path
 from typing import Final
@@ -22,8 +22,9 @@ from uuid import UUID
 
 import msgpack
 
-from coordinator.runs import Run, RunRow, StoredObject, runs_of
-from coordinator.sqlite import database, rows
+from coordinator.runs import Run, StoredObject, runs_of
+from coordinator.sqlite import database, graves, rows
+from coordinator.sqlite.graves import ABOVE_EVERY_OFFSET, Graves
 from coordinator.sqlite.runs import Dead, Runs, Tally
 from coordinator.sqlite.schema import SPAN_RUNS
 from coordinator.sqlite.tables import WholeTable, WriteBackTable
@@ -64,13 +65,8 @@ CACHED_PRODUCERS: Final = 20_000
 
 CACHED_ANSWERS: Final = 128
 
-ABOVE_EVERY_OFFSET: Final = 2**63 - 1
-
 _IDLE_WINDOW: Final = 2
 """Producers looked at, for each that a sweep may return."""
-
-ObjectRow = tuple[int, int, int, int, int, int, int, bytes]
-"""The columns of `objects`; the last one is 16 bytes for each topic."""
 
 
 class Store:
@@ -84,7 +80,7 @@ class Store:
         self.connection = connection
         self.wal = database.WalKeeper(path)
         self.runs = Runs(connection, span_runs=span_runs)
-        self._objects: list[ObjectRow] = []
+        self._objects: list[rows.ObjectRow] = []
         self._is_open = False  # a transaction
         self.is_torn = False  # it holds half of something, and is never to be committed
         self._gathered = 0
@@ -95,7 +91,10 @@ class Store:
         self._read_tables()
 
     def _read_meta(self) -> None:
-        found = self.connection.execute("SELECT value FROM meta WHERE name = 'state'").fetchone()
+        read = self.connection.execute
+        left = read("SELECT value FROM meta WHERE name = 'graves'").fetchone()
+        self.graves = Graves(self.runs, graves.unpacked(None if left is None else left[0]))
+        found = read("SELECT value FROM meta WHERE name = 'state'").fetchone()
         numbers = (0, 0, 0, 0, 0, 0, 0, 0, -1, 0, 0, 0)
         if found is not None:
             numbers = msgpack.unpackb(found[0], use_list=False)
@@ -188,20 +187,35 @@ class Store:
                 record.broker_id,
                 record.committed_at_ms,
                 -1,
-                b"".join(_topics_of(record, log_ids, new)),
+                b"".join(rows.topics_of(record, log_ids, new)),
             )
         )
 
     def _move_log_starts(self, record: LogStartOffsetsRecord) -> None:
         self._drain()
+        left = graves.AT_ONCE
         for index, partition, offset in zip(
             record.topic_indexes, record.partitions, record.log_start_offsets, strict=True
         ):
             log_id = self.topics[record.topic_ids[index]].log_ids[partition]
-            self._bury(self.runs.drop_below(self.tallies[log_id], offset))
+            dead = self.graves.bury(log_id, self.tallies[log_id], offset, left)
+            left = max(0, left - self._bury(dead))
 
-    def _bury(self, dead: list[Dead]) -> None:
-        """Lower the used bytes of the objects that dead runs lay in."""
+    def bury(self, limit: int) -> None:
+        """Take away up to `limit` runs that died before. Raises sqlite3.Error."""
+        if not self.graves:
+            return
+        self.begin()
+        self._drain()
+        for log_id, dead in self.graves.go_on(self.tallies, limit):
+            self._bury(dead)
+            log = self.logs.get(log_id)
+            if log is not None:
+                self.logs[log_id] = log  # its tally has changed: it is to be written
+        self.flush_if_full()
+
+    def _bury(self, dead: list[Dead]) -> int:
+        """Lower the used bytes of the objects that dead runs lay in; how many runs they were."""
         self.connection.executemany(
             "UPDATE objects SET used_bytes = used_bytes - ? WHERE object_id = ?",
             [(piece.size_bytes, piece.object_id) for piece in dead],
@@ -210,16 +224,18 @@ class Store:
         self.run_count -= count
         self.changed_records += count + len(dead)
         self._gathered += count
+        return count
 
     def _remove_logs(self, log_ids: list[LogId]) -> None:
         """Of partitions that go: runs, producers, and the partitions' rows."""
         self._drain()
         self.producers.flush()
+        left = graves.AT_ONCE
         for log_id in log_ids:
             tally = self.tallies.pop(log_id, None)
             if tally is None:
                 continue
-            self._bury(self.runs.drop_below(tally, ABOVE_EVERY_OFFSET))
+            left -= self._bury(self.graves.bury(log_id, tally, ABOVE_EVERY_OFFSET, max(0, left)))
             gone = self.connection.execute("DELETE FROM producers WHERE log_id = ?", (log_id,))
             self.producers.count -= gone.rowcount
             self.changed_records += gone.rowcount + 1
@@ -296,9 +312,10 @@ class Store:
             self.answers.count,
             *astuple(self.counters),
         )
-        self.connection.execute(
-            "INSERT OR REPLACE INTO meta VALUES ('state', ?)", (msgpack.packb(numbers),)
-        )
+        put = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
+        self.connection.execute(put, ("state", msgpack.packb(numbers)))
+        if self.graves.is_changed:
+            self.connection.execute(put, ("graves", self.graves.packed()))
 
     def _write_tables(self) -> None:
         """Give SQLite what changed of topics and partitions; oftener where many are created."""
@@ -403,10 +420,10 @@ class Store:
         greatest = self.runs.greatest_time(log_id, from_offset)
         return None if greatest is None else self.runs.first_since(log_id, from_offset, greatest)
 
-    def run_totals(self, log_id: LogId) -> tuple[int, int]:
-        """How many live runs a partition has, and their bytes."""
+    def run_totals(self, log_id: LogId) -> tuple[int, int] | None:
+        """How many live runs a partition has, and their bytes; None while dead ones are left."""
         tally = self.tallies[log_id]
-        return tally.runs, tally.bytes
+        return None if log_id in self.graves else (tally.runs, tally.bytes)
 
     # -- reads.Candidates ----------------------------------------------------------------------
 
@@ -416,7 +433,7 @@ class Store:
         found = self.connection.execute(
             "SELECT * FROM objects WHERE object_id = ?", (object_id,)
         ).fetchone()
-        return None if found is None else stored_object(found)
+        return None if found is None else rows.stored_object(found)
 
     def unused_objects(self, limit: int) -> list[int]:
         """See `reads.Candidates`."""
@@ -473,28 +490,9 @@ class Store:
 
     def last_offset_of_runs(self, log_id: LogId, limit: int) -> int | None:
         """See `reads.Candidates`."""
-        return self.runs.end_of(log_id, limit)
+        log = self.logs.get(log_id)
+        return None if log is None else self.runs.end_of(log_id, log[0], limit)
 
     def _drain_to_read(self) -> None:
         if self._is_open:
             self._drain()
-
-
-def _topics_of(
-    record: ObjectCommitRecord, log_ids: Sequence[LogId], runs: Sequence[RunRow]
-) -> list[bytes]:
-    """Ids of the topics with accepted batches in an object, rising."""
-    filled = {row[0] for row in runs}
-    return sorted(
-        {
-            record.topic_ids[index].bytes
-            for index, log_id in zip(record.topic_indexes, log_ids, strict=True)
-            if log_id in filled
-        }
-    )
-
-
-def stored_object(row: ObjectRow) -> StoredObject:
-    """From a row of `objects`."""
-    ids = tuple(row[7][at : at + 16] for at in range(0, len(row[7]), 16))
-    return StoredObject(*row[1:7], ids)

@@ -11,8 +11,10 @@ import asyncio
 import shutil
 import tempfile
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import patch
 from uuid import UUID
 
 from hypothesis import HealthCheck, Phase, settings
@@ -30,6 +32,7 @@ from msgspec.structs import replace
 from coordinator.interface import CoordinatorError, ErrorCode
 from coordinator.memory import InMemoryCoordinator, InMemoryState
 from coordinator.settings import CoordinatorSettings
+from coordinator.sqlite import graves, machine
 from raft.interfaces import draft_values
 from raft.memory import SilentTicket
 from records.batch import iter_batches, iter_records
@@ -94,6 +97,7 @@ class QuorumVersusMemory(RuleBasedStateMachine):
         super().__init__()
         self.directory = Path(tempfile.mkdtemp(prefix="esker-coordinator-"))
         self.loop = asyncio.new_event_loop()
+        self.patches = ExitStack()
         self.controller_epoch = 1_000_000
         self.oracle = InMemoryState()  # what the log's committed records say
         self.read_offset = Offset(0)
@@ -111,9 +115,16 @@ class QuorumVersusMemory(RuleBasedStateMachine):
         self.begin_model()
 
     def teardown(self) -> None:
+        self.patches.close()
         self.loop.run_until_complete(self.world.close())
         self.loop.close()
         shutil.rmtree(self.directory)
+
+    @initialize(at_once=st.sampled_from([0, 0, 0, 1]), a_slice=st.sampled_from([0, 0, 1]))
+    def some_runs_go_later(self, at_once: int, a_slice: int) -> None:
+        """As if there were millions of them: `coordinator.sqlite.graves`."""
+        self.patches.enter_context(patch.object(graves, "AT_ONCE", at_once))
+        self.patches.enter_context(patch.object(machine, "A_SLICE", a_slice))
 
     # -- the two of them -----------------------------------------------------------------------
 
@@ -558,6 +569,7 @@ class QuorumVersusMemory(RuleBasedStateMachine):
         self.oracle.check_invariants()
         values = self.oracle.checkpoint()
         assert self.world.values() == values
+        seen["states with dead runs left"] += len(self.world.machine.store.graves) > 0
         told = self.model.state.checkpoint()
         for ours, theirs in zip(values, told, strict=False):
             assert ours == theirs, f"{decode_record(ours)}, decided {decode_record(theirs)}"
@@ -597,7 +609,7 @@ def test_the_quorum_decides_as_the_one_in_memory() -> None:
     run_state_machine_as_test(
         QuorumVersusMemory,
         settings=settings(
-            max_examples=120,
+            max_examples=60,
             stateful_step_count=50,
             deadline=None,
             derandomize=True,
@@ -620,6 +632,7 @@ def test_the_quorum_decides_as_the_one_in_memory() -> None:
         "let go",
         "objects deleted",
         "runs cut",
+        "states with dead runs left",
         "strangers",
         *(f"restarts on {how.value}" for how in Restart),
     ):

@@ -18,7 +18,7 @@ class Model:
     """A partition's runs as a list, and every question answered by looking at all of them."""
 
     def __init__(self) -> None:
-        self.rows: list[Run] = []
+        self.rows: list[Run] = []  # dead ones, too, as long as they are not taken away
         self.log_start_offset = 0
         self.next_offset = 0
 
@@ -64,15 +64,17 @@ def test_runs_are_found_as_in_a_list(tmp_path: Path, seed: int) -> None:
             model.rows += new
         elif model.next_offset:
             model.log_start_offset = rng.randint(model.log_start_offset, model.next_offset)
-            before = len(model.rows)
-            model.rows = model.live()
-            dead = runs.drop_below(tally, model.log_start_offset)
-            assert sum(piece.run_count for piece in dead) == before - len(model.rows)
+            limit = rng.choice((1, 3, 1000))
+            kept = len(model.rows) - min(limit, len(model.rows) - len(model.live()))
+            dead, is_done = runs.drop_below(tally, model.log_start_offset, limit)
+            assert sum(piece.run_count for piece in dead) == len(model.rows) - kept
+            model.rows = model.rows[len(model.rows) - kept :]
+            assert is_done == (model.rows == model.live())
         assert tally.runs == len(model.rows)
         assert tally.bytes == 10 * len(model.rows)
         offset = rng.randint(model.log_start_offset, model.next_offset)
         assert list(islice(runs.walk(log_id, offset), 7)) == model.walk(offset, 7)
-        assert runs.end_of(log_id, 9) == model.end_of(9)
+        assert runs.end_of(log_id, model.log_start_offset, 9) == model.end_of(9)
         assert runs.greatest_time(log_id, model.log_start_offset) == model.greatest_time()
         for time in (rng.randrange(1000), rng.randrange(10**6), model.greatest_time() or 0):
             found = runs.first_since(log_id, model.log_start_offset, time)

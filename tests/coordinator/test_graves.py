@@ -1,0 +1,289 @@
+"""A log start that passes very many runs: seen at once, carried out a few at a time.
+
+What may be seen of it is nothing; so each story compares with the coordinator in memory, which
+takes everything away at once. Source: DESIGN §11 (4, 8); `coordinator.sqlite.graves`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from coordinator.describe import describe_topics
+from coordinator.memory import InMemoryState
+from coordinator.sqlite import graves, machine
+from coordinator.sqlite.described import described
+from coordinator.sqlite.store import Store
+from coordinator.view import Enforcer, TopicConfig
+from records.batch import iter_batches, iter_records
+from records.frame import decode_record
+from records.rpc.objects import DescribeDisklessTopicsRequest
+from tests.coordinator.actors import (
+    OTHER_TOPIC,
+    TOPIC,
+    Broker,
+    batch,
+    create,
+    delete,
+    delete_records,
+    find,
+    groups,
+    offset_for,
+)
+from tests.coordinator.quorum_world import QuorumWorld, Restart
+from tests.coordinator.test_sqlite_machine import read_all
+
+RUNS = 40
+
+
+@contextmanager
+def slowly(at_once: int = 3, a_slice: int = 1) -> Iterator[None]:
+    """Few runs go with each record."""
+    with patch.object(graves, "AT_ONCE", at_once), patch.object(machine, "A_SLICE", a_slice):
+        yield
+
+
+async def filled(directory: Path, runs: int = RUNS, **world: Any) -> tuple[QuorumWorld, Broker]:
+    """`runs` runs of ten offsets at 100 ms distance, each in an object of its own; and others."""
+    made = QuorumWorld(directory, **world)
+    await create(made)
+    broker = Broker(made)
+    await broker.acquire(10 * runs)
+    await broker.commit(topics=groups(batch(0, 10), partition=1))
+    for number in range(runs):
+        await broker.commit(batch(0, 10, time=100 * number))
+    return made, broker
+
+
+def oracle(world: QuorumWorld) -> InMemoryState:
+    """The state that the log's committed records say, in memory."""
+    state = InMemoryState()
+    for one in iter_batches(world.log.read(0, 1 << 26)):
+        if not one.header.is_control:
+            for record in iter_records(one):
+                state.apply(record.offset, decode_record(record.value))
+    state.check_invariants()
+    return state
+
+
+def rows(store: Store) -> int:
+    store.flush()
+    found: int = store.connection.execute("SELECT COUNT(*) FROM runs").fetchone()[0]
+    return found
+
+
+def test_the_new_log_start_is_seen_at_once_and_rows_go_a_few_at_a_time(tmp_path: Path) -> None:
+    async def story() -> None:
+        world, broker = await filled(tmp_path)
+        before = rows(world.machine.store)
+        with slowly():
+            assert await delete_records(world, 10 * RUNS - 15) == (0, 10 * RUNS - 15)
+            assert before - rows(world.machine.store) == 4, "three with the record, one after it"
+            assert await offset_for(world, -2) == (0, 10 * RUNS - 15)
+            assert (await find(world, (0, 0)))[0].error_code == 1
+            assert (await find(world, (0, 10 * RUNS - 20)))[0].error_code == 1
+            (found,) = await find(world, (0, 10 * RUNS - 15))
+            assert [b.base_offset for b in found.batches] == [10 * RUNS - 20, 10 * RUNS - 10]
+            assert await offset_for(world, 0) == (0, 10 * RUNS - 15)
+            assert await offset_for(world, 100 * RUNS - 100) == (0, 10 * RUNS - 10)
+            assert await offset_for(world, 100 * RUNS) == (0, -1)
+            assert await offset_for(world, -3) == (0, 10 * RUNS - 10)
+            assert world.values() == oracle(world).checkpoint()
+            left = rows(world.machine.store)
+            await broker.commit(batch(0, 10))
+            assert rows(world.machine.store) == left, "one came, one went"
+            await world.advance(1)
+            assert len(world.machine.store.graves) == 0
+            assert rows(world.machine.store) == 4
+            assert world.values() == oracle(world).checkpoint()
+        await world.close()
+
+    asyncio.run(story())
+
+
+def test_every_run_may_be_deleted(tmp_path: Path) -> None:
+    async def story() -> None:
+        world, _ = await filled(tmp_path)
+        with slowly(at_once=0):
+            assert await delete_records(world, -1) == (0, 10 * RUNS)
+            assert await offset_for(world, -3) == (0, -1)
+            assert await offset_for(world, 0) == (0, -1)
+            assert (await find(world, (0, 10 * RUNS)))[0].batches == ()
+            assert world.values() == oracle(world).checkpoint()
+        await world.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("how", list(Restart))
+def test_whoever_starts_again_goes_on(tmp_path: Path, how: Restart) -> None:
+    async def story() -> None:
+        world, broker = await filled(tmp_path, restarts=(how,))
+        with slowly():
+            await delete_records(world, 10 * RUNS - 15)
+            await world.restart()
+            if how is Restart.SAME_FILE:
+                assert rows(world.machine.store) > RUNS // 2, "nothing went meanwhile"
+            assert world.values() == oracle(world).checkpoint()
+            await world.advance(1)
+            await broker.commit(batch(0, 10))
+            assert rows(world.machine.store) == 4
+            assert world.values() == oracle(world).checkpoint()
+        await world.close()
+
+    asyncio.run(story())
+
+
+def test_a_checkpoint_in_between_shows_nothing_of_it(tmp_path: Path) -> None:
+    """In a child, from a copy, while the rows go."""
+
+    async def story() -> None:
+        world, broker = await filled(tmp_path)
+        with slowly():
+            await delete_records(world, 10 * RUNS - 15)
+            expected = oracle(world).checkpoint()
+            world.machine._in_process = False
+            frozen = world.machine.freeze()
+            await world.advance(1)
+            await broker.commit(batch(0, 10))
+            assert read_all(frozen.values()) == expected
+            frozen.close()
+        await world.close()
+
+    asyncio.run(story())
+
+
+def test_what_people_are_told_has_no_dead_runs_in_it(tmp_path: Path) -> None:
+    async def story() -> None:
+        world, _ = await filled(tmp_path)
+        with slowly():
+            await delete_records(world, 10 * RUNS - 15)
+            world.machine.flush()
+            asked = DescribeDisklessTopicsRequest(coordinator_partition=0)
+            told = described(world.machine.path, lambda state: describe_topics(asked, state))
+            assert told == describe_topics(asked, oracle(world))
+            partition = told.topics[0].partitions[0]
+            assert (partition.run_count, partition.stored_bytes) == (2, 200)
+        await world.close()
+
+    asyncio.run(story())
+
+
+def test_objects_are_marked_when_their_rows_are_gone_and_not_before(tmp_path: Path) -> None:
+    async def story() -> None:
+        world, broker = await filled(tmp_path)
+        with slowly():
+            await delete_records(world, -1)
+            store = world.machine.store
+            assert len(store.unused_objects(1_000)) == 4
+            await world.advance(1)
+            await world.advance(world.settings.file_delete_delay_ms)
+            assert len(await broker.files(limit=1_000)) == RUNS
+            assert world.values() == oracle(world).checkpoint()
+        await world.close()
+
+    asyncio.run(story())
+
+
+def test_a_topic_may_be_deleted_on_top_of_it(tmp_path: Path) -> None:
+    """Its partitions go from the tables while rows of theirs are left."""
+
+    async def story() -> None:
+        world, _ = await filled(tmp_path)
+        await create(world, OTHER_TOPIC)
+        with slowly(at_once=2, a_slice=0):
+            await delete_records(world, 10 * RUNS - 35)
+            await delete(world, TOPIC)
+            with patch.object(Store, "bury"):
+                await world.advance(1)
+                assert world.values() == oracle(world).checkpoint()
+                assert rows(world.machine.store) > RUNS // 2
+                assert all(log_id < 0 for log_id in world.machine.store.topics[TOPIC].log_ids)
+            await world.restart()
+            await world.advance(1)
+            assert rows(world.machine.store) == 0
+            assert len(world.machine.store.graves) == 0
+            assert world.values() == oracle(world).checkpoint()
+        await world.close()
+
+    asyncio.run(story())
+
+
+def test_retention_by_size_waits_until_it_is_known_how_much_there_is(tmp_path: Path) -> None:
+    """Dead rows counted as kept bytes would let it delete what is to stay."""
+
+    async def story() -> None:
+        world, _ = await filled(tmp_path)
+        world.view.configs[TOPIC] = TopicConfig(
+            retention_ms=None, retention_bytes=300, enforcer=Enforcer.COORDINATOR
+        )
+        with slowly(at_once=1, a_slice=0), patch.object(Store, "bury"):
+            await delete_records(world, 10 * RUNS - 35)
+            await world.advance(1)
+            assert await offset_for(world, -2) == (0, 10 * RUNS - 35)
+        with slowly():
+            await world.advance(1)
+            await world.advance(1)
+            assert await offset_for(world, -2) == (0, 10 * RUNS - 30)
+        await world.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_happens_nothing_of_it_shows(tmp_path: Path, seed: int) -> None:
+    """Reproduce: pytest tests/coordinator/test_graves.py -k of_it_shows; the id is the seed."""
+    rng = random.Random(seed)
+
+    async def story() -> None:
+        world, broker = await filled(tmp_path, runs=10)
+        with slowly(rng.randrange(4), rng.randrange(3)):
+            for _ in range(60):
+                partition = rng.randrange(2)
+                match rng.randrange(6):
+                    case 0 | 1 | 2:
+                        topics = groups(batch(0, 3, time=rng.randrange(99)), partition=partition)
+                        await broker.commit(topics=topics)
+                    case 3:
+                        _, end = await offset_for(world, -1, partition=partition)
+                        await delete_records(world, rng.randint(0, end), partition=partition)
+                    case 4:
+                        await world.coordinator.sweep()
+                    case 5:
+                        await world.restart()
+                        await broker.acquire(100)
+                assert world.values() == oracle(world).checkpoint(), f"seed {seed}"
+        await world.close()
+
+    asyncio.run(story())
+
+
+def test_one_step_does_not_grow_with_what_is_left(tmp_path: Path) -> None:
+    """Rows written by one bounded step, of 400 dead runs and of 4,000."""
+
+    async def cost(directory: Path, runs: int) -> int:
+        directory.mkdir()
+        world, _ = await filled(directory, runs=runs)
+        with slowly(at_once=50, a_slice=0):
+            await delete_records(world, -1)
+            store = world.machine.store
+            store.flush()
+            before = store.connection.total_changes
+            store.bury(50)
+            changes = store.connection.total_changes - before
+        await world.close()
+        return changes
+
+    async def story() -> None:
+        few, many = await cost(tmp_path / "few", 400), await cost(tmp_path / "many", 4_000)
+        assert few <= 130, "fifty runs, their objects, some spans"
+        assert many <= 130
+
+    asyncio.run(story())

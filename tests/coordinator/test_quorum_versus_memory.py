@@ -609,7 +609,7 @@ def test_the_quorum_decides_as_the_one_in_memory() -> None:
     run_state_machine_as_test(
         QuorumVersusMemory,
         settings=settings(
-            max_examples=60,
+            max_examples=120,
             stateful_step_count=50,
             deadline=None,
             derandomize=True,

@@ -18,6 +18,7 @@ from random import Random
 from typing import Any
 
 from diskless.broker import Broker, BrokerSettings, ClientListener
+from diskless.stores import ObjectStorage
 from diskless.stores.opening import open_store
 from esker.addresses import BROKER
 from esker.config import NodeSettings
@@ -34,7 +35,8 @@ async def run_until_signalled(settings: NodeSettings) -> None:
     """Run a node until SIGTERM or SIGINT, then hand over and close.
 
     Raises:  esker.storage.StorageError for the directory; NodeError, RecordError and OSError of the
-             logs; NotStartedError and StorageError of the broker; whatever ended it.
+             logs; NotStartedError of the broker; StoreSettingError for the object store; whatever
+             ended it.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -45,24 +47,29 @@ async def run_until_signalled(settings: NodeSettings) -> None:
 
 async def run_node(settings: NodeSettings, stop: asyncio.Event) -> None:
     """Run a node until `stop` is set. Raises as `run_until_signalled`."""
+    store = open_store(settings.values) if BROKER in settings.roles else None
     parts = NodeParts(settings)
     node = Node(parts.config)
     await node.start()
     tune_interpreter()
-    if BROKER in settings.roles:
-        await _run_broker(settings, parts, node, stop)
+    if store is not None:
+        await _run_broker(settings, parts, node, store, stop)
     else:
         await _until(stop.wait(), node.failed)
     await node.stop()
 
 
 async def _run_broker(
-    settings: NodeSettings, parts: NodeParts, node: Node, stop: asyncio.Event
+    settings: NodeSettings,
+    parts: NodeParts,
+    node: Node,
+    store: ObjectStorage,
+    stop: asyncio.Event,
 ) -> None:
     lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     stopping = asyncio.ensure_future(stop.wait())
     try:
-        broker = make_broker(settings, parts, lost)
+        broker = make_broker(settings, parts, store, lost)
         parts.collectors.append(broker.metrics)
         parts.is_healthy = lambda: not broker.is_fenced
         try:
@@ -103,11 +110,12 @@ async def _until(work: Coroutine[Any, Any, Any], *ends: asyncio.Future[Any]) -> 
     return True
 
 
-def make_broker(settings: NodeSettings, parts: NodeParts, lost: asyncio.Future[None]) -> Broker:
+def make_broker(
+    settings: NodeSettings, parts: NodeParts, store: ObjectStorage, lost: asyncio.Future[None]
+) -> Broker:
     """The broker of a node that has started.
 
-    Args:    lost: gets what keeps it from being a member ever again.
-    Raises:  StorageError of the object store.
+    Args:    store: closed by the broker. lost: gets what keeps it from being a member ever again.
     """
 
     def on_lost(error: Exception) -> None:
@@ -133,7 +141,7 @@ def make_broker(settings: NodeSettings, parts: NodeParts, lost: asyncio.Future[N
             limits=parts.limits,
         ),
         parts.cluster,
-        open_store(settings.values),
+        store,
         wall_ms=lambda: time.time_ns() // 1_000_000,
         random=Random(),
         on_lost=on_lost,

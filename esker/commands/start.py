@@ -12,6 +12,7 @@ import typer
 from coordinator.controller.registration import RegistrationRefusedError
 from diskless.broker import NotStartedError
 from diskless.stores import StorageError as StoreError
+from diskless.stores.interface import StoreSettingError
 from esker.commands.storage import load_or_exit
 from esker.running import run_until_signalled
 from esker.storage import StorageError
@@ -30,6 +31,7 @@ ENDS: Final = (
     NotStartedError,
     RegistrationRefusedError,
     StoreError,
+    StoreSettingError,
     OSError,
 )
 """What ends a node with one line rather than a traceback."""

@@ -10,7 +10,6 @@ error may leave part of a write behind. Errors are `OSError`, as the operating s
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import os
@@ -168,8 +167,9 @@ class RealFileSystem:
         if directory.is_dir():
             return
         self.make_directory(directory.parent)
-        with contextlib.suppress(FileExistsError):
-            directory.mkdir()
+        directory.mkdir(
+            exist_ok=True
+        )  # it may have come meanwhile; a file in its place is an error
         self.fsync_directory(directory.parent)
 
     def rename(self, source: Path, target: Path) -> None:

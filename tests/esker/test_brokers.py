@@ -201,3 +201,12 @@ def test_one_process_is_controller_and_broker(tmp_path: Path) -> None:
                     assert reader.read(1)[0].value == b"value"
             cluster.stop(1)
         assert "Traceback" not in cluster.output(1)
+
+
+def test_a_store_that_cannot_be_opened_is_one_line_that_names_the_setting(tmp_path: Path) -> None:
+    with EskerCluster(tmp_path, brokers=1) as cluster:
+        cluster.store.write_text("no directory")
+        cluster.launch(FIRST)
+        assert cluster.processes.pop(FIRST).wait(30) == 1
+        said = f"esker: esker.storage.directory.path: {cluster.store}: File exists"
+        assert cluster.output(FIRST).splitlines() == [said]

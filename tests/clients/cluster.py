@@ -166,12 +166,12 @@ class EskerCluster:
         running = [one for one in self.broker_ids if one in self.processes]
         for broker in brokers or running:
             eventually(
-                lambda broker=broker: self._knows(broker) >= set(running),  # type: ignore[misc]
+                lambda broker=broker: self.knows(broker) >= set(running),  # type: ignore[misc]
                 f"broker {broker} tells of {running}",
                 timeout_s,
             )
 
-    def _knows(self, broker: int) -> set[int]:
+    def knows(self, broker: int) -> set[int]:
         """The brokers that a broker tells of."""
         self.check_alive()
         try:

@@ -109,8 +109,13 @@ class BrokerNemesis:
     def pause_broker(self) -> None:
         """Longer than its session and its clients' patience; it wakes up fenced."""
         victim = self._random.choice(self._cluster.broker_ids)
+        (other, *_) = [one for one in self._cluster.broker_ids if one != victim]
         with self._paused(victim):
-            self.wait_for_records(CALM)  # which needs it to be fenced
+            eventually(
+                lambda: victim not in self._cluster.knows(other), f"broker {victim} is fenced",
+                HEALED_WITHIN_S,
+            )  # fmt: skip
+            self.wait_for_records(CALM)
 
     def freeze_broker(self) -> None:
         """A pause shorter than its session."""

@@ -35,6 +35,7 @@ bench: .venv/.ready
 # The long tests once, then fresh schedules of the simulation until told to stop.
 soak: .venv/.ready
 	$(BIN)/python -m pytest -m soak -n $(TEST_WORKERS)
+	ESKER_EXAMPLES=20 $(BIN)/python -m pytest tests/records -n $(TEST_WORKERS)
 	$(BIN)/python -m tests.simulation --soak
 
 # Newest versions within pyproject.toml's ranges, written to constraints.txt.

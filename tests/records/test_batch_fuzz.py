@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from records.batch import Compression, iter_batches, iter_records
 from records.batch_writer import build_batch
 from records.errors import RecordError
+from tests.examples import examples
 
 LIMIT_BYTES = 200_000
 
@@ -61,13 +62,13 @@ def read_everything(data: bytes) -> int:
     return count
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(data=damaged_batches())
 def test_damaged_batches_raise_only_record_errors(data):
     read_everything(data)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(data=st.binary(max_size=300))
 def test_noise_raises_only_record_errors(data):
     read_everything(data)

@@ -15,6 +15,7 @@ from records.codec import decode_message, encode_message, encode_parts
 from records.interpreter import interpret
 from records.schema import UNKNOWN_TAGGED_FIELDS, Message
 from records.speller import spell
+from tests.examples import examples
 from tests.records.strategies import (
     CASES,
     MESSAGES,
@@ -27,7 +28,7 @@ from tests.records.strategies import (
 Case = tuple[type[Message], int]
 every_case = pytest.mark.parametrize("case", CASES, ids=case_name)
 few = settings(
-    max_examples=15,
+    max_examples=examples(5),
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example],
@@ -63,7 +64,7 @@ FLEXIBLE = [cls for cls in MESSAGES if cls.schema().versions.last in cls.schema(
 
 
 @pytest.mark.parametrize("cls", FLEXIBLE, ids=lambda cls: cls.__name__)
-@settings(max_examples=8, deadline=None, database=None)
+@settings(max_examples=examples(4), deadline=None, database=None)
 @given(st.data())
 def test_unknown_tagged_fields_survive_a_round_trip(
     cls: type[Message], data: st.DataObject

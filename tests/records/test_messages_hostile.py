@@ -28,11 +28,12 @@ from records.rpc.fetch import FetchRequest
 from records.rpc.produce import ProduceRequest
 from records.schema import Message
 from records.types import ZERO_UUID
+from tests.examples import examples
 from tests.records.strategies import CASES, case_name, messages
 
 every_case = pytest.mark.parametrize("case", CASES, ids=case_name)
 some = settings(
-    max_examples=10,
+    max_examples=examples(5),
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example],

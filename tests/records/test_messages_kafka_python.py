@@ -23,6 +23,7 @@ from records.codec import encode_message
 from records.rpc import cluster, fetch, produce
 from records.schema import UNKNOWN_TAGGED_FIELDS, ArrayOf, Field, Message, StructOf
 from records.types import ZERO_UUID
+from tests.examples import examples
 from tests.records.strategies import Special, case_name, messages, versions_of
 
 with warnings.catch_warnings():
@@ -76,7 +77,7 @@ def special(cls: type[Message]) -> Special:
 
 _BIT_FIELDS = {"cluster_authorized_operations", "topic_authorized_operations"}  # sets, there
 _few = settings(
-    max_examples=6,
+    max_examples=examples(3),
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example],

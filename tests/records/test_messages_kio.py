@@ -38,6 +38,7 @@ from records.rpc import API
 from records.schema import UNKNOWN_TAGGED_FIELDS, ArrayOf, Message, StructOf, WireType
 from records.types import ZERO_UUID
 from records.wire import UUID16
+from tests.examples import examples
 from tests.records.strategies import case_name, messages, versions_of
 
 _CONTROL = {
@@ -142,7 +143,7 @@ class _Parts(list[bytes]):
 
 @pytest.mark.parametrize("case", JUDGED, ids=case_name)
 @settings(
-    max_examples=8,
+    max_examples=examples(4),
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example],

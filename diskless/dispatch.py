@@ -20,7 +20,7 @@ from collections.abc import Container, Mapping
 from typing import Final
 
 from coordinator.controller.decide.context import FEATURES
-from diskless import old_produce
+from diskless import old_produce, produce_bounds
 from diskless.apis.serving import Asker, served
 from diskless.cluster import Cluster
 from raft.net import API_VERSIONS_KEY, Answer, Frame, RequestHeader, ServerConnection
@@ -117,13 +117,14 @@ class Dispatcher:
 
 
 def _announced(handlers: Mapping[int, Served]) -> Mapping[int, Served]:
-    """The same, with Produce from version 0."""
+    """The same, with Produce from version 0, and looked at before it is decoded."""
     lowest, highest, serve = handlers[PRODUCE]
     assert lowest == old_produce.LAST_VERSION + 1, f"Produce is served from version {lowest}"
 
     def produce(connection: ServerConnection, header: RequestHeader, body: Frame) -> Answer:
         if header.api_version <= old_produce.LAST_VERSION:
             return old_produce.refuse(connection, header, body)
+        produce_bounds.check(header, body)
         return serve(connection, header, body)
 
     return {**handlers, PRODUCE: Served(0, highest, produce)}

@@ -23,6 +23,9 @@ from raft.net.frames import Frame
 
 API_VERSIONS_KEY: Final = 18
 
+MAX_TAGGED_FIELDS: Final = 100
+"""Of a header. None are assigned yet; a header of a hundred megabytes would hold the loop."""
+
 _FIXED: Final = Struct(">hhih")  # api key, api version, correlation id, length of the client id
 _SHORTEST: Final = Struct(">hhi")
 _CORRELATION: Final = Struct(">i")
@@ -106,8 +109,10 @@ def skip_tagged_fields(frame: Frame, at: int) -> int:
     Raises:  BadHeaderError if they do not end within the frame.
     """
     count, at = _read_uvarint(frame, at)
+    if count > MAX_TAGGED_FIELDS:
+        raise BadHeaderError(f"{count} tagged fields in a header, at most {MAX_TAGGED_FIELDS}")
     previous = -1
-    for _ in range(count):  # ends early: every field takes at least two bytes of the frame
+    for _ in range(count):
         tag, at = _read_uvarint(frame, at)
         if tag <= previous:
             raise BadHeaderError(f"tag {tag} after tag {previous}")

@@ -1,0 +1,114 @@
+"""How many things a Produce request names, counted before anything is made of them.
+
+A request may have a hundred megabytes, which is right for record batches and wrong for anything
+else: thirteen million empty partitions have that size too, and decoded they take gigabytes and hold
+the loop for minutes. So a long request is walked over first, and left alone once it has named more
+than a producer ever would. A short one cannot name so many, and is not looked at.
+
+The walk believes no length: what ends early or contradicts itself is left for the codec to refuse.
+
+Source: the protocol guide, Produce; DESIGN §11.10 (nothing a client sends stops a node).
+"""
+
+from __future__ import annotations
+
+import struct
+from struct import Struct
+from typing import Final
+
+from raft.net import BadHeaderError, Frame, RequestHeader
+
+MAX_NAMED: Final = 20_000
+"""Topics, partitions and tagged fields of one request. An object has 10,000 batches at most."""
+
+SHORT_BYTES: Final = 2 * MAX_NAMED
+"""What is no longer names no more: the least of them, a tagged field, takes two bytes."""
+
+FIRST_FLEXIBLE: Final = 9
+FIRST_WITH_TOPIC_IDS: Final = 13
+
+_INT16: Final = Struct(">h")
+_INT32: Final = Struct(">i")
+
+
+class _TooManyError(Exception):
+    """The walk has seen enough."""
+
+
+class _Walk:
+    """A position in a request. Raises IndexError or struct.error at its end."""
+
+    def __init__(self, body: Frame, version: int) -> None:
+        self._body = body
+        self._at = 0
+        self._left = MAX_NAMED
+        self._flexible = version >= FIRST_FLEXIBLE
+        self._by_id = version >= FIRST_WITH_TOPIC_IDS
+
+    def request(self) -> None:
+        """Walk over all of it."""
+        self._skip(self._length(_INT16))  # the transactional id
+        self._skip(2 + 4)  # acks, timeout
+        for _ in range(self._length(_INT32)):
+            self._topic()
+        self._tagged_fields()
+
+    def _topic(self) -> None:
+        self._name_one()
+        self._skip(16 if self._by_id else self._length(_INT16))
+        for _ in range(self._length(_INT32)):
+            self._name_one()
+            self._skip(4)  # the index
+            self._skip(self._length(_INT32))  # record batches
+            self._tagged_fields()
+        self._tagged_fields()
+
+    def _tagged_fields(self) -> None:
+        if self._flexible:
+            for _ in range(self._uvarint()):
+                self._name_one()
+                self._uvarint()
+                self._skip(self._uvarint())
+
+    def _name_one(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise _TooManyError
+
+    def _length(self, fixed: Struct) -> int:
+        """Of what follows; null has none."""
+        if self._flexible:
+            return max(0, self._uvarint() - 1)
+        (length,) = fixed.unpack_from(self._body, self._at)
+        self._at += fixed.size
+        return max(0, int(length))
+
+    def _skip(self, size: int) -> None:
+        self._at += size
+        if self._at > len(self._body):
+            raise IndexError
+
+    def _uvarint(self) -> int:
+        value = 0
+        for shift in (0, 7, 14, 21, 28):
+            byte = self._body[self._at]
+            self._at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                break
+        return value
+
+
+def check(header: RequestHeader, body: Frame) -> None:
+    """Raises BadHeaderError for a request that names more than `MAX_NAMED` things."""
+    if len(body) <= SHORT_BYTES:
+        return
+    try:
+        _Walk(body, header.api_version).request()
+    except (IndexError, ValueError, struct.error):
+        return  # the codec says what is wrong
+    except _TooManyError:
+        raise BadHeaderError(
+            f"Produce of {len(body)} bytes names more than {MAX_NAMED} topics, partitions and "
+            f"tagged fields; client id {(header.client_id or '')[:100]!r}"
+        ) from None

@@ -1,0 +1,180 @@
+"""A broker's life in one process: the order of beginning and ending, and a new epoch in between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from diskless.broker import Broker, BrokerSettings, ClientListener, NotStartedError
+from diskless.stores.memory import MemoryStore
+from esker.settings import SETTINGS
+from raft.net import ConnectError, connect
+from records.batch_writer import build_value_batch
+from records.rpc.base import Request
+from records.rpc.brokers import (
+    BrokerHeartbeatRequest,
+    BrokerRegistrationRequest,
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+)
+from records.rpc.produce import ProduceRequest, ProduceResponse
+from tests.broker.broker_world import ask_at, running_broker
+from tests.broker.cluster_world import ClusterWorld
+
+PRODUCE_VERSION = 9
+HOST = "127.0.0.1"
+
+
+def run(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(60):
+            await story()
+
+    asyncio.run(bounded())
+
+
+def made(world: ClusterWorld, **values: Any) -> Broker:
+    """One that has not started; settings with _ for dots."""
+    known = {key: setting.default for key, setting in SETTINGS.items()}
+    named = {name.replace("_", "."): value for name, value in values.items()}
+    listener = ClientListener(
+        name="PLAIN", bind_host=HOST, bind_port=0, advertised_host="b1.example", advertised_port=0
+    )
+    return Broker(
+        BrokerSettings(
+            incarnation_id=UUID(int=10_000),
+            directory_id=UUID(int=20_000),
+            listeners=(listener,),
+            values=known | named,
+        ),
+        world.cluster(1),
+        MemoryStore(world.wall_ms),
+        wall_ms=world.wall_ms,
+        random=Random(1),
+        on_lost=print,
+    )
+
+
+def produce(value: bytes, *, timeout_ms: int = 30_000) -> ProduceRequest:
+    batch = build_value_batch([value], base_offset=0, leader_epoch=-1, timestamp=1_700_000_000_000)
+    topic = ProduceRequest.TopicProduceData
+    partition = topic.PartitionProduceData(index=0, records=bytes(batch))
+    return ProduceRequest(
+        acks=-1,
+        timeout_ms=timeout_ms,
+        topic_data=(topic(name="t", partition_data=(partition,)),),
+    )
+
+
+async def send(broker: Broker, value: bytes) -> tuple[int, int]:
+    """A record; error and base offset."""
+    port = broker.listeners["PLAIN"].port
+    answer = await ask_at(port, produce(value), ProduceResponse, PRODUCE_VERSION)
+    found = answer.responses[0].partition_responses[0]
+    return found.error_code, found.base_offset
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Poll; the story has a deadline."""
+    while not holds():
+        await asyncio.sleep(0.005)
+
+
+def test_it_listens_before_it_is_a_member_and_tells_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients come the moment that it is unfenced."""
+
+    async def story() -> None:
+        async with ClusterWorld(brokers=()) as world:
+            broker = made(world)
+            cluster = world.cluster(1)
+            asked: list[Request] = []
+            ask_controller = cluster.ask_controller
+
+            async def watched(request: Request, response: Any) -> Any:
+                (await connect(HOST, broker.listeners["PLAIN"].port)).close()
+                asked.append(request)
+                return await ask_controller(request, response)
+
+            monkeypatch.setattr(cluster, "ask_controller", watched)
+            assert broker.is_fenced
+            await broker.start()
+            assert not broker.is_fenced
+            first, second = asked[:2]
+            assert isinstance(first, BrokerRegistrationRequest)
+            assert isinstance(second, BrokerHeartbeatRequest)
+            told = first.listeners[0]
+            assert (told.host, told.port) == ("b1.example", broker.listeners["PLAIN"].port)
+            assert broker.epoch == world.image.brokers[1].broker_epoch
+            await broker.stop()
+
+    run(story)
+
+
+def test_it_does_not_listen_before_it_has_read_the_cluster() -> None:
+    async def story() -> None:
+        async with ClusterWorld(brokers=()) as world:
+            world.cluster(1).ages_ms[0] = None  # a replica that was never level
+            broker = made(world, initial_broker_registration_timeout_ms=100)
+            with pytest.raises(NotStartedError, match=r"no __diskless-metadata-0 within 100 ms"):
+                await broker.start()
+            assert not broker.listeners
+            await broker.stop()
+
+    run(story)
+
+
+def test_it_gives_up_if_no_controller_answers() -> None:
+    async def story() -> None:
+        async with ClusterWorld(brokers=()) as world:
+            world.controller_away = True
+            broker = made(world, initial_broker_registration_timeout_ms=100)
+            with pytest.raises(NotStartedError, match="could not register within 100 ms"):
+                await broker.start()
+            await broker.stop()
+
+    run(story)
+
+
+def test_what_is_buffered_is_written_and_answered_before_it_ends() -> None:
+    async def story() -> None:
+        async with ClusterWorld(brokers=()) as world:
+            never = {"diskless_append_commit_interval_ms": 2**31 - 1}
+            async with running_broker(world, **never) as broker:
+                await world.create("t")
+                port = broker.listeners["PLAIN"].port
+                sending = asyncio.ensure_future(send(broker, b"buffered"))
+                await until(lambda: broker.services.in_flight.used_bytes > 0)
+            assert await sending == (0, 0)
+            own = world.image.brokers[1]
+            assert own.fenced, "clients were sent elsewhere"
+            assert world.leaders[0].state.brokers[1].open_leases == (), "it gave its lease back"
+            with pytest.raises(ConnectError):
+                await connect(HOST, port)
+
+    run(story)
+
+
+def test_a_new_epoch_has_writers_of_its_own() -> None:
+    async def story() -> None:
+        async with (
+            ClusterWorld(brokers=()) as world,
+            running_broker(world, broker_heartbeat_interval_ms=20) as broker,
+        ):
+            await world.create("t")
+            assert await send(broker, b"one") == (0, 0)
+            old = broker.epoch
+            assert old is not None
+            forgotten = UnregisterBrokerRequest(broker_id=1)
+            await world.ask(forgotten, UnregisterBrokerResponse)
+            await until(lambda: broker.epoch != old)
+            assert broker.services.writers.epoch == broker.epoch
+            assert broker.epoch > old
+            assert await send(broker, b"two") == (0, 1)
+            await until(lambda: not broker.is_fenced)
+
+    run(story)

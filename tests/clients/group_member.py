@@ -107,7 +107,7 @@ def confluent(options: argparse.Namespace, who: str, end: threading.Event) -> No
 def kafka_python(options: argparse.Namespace, who: str, end: threading.Event) -> None:
     """kafka-python's."""
     from kafka import ConsumerRebalanceListener, KafkaConsumer, OffsetAndMetadata, TopicPartition
-    from kafka.errors import CommitFailedError, KafkaError
+    from kafka.errors import CommitFailedError, KafkaConnectionError, KafkaError
 
     class Listener(ConsumerRebalanceListener):
         """Tells of what is assigned and revoked."""
@@ -133,7 +133,11 @@ def kafka_python(options: argparse.Namespace, who: str, end: threading.Event) ->
     )
     consumer.subscribe([options.topic], listener=Listener())
     while not end.is_set():
-        polled = consumer.poll(int(POLL_S * 1_000))
+        try:
+            polled = consumer.poll(int(POLL_S * 1_000))
+        except KafkaConnectionError as error:  # of a look at the metadata, at a broker that is away
+            say(who, "complained", why=repr(error))
+            continue
         read = [
             (place.partition, message.offset, message.value.decode())
             for place, messages in polled.items()

@@ -125,14 +125,14 @@ class Story:
             self.epochs[broker_id] = answer.broker_epoch
         self.beat()
 
-    def beat(self) -> int:
-        """A heartbeat of every broker; the active controller."""
+    def beat(self, read: int | None = None) -> int:
+        """A heartbeat of every broker, which has read the log so far; the active controller."""
         node = 0
         for broker_id, epoch in self.epochs.items():
             request = BrokerHeartbeatRequest(
                 broker_id=broker_id,
                 broker_epoch=epoch,
-                current_metadata_offset=epoch,
+                current_metadata_offset=epoch if read is None else read,
                 want_fence=False,
                 want_shut_down=False,
             )

@@ -254,7 +254,10 @@ def test_a_broker_keeps_its_epoch_when_the_controller_dies(story: Story) -> None
         beats = len(broker.changes)
         await asyncio.to_thread(story.beat)
         assert (registration.epoch, len(broker.changes)) == (epoch, beats)
-        await registration.stop(PATIENCE_S)
+        stopping = asyncio.ensure_future(registration.stop(PATIENCE_S))
+        while not stopping.done():  # it may go once the others have read that it does
+            await asyncio.to_thread(story.beat, 2**40)
+        await stopping
         await client.close()
 
     run_loop(life())

@@ -32,10 +32,12 @@ from raft.interfaces import draft_values
 from records.batch import Batch, iter_batches, read_batch
 from records.batch_writer import build_value_batch, stamp
 from records.diskless import (
+    ControllerEpochRecord,
     CoordinatorState,
     DisklessBrokerState,
     DisklessTopicState,
     LeaseState,
+    LogStartOffsetsRecord,
     ObjectsState,
     RunsState,
 )
@@ -230,6 +232,7 @@ def measure(directory: Path, runs: int, partitions: int) -> None:
     Committer(machine).commit()
     print(f"restart     {time.perf_counter() - begin:6.3f} s to the first commit (must 3 s)")
     look_up(machine, runs, partitions)
+    delete_all(machine, runs, partitions)
     print(f"rss         {rss_mb()} MB at its peak (must 300 MB), of which the start ~30 MB")
     machine.close()
 
@@ -251,6 +254,37 @@ def look_up(machine: CoordinatorMachine, runs: int, partitions: int) -> None:
     print(
         f"findBatches p50 {quantile(took, 0.5):.3f} ms p99 {quantile(took, 0.99):.3f} ms"
         " for 64 runs (p99 must be 1 ms, aim 0.3 ms)"
+    )
+
+
+def delete_all(machine: CoordinatorMachine, runs: int, partitions: int) -> None:
+    """DeleteRecords of everything: the record itself, then slices until no dead run is left.
+
+    Time of this thread's processor: that is what nobody else gets of the loop.
+    """
+    record = LogStartOffsetsRecord(
+        topic_ids=(TOPIC,),
+        topic_indexes=(0,) * partitions,
+        partitions=tuple(range(partitions)),
+        log_start_offsets=(runs // partitions * RECORDS_OF_A_RUN,) * partitions,
+        reason=0,
+    )
+    took: list[float] = []
+    values = [encode_record(record)]
+    while True:
+        offset, epoch = machine.applied
+        data = build_value_batch(values, base_offset=offset, leader_epoch=epoch, timestamp=NOW_MS)
+        begin = time.thread_time()
+        machine.apply([read_batch(data)])
+        took.append(time.thread_time() - begin)
+        if not machine.store.graves:
+            break
+        values = [encode_record(ControllerEpochRecord(controller_epoch=len(took)))]
+    rest = took[1:] or [0.0]
+    print(
+        f"delete all  {took[0] * 1e3:.1f} ms with the record ({partitions} partitions), then"
+        f" {len(took) - 1} slices, p50 {quantile(rest, 0.5):.2f} p99 {quantile(rest, 0.99):.2f} ms,"
+        f" {sum(took):.2f} s in all; of processor"
     )
 
 

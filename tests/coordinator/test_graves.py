@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,11 +21,13 @@ from coordinator.describe import describe_topics
 from coordinator.memory import InMemoryState
 from coordinator.sqlite import graves, machine
 from coordinator.sqlite.described import described
+from coordinator.sqlite.graves import Graves
 from coordinator.sqlite.store import Store
 from coordinator.view import Enforcer, TopicConfig
 from records.batch import iter_batches, iter_records
 from records.frame import decode_record
 from records.rpc.objects import DescribeDisklessTopicsRequest
+from records.types import Offset
 from tests.coordinator.actors import (
     OTHER_TOPIC,
     TOPIC,
@@ -65,7 +68,7 @@ async def filled(directory: Path, runs: int = RUNS, **world: Any) -> tuple[Quoru
 def oracle(world: QuorumWorld) -> InMemoryState:
     """The state that the log's committed records say, in memory."""
     state = InMemoryState()
-    for one in iter_batches(world.log.read(0, 1 << 26)):
+    for one in iter_batches(world.log.read(Offset(0), 1 << 26)):
         if not one.header.is_control:
             for record in iter_records(one):
                 state.apply(record.offset, decode_record(record.value))
@@ -237,32 +240,59 @@ def test_retention_by_size_waits_until_it_is_known_how_much_there_is(tmp_path: P
     asyncio.run(story())
 
 
+async def whatever_happens(directory: Path, seed: int) -> None:
+    """Commits, deletions, sweeps and restarts; after each the checkpoint is the one in memory."""
+    rng = random.Random(seed)
+    world, broker = await filled(directory, runs=10)
+    with slowly(rng.randrange(4), rng.randrange(3)):
+        for _ in range(60):
+            partition = rng.randrange(2)
+            match rng.randrange(6):
+                case 0 | 1 | 2:
+                    topics = groups(batch(0, 3, time=rng.randrange(99)), partition=partition)
+                    await broker.commit(topics=topics)
+                case 3:
+                    _, end = await offset_for(world, -1, partition=partition)
+                    await delete_records(world, rng.randint(0, end), partition=partition)
+                case 4:
+                    await world.coordinator.sweep()
+                case 5:
+                    await world.restart()
+                    await broker.acquire(100)
+            assert world.values() == oracle(world).checkpoint(), f"seed {seed}"
+    await world.close()
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_whatever_happens_nothing_of_it_shows(tmp_path: Path, seed: int) -> None:
     """Reproduce: pytest tests/coordinator/test_graves.py -k of_it_shows; the id is the seed."""
-    rng = random.Random(seed)
+    asyncio.run(whatever_happens(tmp_path, seed))
 
-    async def story() -> None:
-        world, broker = await filled(tmp_path, runs=10)
-        with slowly(rng.randrange(4), rng.randrange(3)):
-            for _ in range(60):
-                partition = rng.randrange(2)
-                match rng.randrange(6):
-                    case 0 | 1 | 2:
-                        topics = groups(batch(0, 3, time=rng.randrange(99)), partition=partition)
-                        await broker.commit(topics=topics)
-                    case 3:
-                        _, end = await offset_for(world, -1, partition=partition)
-                        await delete_records(world, rng.randint(0, end), partition=partition)
-                    case 4:
-                        await world.coordinator.sweep()
-                    case 5:
-                        await world.restart()
-                        await broker.acquire(100)
-                assert world.values() == oracle(world).checkpoint(), f"seed {seed}"
-        await world.close()
 
-    asyncio.run(story())
+MUTANTS: dict[str, tuple[object, str, object]] = {
+    "forgets at a restart what is left": (graves, "unpacked", lambda _: {}),
+    "takes dead bytes for used ones": (Graves, "used_objects", lambda *_: "SELECT * FROM objects"),
+    "takes away what lives": (
+        Graves,
+        "bury",
+        lambda self, _, tally, below, limit: self._runs.drop_below(tally, below + 4, limit)[0],
+    ),
+    "forgets what it did not take away": (
+        Graves,
+        "bury",
+        lambda self, _, tally, below, limit: self._runs.drop_below(tally, below, limit)[0],
+    ),
+}
+
+
+PINNED_SEED = 2  # finds each of them
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_state_that_is_wrong_in_one_way_is_found_out(tmp_path: Path, name: str) -> None:
+    where, attribute, wrong = MUTANTS[name]
+    with patch.object(where, attribute, wrong), pytest.raises((AssertionError, sqlite3.Error)):
+        asyncio.run(whatever_happens(tmp_path, PINNED_SEED))
 
 
 def test_one_step_does_not_grow_with_what_is_left(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 A process that dies is said so and started again: that is what a supervisor does where Esker runs
 in earnest, and whoever kills one on purpose wants to see what the others make of it. One that dies
-three times in half a minute would do so for ever, so then everything stops, with its last words.
+three times in half a minute would do so for ever, and so would one that dies before all are up:
+then everything stops, with its last words.
 
 They are stopped in order: brokers first, which hand over while there is a quorum to tell. A kill at
 any moment loses nothing that was acknowledged; it only makes the next start a little slower.
@@ -57,8 +58,12 @@ class Processes:
         except ClientError:
             return False
 
-    def watch(self) -> None:
-        """Start again what has died. Raises DevError for what dies again and again."""
+    def watch(self, *, restart: bool = True) -> None:
+        """Start again what has died.
+
+        Args:    restart: false while all is being started: what dies then would die again.
+        Raises:  DevError for that, and for what dies again and again.
+        """
         now = time.monotonic()
         for process, child in list(self._running.items()):
             code = child.poll()
@@ -68,11 +73,11 @@ class Processes:
             why = f"signal {-code}" if code < 0 else f"exit code {code}"
             deaths = self._deaths.setdefault(process, deque(maxlen=DEATHS))
             deaths.append(now)
-            if len(deaths) == DEATHS and now - deaths[0] < DEATHS_WITHIN_S:
+            again = len(deaths) == DEATHS and now - deaths[0] < DEATHS_WITHIN_S
+            if again or not restart:
                 del self._running[process]
-                raise DevError(
-                    f"{process.name} dies again and again ({why}); {last_words(process)}"
-                )
+                when = "again and again" if again else "at its start"
+                raise DevError(f"{process.name} dies {when} ({why}); {last_words(process)}")
             self._say(f"{process.name} died ({why}); it is started again, see {process.output}")
             self._start(process)
 

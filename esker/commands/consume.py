@@ -15,7 +15,7 @@ import typer
 
 from esker.client import EARLIEST, LATEST, ClientError, KafkaClient
 from esker.commands.controlled import BrokerBootstrap, TimeoutMs, brokers_at, fail
-from esker.commands.progress import counting, interruptible
+from esker.commands.progress import counting, interruptible, stop_if_unread
 from esker.consuming import Found, Reader
 from esker.member import HEARTBEAT_S, Member, RebalanceNeededError
 from records.compression import Buffer
@@ -223,6 +223,8 @@ class _Printer:
         self.records += len(found)
         if found:
             out.flush()
+        else:
+            stop_if_unread()
         return self._most is not None and self.records >= self._most
 
     def _plain(self, one: Found) -> bytes:

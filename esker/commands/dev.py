@@ -181,7 +181,7 @@ def _until_ready(processes: Processes, signals: _Signals) -> bool:
     """False if we are to stop. Raises DevError if it takes too long, or what is started dies."""
     deadline = time.monotonic() + READY_WITHIN_S
     while not signals.asked:
-        processes.watch()
+        processes.watch(restart=False)
         if processes.ready():
             return True
         if time.monotonic() > deadline:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -35,6 +36,21 @@ def interruptible(main: Coroutine[Any, Any, None]) -> None:
         # Python flushes once more at exit; there must be something to flush into.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(BROKEN_PIPE) from None
+
+
+def stop_if_unread() -> None:
+    """Raise BrokenPipeError if standard output's reader has gone: nothing may be written for long.
+
+    `esker consume | head -n 1` would else wait for a record that nobody reads.
+    """
+    try:
+        output = sys.stdout.fileno()
+    except (OSError, ValueError):  # it is no file
+        return
+    gone = select.poll()
+    gone.register(output, 0)
+    if any(event & select.POLLERR for _, event in gone.poll(0)):
+        raise BrokenPipeError
 
 
 @contextmanager

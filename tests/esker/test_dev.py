@@ -200,13 +200,25 @@ class Dev:
     def pid(self, name: str) -> int:
         return int((self.directory / "output" / f"{name}.pid").read_text())
 
-    def esker(self, *words: str, text: str = "", code: int = 0) -> str:
-        ran = subprocess.run(
-            [sys.executable, "-m", "esker", *words, "--bootstrap-server", f"{HOST}:{self.port}"],
-            input=text, capture_output=True, text=True, check=False, timeout=PATIENCE_S,
-        )  # fmt: skip
-        assert ran.returncode == code, f"{words}: {ran.returncode}\n{ran.stdout}\n{ran.stderr}"
-        return ran.stdout if code == 0 else ran.stderr
+    def esker(self, *words: str, text: str | None = None, code: int = 0) -> str:
+        """A command's output, or with another exit code what it complains of.
+
+        In this process, which is quicker; in one of its own if it is to have a standard input.
+        """
+        line = [*words, "--bootstrap-server", f"{HOST}:{self.port}"]
+        if text is None:
+            result = runner.invoke(app, line)
+            if result.exception is not None and not isinstance(result.exception, SystemExit):
+                raise result.exception
+            ended, out, error = result.exit_code, result.stdout, result.stderr
+        else:
+            ran = subprocess.run(
+                [sys.executable, "-m", "esker", *line],
+                input=text, capture_output=True, text=True, check=False, timeout=PATIENCE_S,
+            )  # fmt: skip
+            ended, out, error = ran.returncode, ran.stdout, ran.stderr
+        assert ended == code, f"{words}: {ended}\n{out}\n{error}"
+        return out if code == 0 else error
 
 
 def until(condition: Callable[[], bool], what: Callable[[], str]) -> None:
@@ -276,7 +288,7 @@ def test_a_cluster_outlives_its_processes_and_its_own_end(tmp_path: Path) -> Non
         until(lambda: not any(map(alive, pids)), lambda: f"{pids} go when their parent has gone")
 
 
-def test_what_dies_again_and_again_stops_everything(tmp_path: Path) -> None:
+def test_what_dies_at_its_start_stops_everything(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     directory.mkdir()
     plan_of(directory)
@@ -287,5 +299,5 @@ def test_what_dies_again_and_again_stops_everything(tmp_path: Path) -> None:
     finally:
         dev.process.kill()
         dev.process.wait()
-    assert "quorum-2 dies again and again (exit code 1)" in dev.said
+    assert "quorum-2 dies at its start (exit code 1)" in dev.said
     assert "its last words" in dev.said

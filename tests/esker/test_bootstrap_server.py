@@ -1,0 +1,214 @@
+"""Our own commands at a broker: `--bootstrap-server`, and produce, consume and groups.
+
+A cluster of `esker dev`, asked as a person would. KIP-590 (brokers that forward); DESIGN §12.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from esker.cli import app
+from tests.esker.test_dev import HOST, PATIENCE_S, Dev, free_port, runner, running, until
+
+
+@pytest.fixture(scope="module")
+def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
+    """One broker, and commits every 20 ms."""
+    directory = tmp_path_factory.mktemp("dev") / "data"
+    setting = "diskless.append.commit.interval.ms=20"
+    with running(directory, free_port(), "--set", setting) as dev:
+        yield dev
+        dev.process.send_signal(signal.SIGINT)
+        dev.process.wait(PATIENCE_S)
+
+
+def as_json(dev: Dev, *words: str) -> Any:
+    return json.loads(dev.esker(*words, "--json"))
+
+
+def numbers(count: int) -> str:
+    return "".join(f"{number}\n" for number in range(count))
+
+
+def test_a_topic_from_its_creation_to_its_end(dev: Dev) -> None:
+    created = dev.esker("topics", "create", "--topic", "t", "--partitions", "2",
+                        "--config", "retention.ms=60000")  # fmt: skip
+    assert created.startswith("Created topic t with id ")
+    assert "t" in dev.esker("topics", "list", "--diskless").split()
+    (topic,) = as_json(dev, "topics", "describe", "--topic", "t")["topics"]
+    assert topic["configs"] == {"retention.ms": "60000"}
+    assert "4 partitions" in dev.esker("topics", "alter", "--topic", "t", "--partitions", "4")
+    dev.esker("configs", "alter", "--entity-type", "topics", "--entity-name", "t",
+              "--add-config", "retention.bytes=1000")  # fmt: skip
+    shown = dev.esker("configs", "describe", "--entity-type", "topics", "--entity-name", "t")
+    assert "retention.bytes" in shown
+    assert "exists" in dev.esker("topics", "create", "--topic", "t", code=1)
+    assert dev.esker("topics", "delete", "--topic", "t") == "Deleted topic t.\n"
+    assert "no such topic" in dev.esker("topics", "describe", "--topic", "t", code=1)
+
+
+def test_brokers_and_the_quorum_are_described(dev: Dev) -> None:
+    (broker,) = as_json(dev, "brokers", "list")["brokers"]
+    assert broker["id"] == 101
+    assert "2000" in dev.esker("brokers", "unregister", "--id", "2000", code=1)
+    quorum = as_json(dev, "quorum", "describe")
+    voters = [one["nodeId"] for one in quorum["replicas"] if one["status"] != "Observer"]
+    assert sorted(voters) == [1, 2, 3]
+    assert "LeaderId" in dev.esker("quorum", "describe")
+    assert "Observer" in dev.esker("quorum", "describe", "--replication")
+
+
+def test_objects_are_described_found_and_verified(dev: Dev) -> None:
+    dev.esker("topics", "create", "--topic", "stored")
+    dev.esker("produce", "--topic", "stored", text=numbers(100))
+    (topic,) = as_json(dev, "diskless", "describe", "stored")["topics"]
+    assert topic["partitions"][0]["highWatermark"] == 100
+    found = [
+        path for path in (dev.directory / "objects").rglob("*")
+        if path.is_file() and topic["topicId"] in dev.esker("dump-log", str(path))
+    ]  # fmt: skip
+    assert found
+    key = str(found[0].relative_to(dev.directory / "objects"))
+    assert f"ObjectId:               {found[0].name}" in dev.esker("diskless", "object", key)
+    for name in (key, found[0].name, str(found[0])):  # all that a broker is needed for, it tells
+        said = dev.esker("dump-log", "--verify", name)
+        assert said.startswith("sound"), said
+        assert "as its coordinator has it: " in said
+    assert "no such object" in dev.esker("dump-log", "--verify", "999999", code=2)
+
+
+def test_chunks_are_cut_where_the_broker_sees_the_end(dev: Dev, tmp_path: Path) -> None:
+    dev.esker("topics", "create", "--topic", "cut")
+    dev.esker("produce", "--topic", "cut", text=numbers(10))
+    file = tmp_path / "create.json"
+    entry = {"topic": "cut", "partition": 0, "replicas": [101]}
+    file.write_text(json.dumps({"partitions": [entry]}))
+    words = ("chunks", "create", "--create-chunk-json-file", str(file))
+    assert dev.esker(*words) == "cut-0: a chunk begins at the high watermark\n"
+    (topic,) = as_json(dev, "topics", "describe", "--topic", "cut")["topics"]
+    assert [one["startOffset"] for one in topic["partitions"][0]["chunks"]] == [0, 10]
+
+
+def test_exactly_one_way_of_asking_must_be_given() -> None:
+    for at in ([], ["--bootstrap-controller", "h:1", "--bootstrap-server", "h:2"]):
+        for words in (["topics", "list"], ["quorum", "describe"], ["diskless", "describe"]):
+            ran = runner.invoke(app, [*words, *at], env={"COLUMNS": "200"})
+            assert ran.exit_code == 2
+            assert "exactly one of" in ran.stderr
+
+
+# --- produce and consume ------------------------------------------------------------------------
+
+
+def test_lines_are_written_and_read_with_every_codec(dev: Dev) -> None:
+    for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+        topic = f"codec-{codec}"
+        dev.esker("produce", "--topic", topic, "--compression", codec, text=numbers(300))
+        words = ("consume", "--topic", topic, "--from-beginning", "--until-end")
+        assert dev.esker(*words) == numbers(300)
+
+
+def test_keys_choose_partitions_and_come_back(dev: Dev) -> None:
+    dev.esker("topics", "create", "--topic", "keyed", "--partitions", "3")
+    text = "".join(f"k{number % 5}={number}\n" for number in range(50))
+    dev.esker("produce", "--topic", "keyed", "--key-separator", "=", text=text)
+    read = dev.esker("consume", "--topic", "keyed", "--from-beginning", "--until-end", "--json")
+    records = [json.loads(line) for line in read.splitlines()]
+    assert len(records) == 50
+    for key in {record["key"] for record in records}:
+        mine = [record for record in records if record["key"] == key]
+        assert len({record["partition"] for record in mine}) == 1
+        assert [int(one["value"]) for one in mine] == sorted(int(one["value"]) for one in mine)
+    assert "no '='" in dev.esker(
+        "produce", "--topic", "keyed", "--key-separator", "=", text="nothing\n", code=1
+    )
+
+
+def test_where_to_begin_can_be_said(dev: Dev) -> None:
+    dev.esker("produce", "--topic", "begin", text=numbers(10))
+    time.sleep(0.01)
+    now_ms = int(time.time() * 1000)
+    dev.esker("produce", "--topic", "begin", "--acks", "1", text="late\n")
+    read = ("consume", "--topic", "begin", "--until-end")
+    assert dev.esker(*read, "--offset", "9") == "9\nlate\n"
+    assert dev.esker(*read, "--offset", "-2") == "9\nlate\n"
+    assert dev.esker(*read, "--timestamp", str(now_ms)) == "late\n"
+    assert dev.esker(*read, "--from-beginning", "--max-messages", "3") == numbers(3)
+    assert dev.esker(*read) == "", "from now on, and that is the end"
+    assert "beyond its end" in dev.esker(*read[:-1], "--offset", "99", code=1)
+    assert "no such topic: nowhere" in dev.esker("consume", "--topic", "nowhere", code=1)
+    assert "has no partition 7" in dev.esker(
+        "consume", "--topic", "begin", "--partition", "7", "--from-beginning", code=1
+    )
+
+
+def test_a_group_goes_on_where_it_was_and_is_described(dev: Dev) -> None:
+    dev.esker("produce", "--topic", "shared", text=numbers(20))
+    words = ("consume", "--topic", "shared", "--group", "g", "--from-beginning")
+    assert dev.esker(*words, "--max-messages", "5") == numbers(5)
+    assert dev.esker(*words, "--max-messages", "3") == "5\n6\n7\n"
+    assert "g" in dev.esker("groups", "list").split()
+    found = as_json(dev, "groups", "describe", "--group", "g")
+    assert (found["state"], found["members"]) == ("Empty", [])
+    (partition,) = found["partitions"]
+    assert (partition["committed"], partition["endOffset"], partition["lag"]) == (8, 20, 12)
+    assert "12" in dev.esker("groups", "describe", "--group", "g")
+    assert "no such group: nobody" in dev.esker("groups", "describe", "--group", "nobody", code=1)
+    assert dev.esker(*words, "--until-end").splitlines()[-1] == "19"
+
+
+def test_ctrl_c_ends_a_member_that_then_has_left_and_committed(dev: Dev) -> None:
+    dev.esker("produce", "--topic", "endless", text=numbers(20))
+    words = ("consume", "--topic", "endless", "--group", "leaver", "--from-beginning")
+    with subprocess.Popen(
+        [sys.executable, "-m", "esker", *words, "--bootstrap-server", f"{HOST}:{dev.port}"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        read = [process.stdout.readline() for _ in range(20)]
+        (member,) = as_json(dev, "groups", "describe", "--group", "leaver")["members"]
+        assert member["partitions"] == [{"topic": "endless", "partition": 0}]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_S) == 130
+        assert process.stderr.read() == ""
+    assert "".join(read) == numbers(20)
+    found = as_json(dev, "groups", "describe", "--group", "leaver")
+    assert (found["state"], found["partitions"][0]["lag"]) == ("Empty", 0)
+
+
+def test_a_reader_that_goes_away_is_no_error(dev: Dev) -> None:
+    dev.esker("produce", "--topic", "piped", text=numbers(5_000))
+    ran = subprocess.run(
+        f"{sys.executable} -m esker consume --topic piped --from-beginning "
+        f"--bootstrap-server {HOST}:{dev.port} | head -n 1",
+        shell=True, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    assert (ran.stdout, ran.stderr) == ("0\n", "")
+
+
+def test_lines_typed_one_by_one_are_written_while_the_input_is_open(dev: Dev) -> None:
+    dev.esker("topics", "create", "--topic", "typed")
+    at = ("--bootstrap-server", f"{HOST}:{dev.port}")
+    with subprocess.Popen(
+        [sys.executable, "-m", "esker", "produce", "--topic", "typed", *at],
+        stdin=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(b"first\n")
+        process.stdin.flush()
+        read = ("consume", "--topic", "typed", "--from-beginning", "--until-end")
+        until(lambda: dev.esker(*read) == "first\n", lambda: "the first line is not there")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_S) == 130
+        assert process.stderr.read() == b""

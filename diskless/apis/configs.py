@@ -12,6 +12,7 @@ Source: KIP-133, KIP-226 (synonyms), KIP-339, KIP-569 (documentation); upstream'
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -35,6 +36,8 @@ from records.rpc.configs import (
 
 MAX_RESOURCES: Final = 10_000
 """Of one answer: some thirty megabytes. Who has more asks twice."""
+
+SLICE_RESOURCES: Final = 20  # described before others have the loop: a few ms
 
 SEEN_HERE_S: Final = 1.0
 """How long the answer to a change is held back for this broker's own image, at most."""
@@ -60,23 +63,26 @@ class OwnSetting(NamedTuple):
         return not self.is_sensitive and self.value == self.default
 
 
-def describe(
+async def describe(
     request: DescribeConfigsRequest,
     image: MetadataImage,
     *,
     broker_id: int,
     own: Sequence[OwnSetting] = (),
 ) -> DescribeConfigsResponse:
-    """Every resource's settings, or what is wrong with asking for them.
+    """Every resource's settings, or what is wrong with asking for them; once if named twice.
 
     Args:  broker_id, own: of this process.
     """
     results: list[_Result] = []
-    for number, asked in enumerate(request.resources):
+    distinct = {(asked.resource_type, asked.resource_name): asked for asked in request.resources}
+    for number, asked in enumerate(distinct.values()):
         if number >= MAX_RESOURCES:
             text = f"More than {MAX_RESOURCES} resources at once."
             results.append(_refused(asked, ErrorCode.POLICY_VIOLATION, text))
             continue
+        if number % SLICE_RESOURCES == SLICE_RESOURCES - 1:
+            await asyncio.sleep(0)
         single = msgspec.structs.replace(request, resources=(asked,))  # type: ignore[type-var]
         if asked.resource_type == BROKER and asked.resource_name:
             results.append(_broker(single, image, broker_id, own))
@@ -206,6 +212,7 @@ def handlers(cluster: Cluster, own: Sequence[OwnSetting] = ()) -> dict[int, Serv
             lambda request, _: describe(
                 request, cluster.image, broker_id=cluster.broker_id, own=own
             ),
+            in_line=True,
         ),
         44: served(IncrementalAlterConfigsRequest, lambda request, _: alter(request, cluster)),
     }

@@ -15,6 +15,7 @@ line tools.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -22,7 +23,8 @@ import msgspec
 
 from coordinator.calls import BY_REQUEST
 from coordinator.controller import describing
-from coordinator.controller.image import CLUSTER_METADATA
+from coordinator.controller.describing import describe_brokers
+from coordinator.controller.image import CLUSTER_METADATA, MetadataImage
 from coordinator.controller.refusals import refuse
 from coordinator.interface import CoordinatorError
 from diskless.apis.answering import Errands, ErrorCode, seconds
@@ -37,6 +39,11 @@ from records.rpc.brokers import (
     UpdateFeaturesResponse,
 )
 from records.rpc.coordinator import ApplyRetentionRequest
+from records.rpc.descriptions import (
+    DescribeBrokersRequest,
+    DescribeTopicsRequest,
+    DescribeTopicsResponse,
+)
 from records.rpc.objects import (
     DescribeDisklessObjectRequest,
     DescribeDisklessTopicsRequest,
@@ -48,6 +55,8 @@ FIRST_WITH_DIRECTORIES: Final = 2  # of DescribeQuorum
 FIRST_WITH_UPGRADE_TYPE: Final = 1  # of UpdateFeatures
 LAST_WITH_RESULTS: Final = 1
 SAFE_DOWNGRADE: Final = 2
+
+SLICE_TOPICS: Final = 20  # described before others have the loop
 
 COORDINATED: Final[Mapping[int, type[Request]]] = {
     1105: DescribeDisklessTopicsRequest,
@@ -150,6 +159,26 @@ class Forwarding:
         return 0 <= coordinator < self._cluster.image.coordinator_count
 
 
+async def describe_topics(
+    request: DescribeTopicsRequest, image: MetadataImage
+) -> DescribeTopicsResponse:
+    """As any node of the quorum says it, and letting others have the loop in between."""
+    asked = request.topic_names
+    names = sorted(image.topic_ids if asked is None else set(asked))
+    topics: list[DescribeTopicsResponse.Topic] = []
+    partitions = 0
+    for first in range(0, len(names), SLICE_TOPICS):
+        some = tuple(names[first : first + SLICE_TOPICS])
+        answer = describing.describe_topics(DescribeTopicsRequest(topic_names=some), image)
+        partitions += sum(len(topic.partitions) for topic in answer.topics)
+        if answer.error_code or partitions > describing.MAX_PARTITIONS:
+            text = f"More than {describing.MAX_PARTITIONS} partitions: ask for topics by name."
+            return DescribeTopicsResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=text)
+        topics += answer.topics
+        await asyncio.sleep(0)
+    return DescribeTopicsResponse(image_offset=image.offset, topics=tuple(topics))
+
+
 def _no_quorum(
     request: DescribeQuorumRequest, code: ErrorCode, message: str
 ) -> DescribeQuorumResponse:
@@ -232,5 +261,12 @@ def handlers(cluster: Cluster) -> dict[int, Served]:
             key: served(kind, lambda request, _: forwarding.coordinate(request))
             for key, kind in COORDINATED.items()
         },
-        **describing.handlers(lambda: cluster.image),
+        1112: served(
+            DescribeTopicsRequest,
+            lambda request, _: describe_topics(request, cluster.image),
+            in_line=True,
+        ),
+        1113: served(
+            DescribeBrokersRequest, lambda request, _: describe_brokers(request, cluster.image)
+        ),
     }

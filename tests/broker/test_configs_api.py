@@ -217,7 +217,7 @@ def test_the_clusters_own_log_is_described_as_the_controller_does() -> None:
 def test_many_resources_are_answered_each_for_itself_and_too_many_are_refused() -> None:
     async def story(told: Story) -> None:
         asked = DescribeConfigsRequest.DescribeConfigsResource
-        names = ["t", "none", *(["none"] * configs.MAX_RESOURCES)]
+        names = ["t", "none", *(f"none-{number}" for number in range(configs.MAX_RESOURCES))]
         request = DescribeConfigsRequest(
             resources=tuple(
                 asked(resource_type=TOPIC, resource_name=name, configuration_keys=())
@@ -229,6 +229,14 @@ def test_many_resources_are_answered_each_for_itself_and_too_many_are_refused() 
         assert len(codes) == len(names)
         assert codes[:3] == [0, 3, 3]
         assert codes[-2:] == [44, 44]
+        twice = DescribeConfigsRequest(
+            resources=tuple(
+                asked(resource_type=TOPIC, resource_name="t", configuration_keys=None)
+                for _ in range(20_000)
+            )
+        )
+        answer = await call(told.handlers, twice, DescribeConfigsResponse, 4)
+        assert [result.resource_name for result in answer.results] == ["t"], "described once"
 
     tell(story)
 

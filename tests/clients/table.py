@@ -68,7 +68,7 @@ ROWS: Final = (
     Row(
         "alter configs",
         admin.alter_configs,
-        NO_ADMIN | {Aiokafka.name: "aiokafka has AlterConfigs only, which Kafka 4 is to drop"},
+        NO_ADMIN | {Aiokafka.name: "aiokafka has AlterConfigs only, which is not served"},
     ),
     Row("groups", admin.groups, NO_ADMIN),
     Row("no transactions", admin.no_transactions, of_kafka=False),

@@ -2,7 +2,8 @@
 
 At the end all partitions are read from both brokers: nothing acknowledged is lost, nothing is there
 twice, each producer's records are in order, offsets have no gaps, and a consumer that read along
-saw just that (DESIGN §11, invariants 5, 6, 9). Brokers with a mistake in them are found out.
+saw just that, and a group of two has had it all, without one rebalance (DESIGN §7; §11, invariants
+5, 6, 9). Brokers with a mistake in them are found out.
 """
 
 from __future__ import annotations
@@ -14,10 +15,13 @@ from typing import Final
 
 import pytest
 
+from tests.clients.client import eventually
 from tests.clients.cluster import EskerCluster
 from tests.clients.confluent import Confluent
 from tests.nemesis.broker_faults import SETTINGS, BrokerNemesis, read_partition
 from tests.nemesis.broker_main import SPOILED
+from tests.nemesis.cluster import HEALED_WITHIN_S
+from tests.nemesis.group_traffic import GroupTraffic
 from tests.nemesis.record_history import (
     Acknowledged,
     RecordHistory,
@@ -42,6 +46,7 @@ ALL: Final = (
     "pause_quorum",
 )
 TOPIC: Final = "records"
+GROUP: Final = "readers"
 PARTITIONS: Final = 4
 SPOILED_PROGRAM: Final = ("-m", "tests.nemesis.broker_main")
 
@@ -55,29 +60,34 @@ def work(directory: Path, seed: int, faults: list[str], spoiled: str = "") -> No
             cluster.start()
             Confluent(cluster.bootstrap).create_topic(TOPIC, PARTITIONS, {})
             traffic = Traffic(cluster.bootstrap, TOPIC, PARTITIONS)
-            with traffic:
-                BrokerNemesis(cluster, traffic, Random(seed)).run(faults)
-            check(cluster, traffic)
+            with GroupTraffic(cluster.bootstrap, TOPIC, GROUP) as group:
+                group.settle()
+                with traffic:
+                    BrokerNemesis(cluster, traffic, Random(seed)).run(faults)
+                check(cluster, traffic, group)
     finally:
         del os.environ[SPOILED]
     print(
         f"{traffic.acknowledged} records acknowledged, {len(traffic.history.unknown)} unknown; "
-        f"{dict(traffic.happened)}"
+        f"{dict(traffic.happened)}; group: {group.rebalances} rebalances, {dict(group.happened)}"
     )
 
 
-def check(cluster: EskerCluster, traffic: Traffic) -> None:
-    """What both brokers have, and what the consumer saw."""
+def check(cluster: EskerCluster, traffic: Traffic, group: GroupTraffic) -> None:
+    """What both brokers have, and what the consumer and the group saw."""
     logs = [
         {at: read_partition(broker, TOPIC, at) for at in range(PARTITIONS)}
         for broker in cluster.brokers
     ]
+    ends = {at: len(log) for at, log in logs[0].items()}
     try:
         traffic.history.check(logs[0])
     finally:
-        traffic.read_up_to({at: len(log) for at, log in logs[0].items()})
+        traffic.read_up_to(ends)
+    eventually(lambda: group.has_had(ends), "the group has had everything", HEALED_WITHIN_S)
     check_same("the brokers", logs[0], logs[1])
     check_same("the consumer", traffic.seen, logs[0])
+    assert not group.rebalances, f"who acts for a group may die at no cost: {group.happened}"
     cluster.check_alive()
 
 

@@ -173,6 +173,7 @@ def test_a_new_epoch_has_writers_of_its_own() -> None:
             await world.ask(forgotten, UnregisterBrokerResponse)
             await until(lambda: broker.epoch != old)
             assert broker.services.writers.epoch == broker.epoch
+            assert broker.epoch is not None
             assert broker.epoch > old
             assert await send(broker, b"two") == (0, 1)
             await until(lambda: not broker.is_fenced)

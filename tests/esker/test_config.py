@@ -83,6 +83,63 @@ def test_an_impossible_value_is_refused_by_name(key, value, reason):
     assert str(caught.value).startswith(f"{key}: ")
 
 
+BROKER = {
+    "process.roles": "broker",
+    "node.id": "11",
+    "controller.quorum.voters": GOOD["controller.quorum.voters"],
+    "listeners": "PLAINTEXT://127.0.0.1:9092",
+    "log.dirs": "/var/lib/esker",
+    "esker.storage.directory.path": "/objects",
+}
+
+
+def test_a_broker_binds_its_clients_listeners_and_none_of_the_quorum():
+    config = parse_config({**BROKER, "listeners": "A://127.0.0.1:1,B://127.0.0.1:2"})
+    assert config.roles == {"broker"}
+    assert config.addresses.controller is None
+    assert [place.name for place in config.addresses.clients] == ["A", "B"]
+    assert config.values["broker.heartbeat.interval.ms"] == 2000
+
+
+def test_both_roles_have_both_kinds_of_listeners():
+    both = {"process.roles": "broker,controller", "node.id": "2"}
+    own = "CONTROLLER://127.0.0.1:9094,PLAINTEXT://0.0.0.0:9092"
+    told = "PLAINTEXT://broker.example:9092"
+    config = parse_config({**BROKER, **both, "listeners": own, "advertised.listeners": told})
+    assert config.addresses.controller is not None
+    (clients,) = config.addresses.clients
+    assert clients.advertised == Endpoint("broker.example", 9092)
+    assert len(config.warnings) == 1, "the open one"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("process.roles", "broker,broker", "is `controller`, `broker`"),
+        ("node.id", "2", "a broker needs its own"),
+        ("listeners", "CONTROLLER://127.0.0.1:9094", "only a broker has none"),
+        ("listeners", "", "names no listener for clients"),
+        ("advertised.listeners", "PLAINTEXT://0.0.0.0:9092", "cannot connect"),
+        ("advertised.listeners", "PLAINTEXT://h:0", "nobody listens at port 0"),
+        ("diskless.system.enable", "false", "no other topics"),
+        ("diskless.batch.coordinator.class.name", "coordinator.memory.InMemoryCoordinator", "."),
+        ("esker.storage.directory.path", "", "must be set"),
+        ("broker.heartbeat.interval.ms", "5000", "more than half of broker.session.timeout.ms"),
+        ("esker.object.lease.timeout.ms", "1000", "does not outlive an upload"),
+    ],
+)
+def test_what_a_broker_cannot_be_run_with_is_refused_by_name(key, value, reason):
+    with pytest.raises(ConfigError, match=reason) as caught:
+        parse_config({**BROKER, key: value})
+    assert caught.value.key == key
+
+
+def test_a_key_of_another_role_is_checked_and_changes_nothing():
+    assert parse_config({**GOOD, "broker.rack": "a", "diskless.system.enable": "false"})
+    with pytest.raises(ConfigError, match="not a whole number"):
+        parse_config({**GOOD, "broker.heartbeat.interval.ms": "soon"})
+
+
 def test_an_unknown_key_is_refused_and_the_likely_one_is_named():
     with pytest.raises(ConfigError, match=r"did you mean controller\.quorum\.voters\?"):
         parse_config({**GOOD, "controller.quorum.voter": "1@h:1"})

@@ -1,7 +1,10 @@
 """docs/configuration.md is made from the settings a node knows: `pytest --rewrite` writes it."""
 
+import re
 from pathlib import Path
 
+from esker.config import parse_config
+from esker.properties import parse_properties
 from esker.settings import SECTIONS, Section
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
@@ -31,6 +34,33 @@ controller.quorum.voters=1@10.0.0.1:9093,2@10.0.0.2:9093,3@10.0.0.3:9093
 listeners=CONTROLLER://10.0.0.1:9093
 log.dirs=/var/lib/esker
 ```
+
+A broker of the same cluster, whose objects lie in a bucket:
+
+```properties
+process.roles=broker
+node.id=101
+controller.quorum.voters=1@10.0.0.1:9093,2@10.0.0.2:9093,3@10.0.0.3:9093
+listeners=PLAINTEXT://0.0.0.0:9092
+advertised.listeners=PLAINTEXT://broker-101.example:9092
+log.dirs=/var/lib/esker
+diskless.storage.class.name=diskless.stores.s3.S3Storage
+esker.storage.s3.bucket=our-bucket
+broker.rack=eu-1a
+```
+
+Both in one process, with objects in a directory:
+
+```properties
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:9093
+listeners=CONTROLLER://127.0.0.1:9093,PLAINTEXT://127.0.0.1:9092
+log.dirs=/var/lib/esker
+esker.storage.directory.path=/var/lib/esker-objects
+```
+
+[operations.md](operations.md) says how they are started.
 """
 
 
@@ -45,6 +75,12 @@ def shown_section(section: Section) -> str:
 def page() -> str:
     sections = "".join(shown_section(section) for section in SECTIONS if section.settings)
     return HEAD + sections + "\n## Examples\n" + FOOT
+
+
+def test_the_examples_are_accepted_as_they_stand():
+    texts = re.findall(r"```properties\n(.*?)```", page(), re.DOTALL)
+    roles = [parse_config(parse_properties(text, source="page")).roles for text in texts]
+    assert roles == [{"controller"}, {"broker"}, {"broker", "controller"}]
 
 
 def test_the_page_shows_every_setting_as_it_is(request):

@@ -21,11 +21,8 @@ from typing import Any, Final, Protocol
 
 from coordinator.calls import Coordinator
 from coordinator.keys import ObjectKeys
-from coordinator.leader import LoopClocks, QuorumCoordinator
-from coordinator.memory import InMemoryCoordinator
 from coordinator.service import coordinator_handlers
 from coordinator.settings import CoordinatorSettings
-from coordinator.sqlite.machine import CoordinatorMachine, Identity
 from coordinator.view import ClusterView
 from raft.driver.rooms import RoomHost
 from raft.interfaces import ReplicatedLog
@@ -85,6 +82,10 @@ class HostedInQuorum:
     """Decide and apply on the group's log, the state in SQLite."""
 
     def __init__(self, group: Group) -> None:
+        # imported here: a command that only reads settings needs neither numpy nor SQLite
+        from coordinator.leader import LoopClocks, QuorumCoordinator
+        from coordinator.sqlite.machine import CoordinatorMachine, Identity
+
         host = group.host
         self.machine = CoordinatorMachine(
             group.directory, Identity(host.cluster_id, host.directory_id.bytes, group.log.name)
@@ -109,6 +110,8 @@ class HostedInMemory:
     """Not replicated and not kept: for trying things out on one node."""
 
     def __init__(self, group: Group) -> None:
+        from coordinator.memory import InMemoryCoordinator
+
         coordinator: Any = InMemoryCoordinator(group.settings, group.view, _wall_clock_ms)
         self.coordinator = coordinator
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from coordinator.calls import Coordinator
 from coordinator.keys import ObjectKeys
@@ -27,6 +27,9 @@ from coordinator.view import ClusterView
 from raft.driver.rooms import RoomHost
 from raft.interfaces import ReplicatedLog
 from raft.net.handlers import Served
+
+if TYPE_CHECKING:
+    from coordinator.sqlite.machine import CoordinatorMachine
 
 DISKLESS_METADATA: Final = "__diskless-metadata"
 

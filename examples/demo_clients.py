@@ -21,7 +21,7 @@ from examples.demo_cluster import DemoFailedError
 Lines = dict[str, list[bytes]]
 """A file's non-empty lines, by its name."""
 
-PATIENCE_S = 40
+PATIENCE_S = 60
 
 
 def real_lines(most: int) -> Lines:

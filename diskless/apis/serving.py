@@ -6,9 +6,11 @@
 
 The answer may be a value, or the promise of one. None of a question's handlers sees a socket.
 
-Some answers are a thousand times as long as their questions, and a client may send a thousand of
-those in one go and read none of what comes back. Such answers are made *in line*: the next request
-of that connection is looked at when this one's answer has left.
+While an answer is promised the next request of that connection is not looked at; its answer would
+have to wait anyhow, and a client that sends a thousand questions in one go has no thousand tasks
+here. (Kafka's brokers treat every request so.) Some answers are a thousand times as long as their
+questions, and a client may read none of them: such answers are made *in line*, the next one when
+this one has left.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeVar
 
-from raft.net import Answer, Frame, Payload, Reply, RequestHeader, ServerConnection
+from raft.net import Answer, Frame, Reply, RequestHeader, ServerConnection
 from raft.net.handlers import Served, payload
 from records.codec import decode_message
 from records.rpc.base import Request, Response
@@ -56,15 +58,15 @@ def served(
     versions = kind.schema().versions
 
     def serve(connection: ServerConnection, header: RequestHeader, body: Frame) -> Answer:
-        request = decode_message(kind, body, header.api_version)
+        request = decode_message(kind, body, header.api_version, whole=False)
         found: Any = answer(request, Asker(header.api_version, header.client_id, connection.peer))
         if isinstance(found, Response):
             return payload(header, found)
-        if not in_line:
-            return _later(header, found)
         reply = Reply(connection)
         connection.hold()
-        task = asyncio.get_running_loop().create_task(_in_line(header, found, reply))
+        task = asyncio.get_running_loop().create_task(
+            _keep(found, header, reply, in_line=in_line), name="question"
+        )
         _under_way.add(task)
         task.add_done_callback(_under_way.discard)
         return reply
@@ -74,14 +76,13 @@ def served(
     return Served(first, last, serve)
 
 
-async def _later(header: RequestHeader, promised: Awaitable[Response]) -> Payload:
-    return payload(header, await promised)
-
-
-async def _in_line(header: RequestHeader, promised: Awaitable[Response], reply: Reply) -> None:
+async def _keep(
+    promised: Awaitable[Response], header: RequestHeader, reply: Reply, *, in_line: bool
+) -> None:
     try:
         reply.send(payload(header, await promised))
-        await reply.left()
+        if in_line:
+            await reply.left()
     except Exception as error:  # an assertion too: the connection tells the loop
         reply.fail(error)
     finally:

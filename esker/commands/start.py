@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 import sys
 from pathlib import Path
 from typing import Annotated, Final
@@ -33,6 +34,7 @@ ENDS: Final = (
     StoreError,
     StoreSettingError,
     OSError,
+    sqlite3.Error,
 )
 """What ends a node with one line rather than a traceback."""
 

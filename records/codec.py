@@ -44,9 +44,13 @@ def encode_message(message: Message, version: int) -> bytes:
     return b"".join(encode_parts(message, version))
 
 
-def decode_message(cls: type[M], data: Buffer, version: int, start: int = 0) -> M:
+def decode_message(
+    cls: type[M], data: Buffer, version: int, start: int = 0, *, whole: bool = True
+) -> M:
     """The message that `data` holds from `start` to its end.
 
+    Args:    whole: nothing may follow it. Clients' requests may have a few bytes too many, which
+             Kafka's brokers never look at: librdkafka 2.16 asks so for the metadata of all topics.
     Raises:  MalformedMessageError naming field, position and reason; UnsupportedVersionError.
     """
     decoder = cls._decoders.get(version) or _decoder(cls, version)
@@ -55,7 +59,7 @@ def decode_message(cls: type[M], data: Buffer, version: int, start: int = 0) -> 
         message, position = decoder(data, start, end)
     except _NOT_THIS_MESSAGE:
         raise explain(cls, memoryview(data)[start:], version) from None
-    if position != end:
+    if whole and position != end:
         raise explain(cls, memoryview(data)[start:], version)
     decoded: M = message
     return decoded

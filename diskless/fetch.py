@@ -333,7 +333,8 @@ class FetchService:
     async def _read(
         self, asked: FetchRequest.FetchTopic.FetchPartition, answer: _Answer
     ) -> _Partition:
-        error, records = answer.error, b""
+        error = answer.error
+        records: bytes | memoryview = b""
         if answer.runs:
             try:
                 records = await read_runs(

@@ -7,6 +7,9 @@ read that lies inside one that is under way, or kept, asks the store for nothing
 The surprise: a piece is kept as long as it is the memory it came in; a read is a view into it. What
 the bound counts is what the cache itself holds on to.
 
+A broker that has written an object puts it in here: consumers who keep up read what was just
+written, mostly from the same broker, and then no object is fetched at all.
+
 Source: KIP-1163, Consume path (caching reads); DESIGN §8 (ranged GETs, neighbours merged).
 """
 
@@ -19,6 +22,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from diskless.stores import ByteRange, ObjectStorage, StorageError
+from records.compression import Buffer
 
 MERGE_GAP_BYTES: Final = 128 * 1024
 """Bytes nobody asked for that are read rather than asking twice: a GET costs milliseconds."""
@@ -29,6 +33,7 @@ class CacheSettings:
     """Bounds of a cache."""
 
     max_bytes: int = 256 * 1024 * 1024  # of pieces kept
+    max_pieces: int = 50_000  # each costs about a kilobyte besides
     max_get_bytes: int = 16 * 1024 * 1024  # of a merged GET; a single read may be larger
     max_gets: int = 16  # at the same time
 
@@ -46,12 +51,13 @@ class CacheCounters:
 class _Piece:
     """Bytes [offset, end) of an object: here, or on their way."""
 
-    __slots__ = ("data", "end", "key", "offset", "parts")
+    __slots__ = ("data", "end", "key", "notes", "offset", "parts")
 
     def __init__(self, key: str, offset: int, end: int) -> None:
         self.key = key
         self.offset = offset
         self.end = end
+        self.notes: dict[object, object] = {}  # what readers found out about these bytes
         self.parts: list[_Piece] = []  # pieces that were wanted, and became this one
         self.data: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
 
@@ -83,6 +89,13 @@ class ObjectCache:
 
     async def read(self, key: str, byte_range: ByteRange) -> memoryview:
         """The bytes of the range. Raises StorageError and its kinds."""
+        data, _ = await self.read_noted(key, byte_range)
+        return data
+
+    async def read_noted(
+        self, key: str, byte_range: ByteRange
+    ) -> tuple[memoryview, dict[object, object]]:
+        """The same, and what readers noted of these bytes, for as long as they are kept."""
         offset, end = byte_range.offset, byte_range.offset + byte_range.size
         self.counters.reads += 1
         piece = self._find(key, offset, end)
@@ -93,7 +106,15 @@ class ObjectCache:
             if piece in self._kept:
                 self._kept.move_to_end(piece)
         data = await asyncio.shield(piece.data)
-        return data[offset - piece.offset : end - piece.offset]
+        return data[offset - piece.offset : end - piece.offset], piece.notes
+
+    def add(self, key: str, data: Buffer) -> None:
+        """Keep a whole object that this broker has just written: its readers are near."""
+        if self._find(key, 0, len(data)) is None and len(data) <= self._settings.max_bytes:
+            piece = _Piece(key, 0, len(data))
+            self._pieces.setdefault(key, []).append(piece)
+            piece.arrived(memoryview(data).toreadonly())
+            self._keep(piece, len(data))
 
     def forget(self, key: str) -> None:
         """Keep nothing of an object: its bytes were wrong, or it is deleted."""
@@ -178,7 +199,10 @@ class ObjectCache:
     def _keep(self, piece: _Piece, size: int) -> None:
         self._kept[piece] = None
         self.kept_bytes += size
-        while self.kept_bytes > self._settings.max_bytes and self._kept:
+        bounds = self._settings
+        while self._kept and (
+            self.kept_bytes > bounds.max_bytes or len(self._kept) > bounds.max_pieces
+        ):
             self._drop(next(iter(self._kept)))
 
     def _drop(self, piece: _Piece) -> None:

@@ -32,7 +32,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final, NamedTuple, Protocol
@@ -134,6 +134,8 @@ class _Object(NamedTuple):
 
     closed: ClosedBuffer
     request: CommitBatchesRequest
+    key: str
+    data: bytes
     upload: asyncio.Task[None]
 
 
@@ -150,11 +152,13 @@ class ObjectWriter:
         settings: WriterSettings,
         random: Random,
         on_fenced: Callable[[], None],
+        written: Callable[[str, bytes], None] = lambda _key, _data: None,
         counters: WriterCounters | None = None,
     ) -> None:
         """An empty buffer.
 
         Args:    on_fenced: called when the coordinator knows a newer epoch of this broker.
+                 written: given each object that was committed, its key and bytes.
                  counters: shared with other writers.
         """
         self.counters = counters or WriterCounters()
@@ -166,6 +170,7 @@ class ObjectWriter:
         self._settings = settings
         self._random = random
         self._on_fenced = on_fenced
+        self._written = written
         self._loop = asyncio.get_running_loop()
         self._ids = ObjectIds(
             coordinator,
@@ -317,13 +322,14 @@ class ObjectWriter:
             coordinator_partition=self._keys.coordinator_partition,
         )
         key = self._keys.key(leased.object_id)
-        upload = self._loop.create_task(self._upload(key, parts, size_bytes))
+        data = b"".join(parts)
+        upload = self._loop.create_task(self._upload(key, [data], size_bytes))
         upload.add_done_callback(_retrieve)
-        self._uploading.append(_Object(closed, request, upload))
+        self._uploading.append(_Object(closed, request, key, data, upload))
         if self._committing is None:
             self._committing = self._loop.create_task(self._commit_all())
 
-    async def _upload(self, key: str, parts: list[Buffer], size_bytes: int) -> None:
+    async def _upload(self, key: str, parts: Sequence[Buffer], size_bytes: int) -> None:
         """Upload, again and again until the time is over: the same bytes under the same name.
 
         Raises:  StorageError of the last attempt.
@@ -417,6 +423,7 @@ class ObjectWriter:
             self.counters.objects += 1
             self.counters.object_bytes += written.request.object_size
             self.counters.batches += written.closed.batch_count
+            self._written(written.key, written.data)
             written.closed.tell_each(
                 [
                     AppendResult(

@@ -17,12 +17,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from array import array
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from diskless.object_cache import ObjectCache
 from diskless.stores import ByteRange
-from records.batch import HEADER_SIZE_BYTES, iter_batches
+from records.batch import iter_batches
 from records.batch_writer import stamp, stamp_log_append_time
 from records.errors import RecordError
 
@@ -57,39 +59,70 @@ class DamagedRunError(Exception):
         self.run = run
 
 
+class _Layout(NamedTuple):
+    """Where a run's batches end, found out once for as long as its bytes are kept."""
+
+    end_offsets: array[int]  # of each batch, exclusive, from the run's base offset on
+    end_bytes: array[int]  # the same in bytes
+
+
+class _Part(NamedTuple):
+    """Consecutive batches of one run, to be given out."""
+
+    run: Run
+    data: memoryview  # of the whole run
+    layout: _Layout
+    first: int  # batch
+    end: int  # exclusive
+
+    @property
+    def begin_byte(self) -> int:
+        return self.layout.end_bytes[self.first - 1] if self.first else 0
+
+    @property
+    def size_bytes(self) -> int:
+        return self.layout.end_bytes[self.end - 1] - self.begin_byte
+
+
 async def read_runs(
     cache: ObjectCache, runs: Sequence[Run], *, from_offset: int, max_bytes: int
-) -> bytes:
+) -> memoryview:
     """Whole batches from the one that holds `from_offset` on, ready for a consumer.
 
     Args:    runs: consecutive, the first holding `from_offset`.
              max_bytes: of the answer; the first batch is given whole, however large (KIP-74).
     Raises:  DamagedRunError and StorageError, where not even the first run can be given.
     """
-    reads = [asyncio.ensure_future(read_run(cache, run)) for run in runs]
-    parts: list[bytes | bytearray] = []
-    size_bytes = 0
+    reads = [asyncio.ensure_future(_read(cache, run)) for run in runs]
+    parts: list[_Part] = []
+    left_bytes = max_bytes
     try:
         for run, reading in zip(runs, reads, strict=True):
             try:
-                data = await reading
+                data, layout = await reading
             except Exception as error:
                 if not parts:
                     raise
                 log.warning("run=%s error=%r", run, str(error))
                 break
-            for base_offset, end_offset, begin, end in _batches_of(run, data):
-                if end_offset <= from_offset:
-                    continue
-                if parts and size_bytes + end - begin > max_bytes:
-                    return b"".join(parts)
-                parts.append(_stamped(run, data[begin:end], base_offset))
-                size_bytes += end - begin
+            first = bisect_right(layout.end_offsets, from_offset - run.base_offset)
+            if first == len(layout.end_offsets):
+                continue
+            part = _Part(run, data, layout, first, first)
+            end = bisect_right(layout.end_bytes, part.begin_byte + left_bytes, first)
+            if not parts:
+                end = max(end, first + 1)
+            part = part._replace(end=end)
+            if end > first:
+                parts.append(part)
+                left_bytes -= part.size_bytes
+            if end < len(layout.end_bytes):
+                break
     finally:
         for reading in reads:
             reading.cancel()
         await asyncio.gather(*reads, return_exceptions=True)
-    return b"".join(parts)
+    return memoryview(_stamped(parts)).toreadonly()
 
 
 async def read_run(cache: ObjectCache, run: Run) -> memoryview:
@@ -97,46 +130,65 @@ async def read_run(cache: ObjectCache, run: Run) -> memoryview:
 
     Raises:  DamagedRunError, StorageError.
     """
-    where = ByteRange(run.byte_offset, run.size_bytes)
-    try:
-        data = await cache.read(run.object_key, where)
-        verify(run, data)
-    except DamagedRunError as error:
-        log.warning("action=read_again reason=%r", str(error))
-        cache.forget(run.object_key)
-        data = await cache.read(run.object_key, where)
-        verify(run, data)
+    data, _ = await _read(cache, run)
     return data
 
 
-def verify(run: Run, data: memoryview) -> None:
+async def _read(cache: ObjectCache, run: Run) -> tuple[memoryview, _Layout]:
+    where = ByteRange(run.byte_offset, run.size_bytes)
+    data, notes = await cache.read_noted(run.object_key, where)
+    try:
+        return data, _laid_out(run, data, notes)
+    except DamagedRunError as error:
+        log.warning("action=read_again reason=%r", str(error))
+        cache.forget(run.object_key)
+        data, notes = await cache.read_noted(run.object_key, where)
+        return data, _laid_out(run, data, notes)
+
+
+def _laid_out(run: Run, data: memoryview, notes: dict[object, object]) -> _Layout:
+    """The layout, noted beside the bytes it is of; so they are verified once, too."""
+    name = (run.byte_offset, run.size_bytes, run.last_offset - run.base_offset)
+    layout = notes.get(name)
+    if layout is None:
+        layout = notes[name] = verify(run, data)
+    assert isinstance(layout, _Layout), f"not a layout: {layout}"
+    return layout
+
+
+def verify(run: Run, data: memoryview) -> _Layout:
     """Are these the run's batches, each sound? Raises DamagedRunError."""
+    end_offsets, end_bytes = array("q"), array("q")
     count = 0
     try:
-        for _, header, _ in iter_batches(data):
+        for position, header, view in iter_batches(data):
             count += header.last_offset_delta + 1
+            end_offsets.append(count)
+            end_bytes.append(position + len(view))
     except RecordError as error:
         raise DamagedRunError(run, str(error)) from error
     expected = run.last_offset - run.base_offset + 1
     if count != expected:
         raise DamagedRunError(run, f"batches of {count} offsets, {expected} were committed")
+    return _Layout(end_offsets, end_bytes)
 
 
-def _batches_of(run: Run, data: memoryview) -> list[tuple[int, int, int, int]]:
-    """Each batch's base offset, end offset (exclusive), and first and last byte (exclusive)."""
-    found = []
-    offset = run.base_offset
-    for position, header, _ in iter_batches(data, verify_crc=False):
-        end_offset = offset + header.last_offset_delta + 1
-        found.append((offset, end_offset, position, position + header.size_bytes))
-        offset = end_offset
-    return found
-
-
-def _stamped(run: Run, batch: memoryview, base_offset: int) -> bytearray:
-    copy = bytearray(batch)
-    assert len(copy) >= HEADER_SIZE_BYTES, f"a batch of {len(copy)} bytes"
-    stamp(copy, base_offset=base_offset, leader_epoch=LEADER_EPOCH)
-    if run.timestamp_type == LOG_APPEND_TIME:
-        stamp_log_append_time(copy, timestamp=run.append_time)
-    return copy
+def _stamped(parts: Sequence[_Part]) -> bytearray:
+    """All parts in one piece of memory, each batch with its offset and, maybe, its time."""
+    answer = bytearray(sum(part.size_bytes for part in parts))
+    with memoryview(answer) as view:
+        position = 0
+        for part in parts:
+            run, (end_offsets, end_bytes) = part.run, part.layout
+            begin, size_bytes = part.begin_byte, part.size_bytes
+            view[position : position + size_bytes] = part.data[begin : begin + size_bytes]
+            shift = position - begin
+            for index in range(part.first, part.end):
+                base_offset = run.base_offset + (end_offsets[index - 1] if index else 0)
+                with view[begin + shift : end_bytes[index] + shift] as batch:
+                    stamp(batch, base_offset=base_offset, leader_epoch=LEADER_EPOCH)
+                    if run.timestamp_type == LOG_APPEND_TIME:
+                        stamp_log_append_time(batch, timestamp=run.append_time)
+                begin = end_bytes[index]
+            position += size_bytes
+    return answer

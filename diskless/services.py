@@ -72,6 +72,7 @@ class Services:
             settings=WriterSettings.of(values),
             random=random,
             on_fenced=on_fenced,
+            written=self.cache.add,
         )
         self.staleness = Staleness(
             cluster.replica_age_ms, file_delete_delay_ms=values["diskless.file.delete.delay.ms"]

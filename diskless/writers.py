@@ -57,12 +57,14 @@ class Writers:
         settings: WriterSettings,
         random: Random,
         on_fenced: Callable[[], None],
+        written: Callable[[str, bytes], None] = lambda _key, _data: None,
     ) -> None:
         """No epoch yet, so nothing can be written.
 
         Args:    keys: of a coordinator partition's objects.
                  on_fenced: called once an epoch, when a coordinator knows a newer one: this broker
                  must register anew, and then `begin`.
+                 written: given each object that was committed, its key and bytes.
         """
         self.counters = WriterCounters()
         self._cluster = cluster
@@ -71,6 +73,7 @@ class Writers:
         self._settings = settings
         self._random = random
         self._on_fenced = on_fenced
+        self._written = written
         self._epoch: int | None = None
         self._writers: dict[int, ObjectWriter] = {}  # by coordinator partition
         self._retired: set[ObjectWriter] = set()  # of older epochs, still asking for outcomes
@@ -126,6 +129,7 @@ class Writers:
             settings=self._settings,
             random=self._random,
             on_fenced=lambda: self._fenced(epoch),
+            written=self._written,
             counters=self.counters,
         )
 

@@ -108,6 +108,7 @@ class RecordsBroker:
             settings=settings or WriterSettings(commit_interval_ms=20, upload_timeout_ms=5_000),
             random=random,
             on_fenced=self._on_fenced,
+            written=self.cache.add,
         )
         self.staleness = Staleness(
             self.cluster.replica_age_ms, file_delete_delay_ms=DELETE_DELAY_MS

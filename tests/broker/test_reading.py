@@ -91,6 +91,42 @@ def test_what_is_kept_is_bounded_and_the_longest_unused_goes_first() -> None:
     claim(work, max_bytes=300)
 
 
+def test_what_was_just_written_is_not_fetched() -> None:
+    async def work(cache: ObjectCache, _: FaultyStore) -> None:
+        cache.add("c", b"0123456789")
+        assert bytes(await cache.read("c", ByteRange(2, 3))) == b"234"
+        cache.add("c", b"0123456789")  # again: nothing changes
+        cache.add("d", bytes(101))  # larger than all that is kept
+        assert (cache.counters.gets, cache.kept_bytes) == (0, 10)
+        for number in range(20):
+            cache.add(f"e{number}", bytes(10))
+        assert cache.kept_bytes == 50
+        cache.forget("e19")
+        assert cache.kept_bytes == 40
+
+    claim(work, max_bytes=100, max_pieces=5)
+
+
+def test_bytes_are_verified_once_for_as_long_as_they_are_kept() -> None:
+    data, runs = two_runs()
+
+    async def on_loop() -> None:
+        cache = ObjectCache(store_with(("o", data)))
+        _, notes = await cache.read_noted("o", ByteRange(runs[0].byte_offset, runs[0].size_bytes))
+        assert not notes
+        for _ in range(3):
+            await read_runs(cache, runs[:1], from_offset=100, max_bytes=1)
+            _, notes = await cache.read_noted(
+                "o", ByteRange(runs[0].byte_offset, runs[0].size_bytes)
+            )
+            assert len(notes) == 1
+        cache.forget("o")
+        _, notes = await cache.read_noted("o", ByteRange(runs[0].byte_offset, 61))
+        assert not notes
+
+    run(on_loop)
+
+
 def test_a_failure_is_everybodys_and_is_not_kept() -> None:
     async def work(cache: ObjectCache, store: FaultyStore) -> None:
         store.rules = (FaultRule(fault=Fault.ERROR, delay_s=0.1),)

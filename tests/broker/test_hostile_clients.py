@@ -28,6 +28,9 @@ from records.codec import decode_message, encode_message
 from records.rpc import API
 from records.rpc.base import Request
 from records.rpc.cluster import MetadataRequest, MetadataResponse
+from records.rpc.configs import DescribeConfigsRequest
+from records.rpc.descriptions import DescribeTopicsRequest
+from records.rpc.partitions import DescribeTopicPartitionsRequest
 from records.rpc.produce import ProduceRequest, ProduceResponse
 from tests.broker.broker_world import ask_at, running_broker
 from tests.broker.cluster_world import ClusterWorld
@@ -237,17 +240,40 @@ def test_requests_sent_by_halves_are_as_good_as_whole_ones() -> None:
     on_a_broker(story)
 
 
-def test_clients_that_never_read_cost_what_one_answer_costs() -> None:
-    """Eight ask for all of three hundred partitions, five hundred times each, and read nothing.
+_described = DescribeConfigsRequest.DescribeConfigsResource
 
-    All answers together take 50 MB. What is held for each client is what its socket takes, the
-    transport's bound, its requests, and one answer more.
+LONG_ANSWERS: dict[str, tuple[Request, int]] = {
+    "Metadata": (MetadataRequest(topics=None), 12),
+    "DescribeTopicPartitions": (DescribeTopicPartitionsRequest(topics=()), 0),
+    "DescribeConfigs": (
+        DescribeConfigsRequest(
+            resources=(
+                _described(resource_type=2, resource_name="wide", configuration_keys=None),
+                _described(resource_type=4, resource_name="1", configuration_keys=None),
+            ),
+            include_synonyms=True,
+            include_documentation=True,
+        ),
+        4,
+    ),
+    "DescribeTopics": (DescribeTopicsRequest(topic_names=None), 0),
+}
+"""Questions whose answers are many times as long."""
+
+
+@pytest.mark.parametrize("name", LONG_ANSWERS)
+def test_clients_that_never_read_cost_what_one_answer_costs(name: str) -> None:
+    """Eight ask three hundred times each for ten kilobytes and more, and read nothing.
+
+    What is held for each client is what its socket takes, the transport's bound, its requests, and
+    one answer more.
     """
     limits = Limits(write_high_water_bytes=65_536)
+    asked = frame_of(*LONG_ANSWERS[name]) * 300
 
     async def story(scene: Scene) -> None:
         await scene.world.create("wide", 300)
-        asked = frame_of(MetadataRequest(topics=None), 12) * 500
+        await ask_at(scene.port, produce(bytes(20_000)), ProduceResponse, 9)
         loop = asyncio.get_running_loop()
         silent = []
         tracemalloc.start()

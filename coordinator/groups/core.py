@@ -19,6 +19,7 @@ Source: DESIGN §7 (groups); upstream's GroupCoordinatorService.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, Final
@@ -53,6 +54,8 @@ from records.rpc.groups import (
     OffsetCommitRequest,
     OffsetFetchRequest,
 )
+
+log = logging.getLogger("coordinator.groups")
 
 Catalog = Callable[[], Iterable[tuple[str, Group]]]
 """All groups of the log, as a replica at hand has them."""
@@ -155,6 +158,8 @@ class GroupBroker:
     def forget(self, group_id: str, code: ErrorCode) -> None:
         """Act for a group no more; whoever waits is told `code`."""
         slot = self.groups.pop(group_id)
+        if isinstance(slot, ClassicGroup) and not slot.is_idle:
+            log.info("group=%s action=given_up reason=%s", group_id, code.name)
         for kind in ("idle", "load", "patience"):
             self.timers.cancel(TimerKey(group_id, kind))
         slot.close(code)
@@ -248,6 +253,10 @@ class GroupBroker:
         """We own it: whoever waited is served, in order."""
         group = ClassicGroup(loading.group_id, self, response)
         self.groups[loading.group_id] = group
+        log.info(
+            "group=%s action=taken ownership_epoch=%d generation=%d members=%d",
+            loading.group_id, response.ownership_epoch, response.generation, len(response.members),
+        )  # fmt: skip
         for kind in ("load", "patience"):
             self.timers.cancel(TimerKey(loading.group_id, kind))
         self._restart_idle(loading.group_id)

@@ -426,7 +426,7 @@ class ClassicGroup(Rebalance):
         waits = member.joining is not None or member.syncing is not None
         if waits and not member.is_new:
             return
-        self.drop(member_id)
+        self.give_up(member_id, "silent")
         self.rebalance()
 
     # --- the end ------------------------------------------------------------------------------

@@ -121,7 +121,7 @@ class Rebalance:
         roster = self.roster
         for member in [m for m in roster.members.values() if m.joining is None]:
             if member.instance_id is None:
-                self.drop(member.member_id)
+                self.give_up(member.member_id, "not_joined")
         if roster.members and not roster.elect_joined():
             # Only static members are left, and none of them is back yet.
             self._timer("join", roster.rebalance_timeout_ms)
@@ -241,7 +241,7 @@ class Rebalance:
             return
         gone = [member_id for member_id in self._unsynced if member_id in self.roster.members]
         for member_id in sorted(gone):
-            self.drop(member_id)
+            self.give_up(member_id, "not_synced")
         if gone:
             self.rebalance()
 
@@ -278,6 +278,12 @@ class Rebalance:
         self.line.commit_generation(self.as_request(records), told)
 
     # --- members' ends ------------------------------------------------------------------------
+
+    def give_up(self, member_id: str, reason: str) -> None:
+        """A member did not do what it must in time."""
+        log.info("group=%s action=member_dropped member=%s reason=%s",
+                 self.group_id, member_id, reason)  # fmt: skip
+        self.drop(member_id)
 
     def drop(self, member_id: str, code: ErrorCode = ErrorCode.UNKNOWN_MEMBER_ID) -> None:
         """A member is gone; what it still waits for is answered."""

@@ -4,6 +4,10 @@
     groups.brokers_changed({1, 2, 3}, broker_epoch)
     response = await groups.ask(request, version, client_id="app", client_host="/10.0.0.7")
 
+The one idea of its own is whose time counts. A process that was stopped for a while, or whose loop
+was busy, finds all members silent when it goes on: their heartbeats lie in the sockets, which are
+read a moment later. So the core's clock stands still while we do.
+
 Source: STYLE (the driver: match effect, then do it).
 """
 
@@ -12,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from coordinator.groups.answers import refuse
@@ -36,6 +40,13 @@ AskLog = Callable[[Request], Awaitable[Response | None]]
 """Ask the log of groups once; None: nobody knows."""
 
 
+_BEAT_S: Final = 0.25
+"""We look at the clock as often, if there is any deadline at all."""
+
+_STALL_S: Final = 0.5
+"""Later than that, and it was us who were away."""
+
+
 class RunningGroups:
     """See the module. Everything happens on the loop it was made on."""
 
@@ -49,6 +60,8 @@ class RunningGroups:
         self._calls: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
+        self._seen_s = self._loop.time()  # when we last looked
+        self._away_s = 0.0  # that we were not there for, in all
 
     def ask(
         self, request: Request, version: int, *, client_id: str, client_host: str
@@ -89,7 +102,7 @@ class RunningGroups:
     def _step(self, event: Event) -> None:
         if self._is_closed:
             return
-        for effect in self.core.step(event, int(self._loop.time() * 1000)):
+        for effect in self.core.step(event, self._now_ms()):
             match effect:
                 case Reply(ticket, response):
                     assert isinstance(ticket, int), f"no ticket of ours: {effect}"
@@ -110,12 +123,22 @@ class RunningGroups:
             log.exception("request=%s", call.request.schema().name)
         self._step(Answered(call.call_id, answer))
 
+    def _now_ms(self) -> int:
+        """The core's time: the loop's, without what we were away."""
+        now_s = self._loop.time()
+        away_s = now_s - self._seen_s - _BEAT_S
+        self._seen_s = now_s
+        if away_s > _STALL_S:
+            self._away_s += away_s
+        return int((now_s - self._away_s) * 1000)
+
     def _set_timer(self) -> None:
         """A timer that is too early may stay: each heartbeat moves a deadline on."""
         deadline_ms = self.core.deadline_ms
         if deadline_ms is None:
             return
-        at = (deadline_ms + 1) / 1000  # a millisecond later: the core counts whole ones
+        due_s = (deadline_ms + 1) / 1000 + self._away_s  # the core counts whole milliseconds
+        at = min(due_s, self._seen_s + _BEAT_S)
         if self._timer is not None:
             if self._timer.when() <= at:
                 return

@@ -14,7 +14,7 @@ from coordinator.groups.core import GroupBroker
 from coordinator.groups.leader import GroupLog
 from coordinator.groups.machine import GroupMachine
 from coordinator.groups.running import RunningGroups
-from coordinator.groups.service import group_log_handlers
+from coordinator.groups.service import CALLS, group_log_handlers
 from coordinator.groups.settings import GroupSettings, LogSettings
 from raft.memory import MemoryLog
 from raft.net.connection import ServerConnection
@@ -22,6 +22,7 @@ from raft.net.frames import Frame
 from records.rpc.base import Request
 from records.rpc.groups import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 from records.rpc.quorum import DescribeQuorumRequest, DescribeQuorumResponse
+from tests.broker.virtual_time import run
 from tests.coordinator.served import Node, never
 from tests.groups.world import GROUP, Applier, FewTopics, commit_request
 
@@ -188,3 +189,31 @@ def test_nothing_that_a_call_raises_ends_the_broker(caplog: pytest.LogCaptureFix
 
     asyncio.run(story())
     assert "of whatever kind" in caplog.text
+
+
+def test_what_the_broker_slept_through_is_not_held_against_members() -> None:
+    async def story() -> None:
+        async def answer(request: Any) -> Any:
+            response: dict[str, Any] = {}
+            if "Acquire" in type(request).__name__:
+                response["ownership_epoch"] = 1
+            return CALLS[type(request)](**response)
+
+        core = GroupBroker(
+            1, GroupSettings(initial_rebalance_delay_ms=0), FewTopics(), wall_ms=lambda: 1
+        )
+        groups = RunningGroups(core, answer, new_id=uuid4)
+        groups.brokers_changed({1}, 1)
+        member_id, generation = await joined(groups)
+        beat = HeartbeatRequest(group_id=GROUP, generation_id=generation, member_id=member_id)
+        loop: Any = asyncio.get_running_loop()
+        for _ in range(3):
+            await asyncio.sleep(6)
+            loop._pass(60)  # SIGSTOP: nothing runs, and then everything is due
+            await asyncio.sleep(0.01)
+            assert (await ask(groups, beat)).error_code == 0
+        await asyncio.sleep(11)
+        assert (await ask(groups, beat)).error_code == 25, "awake, it counts as before"
+        await groups.close()
+
+    run(story)

@@ -14,12 +14,14 @@ from aiokafka.errors import KafkaError, for_code
 
 from tests.clients.client import (
     EARLIEST,
+    ORDINARY,
     PATIENCE_S,
     PLAIN,
     Client,
     How,
     Last,
     Member,
+    Membership,
     Message,
     Read,
     Reader,
@@ -115,11 +117,17 @@ class Aiokafka(Client):
         finally:
             await producer.stop()
 
-    def follow(self, topic: str, partition: int, start: Start) -> Reader:
-        return AiokafkaReader(self._loop, self._loop.run(self._follow(topic, partition, start)))
+    def follow(
+        self, topic: str, partition: int, start: Start, *, committed_only: bool = False
+    ) -> Reader:
+        isolation = "read_committed" if committed_only else "read_uncommitted"
+        consumer = self._loop.run(self._follow(topic, partition, start, isolation))
+        return AiokafkaReader(self._loop, consumer)
 
-    async def _follow(self, topic: str, partition: int, start: Start) -> AIOKafkaConsumer:
-        consumer = self._consumer(None)
+    async def _follow(
+        self, topic: str, partition: int, start: Start, isolation: str
+    ) -> AIOKafkaConsumer:
+        consumer = self._consumer(None, isolation_level=isolation)
         await consumer.start()
         try:
             place = TopicPartition(topic, partition)
@@ -141,16 +149,16 @@ class Aiokafka(Client):
             raise
         return consumer
 
-    def join(self, group: str, topic: str) -> Member:
+    def join(self, group: str, topic: str, how: Membership = ORDINARY) -> Member:
         async def start() -> AIOKafkaConsumer:
-            consumer = self._consumer(group)
+            consumer = self._consumer(group, group_instance_id=how.instance)
             consumer.subscribe([topic])
             await consumer.start()
             return consumer
 
         return AiokafkaMember(self._loop, self._loop.run(start()))
 
-    def _consumer(self, group: str | None) -> AIOKafkaConsumer:
+    def _consumer(self, group: str | None, **settings: Any) -> AIOKafkaConsumer:
         return AIOKafkaConsumer(
             bootstrap_servers=self.bootstrap,
             group_id=group,
@@ -161,6 +169,7 @@ class Aiokafka(Client):
             session_timeout_ms=10_000,
             metadata_max_age_ms=1_000,
             check_crcs=True,
+            **settings,
         )
 
     # --- topics -------------------------------------------------------------------------------
@@ -203,6 +212,10 @@ class Aiokafka(Client):
         (found,) = answer.groups
         _check(found[0])
         return found[2].upper(), len(found[5])
+
+    def committed(self, group: str, topic: str) -> dict[int, int]:
+        found = self._loop.run(self._admin.list_consumer_group_offsets(group))
+        return {place.partition: one.offset for place, one in found.items() if place.topic == topic}
 
     def begin_transactions(self, transactional_id: str) -> None:
         async def begin() -> None:

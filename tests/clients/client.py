@@ -83,6 +83,17 @@ class How:
 PLAIN: Final = How()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Membership:
+    """How to be a member of a group."""
+
+    instance: str | None = None  # static, by this name (KIP-345)
+    cooperative: bool = False  # partitions that stay are never given up (KIP-429)
+
+
+ORDINARY: Final = Membership()
+
+
 class Reader(ABC):
     """Reads one partition, or, as a member of a group, what it is given."""
 
@@ -150,11 +161,16 @@ class Client(ABC):
         """
 
     @abstractmethod
-    def follow(self, topic: str, partition: int, start: Start) -> Reader:
-        """Read a partition, belonging to no group."""
+    def follow(
+        self, topic: str, partition: int, start: Start, *, committed_only: bool = False
+    ) -> Reader:
+        """Read a partition, belonging to no group.
+
+        Args:  committed_only: isolation.level=read_committed.
+        """
 
     @abstractmethod
-    def join(self, group: str, topic: str) -> Member:
+    def join(self, group: str, topic: str, how: Membership = ORDINARY) -> Member:
         """Subscribe; begins at the earliest where nothing is committed."""
 
     def read(
@@ -196,6 +212,10 @@ class Client(ABC):
 
     def describe_group(self, group: str) -> tuple[str, int]:
         """State, and how many members."""
+        raise NotImplementedError(self.name)
+
+    def committed(self, group: str, topic: str) -> dict[int, int]:
+        """A group's offsets, as an administrator sees them."""
         raise NotImplementedError(self.name)
 
     # --- others -------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from confluent_kafka import (
     Consumer,
+    ConsumerGroupTopicPartitions,
     KafkaError,
     KafkaException,
     Producer,
@@ -26,12 +27,14 @@ from confluent_kafka.admin import (
 
 from tests.clients.client import (
     EARLIEST,
+    ORDINARY,
     PATIENCE_S,
     PLAIN,
     Client,
     How,
     Last,
     Member,
+    Membership,
     Message,
     Read,
     Reader,
@@ -128,8 +131,11 @@ class Confluent(Client):
             }
         )
 
-    def follow(self, topic: str, partition: int, start: Start) -> Reader:
-        consumer = self._consumer("nobody")
+    def follow(
+        self, topic: str, partition: int, start: Start, *, committed_only: bool = False
+    ) -> Reader:
+        isolation = "read_committed" if committed_only else "read_uncommitted"
+        consumer = self._consumer("nobody", **{"isolation.level": isolation})
         place = TopicPartition(topic, partition)
         try:
             consumer.list_topics(topic, timeout=PATIENCE_S)  # else it looks after half a second
@@ -153,8 +159,13 @@ class Confluent(Client):
                 (found,) = consumer.offsets_for_times([asked], timeout=PATIENCE_S)
                 return int(found.offset)
 
-    def join(self, group: str, topic: str) -> Member:
-        consumer = self._consumer(group, **{"enable.auto.commit": True})  # when it gives some up
+    def join(self, group: str, topic: str, how: Membership = ORDINARY) -> Member:
+        settings: dict[str, object] = {"enable.auto.commit": True}  # when it gives some up
+        if how.instance is not None:
+            settings["group.instance.id"] = how.instance
+        if how.cooperative:
+            settings["partition.assignment.strategy"] = "cooperative-sticky"
+        consumer = self._consumer(group, **settings)
         consumer.subscribe([topic])
         return ConfluentMember(consumer)
 
@@ -199,6 +210,11 @@ class Confluent(Client):
         futures = self.admin.describe_consumer_groups([group], request_timeout=PATIENCE_S)
         found = _wait(futures[group])
         return found.state.name, len(found.members)
+
+    def committed(self, group: str, topic: str) -> dict[int, int]:
+        asked = [ConsumerGroupTopicPartitions(group)]
+        found = _wait(self.admin.list_consumer_group_offsets(asked)[group])
+        return {one.partition: one.offset for one in found.topic_partitions if one.topic == topic}
 
     def begin_transactions(self, transactional_id: str) -> None:
         producer = Producer(self._common | {"transactional.id": transactional_id})

@@ -8,16 +8,19 @@ from typing import Any, Final, TypeVar
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.errors import KafkaError
 
 from tests.clients.client import (
     EARLIEST,
+    ORDINARY,
     PATIENCE_S,
     PLAIN,
     Client,
     How,
     Last,
     Member,
+    Membership,
     Message,
     Read,
     Reader,
@@ -93,8 +96,11 @@ class KafkaPython(Client):
         finally:
             producer.close(timeout=5)
 
-    def follow(self, topic: str, partition: int, start: Start) -> Reader:
-        consumer = self._consumer(None)
+    def follow(
+        self, topic: str, partition: int, start: Start, *, committed_only: bool = False
+    ) -> Reader:
+        isolation = "read_committed" if committed_only else "read_uncommitted"
+        consumer = self._consumer(None, isolation_level=isolation)
         place = TopicPartition(topic, partition)
 
         def begin() -> None:
@@ -119,12 +125,15 @@ class KafkaPython(Client):
             raise
         return KafkaPythonReader(consumer)
 
-    def join(self, group: str, topic: str) -> Member:
-        consumer = self._consumer(group)
+    def join(self, group: str, topic: str, how: Membership = ORDINARY) -> Member:
+        settings: dict[str, Any] = {"group_instance_id": how.instance}
+        if how.cooperative:
+            settings["partition_assignment_strategy"] = [CooperativeStickyAssignor]
+        consumer = self._consumer(group, **settings)
         consumer.subscribe([topic])
         return KafkaPythonMember(consumer)
 
-    def _consumer(self, group: str | None) -> KafkaConsumer:
+    def _consumer(self, group: str | None, **settings: Any) -> KafkaConsumer:
         return KafkaConsumer(
             **self._common,
             group_id=group,
@@ -135,6 +144,7 @@ class KafkaPython(Client):
             session_timeout_ms=10_000,
             metadata_max_age_ms=1_000,
             retry_backoff_ms=20,
+            **settings,
         )
 
     # --- topics -------------------------------------------------------------------------------
@@ -175,6 +185,10 @@ class KafkaPython(Client):
     def describe_group(self, group: str) -> tuple[str, int]:
         found = asking(lambda: self._admin.describe_groups([group]))[group]
         return found["group_state"].upper(), len(found["members"])
+
+    def committed(self, group: str, topic: str) -> dict[int, int]:
+        found = asking(lambda: self._admin.list_group_offsets({group: None}))[group]
+        return {place.partition: one.offset for place, one in found.items() if place.topic == topic}
 
     def begin_transactions(self, transactional_id: str) -> None:
         producer = KafkaProducer(

@@ -19,6 +19,7 @@ from typing import IO, Any, Final
 from tests.clients.client import (
     EARLIEST,
     MESSAGE_TOO_LARGE,
+    ORDINARY,
     PATIENCE_S,
     PLAIN,
     UNKNOWN_TOPIC_OR_PARTITION,
@@ -26,6 +27,7 @@ from tests.clients.client import (
     How,
     Last,
     Member,
+    Membership,
     Message,
     Read,
     Reader,
@@ -40,6 +42,7 @@ SENTENCES: Final = (
 )
 QUICK: Final = ("-X", "reconnect.backoff.ms=20", "-X", "reconnect.backoff.max.ms=200")
 REBALANCED: Final = re.compile(r"rebalanced .*: (assigned|revoked): ?(.*)")
+SHIFTED: Final = re.compile(r"incremental (assignment|revoke) of .*protocol\): ?(.*)")
 
 
 def is_installed() -> bool:
@@ -83,7 +86,9 @@ class Kcat(Client):
             raise _refused(done.stderr.decode())
         return None
 
-    def follow(self, topic: str, partition: int, start: Start) -> Reader:
+    def follow(
+        self, topic: str, partition: int, start: Start, *, committed_only: bool = False
+    ) -> Reader:
         match start:
             case Last(count):
                 begin = str(-count)
@@ -92,12 +97,19 @@ class Kcat(Client):
             case _:
                 begin = f"s@{start.timestamp_ms}"
         words = ["-C", "-t", topic, "-p", str(partition), "-o", begin]
+        words += ["-X", "auto.offset.reset=earliest"]
         words += ["-X", "topic.metadata.refresh.interval.ms=1000"]
+        if committed_only:
+            words += ["-X", "isolation.level=read_committed"]
         return KcatReader(self._command(*words, "-J", "-u", "-X", "fetch.wait.max.ms=100"))
 
-    def join(self, group: str, topic: str) -> Member:
+    def join(self, group: str, topic: str, how: Membership = ORDINARY) -> Member:
         words = ["-G", group, "-J", "-u", "-X", "auto.offset.reset=earliest"]
         words += ["-X", "heartbeat.interval.ms=100", "-X", "session.timeout.ms=10000"]
+        if how.instance is not None:
+            words += ["-X", f"group.instance.id={how.instance}"]
+        if how.cooperative:
+            words += ["-X", "partition.assignment.strategy=cooperative-sticky"]
         words += ["-X", "fetch.wait.max.ms=100", topic]
         return KcatMember(self._command(*words))
 
@@ -157,8 +169,12 @@ class KcatReader(Reader):
             text = line.decode(errors="replace").strip()
             self._said.append(text)
             if (found := REBALANCED.search(text)) is not None:
-                named = frozenset(int(one) for one in re.findall(r"\[(\d+)\]", found[2]))
-                self._partitions = named if found[1] == "assigned" else frozenset()
+                self._partitions = _named(found[2]) if found[1] == "assigned" else frozenset()
+            elif (found := SHIFTED.search(text)) is not None:
+                if found[1] == "assignment":
+                    self._partitions |= _named(found[2])
+                else:
+                    self._partitions -= _named(found[2])
 
     def poll(self, timeout_s: float) -> list[Read]:
         deadline = time.monotonic() + timeout_s
@@ -193,6 +209,11 @@ class KcatMember(KcatReader, Member):
 
     def assigned(self) -> frozenset[int]:
         return self._partitions
+
+
+def _named(text: str) -> frozenset[int]:
+    """The partitions in `topic [0], topic [1]`."""
+    return frozenset(int(one) for one in re.findall(r"\[(\d+)\]", text))
 
 
 def _read(line: dict[str, Any]) -> Read:

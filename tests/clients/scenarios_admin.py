@@ -19,6 +19,9 @@ from tests.clients.world import World, check_sent, numbered
 PARTITIONS: Final = 3
 TOPIC_ALREADY_EXISTS: Final = 36
 INVALID_CONFIG: Final = 40
+INVALID_TOPIC: Final = 17
+INVALID_PARTITIONS: Final = 37
+POLICY_VIOLATION: Final = 44
 REFUSED_WITHIN_S: Final = 1.0
 
 
@@ -98,6 +101,41 @@ def groups(client: Client, world: World) -> None:
         assert group in client.list_groups()
         assert client.describe_group(group) == ("STABLE", 1)
     eventually(lambda: client.describe_group(group) == ("EMPTY", 0), "the group is empty")
+
+
+def group_offsets(client: Client, world: World) -> None:
+    """What a group has committed, seen from outside."""
+    topic, group = world.topic(PARTITIONS), world.name("group")
+    for partition in range(PARTITIONS):
+        world.other.send(topic, numbered(partition + 1), How(partition=partition))
+    with client.join(group, topic) as member:
+        member.read(1 + 2 + 3)
+    assert client.committed(group, topic) == {0: 1, 1: 2, 2: 3}
+
+
+def refused_topics(client: Client, world: World) -> None:
+    """Names against the rules, and settings that would promise what is not kept."""
+    for name in ("no spaces", "x" * 250, ".."):
+        with pytest.raises(Refused) as refused:
+            client.create_topic(name, 1, {})
+        assert refused.value.code == INVALID_TOPIC, refused.value
+    for configs in ({"cleanup.policy": "compact"}, {"diskless.enable": "false"}, {"no.such": "1"}):
+        with pytest.raises(Refused) as refused:
+            client.create_topic(world.name(), 1, configs)
+        assert refused.value.code == INVALID_CONFIG, f"{configs}: {refused.value}"
+    with pytest.raises(Refused) as refused:
+        client.create_topic(world.name(), 0, {})
+    assert refused.value.code == INVALID_PARTITIONS, refused.value
+
+
+def internal_topics(client: Client, world: World) -> None:
+    """Nobody deletes from them, nor them."""
+    world.other.send(topic := world.topic(), numbered(1))
+    with client.join(world.name("group"), topic) as member:
+        member.read(1)  # so that Kafka has made its own
+    with pytest.raises(Refused) as refused:
+        client.delete_records("__consumer_offsets", 0, 0)
+    assert refused.value.code == POLICY_VIOLATION, refused.value
 
 
 def no_transactions(client: Client, world: World) -> None:

@@ -6,11 +6,13 @@ import time
 from typing import Final
 
 from tests.clients.client import (
+    EARLIEST,
     PATIENCE_S,
     Client,
     How,
     Last,
     Member,
+    Membership,
     Message,
     Read,
     Refused,
@@ -115,6 +117,67 @@ def commit_and_resume(client: Client, world: World) -> None:
         world.other.send(topic, [Message(value) for value in sent])
         with client.join(group, topic) as member:
             assert values(member.read(MANY)) == sent
+
+
+def static_members(client: Client, world: World) -> None:
+    """Who leaves and comes back under its name finds its partitions; the other is not disturbed."""
+    topic, group = world.topic(PARTITIONS), world.name("group")
+    first = client.join(group, topic, Membership(instance="first"))
+    with client.join(group, topic, Membership(instance="second")) as second:
+        try:
+            eventually(lambda: _share(first, second, []), "two members share the partitions")
+            mine, yours = first.assigned(), second.assigned()
+        finally:
+            first.close()
+        with client.join(group, topic, Membership(instance="first")) as again:
+            got: list[Read] = []
+            eventually(lambda: _polled(again, got) == mine, "it has its partitions again")
+            assert _polled(second, got) == yours
+            sent = _fill(world, topic)
+            half = len(sent) // 2
+            found = values(again.read(half)) + values(second.read(half))
+            assert sorted(found, key=str) == sorted(sent, key=str)
+
+
+def cooperative_members(client: Client, world: World) -> None:
+    """Who comes second is given half, and the first keeps its half all the while (KIP-429)."""
+    topic, group = world.topic(PARTITIONS), world.name("group")
+    how, got = Membership(cooperative=True), list[Read]()
+    everything = frozenset(range(PARTITIONS))
+    with client.join(group, topic, how) as first:
+        eventually(lambda: _polled(first, got) == everything, "the first has all")
+        fewest = [everything]
+        with client.join(group, topic, how) as second:
+
+            def shared() -> bool:
+                done = _share(first, second, got)
+                fewest.append(first.assigned())
+                return done
+
+            eventually(shared, "two members share the partitions")
+            assert min(map(len, fewest)) >= PARTITIONS // 2, f"gave up more: {fewest}"
+            sent = _fill(world, topic)
+            half = len(sent) // 2
+            found = values(first.read(half)) + values(second.read(half))
+            assert sorted(found, key=str) == sorted(sent, key=str)
+
+
+def read_committed(client: Client, world: World) -> None:
+    """Everything is committed: the last stable offset is the high watermark."""
+    topic = world.topic()
+    world.other.send(topic, numbered(MANY), How(idempotent=True))
+    with client.follow(topic, 0, EARLIEST, committed_only=True) as reader:
+        assert values(reader.read(MANY)) == [one.value for one in numbered(MANY)]
+
+
+def out_of_range(client: Client, world: World) -> None:
+    """From an offset that is not there the client is sent to the earliest, as it was told."""
+    topic = world.topic()
+    world.other.send(topic, numbered(MANY))
+    world.other.delete_records(topic, 0, 5)
+    for start in (2, 10 * MANY):
+        found = client.read(topic, MANY - 5, start)
+        assert found[0].offset == 5, f"from {start}: {found[0]}"
 
 
 def several_brokers(client: Client, world: World) -> None:

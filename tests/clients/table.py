@@ -27,6 +27,10 @@ CLIENTS: Final[tuple[type[Client], ...]] = (Confluent, Aiokafka, KafkaPython, Kc
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 NO_ADMIN: Final = {Kcat.name: "kcat administers nothing"}
+EAGER: Final = {
+    Aiokafka.name: "aiokafka has eager assignors only",
+    KafkaPython.name: "kafka-python's does not always see the topic, on Apache Kafka neither",
+}
 NO_TIMESTAMPS: Final = {Kcat.name: "kcat gives no timestamps"}
 
 
@@ -58,6 +62,10 @@ ROWS: Final = (
     Row("alone", consume.alone),
     Row("group of two", consume.group_of_two),
     Row("commit and resume", consume.commit_and_resume),
+    Row("static members", consume.static_members),
+    Row("cooperative members", consume.cooperative_members, EAGER),
+    Row("read committed", consume.read_committed),
+    Row("out of range", consume.out_of_range),
     Row("several brokers", consume.several_brokers),
     Row("topic made anew", consume.topic_made_anew),
     Row("create topic", admin.create_topic, NO_ADMIN),
@@ -71,6 +79,9 @@ ROWS: Final = (
         NO_ADMIN | {Aiokafka.name: "aiokafka has AlterConfigs only, which is not served"},
     ),
     Row("groups", admin.groups, NO_ADMIN),
+    Row("group offsets", admin.group_offsets, NO_ADMIN),
+    Row("refused topics", admin.refused_topics, NO_ADMIN, of_kafka=False),
+    Row("internal topics", admin.internal_topics, NO_ADMIN, of_kafka=False),
     Row("no transactions", admin.no_transactions, of_kafka=False),
 )
 

@@ -46,7 +46,8 @@ DISK_BYTES: Final = 8 * 1024 * 1024
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EskerCluster]:
-    with EskerCluster(tmp_path_factory.mktemp("bad") / "cluster", settings=SETTINGS) as running:
+    home = tmp_path_factory.mktemp("bad") / "cluster"
+    with EskerCluster(home, quorum=(1,), settings=SETTINGS) as running:
         running.start()
         yield running
         running.check_alive()

@@ -11,10 +11,14 @@ from uuid import UUID
 import pytest
 from crc32c import crc32c
 
+from coordinator.reads import list_offsets
+from diskless import timestamps
 from diskless.apis import offsets
+from diskless.apis.places import Listed
 from diskless.object_cache import ObjectCache
 from raft.net.handlers import Served
 from records.compression import Compression
+from records.rpc.coordinator import ListDisklessOffsetsRequest
 from records.rpc.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from records.rpc.partitions import (
     DeleteRecordsRequest,
@@ -146,16 +150,17 @@ def test_a_sentinel_that_a_version_does_not_know_is_unsupported(sentinel: int, s
     tell(story)
 
 
-def test_a_replica_that_lags_does_not_make_the_answer_old() -> None:
-    async def story(told: Story) -> None:
-        for replica in told.world.cluster(1).replicas.values():
-            replica.paused = True
-        await told.stored.commit("t", [batch(100, 300, 200)])
-        assert await told.at(-1) == (0, 3, -1)
-        assert await told.at(250) == (0, 1, 300)
-        assert await told.epoch_end(0) == (0, 0, 3)
+async def lagging(told: Story) -> None:
+    for replica in told.world.cluster(1).replicas.values():
+        replica.paused = True
+    await told.stored.commit("t", [batch(100, 300, 200)])
+    assert await told.at(-1) == (0, 3, -1)
+    assert await told.at(250) == (0, 1, 300)
+    assert await told.epoch_end(0) == (0, 0, 3)
 
-    tell(story)
+
+def test_a_replica_that_lags_does_not_make_the_answer_old() -> None:
+    tell(lagging)
 
 
 def test_without_a_barrier_the_offset_is_not_available() -> None:
@@ -275,40 +280,42 @@ def test_the_records_are_believed_and_not_the_headers() -> None:
     tell(story)
 
 
-def test_under_log_append_time_the_time_is_that_of_the_commit() -> None:
-    async def story(told: Story) -> None:
-        before = told.world.wall_ms()
-        await told.stored.commit("t", [batch(5, 6), batch(7)], append_time=True)
-        told.stored.store.objects.clear()  # nothing need be read
-        assert await told.at(before) == (0, 0, before)
-        assert await told.at(-3) == (0, 0, before)
-        await told.delete((0, 1))
-        assert await told.at(before) == (0, 1, before)
-        assert await told.at(before + 1) == (0, -1, -1)
+async def append_time(told: Story) -> None:
+    before = told.world.wall_ms()
+    await told.stored.commit("t", [batch(5, 6), batch(7)], append_time=True)
+    told.stored.store.objects.clear()  # nothing need be read
+    assert await told.at(before) == (0, 0, before)
+    assert await told.at(-3) == (0, 0, before)
+    await told.delete((0, 1))
+    assert await told.at(before) == (0, 1, before)
+    assert await told.at(before + 1) == (0, -1, -1)
 
-    tell(story)
+
+def test_under_log_append_time_the_time_is_that_of_the_commit() -> None:
+    tell(append_time)
+
+
+async def cut_by_the_log_start(told: Story) -> None:
+    await told.stored.commit("t", [batch(900, 100), batch(150, 50)])
+    await told.stored.commit("t", [batch(10)])
+    await told.stored.commit("t", [batch(800, 120)])
+    await told.delete((0, 1))
+    assert await told.at(0) == (0, 1, 100)
+    assert await told.at(130) == (0, 2, 150)
+    assert await told.at(200) == (0, 5, 800)
+    assert await told.at(850) == (0, -1, -1)
+    assert await told.at(-3) == (0, 5, 800)
+    await told.delete((0, 6))
+    assert await told.at(-3) == (0, 6, 120)
+    await told.delete((0, -1))
+    assert await told.at(-3) == (0, -1, -1)
+    assert await told.at(0) == (0, -1, -1)
 
 
 def test_what_lies_before_the_log_start_is_not_found() -> None:
     """The run is alive, and what makes it late is not."""
 
-    async def story(told: Story) -> None:
-        await told.stored.commit("t", [batch(900, 100), batch(150, 50)])
-        await told.stored.commit("t", [batch(10)])
-        await told.stored.commit("t", [batch(800, 120)])
-        await told.delete((0, 1))
-        assert await told.at(0) == (0, 1, 100)
-        assert await told.at(130) == (0, 2, 150)
-        assert await told.at(200) == (0, 5, 800)
-        assert await told.at(850) == (0, -1, -1)
-        assert await told.at(-3) == (0, 5, 800)
-        await told.delete((0, 6))
-        assert await told.at(-3) == (0, 6, 120)
-        await told.delete((0, -1))
-        assert await told.at(-3) == (0, -1, -1)
-        assert await told.at(0) == (0, -1, -1)
-
-    tell(story)
+    tell(cut_by_the_log_start)
 
 
 def test_records_without_a_time_are_found_by_no_time() -> None:
@@ -487,3 +494,46 @@ def test_a_topic_made_again_has_none_of_the_others_offsets() -> None:
         assert await told.at(0) == (0, -1, -1)
 
     tell(story)
+
+
+# --- mutants ------------------------------------------------------------------------------------
+
+
+async def own_words(cluster: Any, wanted: Any, timeout_s: float = 0) -> list[Listed]:  # noqa: ARG001
+    """As this broker's replica has it: the barrier is skipped."""
+    answers = []
+    for place, timestamp, from_offset in wanted:
+        topic = ListDisklessOffsetsRequest.Topic
+        partition = topic.Partition(
+            partition_index=place.partition, timestamp=timestamp, from_offset=from_offset
+        )
+        request = ListDisklessOffsetsRequest(
+            topics=(topic(topic_id=place.topic_id, partitions=(partition,)),)
+        )
+        state = cluster.replicas[place.coordinator].state
+        found = list_offsets(request, state, state).responses[0].partitions[0]
+        answers.append(Listed(found.error_code, found.timestamp, found.offset))
+    return answers
+
+
+async def the_run_will_do(self: Any, wanted: Any, listed: Listed) -> Listed:  # noqa: ARG001
+    """What the coordinator names is answered as it is."""
+    return listed
+
+
+MUTANTS: dict[str, tuple[Any, str, Any, Callable[[Story], Awaitable[None]]]] = {
+    "skips the barrier": (offsets, "list_offsets", own_words, lagging),
+    "answers a run": (offsets.Offsets, "_look_up", the_run_will_do, cut_by_the_log_start),
+    "looks at one run": (offsets, "RUNS_OF_ATTEMPT", 1, cut_by_the_log_start),
+    "reads the records' own times": (timestamps, "LOG_APPEND_TIME", 2, append_time),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_broker_that_is_wrong_in_one_way_is_found_out(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where, attribute, wrong, story = MUTANTS[name]
+    monkeypatch.setattr(where, attribute, wrong)
+    with pytest.raises(AssertionError):
+        tell(story)

@@ -180,7 +180,7 @@ class Broker:
                 raise NotStartedError(
                     f"broker {self._cluster.broker_id} read no {missing} within {timeout_ms} ms "
                     "(initial.broker.registration.timeout.ms): is a majority of "
-                    "controller.quorum.voters running?"
+                    f"controller.quorum.voters running, and of cluster {self._cluster.cluster_id}?"
                 )
             if now - said >= SAY_S:
                 said = now

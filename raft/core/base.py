@@ -391,6 +391,11 @@ class QuorumBase(ABC):
         self._retry_at[peer, kind] = at_ms
         self._arm_requests(at_ms)
 
+    def _foreign(self, peer: NodeId, kind: type[Request]) -> None:
+        """It says that we are of another cluster: that is all it can teach us."""
+        self._fault(peer, f"is of another cluster: ours is {self.cluster_id}")
+        self._retry_later(peer, kind, self.config.retry_backoff_max_ms)
+
     def _heard_from(self, peer: NodeId) -> None:
         """A peer lives: no need to spare it."""
         if self._failures.pop(peer, None) is not None:

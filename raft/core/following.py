@@ -205,6 +205,9 @@ class Following(Voting):
         self, peer: NodeId, sent: FetchRequest, sent_ms: int, response: FetchResponse
     ) -> None:
         """Take what our leader sent; from anybody else we only learn epoch and leader."""
+        if response.error is ErrorCode.INCONSISTENT_CLUSTER_ID:
+            self._foreign(peer, FetchRequest)
+            return
         self._learn(peer, response.epoch, response.leader_id)
         role = self.role
         leader_id = role.leader_id if isinstance(role, Follower | Prospective) else None

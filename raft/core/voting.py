@@ -144,6 +144,9 @@ class Voting(QuorumBase):
                 )
 
     def _on_vote_response(self, peer: NodeId, sent: VoteRequest, response: VoteResponse) -> None:
+        if response.error is ErrorCode.INCONSISTENT_CLUSTER_ID:
+            self._foreign(peer, VoteRequest)
+            return
         # Who grants names a leader only because it lost the same one: no reason to follow it.
         self._learn(peer, response.epoch, None if response.granted else response.leader_id)
         role = self.role

@@ -164,7 +164,7 @@ def test_without_a_quorum_a_broker_waits_says_so_and_gives_up(tmp_path: Path) ->
         assert lines[-1] == (
             "esker: broker 101 read no cluster metadata within 3000 ms "
             "(initial.broker.registration.timeout.ms): is a majority of "
-            "controller.quorum.voters running?"
+            f"controller.quorum.voters running, and of cluster {cluster.cluster_id}?"
         )
         cluster.launch(FIRST)
         cluster.launch(1, 2)  # a majority is enough, whenever it comes

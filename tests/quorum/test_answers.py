@@ -605,3 +605,20 @@ def test_roles_are_what_the_helpers_say() -> None:
 def test_an_impossible_setting_is_refused_by_name(setting: dict) -> None:
     with pytest.raises(ValueError, match=next(iter(setting))):
         QuorumConfig(**setting)
+
+
+def test_whoever_says_that_we_are_of_another_cluster_teaches_us_nothing_but_that() -> None:
+    """Somebody formatted with the wrong id; its line says so, whichever side it was."""
+    member = Member()
+    effects = member.tick(10_000)
+    asked = member.sent(effects, VoteRequest, peer=2)
+    refused = VoteResponse(
+        error=ErrorCode.INCONSISTENT_CLUSTER_ID,
+        leader_id=NodeId(2),
+        epoch=Epoch(9),
+        granted=False,
+    )
+    effects = member.do(ev.ResponseReceived(asked.request_id, refused))
+    reasons = [effect.reason for effect in effects if isinstance(effect, fx.PeerFault)]
+    assert reasons == ["is of another cluster: ours is here"]
+    assert member.quorum.epoch == 2

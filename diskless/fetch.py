@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
@@ -48,6 +48,9 @@ log = logging.getLogger("diskless.fetch")
 
 FIRST_WITH_TOPIC_IDS: Final = 13
 MAX_WAIT_MS: Final = 60_000
+BARRIER_S: Final = 5.0  # for the coordinator to say what is out of range
+ASKED_AT_ONCE: Final = 1_000  # partitions of one question to it
+LOOKED_UP_AT_ONCE: Final = 200  # partitions, before others have a turn of the loop
 MAX_BYTES: Final = 64 * 1024 * 1024  # of one answer, whatever is asked for
 
 OFFSET_OUT_OF_RANGE: Final = 1
@@ -68,6 +71,7 @@ LATEST: Final = -1
 _Topic = FetchResponse.FetchableTopicResponse
 _Partition = FetchResponse.FetchableTopicResponse.PartitionData
 _Found = FindBatchesResponse.Topic.Partition
+_Listed = ListDisklessOffsetsResponse.Topic.Partition
 
 
 class Replica(Protocol):
@@ -183,12 +187,7 @@ class FetchService:
             if news or found_bytes >= request.min_bytes or left_s <= 0 or not answers:
                 break
             await self._news.wait(left_s)
-        answers = [
-            await self._behind_the_barrier(answer.asked)
-            if answer.asked is not None and (answer.is_below or answer.is_above)
-            else answer
-            for answer in answers
-        ]
+        answers = await self._decided(answers)
         found_bytes = sum(run.size_bytes for answer in answers for run in answer.runs)
         self.reading_bytes += found_bytes
         try:
@@ -241,12 +240,16 @@ class FetchService:
         by_coordinator: dict[int, list[tuple[int, _Asked]]] = {}
         for at, one in places:
             by_coordinator.setdefault(one.coordinator, []).append((at, one))
-        for coordinator, some in by_coordinator.items():
-            found = await self._find(coordinator, [one for _, one in some], bytes_left)
-            for (at, one), partition in zip(some, found, strict=True):
-                answers[at] = _judged(one, partition)
-                bytes_left -= sum(run.size_bytes for run in answers[at].runs)
-            bytes_left = max(0, bytes_left)
+        for coordinator, all_of_it in by_coordinator.items():
+            for begin in range(0, len(all_of_it), LOOKED_UP_AT_ONCE):
+                if begin:
+                    await asyncio.sleep(0)
+                some = all_of_it[begin : begin + LOOKED_UP_AT_ONCE]
+                found = await self._find(coordinator, [one for _, one in some], bytes_left)
+                for (at, one), partition in zip(some, found, strict=True):
+                    answers[at] = _judged(one, partition)
+                    bytes_left -= sum(run.size_bytes for run in answers[at].runs)
+                bytes_left = max(0, bytes_left)
         return answers
 
     async def _find(
@@ -281,32 +284,47 @@ class FetchService:
             return [None] * len(asked)
         return [found.partitions[0] for found in answer.responses]
 
-    async def _behind_the_barrier(self, asked: _Asked) -> _Answer:
-        """Is this offset really out of range? Only the coordinator can say."""
-        self.counters.barriers += 1
+    async def _decided(self, answers: list[_Answer]) -> list[_Answer]:
+        """The same, with what was in doubt decided by the coordinators."""
+        doubts: dict[int, list[tuple[int, _Asked]]] = {}
+        for at, answer in enumerate(answers):
+            if answer.asked is not None and (answer.is_below or answer.is_above):
+                doubts.setdefault(answer.asked.coordinator, []).append((at, answer.asked))
+        decided = list(answers)
+        for coordinator, doubted in doubts.items():
+            for first in range(0, len(doubted), ASKED_AT_ONCE):
+                piece = doubted[first : first + ASKED_AT_ONCE]
+                found = await self._behind_the_barrier(coordinator, [one for _, one in piece])
+                for (at, _), answer in zip(piece, found, strict=True):
+                    decided[at] = answer
+        return decided
+
+    async def _behind_the_barrier(self, coordinator: int, asked: Sequence[_Asked]) -> list[_Answer]:
+        """Are these offsets really out of range? Only the coordinator can say."""
+        self.counters.barriers += len(asked)
         topic = ListDisklessOffsetsRequest.Topic
         request = ListDisklessOffsetsRequest(
-            coordinator_partition=asked.coordinator,
-            topics=(
+            coordinator_partition=coordinator,
+            topics=tuple(
                 topic(
-                    topic_id=asked.topic_id,
+                    topic_id=one.topic_id,
                     partitions=tuple(
-                        topic.Partition(partition_index=asked.partition, timestamp=timestamp)
+                        topic.Partition(partition_index=one.partition, timestamp=timestamp)
                         for timestamp in (EARLIEST, LATEST)
                     ),
-                ),
+                )
+                for one in asked
             ),
         )
         try:
-            answer = await self._leader(asked.coordinator).list_offsets(request)
-        except CoordinatorError:
-            return _Answer(OFFSET_NOT_AVAILABLE)
-        first, last = answer.responses[0].partitions
-        if first.error_code or last.error_code:
-            return _Answer(OFFSET_NOT_AVAILABLE)
-        if first.offset <= asked.offset <= last.offset:  # our replica lags: there will be news
-            return _Answer(0, asked.offset, first.offset)
-        return _Answer(OFFSET_OUT_OF_RANGE, last.offset, first.offset)
+            async with asyncio.timeout(BARRIER_S):
+                answer = await self._leader(coordinator).list_offsets(request)
+        except (CoordinatorError, TimeoutError):
+            return [_Answer(OFFSET_NOT_AVAILABLE)] * len(asked)
+        return [
+            _in_range(one, *found.partitions)
+            for one, found in zip(asked, answer.responses, strict=True)
+        ]
 
     # --- what -----------------------------------------------------------------------------------
 
@@ -350,7 +368,8 @@ class FetchService:
             except ObjectNotFoundError as gone:
                 log.warning("action=fetch error=%r", str(gone))
                 assert answer.asked is not None, f"runs of nothing: {answer}"
-                answer = await self._behind_the_barrier(answer.asked)
+                where = answer.asked.coordinator
+                (answer,) = await self._behind_the_barrier(where, [answer.asked])
                 error = answer.error or KAFKA_STORAGE_ERROR  # still referred to: bytes are missing
                 self.counters.missing_objects += error == KAFKA_STORAGE_ERROR
             except StorageError as failure:
@@ -369,6 +388,15 @@ class FetchService:
             preferred_read_replica=answer.preferred,
             records=records,
         )
+
+
+def _in_range(asked: _Asked, first: _Listed, last: _Listed) -> _Answer:
+    """What the coordinator's word means for an offset, given where the log begins and ends."""
+    if first.error_code or last.error_code:
+        return _Answer(OFFSET_NOT_AVAILABLE)
+    if first.offset <= asked.offset <= last.offset:  # our replica lags: there will be news
+        return _Answer(0, asked.offset, first.offset)
+    return _Answer(OFFSET_OUT_OF_RANGE, last.offset, first.offset)
 
 
 def _judged(asked: _Asked, found: _Found | None) -> _Answer:

@@ -29,7 +29,6 @@ from diskless.validation import Accepted, Refusal, TopicRules, validate
 from raft.net import (
     Answer,
     Frame,
-    NetError,
     Reason,
     Reply,
     RequestHeader,
@@ -206,7 +205,7 @@ class ProduceService:
     def serve(self, connection: ServerConnection, header: RequestHeader, body: Frame) -> Answer:
         """Take the batches; the answer comes when their outcomes are known.
 
-        Raises:  RecordError for a request that cannot be decoded; NetError for acks=0 that fails.
+        Raises:  RecordError for a request that cannot be decoded.
         """
         request = decode_message(ProduceRequest, body, header.api_version)
         self.counters.requests += 1
@@ -222,7 +221,7 @@ class ProduceService:
             if not silent:
                 reply.send(payload(header, _response(produced)))
             elif produced.errors and not connection.closed:
-                connection.close()
+                connection.close(Reason.FAILED, f"acks=0: {produced.errors[0].message}")
 
         size_bytes = len(body)
         produced = _Request(
@@ -236,8 +235,6 @@ class ProduceService:
         self._take(produced, size_bytes)
         if not silent:
             return reply
-        if produced.errors:
-            raise NetError(Reason.MALFORMED, f"acks=0: {produced.errors[0].message}")
         return None
 
     def _wait(

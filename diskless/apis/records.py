@@ -28,6 +28,9 @@ from records.rpc.produce import ProduceRequest
 MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
 """Of all Fetch answers that are being made or not read yet, a batch for each client apart."""
 
+MAX_IN_LINE: Final = 16
+"""Fetches of one connection that wait for each other; past that, its socket is not read."""
+
 SHARE: Final = 4  # an answer takes at most a quarter of what is left
 
 
@@ -78,6 +81,8 @@ class RecordApis:
             self._answer(request, header, reply, before), name="fetch"
         )
         line.append(task)
+        if len(line) == MAX_IN_LINE:
+            connection.hold()
         task.add_done_callback(lambda done: self._on_done(done, connection))
         return reply
 
@@ -117,5 +122,7 @@ class RecordApis:
         line = self._tasks.get(connection)
         if line is not None:
             line.remove(task)
+            if len(line) == MAX_IN_LINE - 1:
+                connection.go_on()
             if not line:
                 del self._tasks[connection]

@@ -155,7 +155,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._write_paused = False
         self._serving: list[Frame] | None = None
         self._flush_due = False
-        self._held = False
+        self._held = 0  # how often, and not let go
         self._drained: list[asyncio.Future[None]] = []  # who waits for the peer to read
         self._watch = Watch()
 
@@ -246,14 +246,16 @@ class ServerConnection(asyncio.BufferedProtocol):
     def hold(self) -> None:
         """Read no more until `go_on`: what came last waits for memory. Answers still leave.
 
-        For a handler that returns a Reply; the socket is left alone from then on.
+        For a handler that returns a Reply; the socket is left alone from then on. Who holds twice
+        lets go twice.
         """
-        self._held = True
+        self._held += 1
 
     def go_on(self) -> None:
         """Read again, after `hold`."""
-        if self._held:
-            self._held = False
+        assert self._held, f"{self} is not held"
+        self._held -= 1
+        if not self._held:
             self._resume()
 
     def _tell_drained(self) -> None:

@@ -6,6 +6,7 @@ story. The first three are of the writer alone, in `tests.broker.test_object_wri
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -80,8 +81,8 @@ def test_counting_a_lost_put_answer_as_failure_is_found_out() -> None:
 class SkipsTheBarrier(FetchService):
     """Believes its own replica that an offset is out of range."""
 
-    async def _behind_the_barrier(self, asked: _Asked) -> _Answer:
-        return _Answer(OFFSET_OUT_OF_RANGE, asked.offset, 0)
+    async def _behind_the_barrier(self, _: int, asked: Sequence[_Asked]) -> list[_Answer]:
+        return [_Answer(OFFSET_OUT_OF_RANGE, one.offset, 0) for one in asked]
 
 
 def test_skipping_the_barrier_is_found_out() -> None:

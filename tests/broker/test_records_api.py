@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from uuid import UUID
 
-from diskless.apis.records import RecordApis
+from diskless.apis.records import MAX_IN_LINE, RecordApis
 from diskless.metadata import unfenced
 from diskless.placement import REDIRECT_PAUSE_S, leader
 from raft.net import Limits, Listener, connect
@@ -269,6 +269,7 @@ def test_clients_that_never_read_hold_little_and_disturb_nobody() -> None:
             answer = await client.request(FETCH, parts_of(request), timeout_ms=10_000)
             found = decode_message(FetchResponse, answer, 12)
             assert values(found.responses[0].partitions[0].records)[0] == (0, 0)
+            assert broker.apis.fetches <= 20 * MAX_IN_LINE + 1
             made = broker.apis._unread_bytes + broker.fetch_service.reading_bytes
             assert made <= 4_000_000 + 22 * 600_000, f"{made} bytes of answers are held"
         client.close()

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, TypeVar
 
 from coordinator.controller.client import error_codes
@@ -310,7 +310,7 @@ def _topics(data: Buffer, *, with_partitions: bool) -> list[tuple[str, tuple[int
 
 
 def deal_by_range(
-    wants: Mapping[str, Iterable[str]], counts: Mapping[str, int]
+    wants: Mapping[str, Collection[str]], counts: Mapping[str, int]
 ) -> dict[str, tuple[tuple[str, int], ...]]:
     """Each topic's partitions in runs, the first members one more if they do not divide.
 
@@ -320,6 +320,8 @@ def deal_by_range(
     dealt: dict[str, list[tuple[str, int]]] = {member: [] for member in sorted(wants)}
     for topic, count in sorted(counts.items()):
         readers = sorted(member for member, topics in wants.items() if topic in topics)
+        if not readers:
+            continue
         each, more = divmod(count, len(readers))
         begin = 0
         for place, member in enumerate(readers):

@@ -1,0 +1,63 @@
+"""Our own client commands on Apache Kafka: what they ask for is the protocol, not Esker.
+
+The rest of their tests runs on `esker dev` (tests/esker/test_bootstrap_server.py).
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from records.uuids import encode_uuid, random_uuid
+from tests.interop.kafka_run import Kafka, configure_node
+
+pytestmark = pytest.mark.java
+
+
+@pytest.fixture(scope="module")
+def port(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """Of a broker."""
+    plan = configure_node(
+        kafka,
+        tmp_path_factory.mktemp("kafka") / "node",
+        node_id=1,
+        dynamic_voters=False,
+        settings={
+            "offsets.topic.replication.factor": "1",
+            "offsets.topic.num.partitions": "1",
+            "group.initial.rebalance.delay.ms": "0",
+        },
+    )
+    plan.format(encode_uuid(random_uuid()))
+    with plan.started(["PLAINTEXT"]):
+        yield plan.ports["PLAINTEXT"]
+
+
+def esker(port: int, *words: str, text: str = "") -> str:
+    ran = subprocess.run(
+        [sys.executable, "-m", "esker", *words, "--bootstrap-server", f"127.0.0.1:{port}"],
+        input=text, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert ran.returncode == 0, f"{words}: {ran.stdout}{ran.stderr}"
+    return ran.stdout
+
+
+def test_what_is_produced_is_consumed_alone_and_in_a_group(port: int, tmp_path: Path) -> None:
+    text = "".join(f"{number % 9}:{number}\n" for number in range(3_000))
+    for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+        esker(port, "produce", "--topic", codec, "--key-separator", ":", "--compression", codec,
+              text=text)  # fmt: skip
+        read = ("consume", "--topic", codec, "--from-beginning", "--until-end")
+        assert esker(port, *read, "--key-separator", ":") == text
+    words = ("consume", "--topic", "zstd", "--group", "g", "--from-beginning")
+    assert esker(port, *words, "--max-messages", "2") == "0\n1\n"
+    assert esker(port, *words, "--max-messages", "1") == "2\n"
+    assert "g" in esker(port, "groups", "list").split()
+    group = json.loads(esker(port, "groups", "describe", "--group", "g", "--json"))
+    assert group["partitions"][0]["lag"] == 2_997
+    assert "LeaderId" in esker(port, "quorum", "describe")

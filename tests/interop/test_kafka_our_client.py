@@ -9,7 +9,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -47,9 +46,9 @@ def esker(port: int, *words: str, text: str = "") -> str:
     return ran.stdout
 
 
-def test_what_is_produced_is_consumed_alone_and_in_a_group(port: int, tmp_path: Path) -> None:
+def test_what_is_produced_is_consumed_alone_and_in_a_group(port: int) -> None:
     text = "".join(f"{number % 9}:{number}\n" for number in range(3_000))
-    for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+    for codec in ("snappy", "zstd"):
         esker(port, "produce", "--topic", codec, "--key-separator", ":", "--compression", codec,
               text=text)  # fmt: skip
         read = ("consume", "--topic", codec, "--from-beginning", "--until-end")

@@ -221,7 +221,7 @@ class ProduceService:
             if not silent:
                 reply.send(payload(header, _response(produced)))
             elif produced.errors and not connection.closed:
-                connection.close(Reason.FAILED, f"acks=0: {produced.errors[0].message}")
+                connection.close(Reason.UNTOLD, produced.errors[0].message or "")
 
         size_bytes = len(body)
         produced = _Request(

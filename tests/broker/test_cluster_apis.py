@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from random import Random
 from typing import Any
 from uuid import UUID
 
@@ -27,6 +28,8 @@ from records.rpc.partitions import DescribeTopicPartitionsRequest, DescribeTopic
 from records.rpc.topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
@@ -510,3 +513,77 @@ def test_a_limit_that_makes_no_sense_is_one() -> None:
             assert listed(answer) == [("t", 0)]
 
     with_front(story)
+
+
+# --- all of it together ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_happens_every_broker_answers_the_same(seed: int) -> None:
+    """Brokers come and go, topics are made and deleted, and one broker reads late now and then.
+
+    Once all have read everything, the answers are equal, whoever is asked, for whichever rack; and
+    from one answer to the next a partition changes hands only if its broker went, or to one that
+    came.
+    """
+    random = Random(seed)
+    print(f"reproduce: pytest {__file__} -k whatever_happens with seed {seed}")
+    racks = {1: "a", 2: "a", 3: "b", 4: "b"}  # 5 says none
+
+    async def answers(fronts: dict[int, Front], rack: str) -> list[Any]:
+        request = MetadataRequest(topics=None)
+        hint = f"app,diskless_az={rack}"
+        return [
+            await call(front.handlers, request, MetadataResponse, 12, client_id=hint)
+            for front in fronts.values()
+        ]
+
+    async def story(front: Front) -> None:
+        world = front.world
+        fronts = {broker_id: Front(world, broker_id) for broker_id in range(1, 6)}
+        before: dict[str, tuple[set[int], dict[Any, int]]] = {}
+        for number in range(25):
+            late = fronts[random.randint(1, 5)].cluster
+            late.pause()
+            await something(world, random, number)
+            late.go_on()
+            for rack in ("a", "b", "", "nowhere"):
+                first, *others = await answers(fronts, rack)
+                assert all(other == first for other in others)
+                alive = {broker.node_id for broker in first.brokers}
+                led = {
+                    (topic.topic_id, partition.partition_index): partition.leader_id
+                    for topic in first.topics
+                    for partition in topic.partitions
+                }
+                assert set(led.values()) <= alive | {-1}
+                if rack in before:
+                    was_alive, had_led = before[rack]
+                    for place in led.keys() & had_led.keys():
+                        moved = led[place] != had_led[place]
+                        assert not moved or (
+                            had_led[place] not in alive or led[place] not in was_alive
+                        ), f"{place}: {had_led[place]} -> {led[place]} for nothing"
+                before[rack] = alive, led
+
+    with_front(story, brokers=range(1, 6), racks=racks)
+
+
+async def something(world: ClusterWorld, random: Random, number: int) -> None:
+    """A broker goes or comes, or a topic does."""
+    broker_id = random.randint(1, 5)
+    match random.choice(("fence", "unfence", "create", "create", "delete")):
+        case "fence":
+            await world.fence(broker_id)
+        case "unfence":
+            await world.unfence(broker_id)
+        case "create":
+            await world.create(f"t{number}", random.randint(1, 9))
+        case _:
+            names = [name for name in world.image.topic_ids if name.startswith("t")]
+            if names:
+                name = random.choice(sorted(names))
+                state = DeleteTopicsRequest.DeleteTopicState(name=name)
+                request = DeleteTopicsRequest(topics=(state,), timeout_ms=1_000)
+                answer = await world.ask(request, DeleteTopicsResponse)
+                assert not answer.responses[0].error_code

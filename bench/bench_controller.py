@@ -92,6 +92,7 @@ def create(topics: int) -> World:
         sent = world.send(travel(request))
         while not sent:
             started = time.thread_time()
+            world.step()  # what the heartbeat comes in the middle of, and waits for
             answered = world.send(travel(beat(1, epoch)))
             while not answered and world.step():
                 pass

@@ -240,7 +240,7 @@ def consume(bootstrap: str, topic: str, records: int) -> float:
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
     begun, count = time.perf_counter(), 0
     while count < records:
-        messages = consumer.consume(500, timeout=10)
+        messages = consumer.consume(min(500, records - count), timeout=10)
         assert messages, f"{count} of {records} records came, and then none"
         assert all(message.error() is None for message in messages)
         count += len(messages)

@@ -123,7 +123,7 @@ class Confluent(Client):
                 "fetch.wait.max.ms": 100,
                 "fetch.error.backoff.ms": 50,
                 "heartbeat.interval.ms": 100,
-                "session.timeout.ms": 10_000,
+                "session.timeout.ms": 30_000,
                 "topic.metadata.refresh.interval.ms": 1_000,
                 "topic.metadata.propagation.max.ms": 1_000,
                 "check.crcs": True,

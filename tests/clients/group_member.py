@@ -24,7 +24,6 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-SESSION_MS: Final = 6_000
 HEARTBEAT_MS: Final = 300
 POLL_S: Final = 0.2
 AGAIN_S: Final = 0.1
@@ -50,7 +49,7 @@ def confluent(options: argparse.Namespace, who: str, end: threading.Event) -> No
         "group.id": options.group,
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
-        "session.timeout.ms": SESSION_MS,
+        "session.timeout.ms": options.session_ms,
         "heartbeat.interval.ms": HEARTBEAT_MS,
         "fetch.wait.max.ms": 100,
         "reconnect.backoff.max.ms": 500,
@@ -125,7 +124,7 @@ def kafka_python(options: argparse.Namespace, who: str, end: threading.Event) ->
         group_instance_id=who if options.static else None,
         auto_offset_reset="earliest",
         enable_auto_commit=False,
-        session_timeout_ms=SESSION_MS,
+        session_timeout_ms=options.session_ms,
         heartbeat_interval_ms=HEARTBEAT_MS,
         fetch_max_wait_ms=100,
         metadata_max_age_ms=1_000,
@@ -194,7 +193,7 @@ async def _aiokafka(options: argparse.Namespace, who: str, end: threading.Event)
         group_instance_id=who if options.static else None,
         auto_offset_reset="earliest",
         enable_auto_commit=False,
-        session_timeout_ms=SESSION_MS,
+        session_timeout_ms=options.session_ms,
         heartbeat_interval_ms=HEARTBEAT_MS,
         fetch_max_wait_ms=100,
         metadata_max_age_ms=1_000,
@@ -241,6 +240,7 @@ def main() -> None:
     parser.add_argument("names", nargs="+")
     parser.add_argument("--static", action="store_true")
     parser.add_argument("--cooperative", action="store_true")
+    parser.add_argument("--session-ms", type=int, default=20_000)
     options = parser.parse_args()
     end = threading.Event()
 

@@ -141,7 +141,7 @@ class KafkaPython(Client):
             enable_auto_commit=group is not None,  # when it gives some up
             fetch_max_wait_ms=100,
             heartbeat_interval_ms=100,
-            session_timeout_ms=10_000,
+            session_timeout_ms=30_000,
             metadata_max_age_ms=1_000,
             retry_backoff_ms=20,
             **settings,

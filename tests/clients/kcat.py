@@ -105,7 +105,7 @@ class Kcat(Client):
 
     def join(self, group: str, topic: str, how: Membership = ORDINARY) -> Member:
         words = ["-G", group, "-J", "-u", "-X", "auto.offset.reset=earliest"]
-        words += ["-X", "heartbeat.interval.ms=100", "-X", "session.timeout.ms=10000"]
+        words += ["-X", "heartbeat.interval.ms=100", "-X", "session.timeout.ms=30000"]
         if how.instance is not None:
             words += ["-X", f"group.instance.id={how.instance}"]
         if how.cooperative:

@@ -131,8 +131,10 @@ def static_members(client: Client, world: World) -> None:
             first.close()
         with client.join(group, topic, Membership(instance="first")) as again:
             got: list[Read] = []
-            eventually(lambda: _polled(again, got) == mine, "it has its partitions again")
-            assert _polled(second, got) == yours
+            eventually(
+                lambda: (_polled(again, got), _polled(second, got)) == (mine, yours),
+                "each has its partitions again",
+            )
             sent = _fill(world, topic)
             half = len(sent) // 2
             found = values(again.read(half)) + values(second.read(half))

@@ -258,7 +258,7 @@ def tell(cluster: EskerCluster, started: list[Process]) -> Told:
         name = named(kind, broker, cluster.broker_ids)
         return Group(name, starts(name))
 
-    static = ("--static", "--cooperative")
+    static, mortal = ("--static", "--cooperative"), ("--session-ms", "6000")
     groups = {
         library: make(library, acts, lambda name, lib=library: [start(name, lib, "a", "b")])  # type: ignore[misc]
         for library in LIBRARIES
@@ -267,7 +267,7 @@ def tell(cluster: EskerCluster, started: list[Process]) -> Told:
         "static", other, lambda name: [start(name, "confluent", who, *static) for who in "ab"]
     )
     groups["mortal"] = make(
-        "mortal", other, lambda name: [start(name, "confluent", who) for who in "ab"]
+        "mortal", other, lambda name: [start(name, "confluent", who, *mortal) for who in "ab"]
     )
     writer = Writer(cluster.bootstrap)
     try:

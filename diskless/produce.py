@@ -207,7 +207,7 @@ class ProduceService:
 
         Raises:  RecordError for a request that cannot be decoded.
         """
-        request = decode_message(ProduceRequest, body, header.api_version)
+        request = decode_message(ProduceRequest, body, header.api_version, whole=False)
         self.counters.requests += 1
         self.counters.bytes_in += len(body)
         reply = Reply(connection)

@@ -145,7 +145,7 @@ class GroupApis:
                 name = kind.schema().name
                 raise BadHeaderError(f"{name} of {len(body)} bytes, at most {MAX_REQUEST_BYTES}")
             future = self.running.ask(
-                decode_message(kind, body, header.api_version),
+                decode_message(kind, body, header.api_version, whole=False),
                 header.api_version,
                 client_id=header.client_id or "",
                 client_host=f"/{connection.peer.rpartition(':')[0]}",

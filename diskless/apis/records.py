@@ -73,7 +73,7 @@ class RecordApis:
     def _serve_fetch(
         self, connection: ServerConnection, header: RequestHeader, body: Frame
     ) -> Reply:
-        request = decode_message(FetchRequest, body, header.api_version)
+        request = decode_message(FetchRequest, body, header.api_version, whole=False)
         reply = Reply(connection)
         line = self._tasks.setdefault(connection, [])
         before = line[-1] if line else None

@@ -31,6 +31,7 @@ from records.rpc.cluster import MetadataRequest, MetadataResponse
 from records.rpc.configs import DescribeConfigsRequest
 from records.rpc.descriptions import DescribeTopicsRequest
 from records.rpc.fetch import FetchRequest
+from records.rpc.groups import ListGroupsRequest
 from records.rpc.partitions import DescribeTopicPartitionsRequest
 from records.rpc.produce import ProduceRequest, ProduceResponse
 from tests.broker.broker_world import ask_at, running_broker
@@ -371,5 +372,25 @@ def test_clients_that_ask_and_go_leave_nothing_behind() -> None:
         await until(lambda: scene.listener.memory_used == 0)
         await until(lambda: len(asyncio.all_tasks()) <= before + 1)
         await scene.still_serves()
+
+    on_a_broker(story)
+
+
+@pytest.mark.parametrize("version", [3, 9])
+def test_bytes_behind_a_requests_end_are_not_looked_at(version: int) -> None:
+    """By any family: Kafka's brokers do not, and a client was seen that sends some."""
+
+    async def story(scene: Scene) -> None:
+        body = encode_message(produce(b"and more"), version) + bytes(3)
+        reader, writer = await scene.stranger()
+        for frame in (
+            framed(PRODUCE, version, body),
+            framed(3, 12, encode_message(MetadataRequest(topics=None), 12) + bytes(3)),
+            framed(16, 4, encode_message(ListGroupsRequest(), 4) + bytes(3)),
+        ):
+            writer.write(frame)
+            (size,) = unpack(">i", await reader.readexactly(4))
+            assert len(await reader.readexactly(size)) == size
+        writer.close()
 
     on_a_broker(story)

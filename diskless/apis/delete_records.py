@@ -18,8 +18,9 @@ from coordinator.controller.image import INTERNAL_TOPICS
 from coordinator.interface import CoordinatorError
 from coordinator.interface import ErrorCode as CoordinatorCode
 from diskless.apis.answering import Errands, ErrorCode, seconds
-from diskless.apis.places import Place, find_place
+from diskless.apis.places import Place, cut, find_place
 from diskless.cluster import Cluster
+from diskless.metadata import Pace
 from diskless.news import News
 from records.rpc.coordinator import DeleteDisklessRecordsRequest, FindBatchesRequest
 from records.rpc.partitions import DeleteRecordsRequest, DeleteRecordsResponse
@@ -56,11 +57,12 @@ class DeleteRecords:
     async def delete(self, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
         """The answer; each partition stands or falls alone."""
         deadline = _now() + seconds(request.timeout_ms)
-        image = self._cluster.image
+        image, pace = self._cluster.image, Pace()
         answers: list[_Deleted] = []
         by_coordinator: dict[int, list[tuple[int, Place, int]]] = {}
         for topic in request.topics:
             for asked in topic.partitions:
+                await pace.step()
                 place = find_place(image, topic.name, asked.partition_index)
                 if topic.name in INTERNAL_TOPICS:
                     answers.append(_Deleted(ErrorCode.POLICY_VIOLATION))
@@ -96,7 +98,17 @@ class DeleteRecords:
         answers: list[_Deleted],
         deadline: float,
     ) -> None:
-        """What one coordinator has, into the answers; the rest stays timed out."""
+        """What one coordinator says, into the answers; the rest stays timed out."""
+        for piece in cut(some):
+            await self._some(coordinator, piece, answers, deadline)
+
+    async def _some(
+        self,
+        coordinator: int,
+        some: Sequence[tuple[int, Place, int]],
+        answers: list[_Deleted],
+        deadline: float,
+    ) -> None:
         topic = DeleteDisklessRecordsRequest.Topic
         request = DeleteDisklessRecordsRequest(
             coordinator_partition=coordinator,

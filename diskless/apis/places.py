@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from coordinator.controller.image import MetadataImage
@@ -22,6 +22,8 @@ from diskless.cluster import Cluster
 from diskless.runs_reader import LEADER_EPOCH
 from records.rpc.coordinator import ListDisklessOffsetsRequest
 
+T = TypeVar("T")
+
 LATEST: Final = -1
 EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
@@ -30,8 +32,8 @@ MAX_TIMESTAMP: Final = -3
 BARRIER_S: Final = 10.0
 """How long the barrier is tried for a client that does not say: less than clients wait."""
 
-ASKED_AT_ONCE: Final = 5_000
-"""Partitions of one question: a coordinator answers so many in some 50 ms."""
+ASKED_AT_ONCE: Final = 1_000
+"""Partitions of one question: whoever makes, answers and reads it does so in a few ms each."""
 
 _GONE: Final = frozenset(
     {CoordinatorCode.UNKNOWN_TOPIC_ID, CoordinatorCode.UNKNOWN_TOPIC_OR_PARTITION}
@@ -81,31 +83,26 @@ async def list_offsets(
     by_coordinator: dict[int, list[int]] = {}
     for at, one in enumerate(wanted):
         by_coordinator.setdefault(one.place.coordinator, []).append(at)
-    pieces = [
-        (coordinator, piece)
-        for coordinator, positions in by_coordinator.items()
-        for piece in _cut(positions)
-    ]
-    found = await asyncio.gather(
-        *(
-            _ask(cluster, coordinator, [wanted[at] for at in piece], timeout_s)
-            for coordinator, piece in pieces
-        )
-    )
     answers = [Listed(ErrorCode.OFFSET_NOT_AVAILABLE)] * len(wanted)
-    for (_, piece), listed in zip(pieces, found, strict=True):
-        for at, answer in zip(piece, listed, strict=True):
-            answers[at] = answer
+
+    async def ask(coordinator: int, positions: list[int]) -> None:
+        for piece in cut(positions):
+            found = await _ask(cluster, coordinator, [wanted[at] for at in piece], timeout_s)
+            for at, answer in zip(piece, found, strict=True):
+                answers[at] = answer
+
+    await asyncio.gather(*(ask(*one) for one in by_coordinator.items()))
     return answers
 
 
-def _cut(positions: list[int]) -> Iterator[list[int]]:
-    for first in range(0, len(positions), ASKED_AT_ONCE):
-        yield positions[first : first + ASKED_AT_ONCE]
+def cut(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """As many as are asked at once, and again."""
+    for first in range(0, len(items), ASKED_AT_ONCE):
+        yield items[first : first + ASKED_AT_ONCE]
 
 
 async def _ask(
-    cluster: Cluster, coordinator: int, wanted: list[Wanted], timeout_s: float
+    cluster: Cluster, coordinator: int, wanted: Sequence[Wanted], timeout_s: float
 ) -> list[Listed]:
     topic = ListDisklessOffsetsRequest.Topic
     request = ListDisklessOffsetsRequest(

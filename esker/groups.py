@@ -37,6 +37,7 @@ from diskless.metadata import unfenced
 from raft.driver.rooms import RoomHost
 from raft.interfaces import ReplicatedLog
 from raft.net.handlers import Served
+from records.types import Offset
 
 Listen = Callable[[Callable[[MetadataImage], None]], None]
 """Hear of every image of the cluster, at once of the present one."""
@@ -50,13 +51,16 @@ class ClusterNews:
     def __init__(self, topic_deleted: Callable[[UUID], None]) -> None:
         self.brokers: tuple[int, ...] | None = None  # unfenced; None: nothing is known yet
         self._topic_deleted = topic_deleted
+        self._offset = Offset(0)  # of the newest image
         self._topics = _NO_TOPICS
         self._brokers: object = None  # of the image that `brokers` was made from
 
     def on_image(self, image: MetadataImage) -> None:
-        """The next image. One of an empty log says nothing: everything is read anew after it."""
-        if not image.offset:
+        """The next image. A log that is read anew shows older ones on the way, or an empty one: in
+        those, topics that live are not there yet."""
+        if image.offset <= self._offset:
             return
+        self._offset = image.offset
         if image.brokers is not self._brokers:
             self._brokers = image.brokers
             self.brokers = tuple(broker.broker_id for broker in unfenced(image))

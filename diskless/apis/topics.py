@@ -14,6 +14,7 @@ Source: KIP-4, KIP-195, KIP-516 (deletion by id), KIP-590 (forwarding); DESIGN Â
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -151,31 +152,33 @@ class Topics:
     async def _until_served(self, counts: Mapping[UUID, int], deadline: float) -> set[UUID]:
         """Wait until these topics have so many partitions here; those that do not in time.
 
-        A topic that was there and is gone again is not waited for.
+        One after the other, so that what arrives meanwhile costs one look and not one at each.
         """
-        waiting, seen = set(counts), set[UUID]()
+        waiting = deque(counts)
+        seen: set[UUID] = set()
         while waiting:
-            image = self._cluster.image
-            for topic_id in sorted(waiting, key=lambda one: one.int):
-                topic = image.topics.get(topic_id)
-                if topic is None:
-                    if topic_id in seen:
-                        waiting.discard(topic_id)
-                    continue
-                seen.add(topic_id)
-                if len(topic.partitions) >= counts[topic_id] and await self._in_replicas(topic):
-                    waiting.discard(topic_id)
+            if await self._is_served(waiting[0], counts[waiting[0]], seen):
+                waiting.popleft()
+                continue
             left_s = deadline - _now()
             if left_s <= 0:
                 break
-            if waiting:
-                await self._news.wait(min(left_s, LOOK_AGAIN_S))
-        return waiting
+            await self._news.wait(min(left_s, LOOK_AGAIN_S))
+        return {one for one in waiting if not await self._is_served(one, counts[one], seen)}
+
+    async def _is_served(self, topic_id: UUID, count: int, seen: set[UUID]) -> bool:
+        """Has the topic so many partitions here? One that was there and is gone is done with."""
+        topic = self._cluster.image.topics.get(topic_id)
+        if topic is None:
+            return topic_id in seen
+        seen.add(topic_id)
+        return len(topic.partitions) >= count and await self._in_replicas(topic)
 
     async def _in_replicas(self, topic: TopicImage) -> bool:
         """Does each coordinator that has partitions of it have the last of them, as seen here?"""
         last: dict[int, int] = {}
-        for index in topic.partitions:
+        indexes = topic.partitions if topic.coordinators else (len(topic.partitions) - 1,)
+        for index in indexes:
             coordinator = topic.coordinator(index)
             last[coordinator] = max(index, last.get(coordinator, 0))
         for coordinator, index in last.items():

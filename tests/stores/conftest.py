@@ -1,7 +1,8 @@
-"""The stores that every claim is tested on: a directory, and S3's protocol spoken by moto's server.
+"""The stores that every claim is tested on: a directory, memory, and two servers that speak S3.
 
-moto keeps objects in memory and checks no signatures; what it does with conditions, ranges,
-listings and bulk deletions is S3's.
+moto's server keeps objects in memory and checks no signatures; what it does with conditions,
+ranges, listings and bulk deletions is S3's. Ceph's radosgw is a real one, and is asked in the long
+runs, where it is installed.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from diskless.stores import ObjectStorage
 from diskless.stores.directory import DirectoryStorage
 from diskless.stores.memory import MemoryStore
 from diskless.stores.s3 import S3Config, S3Storage
+from tests.stores.radosgw import MISSING, Radosgw, is_installed, radosgw
 
 START_S = 30.0
 _buckets = count(1)
@@ -66,9 +68,31 @@ def _wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
     raise AssertionError(f"moto's server does not listen after {START_S} s")
 
 
+@pytest.fixture(scope="session")
+def ceph(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Radosgw]:
+    """Ceph's gateway, where it is installed."""
+    if not is_installed():
+        pytest.skip(MISSING)
+    with radosgw(tmp_path_factory.mktemp("ceph")) as server:
+        yield server
+
+
+@pytest.fixture
+def ceph_config(ceph: Radosgw, monkeypatch: pytest.MonkeyPatch) -> S3Config:
+    """A new bucket there, and its owner's credentials in the environment."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ceph.access_key)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", ceph.secret_key)
+    return new_bucket(ceph.endpoint)
+
+
 @pytest.fixture
 def s3_config(s3_endpoint: str) -> S3Config:
     """A new bucket."""
+    return new_bucket(s3_endpoint)
+
+
+def new_bucket(s3_endpoint: str) -> S3Config:
+    """Made with the credentials of the environment."""
     import boto3
 
     bucket = f"esker-{next(_buckets)}-{os.getpid()}"
@@ -84,13 +108,17 @@ def s3_config(s3_endpoint: str) -> S3Config:
     )
 
 
-@pytest.fixture(params=["directory", "s3", "memory"])
+@pytest.fixture(
+    params=["directory", "s3", "memory", pytest.param("radosgw", marks=pytest.mark.soak)]
+)
 def open_store(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> Iterator[Callable[[], ObjectStorage]]:
     """Opens the same store as often as it is called: one process after another."""
     opened: list[ObjectStorage] = []
-    config = request.getfixturevalue("s3_config") if request.param == "s3" else None
+    buckets = {"s3": "s3_config", "radosgw": "ceph_config"}
+    bucket = buckets.get(request.param)
+    config = None if bucket is None else request.getfixturevalue(bucket)
 
     memory = MemoryStore(lambda: time.time_ns() // 1_000_000)
 

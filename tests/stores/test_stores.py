@@ -155,3 +155,18 @@ def test_damage_is_one_bit(tmp_path: Path) -> None:
         await store.close()
 
     asyncio.run(claim())
+
+
+@pytest.mark.soak
+def test_a_wrong_secret_is_refused_for_good(
+    ceph_config: S3Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def claim() -> None:
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another secret")
+        store = S3Storage(ceph_config)
+        with pytest.raises(StorageError, match="SignatureDoesNotMatch") as found:
+            await store.upload("a", [b"x"], 1)
+        assert not found.value.retriable
+        await store.close()
+
+    asyncio.run(claim())

@@ -376,9 +376,12 @@ def _partition(awaited: _Awaited) -> _Partition:
                 for one in outcome.record_errors
             ),
         )
+    error = outcome.error
+    if error == UNKNOWN_TOPIC_ID and not awaited.request.by_id:  # deleted meanwhile
+        error = UNKNOWN_TOPIC_OR_PARTITION
     return _Partition(
         index=awaited.index,
-        error_code=outcome.error,
+        error_code=error,
         base_offset=outcome.base_offset,
         log_append_time_ms=outcome.log_append_time,
         log_start_offset=outcome.log_start_offset,

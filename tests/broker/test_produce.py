@@ -185,6 +185,23 @@ def test_an_unknown_id_is_told_from_an_unknown_name() -> None:
     claim(work)
 
 
+@pytest.mark.parametrize(("version", "code"), [(9, 3), (12, 3), (13, 100)])
+def test_a_topic_that_is_deleted_under_a_batch_is_unknown_by_what_it_was_named(
+    version: int, code: int
+) -> None:
+    """The coordinator knows ids only; a client that sent a name need not know of ids."""
+    image = with_topic().image
+
+    async def work(broker: Broker) -> None:
+        assert broker.writer is not None
+        broker.writer.at_once = AppendResult(100, "no such topic any more")
+        topic_id = image.topic_ids["t"]
+        answer = await broker.ask(request(("t", 0, batch()), topic_id=topic_id), version)
+        assert errors(answer) == [code]
+
+    claim(work, image)
+
+
 def test_whole_requests_that_cannot_be_are_refused() -> None:
     async def work(broker: Broker) -> None:
         assert errors(await broker.ask(request(("t", 0, batch()), acks=2))) == [21]

@@ -38,7 +38,7 @@ COMMANDS: Final = {
 }
 """Name on the command line, and the module with its `app`."""
 
-EXAMPLE = "Example: esker dump-log data/__cluster_metadata-0/*.log | less"
+EXAMPLE = "Example: esker dev"
 
 USAGE: Final = 2
 

@@ -22,15 +22,17 @@ import json
 import os
 import shutil
 import socket
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from esker.config import parse_config
 from esker.storage import format_storage
 from esker.values import Endpoint
+from raft.driver.registry import LOCK_FILE
 from raft.segments.properties import META_PROPERTIES_FILE
 from records.uuids import encode_uuid, random_uuid
 
@@ -41,6 +43,7 @@ MAX_BROKERS: Final = 9
 QUORUM_PORTS_FROM: Final = 10  # above the first broker's port
 IDENTITY: Final = "esker-dev.json"
 LOCK: Final = ".esker-dev.lock"
+LEFTOVERS_S: Final = 20.0
 OBJECTS: Final = "objects"
 SETTINGS: Final = "settings"
 OUTPUT: Final = "output"
@@ -136,13 +139,34 @@ def owned(directory: Path) -> Iterator[None]:
     except OSError as error:
         raise DevError(f"{directory}: {error.strerror}: name another with --dir") from None
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not _locked(lock):
             raise DevError(
                 f"{directory} is in use by another `esker dev`: stop that one, or use another --dir"
-            ) from None
+            )
+        wait_for_leftovers(directory)
         yield
+
+
+def wait_for_leftovers(directory: Path) -> None:
+    """Processes of an `esker dev` that was killed need a moment to notice it: let them end.
+
+    Raises:  DevError if they do not.
+    """
+    deadline = time.monotonic() + LEFTOVERS_S
+    for path in sorted(directory.glob(f"*-*/{LOCK_FILE}")):
+        with path.open("r+") as lock:
+            while not _locked(lock):
+                if time.monotonic() > deadline:
+                    raise DevError(f"{path.parent} is in use: end the process that has it")
+                time.sleep(0.05)
+
+
+def _locked(lock: IO[str]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def identify(directory: Path, store: Store | None) -> Identity:

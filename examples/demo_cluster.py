@@ -64,13 +64,17 @@ class Cluster:
         at = () if local else ("--bootstrap-server", self.bootstrap)
         return self._run(*words, *at)
 
-    def kill(self, group: str) -> str:
-        """kill -9 whoever leads a replicated log; its name."""
-        leader = self._quorum(group)["leaderId"]
-        name = f"quorum-{leader}"
+    def kill(self, group: str) -> tuple[str, int]:
+        """kill -9 whoever leads a replicated log; its name, and the epoch that ends so."""
+        found = self._quorum(group)
+        name = f"quorum-{found['leaderId']}"
         pid = int((self.directory / "output" / f"{name}.pid").read_text())
         os.kill(pid, signal.SIGKILL)
-        return name
+        return name, found["leaderEpoch"]
+
+    def epoch(self, group: str) -> int:
+        """Of whoever leads a replicated log now."""
+        return int(self._quorum(group)["leaderEpoch"])
 
     def wait_until_whole(self) -> None:
         """Wait until every node of the quorum is back, and has all that the leaders have."""

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from esker.cli import app
+from tests.cli.test_front_door import on_a_terminal
 from tests.esker.test_dev import HOST, PATIENCE_S, Dev, free_port, runner, running, until
 
 
@@ -212,3 +213,11 @@ def test_lines_typed_one_by_one_are_written_while_the_input_is_open(dev: Dev) ->
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE_S) == 130
         assert process.stderr.read() == b""
+
+
+def test_a_long_read_counts_on_a_terminal_and_only_there(dev: Dev, tmp_path: Path) -> None:
+    dev.esker("produce", "--topic", "counted", text=numbers(500))
+    at = ("--bootstrap-server", f"{HOST}:{dev.port}")
+    read = ("consume", "--topic", "counted", "--from-beginning", "--until-end", *at)
+    assert "500 records read" in on_a_terminal(*read, cwd=tmp_path, stream="stderr")
+    assert on_a_terminal(*read, cwd=tmp_path) == numbers(500), "records alone, where they are seen"

@@ -1,0 +1,73 @@
+"""`esker dev` with its records in S3, and `esker dump-log` of objects that lie there.
+
+moto's server speaks S3. DESIGN §8 (object stores), §12.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from diskless.stores.s3 import S3Config, S3Storage
+from esker.cli import app
+from tests.cli.test_dump_wal import KEY, whole_object
+from tests.esker.test_dev import free_port, running
+from tests.stores.conftest import s3_config, s3_endpoint
+
+__all__ = ["s3_config", "s3_endpoint"]  # fixtures
+
+runner = CliRunner()
+
+
+def put(config: S3Config, key: str, data: bytes) -> None:
+    async def main() -> None:
+        store = S3Storage(config)
+        try:
+            await store.upload(key, [data], len(data))
+        finally:
+            await store.close()
+
+    asyncio.run(main())
+
+
+def test_an_object_in_a_bucket_is_found_by_url_key_and_id(s3_config: S3Config) -> None:
+    put(s3_config, KEY, whole_object())
+    at = ["--endpoint", str(s3_config.endpoint_url), "--region", "us-east-1"]
+    store = ["--store", f"s3://{s3_config.bucket}"]
+    url = f"s3://{s3_config.bucket}/{s3_config.prefix}/{KEY}"
+    for words in ([url], [*store, f"{s3_config.prefix}/{KEY}"], [*store, "4711"]):
+        ran = runner.invoke(app, ["dump-log", "--verify", *at, *words])
+        assert ran.exit_code == 0, ran.output
+        assert (
+            ran.stdout
+            == f"sound    {url}: WAL segment object, 2 partitions, 3 batches, 4 records\n"
+        )
+    for words in (
+        [f"s3://{s3_config.bucket}/none"], [*store, "4"], ["s3://no-such-bucket-here/0"],
+    ):  # fmt: skip
+        ran = runner.invoke(app, ["dump-log", *at, *words])
+        assert (ran.exit_code, ran.stderr.count("\n")) == (2, 1), ran.output
+
+
+def test_a_cluster_whose_records_are_in_s3_goes_on_with_them(
+    tmp_path: Path, s3_config: S3Config
+) -> None:
+    store = f"s3://{s3_config.bucket}"
+    words = ["--endpoint", str(s3_config.endpoint_url), "--region", "us-east-1"]
+    port = free_port()
+    lines = "".join(f"{number}\n" for number in range(200))
+    with running(tmp_path / "data", port, "--store", store, *words) as dev:
+        assert re.search(rf"objects: +{store} at http", dev.said)
+        dev.esker("produce", "--topic", "t", text=lines)
+        said = dev.esker("dump-log", "--verify", "0")
+        assert said.startswith(f"sound    {store}/")
+        assert "as its coordinator has it" in said
+        assert not (tmp_path / "data" / "objects").exists()
+        dev.process.kill()  # its processes go when they notice
+        dev.process.wait()
+    with running(tmp_path / "data", port) as dev:  # where its records are, it knows
+        read = dev.esker("consume", "--topic", "t", "--from-beginning", "--until-end")
+        assert read == lines

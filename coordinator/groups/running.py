@@ -59,6 +59,7 @@ class RunningGroups:
         self._next_ticket = 0
         self._calls: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = 0.0
         self._is_closed = False
         self._seen_s = self._loop.time()  # when we last looked
         self._away_s = 0.0  # that we were not there for, in all
@@ -140,10 +141,11 @@ class RunningGroups:
         due_s = (deadline_ms + 1) / 1000 + self._away_s  # the core counts whole milliseconds
         at = min(due_s, self._seen_s + _BEAT_S)
         if self._timer is not None:
-            if self._timer.when() <= at:
+            if self._timer_s <= at:
                 return
             self._timer.cancel()
         self._timer = self._loop.call_at(at, self._tick)
+        self._timer_s = at  # a timer of uvloop's that is due at once does not know when it is due
 
     def _tick(self) -> None:
         self._timer = None

@@ -13,10 +13,12 @@ from coordinator.groups.client import GroupLogClient
 from coordinator.groups.core import GroupBroker
 from coordinator.groups.leader import GroupLog
 from coordinator.groups.machine import GroupMachine
+from coordinator.groups.events import Tick
 from coordinator.groups.running import RunningGroups
 from coordinator.groups.service import CALLS, group_log_handlers
 from coordinator.groups.settings import GroupSettings, LogSettings
 from raft.memory import MemoryLog
+from raft.net import run as run_as_nodes_do
 from raft.net.connection import ServerConnection
 from raft.net.frames import Frame
 from records.rpc.base import Request
@@ -217,3 +219,27 @@ def test_what_the_broker_slept_through_is_not_held_against_members() -> None:
         await groups.close()
 
     run(story)
+
+
+def test_deadlines_that_are_over_already_are_set_twice_on_the_loop_that_nodes_run_on() -> None:
+    """uvloop makes of a timer that is due at once a handle which does not know when it is due."""
+
+    class Overdue:
+        deadline_ms = 1
+        ticks = 0
+
+        def step(self, event: Any, now_ms: int) -> list[Any]:  # noqa: ARG002
+            self.ticks += isinstance(event, Tick)
+            return []
+
+    async def story() -> None:
+        core: Any = Overdue()
+        unused: Any = None
+        groups = RunningGroups(core, unused, new_id=uuid4)
+        for _ in range(3):
+            groups.brokers_changed({1}, 1)
+        while core.ticks < 3:
+            await asyncio.sleep(0)
+        await groups.close()
+
+    run_as_nodes_do(story())

@@ -11,9 +11,9 @@ import pytest
 from coordinator.finding import DISKLESS_METADATA
 from coordinator.groups.client import GroupLogClient
 from coordinator.groups.core import GroupBroker
+from coordinator.groups.events import Tick
 from coordinator.groups.leader import GroupLog
 from coordinator.groups.machine import GroupMachine
-from coordinator.groups.events import Tick
 from coordinator.groups.running import RunningGroups
 from coordinator.groups.service import CALLS, group_log_handlers
 from coordinator.groups.settings import GroupSettings, LogSettings

@@ -19,7 +19,7 @@ from uuid import UUID
 from coordinator.interface import ErrorCode
 from coordinator.runs import Run, StoredObject
 from coordinator.settings import CoordinatorSettings
-from coordinator.state import NO_LOG, LogId, ProducerKey, Tables
+from coordinator.state import NO_LOG, Log, LogId, ProducerKey, Tables
 from records.rpc.coordinator import (
     FindBatchesRequest,
     FindBatchesResponse,
@@ -236,6 +236,12 @@ def _list(
         timestamp=timestamp,
         offset=offset,
     )
+
+
+def log_ends(tables: Tables, topic_id: UUID, partition: int) -> Log | None:
+    """A living partition's log start offset and high watermark; None if it is not known."""
+    log_id = find_log_id(tables, topic_id, partition)
+    return None if isinstance(log_id, ErrorCode) else tables.logs.get(log_id)
 
 
 def find_log_id(tables: Tables, topic_id: UUID, partition: int) -> LogId | ErrorCode:

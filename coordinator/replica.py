@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from uuid import UUID
 
 from coordinator.describe import describe_object, describe_topics
 from coordinator.freshness import Freshness
 from coordinator.interface import CoordinatorError, ErrorCode
-from coordinator.reads import find_batches, list_offsets
+from coordinator.reads import find_batches, list_offsets, log_ends
 from coordinator.settings import CoordinatorSettings
 from coordinator.sqlite.described import described
 from coordinator.sqlite.machine import CoordinatorMachine
@@ -102,6 +103,13 @@ class ReadOnlyCoordinator:
     def age_ms(self) -> float | None:
         """How long ago at most the state held all that was committed; None: not known yet."""
         return self._freshness.age_ms(self._monotonic())
+
+    def ends(self, topic_id: UUID, partition: int) -> tuple[int, int] | None:
+        """A partition's log start and high watermark as applied; None if it is not known.
+
+        Costs next to nothing: for who wants to know whether anything has changed.
+        """
+        return log_ends(self._machine.store, topic_id, partition)
 
     async def find_batches(self, request: FindBatchesRequest) -> FindBatchesResponse:
         """See BatchCoordinator. Waits for what is committed here to be applied, not for others."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
+from uuid import UUID
 
 from coordinator.controller.image import MetadataImage
 from coordinator.groups.state import Group
@@ -44,6 +45,9 @@ class Replica(Protocol):
     @property
     def lag(self) -> int:
         """Committed records that it knows of and has not applied."""
+
+    def ends(self, topic_id: UUID, partition: int) -> tuple[int, int] | None:
+        """A partition's log start and high watermark as this replica has it; costs nothing."""
 
     async def find_batches(self, request: FindBatchesRequest) -> FindBatchesResponse:
         """Where the batches are, as this replica has it."""

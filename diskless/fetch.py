@@ -77,6 +77,8 @@ _Listed = ListDisklessOffsetsResponse.Topic.Partition
 class Replica(Protocol):
     """A read-only coordinator of this process (`coordinator.replica`)."""
 
+    def ends(self, topic_id: UUID, partition: int) -> tuple[int, int] | None: ...
+
     async def find_batches(self, request: FindBatchesRequest) -> FindBatchesResponse: ...
 
 
@@ -186,7 +188,7 @@ class FetchService:
             news = any(a.error or a.is_below or a.preferred != NOWHERE_ELSE for a in answers)
             if news or found_bytes >= request.min_bytes or left_s <= 0 or not answers:
                 break
-            await self._news.wait(left_s)
+            await self._until_it_matters(answers, deadline)
         answers = await self._decided(answers)
         found_bytes = sum(run.size_bytes for answer in answers for run in answer.runs)
         self.reading_bytes += found_bytes
@@ -194,6 +196,28 @@ class FetchService:
             return await self._read_all(request, answers)
         finally:
             self.reading_bytes -= found_bytes
+
+    async def _until_it_matters(self, answers: list[_Answer], deadline: float) -> None:
+        """Wait for news of these partitions, or until the time is over.
+
+        Every commit wakes every Fetch that waits, and most are not concerned: so each looks at
+        numbers that are in memory before it looks anything up.
+        """
+        loop, image = asyncio.get_running_loop(), self._image()
+        seen = [
+            (answer.asked, (answer.log_start_offset, answer.high_watermark))
+            for answer in answers
+            if answer.asked is not None
+        ]
+        while (left_s := deadline - loop.time()) > 0:
+            if self._image() is not image or any(self._ends(one) != ends for one, ends in seen):
+                return
+            await self._news.wait(left_s)
+
+    def _ends(self, asked: _Asked) -> tuple[int, int] | None:
+        """Log start and high watermark of a partition, as our replica has it now."""
+        replica = self._replica(asked.coordinator)
+        return None if replica is None else replica.ends(asked.topic_id, asked.partition)
 
     def _redirect(
         self, request: FetchRequest, client: str, answers: list[_Answer], now_s: float
@@ -405,7 +429,8 @@ def _judged(asked: _Asked, found: _Found | None) -> _Answer:
         return _Answer(NOT_LEADER_OR_FOLLOWER)  # this broker knows nothing: ask another
     if found.error_code == OFFSET_OUT_OF_RANGE:
         is_below = asked.offset < found.log_start_offset
-        return _Answer(asked=asked, is_below=is_below, is_above=not is_below)
+        ends = found.high_watermark, found.log_start_offset
+        return _Answer(0, *ends, asked=asked, is_below=is_below, is_above=not is_below)
     if found.error_code:  # it is in the image, and our replica has not heard of it yet
         return _Answer(OFFSET_NOT_AVAILABLE)
     runs = tuple(

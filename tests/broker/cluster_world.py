@@ -42,7 +42,7 @@ from coordinator.groups.state import Group
 from coordinator.interface import CoordinatorError, ErrorCode
 from coordinator.keys import ObjectKeys
 from coordinator.memory import InMemoryCoordinator, InMemoryState
-from coordinator.reads import find_batches
+from coordinator.reads import find_batches, log_ends
 from coordinator.settings import CoordinatorSettings
 from diskless.cluster import CommitQueue, Replica
 from raft.interfaces import NotLeaderError
@@ -529,6 +529,10 @@ class WorldReplica:
     def lag(self) -> int:
         """See Replica."""
         return len(self._leader.log) - self._applied
+
+    def ends(self, topic_id: UUID, partition: int) -> tuple[int, int] | None:
+        """See Replica."""
+        return log_ends(self.state, topic_id, partition)
 
     async def find_batches(self, request: FindBatchesRequest) -> FindBatchesResponse:
         """See Replica."""

@@ -7,10 +7,13 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from uuid import UUID
 
+import pytest
+
 from coordinator.controller.image import MetadataImage
 from coordinator.interface import CoordinatorError, ErrorCode
 from coordinator.keys import ObjectKeys
 from coordinator.memory import InMemoryCoordinator
+from coordinator.reads import log_ends
 from coordinator.settings import CoordinatorSettings
 from coordinator.view import StaticView
 from diskless.buffer import AppendResult
@@ -26,6 +29,8 @@ from records.rpc.coordinator import (
     CommitBatchesRequest,
     CommitBatchesResponse,
     DeleteDisklessRecordsRequest,
+    FindBatchesRequest,
+    FindBatchesResponse,
     InitDisklessTopicsRequest,
     ListDisklessOffsetsRequest,
     ListDisklessOffsetsResponse,
@@ -44,6 +49,13 @@ from tests.controller.test_chunks import with_topic
 NOW_MS = 1_700_000_000_000
 KEYS = ObjectKeys(prefix="", cluster_id="c-1", coordinator_partition=0)
 _topic = FetchRequest.FetchTopic
+
+
+class Coordinator(InMemoryCoordinator):
+    """A replica, too."""
+
+    def ends(self, topic_id: UUID, partition: int) -> tuple[int, int] | None:
+        return log_ends(self.state, topic_id, partition)
 
 
 class Submitting:
@@ -86,9 +98,9 @@ class Broker:
         self.memory = MemoryStore(lambda: NOW_MS)
         self.store = FaultyStore(self.memory, Random(1), asyncio.sleep)
         settings = CoordinatorSettings(keys=KEYS)
-        self.coordinator = InMemoryCoordinator(settings, StaticView(), lambda: NOW_MS)
+        self.coordinator = Coordinator(settings, StaticView(), lambda: NOW_MS)
         self.leader = Submitting(self.coordinator, self.news)
-        self.replica: InMemoryCoordinator | None = self.coordinator
+        self.replica: Coordinator | None = self.coordinator
         self.age_ms: float | None = 0.0  # of the replica
         self.cache = ObjectCache(self.store)
         self.service = FetchService(
@@ -217,6 +229,30 @@ def test_a_fetch_waits_for_bytes_and_no_longer_than_it_may() -> None:
         assert not enough.done()
         await broker.produce(2)
         assert len(numbers((await enough).records)) == 4
+
+    claim(work)
+
+
+def test_who_waits_is_not_disturbed_by_what_does_not_concern_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work(broker: Broker) -> None:
+        looked_up = 0
+        find_batches = broker.coordinator.find_batches
+
+        async def counted(request: FindBatchesRequest) -> FindBatchesResponse:
+            nonlocal looked_up
+            looked_up += 1
+            return await find_batches(request)
+
+        monkeypatch.setattr(broker.coordinator, "find_batches", counted)
+        waiting = asyncio.ensure_future(broker.fetch(0, max_wait_ms=30_000))
+        for number in range(10):
+            await broker.produce(number, partition=1)
+        assert looked_up == 1
+        await broker.produce(77)
+        assert numbers((await waiting).records) == [(0, 77), (1, 77)]
+        assert looked_up == 2
 
     claim(work)
 

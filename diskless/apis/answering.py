@@ -34,6 +34,7 @@ class ErrorCode(IntEnum):
     NOT_LEADER_OR_FOLLOWER = 6  # nothing was decided: ask again
     REQUEST_TIMED_OUT = 7  # it may be done, or not, or later
     COORDINATOR_NOT_AVAILABLE = 15
+    INVALID_TOPIC_EXCEPTION = 17  # an internal one, which has no batches
     UNSUPPORTED_VERSION = 35
     INVALID_REQUEST = 42
     POLICY_VIOLATION = 44

@@ -67,10 +67,16 @@ class Listed(NamedTuple):
 def find_place(
     image: MetadataImage, topic_name: str, partition: int, current_leader_epoch: int = -1
 ) -> Place | ErrorCode:
-    """A client's partition; or why there is none to ask about. Internal topics have no batches."""
+    """A client's partition; or why there is none to ask about.
+
+    Internal topics have no batches. That is final: UNKNOWN_TOPIC_OR_PARTITION is retried, and Java's
+    tools, which list all topics there are, would go on for a minute.
+    """
     topic = image.topic(topic_name)
-    if topic is None or topic.is_internal or partition not in topic.partitions:
+    if topic is None or partition not in topic.partitions:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if topic.is_internal:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
     if current_leader_epoch > LEADER_EPOCH:
         return ErrorCode.UNKNOWN_LEADER_EPOCH
     return Place(topic.topic_id, topic.coordinator(partition), partition)

@@ -260,7 +260,7 @@ def test_partitions_that_are_not_there_or_are_internal_have_no_chunks() -> None:
         await told.produce(1)
         assert (await told.create(1, topic="none"))[0] == 3
         assert (await told.create(1, partition=1))[0] == 3
-        assert (await told.create(1, topic="__consumer_offsets"))[0] == 3
+        assert (await told.create(1, topic="__consumer_offsets"))[0] == 17
         both = CreateChunksRequest(
             topic_partitions=tuple(
                 _Asked(

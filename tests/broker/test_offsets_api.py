@@ -204,7 +204,7 @@ def test_what_is_not_there_is_unknown_and_others_are_answered() -> None:
         )
         assert [(p.error_code, p.offset) for p in found] == [(0, 1), (3, -1), (0, 0), (3, -1)]
         assert await told.at(-1, topic="none") == (3, -1, -1)
-        assert await told.at(-1, topic="__consumer_offsets") == (3, -1, -1)
+        assert await told.at(-1, topic="__consumer_offsets") == (17, -1, -1)
 
     tell(story)
 

@@ -64,6 +64,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         "_receiving",
         "_tails",
         "_timer",
+        "_timer_at",
         "_transport",
         "_write_paused",
         "answers",
@@ -104,6 +105,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._write_paused = False
         self.answers = 0  # received so far
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
 
     def __repr__(self) -> str:
         return f"<connection {self.id} to {self.peer}>"
@@ -271,10 +273,11 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._transport.writelines(parts)
 
     def _watch_deadline(self, deadline: float) -> None:
-        if self._timer is None or deadline < self._timer.when():
+        if self._timer is None or deadline < self._timer_at:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = self._loop.call_at(deadline, self._on_timer)
+            self._timer_at = deadline  # uvloop's timer does not say, if it is due at once
 
     def _on_timer(self) -> None:
         """The earliest deadline seen has passed; its request may have been answered long ago."""

@@ -123,6 +123,22 @@ def test_a_late_answer_closes_the_connection(on_loop):
     on_loop(main())
 
 
+def test_deadlines_that_are_over_at_once_end_requests_like_others(on_loop):
+    """A timer of uvloop's that is due at once is a plain handle: it cannot say when it is due."""
+
+    async def main():
+        listener = Listener(lambda connection, _: Reply(connection))
+        await listener.start("127.0.0.1", 0)
+        connection = await connect("127.0.0.1", listener.port)
+        requests = (connection.request(ECHO, b"", timeout_ms=0) for _ in range(3))
+        answers = await asyncio.gather(*requests, return_exceptions=True)
+        assert all(isinstance(answer, ConnectionLostError) for answer in answers), answers
+        assert connection.closed
+        await listener.close()
+
+    on_loop(main())
+
+
 def test_refused_and_unresolved_are_told_apart(on_loop, unused_port):
     async def main():
         with pytest.raises(ConnectError) as refused:

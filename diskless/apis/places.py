@@ -69,8 +69,8 @@ def find_place(
 ) -> Place | ErrorCode:
     """A client's partition; or why there is none to ask about.
 
-    Internal topics have no batches. That is final: UNKNOWN_TOPIC_OR_PARTITION is retried, and Java's
-    tools, which list all topics there are, would go on for a minute.
+    Internal topics have no batches, and that is final: UNKNOWN_TOPIC_OR_PARTITION is retried, and
+    Java's tools, which list the topics there are, would go on for a minute.
     """
     topic = image.topic(topic_name)
     if topic is None or partition not in topic.partitions:

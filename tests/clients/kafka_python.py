@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import queue
 import re
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
@@ -227,12 +229,43 @@ class KafkaPythonReader(Reader):
 
 
 class KafkaPythonMember(KafkaPythonReader, Member):
-    """Of a group."""
+    """Of a group, polled by a thread of its own, as in an application.
+
+    A poll whose time is over while the group waits for others to join can lose the assignment that
+    comes then (kafka-python 3.0.12): two members cannot be polled by turns in one thread.
+    """
+
+    def __init__(self, consumer: KafkaConsumer) -> None:
+        super().__init__(consumer)
+        self._got: queue.Queue[list[Read] | Refused] = queue.Queue()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._pump, name="kafka-python")
+        self._thread.start()
+
+    def _pump(self) -> None:
+        while not self._stop.is_set():
+            try:
+                if read := super().poll(0.5):
+                    self._got.put(read)
+            except Refused as refused:
+                self._got.put(refused)
+                return
+
+    def poll(self, timeout_s: float) -> list[Read]:
+        try:
+            got = self._got.get(timeout=timeout_s)
+        except queue.Empty:
+            return []
+        if isinstance(got, Refused):
+            raise got
+        return got
 
     def assigned(self) -> frozenset[int]:
         return frozenset(place.partition for place in self._consumer.assignment())
 
     def close(self) -> None:
+        self._stop.set()
+        self._thread.join()
         if self._consumer.assignment():
             asking(self._consumer.commit)
         super().close()

@@ -27,10 +27,7 @@ CLIENTS: Final[tuple[type[Client], ...]] = (Confluent, Aiokafka, KafkaPython, Kc
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 NO_ADMIN: Final = {Kcat.name: "kcat administers nothing"}
-EAGER: Final = {
-    Aiokafka.name: "aiokafka has eager assignors only",
-    KafkaPython.name: "kafka-python's does not always see the topic, on Apache Kafka neither",
-}
+EAGER: Final = {Aiokafka.name: "aiokafka has eager assignors only"}
 NO_TIMESTAMPS: Final = {Kcat.name: "kcat gives no timestamps"}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from struct import pack
 
 import pytest
@@ -78,9 +79,10 @@ def test_the_walk_ends_where_the_request_does(data: st.DataObject, version: int)
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), version=st.sampled_from(VERSIONS), keep=st.floats(0, 1), more=st.binary())
-def test_what_cannot_be_walked_over_is_left_to_the_codec(
+def test_what_cannot_be_walked_over_is_refused_here_or_left_to_the_codec(
     data: st.DataObject, version: int, keep: float, more: bytes
 ) -> None:
     body = encode_message(data.draw(messages(ProduceRequest, version)), version)
     damaged = body[: int(len(body) * keep)] + more
-    check(damaged + bytes(produce_bounds.SHORT_BYTES), version)
+    with suppress(BadHeaderError):  # a count that lies, and then forty thousand nothings
+        check(damaged + bytes(produce_bounds.SHORT_BYTES), version)

@@ -268,7 +268,11 @@ def make_plan(
     (directory / SETTINGS).mkdir(exist_ok=True)
     (directory / OUTPUT).mkdir(exist_ok=True)
     voters = ",".join(f"{node}@{HOST}:{at}" for node, at in zip(QUORUM, quorum_ports, strict=True))
-    shared = {"controller.quorum.voters": voters, "group.initial.rebalance.delay.ms": "0"}
+    shared = {
+        "controller.quorum.voters": voters,
+        "controller.quorum.election.timeout.ms": "400",  # the first leaders, a second sooner
+        "group.initial.rebalance.delay.ms": "0",
+    }
     own = {"process.roles": "controller"}
     quorum = [
         _process(directory, identity, f"quorum-{node}", node, at, "CONTROLLER", shared | own, extra)

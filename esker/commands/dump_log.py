@@ -10,7 +10,7 @@ import os
 import stat
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Annotated, Final, Protocol
 
@@ -151,11 +151,12 @@ def _run(
             found = objects.find(name)
             if found is not None:
                 kind = Kind.WAL_OBJECT
-                if check:
-                    _print(_verified_object(objects, found, deep=deep, as_json=as_json))
-                else:
-                    for item in read_object(found, records=records):
-                        _print(printer.render(item))
+                with closing(found):
+                    if check:
+                        _print(_verified_object(objects, found, deep=deep, as_json=as_json))
+                    else:
+                        for item in read_object(found, records=records):
+                            _print(printer.render(item))
                 continue
             _refuse_special(path)
             kind = kind_of(path)

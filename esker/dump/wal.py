@@ -55,6 +55,9 @@ class ObjectBytes(Protocol):
     def read(self, offset: int, size: int) -> Buffer:
         """Exactly these bytes. Raises OSError, StorageError."""
 
+    def close(self) -> None:
+        """No more is read."""
+
 
 class DamagedWalError(RecordError):
     """An object that is not what its footer, its name or its coordinator says."""

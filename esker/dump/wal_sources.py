@@ -81,39 +81,40 @@ class FileObject:
             raise OSError(5, "it became shorter while it was read")
         return data
 
+    def close(self) -> None:
+        """It is opened for each read."""
+
 
 class S3Object:
-    """An object in a bucket."""
+    """An object in a bucket, over one client until it is closed."""
 
     def __init__(self, place: S3Place, key: str) -> None:
         """Raises NoSuchObjectError, StorageError."""
         self.name = f"{S3}{place.bucket}/{key}"
-        self._place = place
         self._key = key
-        sizes = asyncio.run(self._sizes())
-        if key not in sizes:
-            raise NoSuchObjectError(f"{self.name}: no such object")
-        self.size_bytes = sizes[key]
+        self._store = place.open()
+        self._runner = asyncio.Runner()
+        try:
+            self.size_bytes = self._runner.run(self._size())
+        except BaseException:
+            self.close()
+            raise
 
     def read(self, offset: int, size: int) -> Buffer:
         """Raises StorageError."""
-        return asyncio.run(self._read(offset, size))
+        return self._runner.run(self._store.fetch(self._key, ByteRange(offset, size)))
 
-    async def _read(self, offset: int, size: int) -> Buffer:
-        store = self._place.open()
-        try:
-            return await store.fetch(self._key, ByteRange(offset, size))
-        finally:
-            await store.close()
+    def close(self) -> None:
+        """Let go of threads and connections."""
+        self._runner.run(self._store.close())
+        self._runner.close()
 
-    async def _sizes(self) -> dict[str, int]:
-        store = self._place.open()
-        try:
-            async for found in store.list_objects(self._key):
-                return {found.key: found.size_bytes}  # the key itself sorts first
-            return {}
-        finally:
-            await store.close()
+    async def _size(self) -> int:
+        async for found in self._store.list_objects(self._key):
+            if found.key == self._key:  # it sorts before all that begin with it
+                return found.size_bytes
+            break
+        raise NoSuchObjectError(f"{self.name}: no such object")
 
 
 def parse_place(store: str, endpoint: str | None, region: str | None) -> Path | S3Place:

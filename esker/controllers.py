@@ -1,7 +1,7 @@
 """The controller on a node of the quorum: its state on the cluster log, its requests, its timers.
 
     parts = ControllerParts(settings)
-    NodeConfig(room=joined(parts.room, ...), cluster=parts.cluster, ...)
+    NodeConfig(room=lambda host: JoinedRooms([parts.room(host), ...]), cluster=parts.cluster)
 
 Every node has the state: it names the groups that live here, and answers the batch coordinators'
 questions (`view`). The node that leads the cluster log is the active controller besides.

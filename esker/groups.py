@@ -1,7 +1,7 @@
 """The log of groups on a node: it leads it, or has a replica to read.
 
-    NodeConfig(room=joined(..., lambda host: GroupRoom(host, settings, cluster)), ...)   a voter
-    NodeConfig(room=joined(..., replica := GroupReplica), ...)                           an observer
+    JoinedRooms([..., GroupRoom(host, settings, listen)])     of a voter
+    OwnMachines(host)                                         of an observer: it has a GroupReplica
 
 Every voter of the quorum has the whole: a state machine of `__consumer_offsets-0`, what decides if
 the node leads it, its requests on the listener, and a timer that sweeps what is over. A broker

@@ -1,11 +1,11 @@
 """Several rooms as one: what a node runs on its groups, each part knowing nothing of the others.
 
-NodeConfig(..., room=joined(bench_room, coordinator_room))
+NodeConfig(..., room=lambda host: JoinedRooms([BenchState(host, "kv"), CoordinatorRoom(host)]))
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from raft.driver.config import BENCH_LOG
@@ -64,8 +64,3 @@ def _together(rooms: Sequence[Room]) -> Mapping[int, Served]:
             assert key not in handlers, f"two rooms serve api key {key}"
             handlers[key] = served
     return handlers
-
-
-def joined(*factories: Callable[[RoomHost], Room]) -> Callable[[RoomHost], Room]:
-    """One factory for a node's configuration out of several."""
-    return lambda host: JoinedRooms([factory(host) for factory in factories])

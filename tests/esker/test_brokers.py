@@ -20,6 +20,7 @@ SETTINGS = {
     "broker.session.timeout.ms": "1500",
     "broker.heartbeat.interval.ms": "200",
     "initial.broker.registration.timeout.ms": "20000",
+    "metadata.max.retention.bytes": "1",
 }
 
 
@@ -86,12 +87,17 @@ def test_a_broker_that_was_killed_comes_back_though_its_session_still_runs(
 
 
 def test_a_broker_whose_disk_was_lost_is_formatted_again_and_serves(cluster: EskerCluster) -> None:
+    """By then the logs begin at their checkpoints: it has those fetched."""
     before = len(lives(cluster, SECOND))
     cluster.kill(SECOND)
+    at = ",".join(f"{host}:{port}" for host, port in cluster.controllers)
+    for group in ("__cluster_metadata-0", "__diskless-metadata-0"):
+        cluster._esker("snapshot", "take", "--bootstrap-controller", at, "--group", group)
     cluster.wipe(SECOND)
     cluster.launch(SECOND)
     wait_until_ready_again(cluster, SECOND, before)
     cluster.wait_until_ready()
+    assert cluster.output(SECOND).count("action=fetched_snapshot") >= 2
     round_trip(cluster, "after-a-loss")
 
 

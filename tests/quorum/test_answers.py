@@ -622,3 +622,33 @@ def test_whoever_says_that_we_are_of_another_cluster_teaches_us_nothing_but_that
     reasons = [effect.reason for effect in effects if isinstance(effect, fx.PeerFault)]
     assert reasons == ["is of another cluster: ours is here"]
     assert member.quorum.epoch == 2
+
+
+def told(high_watermark: int) -> FetchResponse:
+    return FetchResponse(leader_id=NodeId(2), epoch=Epoch(3), high_watermark=Offset(high_watermark))
+
+
+def test_a_leaders_word_counts_from_when_it_was_asked() -> None:
+    """An answer may lie unread for as long as a process stands still. DESIGN §8 (staleness)."""
+    member, asked = follower()
+    assert member.quorum.told() is None
+    asked_ms = member.now_ms
+    member.now_ms += 60_000  # stopped, and gone on before any timer
+    effects = member.do(ev.ResponseReceived(asked.request_id, told(5)))
+    assert member.quorum.told() == (5, asked_ms)
+    again = member.sent(effects, FetchRequest, peer=2)
+    member.now_ms += 400  # nothing was appended meanwhile: the same word, as of later
+    member.do(ev.ResponseReceived(again.request_id, told(5)))
+    assert member.quorum.told() == (5, asked_ms + 60_000)
+
+
+def test_a_leaders_own_word_counts_from_when_a_majority_last_fetched() -> None:
+    """Until then nobody else can have been elected."""
+    member = leader()
+    assert member.quorum.told() is None, "nothing of its epoch is committed"
+    member = committed_leader()
+    heard_ms = member.now_ms
+    member.now_ms += 1_000
+    assert member.quorum.told() == (6, heard_ms)
+    member.ask(fetch(replica=THREE, fetch_offset=Offset(6), last_fetched_epoch=Epoch(3)))
+    assert member.quorum.told() == (6, heard_ms + 1_000)

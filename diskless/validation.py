@@ -33,9 +33,10 @@ from records.errors import (
     IncompleteBatchError,
     UnknownCodecError,
 )
-from records.varint import decode_varint, decode_varlong
+from records.varint import SMALL_VARINTS, decode_varint, decode_varlong
 
 FIRST_WITH_ZSTD: Final = 7  # Produce versions below know no zstd
+SMALL: Final = len(SMALL_VARINTS)
 MAX_RECORD_ERRORS: Final = 100  # named one by one in an answer
 
 
@@ -151,36 +152,74 @@ def _header_refusal(batch: Batch, version: int, rules: TopicRules) -> Refusal | 
 def _timestamps(batch: Batch, body: memoryview) -> list[int]:
     """Each record's timestamp; its length and offset delta are what they must be.
 
+    Most of a broker's time on small records is spent in this loop. So the usual record (no headers,
+    a short key or none) is stepped over here, in less than half the time; `_unusual` is the rule,
+    and takes every other.
+
     Raises:  ValueError; IndexError where the bytes end too early.
     """
     header = batch.header
     if header.record_count * MIN_RECORD_BYTES > len(body):
         raise ValueError(f"{header.record_count} records in {len(body)} bytes")
-    base_timestamp, size = header.base_timestamp, len(body)
+    data = bytes(body)  # indexed twice as fast as a view
+    base_timestamp, size = header.base_timestamp, len(data)
     timestamps: list[int] = []
-    position = 0
+    append, position = timestamps.append, 0
     for expected_delta in range(header.record_count):
-        length, position = decode_varint(body, position)
-        end = position + length
-        if length < MIN_RECORD_BYTES - 1 or end > size:
-            raise ValueError(f"record {expected_delta}: {length} bytes, {size - position} are left")
-        position += 1  # the attributes, unused
-        if body[position] == 0:
-            delta, position = 0, position + 1
-        else:
-            delta, position = decode_varlong(body, position)
-        offset_delta, position = decode_varint(body, position)
-        if offset_delta != expected_delta:
-            raise ValueError(f"record {expected_delta}: its offset delta is {offset_delta}")
-        _check_inside(body, position, end, expected_delta)
-        timestamps.append(base_timestamp + delta)
-        position = end
+        low = data[position]
+        at = position + 1
+        if low >= 0x80:
+            high = data[at]
+            low = low & 0x7F | high << 7 if high < 0x80 else 1
+            at += 1
+        end = at + (low >> 1)  # of the record, if its length has one or two bytes
+        if not low & 1 and end <= size and expected_delta < SMALL:
+            delta = data[at + 1]  # after the attributes, unused
+            if delta < 0x80:
+                delta, at = (delta >> 1) ^ -(delta & 1), at + 2
+            else:
+                delta, at = decode_varlong(data, at + 1)
+            expected = SMALL_VARINTS[expected_delta]
+            if data.startswith(expected, at):
+                at += len(expected)
+                low = data[at]  # the key's length
+                at += 1 if low & 1 else 1 + (low >> 1)
+                if (low == 1 or (low < 0x80 and not low & 1)) and at < end:
+                    low = data[at]  # the value's
+                    at += 1
+                    if low >= 0x80:
+                        high = data[at]
+                        low = low & 0x7F | high << 7 if high < 0x80 else 3
+                        at += 1
+                    if low != 1:
+                        at += low >> 1
+                    if (low == 1 or not low & 1) and at == end - 1 and not data[at]:
+                        append(base_timestamp + delta)
+                        position = end
+                        continue
+        delta, position = _unusual(data, position, expected_delta)
+        append(base_timestamp + delta)
     if position != size:
         raise ValueError(f"{size - position} bytes after the last record")
     return timestamps
 
 
-def _check_inside(body: memoryview, position: int, end: int, index: int) -> None:
+def _unusual(data: bytes, position: int, expected_delta: int) -> tuple[int, int]:
+    """Any record's timestamp delta, and where it ends. Raises as `_timestamps`."""
+    size = len(data)
+    length, position = decode_varint(data, position)
+    end = position + length
+    if length < MIN_RECORD_BYTES - 1 or end > size:
+        raise ValueError(f"record {expected_delta}: {length} bytes, {size - position} are left")
+    delta, position = decode_varlong(data, position + 1)  # after the attributes, unused
+    offset_delta, position = decode_varint(data, position)
+    if offset_delta != expected_delta:
+        raise ValueError(f"record {expected_delta}: its offset delta is {offset_delta}")
+    _check_inside(data, position, end, expected_delta)
+    return delta, end
+
+
+def _check_inside(body: bytes, position: int, end: int, index: int) -> None:
     """Key, value and headers fill the record exactly."""
     length, position = decode_varint(body, position)
     position += max(length, 0)

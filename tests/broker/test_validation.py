@@ -9,8 +9,25 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diskless.validation import Accepted, ProduceError, Refusal, TopicRules, validate
-from records.batch import CONTROL, CRC_START, HEADER_SIZE_BYTES, Record, iter_records, read_batch
+from diskless.validation import (
+    Accepted,
+    ProduceError,
+    Refusal,
+    TopicRules,
+    _timestamps,
+    _unusual,
+    validate,
+)
+from records.batch import (
+    CONTROL,
+    CRC_START,
+    HEADER_SIZE_BYTES,
+    Record,
+    RecordHeader,
+    iter_records,
+    read_batch,
+    records_of,
+)
 from records.batch_writer import build_batch
 from records.compression import Compression, compress
 from records.errors import RecordError
@@ -186,3 +203,53 @@ def test_what_is_taken_can_be_read_record_by_record(spoil: list[tuple[int, int]]
         assert outcome.max_timestamp == max(record.timestamp for record in records)
     elif outcome.error is ProduceError.INVALID_RECORD:
         assert [record.offset for record in records] != [0, 1, 2]
+
+
+def by_the_rule(data: bytearray) -> list[int]:
+    """`_timestamps` without its short cut."""
+    taken = read_batch(data)
+    body = bytes(records_of(taken))
+    timestamps, position = [], 0
+    for expected_delta in range(taken.header.record_count):
+        delta, position = _unusual(body, position, expected_delta)
+        timestamps.append(taken.header.base_timestamp + delta)
+    if position != len(body):
+        raise ValueError("bytes after the last record")
+    return timestamps
+
+
+NULLABLE = st.none() | st.binary(max_size=70) | st.sampled_from([bytes(200), bytes(9_000)])
+
+
+@given(
+    some=st.lists(
+        st.tuples(
+            NULLABLE,
+            NULLABLE,
+            st.integers(0, 100_000),
+            st.lists(st.tuples(st.text(max_size=3), NULLABLE), max_size=2),
+        ),
+        min_size=1,
+        max_size=80,
+    ),
+    spoil=st.lists(st.tuples(st.integers(0), st.integers(0, 255)), max_size=3),
+)
+def test_the_short_cut_for_usual_records_decides_as_the_rule_does(
+    some: list[tuple[bytes | None, bytes | None, int, list[tuple[str, bytes | None]]]],
+    spoil: list[tuple[int, int]],
+) -> None:
+    records = [
+        (key, value, NOW + at, tuple(RecordHeader(*one) for one in headers))
+        for key, value, at, headers in some
+    ]
+    data = bytearray(build_batch(records, base_offset=0, leader_epoch=-1))
+    for position, value in spoil:
+        data[HEADER_SIZE_BYTES + position % (len(data) - HEADER_SIZE_BYTES)] = value
+    taken = read_batch(sealed(data))
+    try:
+        expected = by_the_rule(data)
+    except (ValueError, IndexError):
+        with pytest.raises((ValueError, IndexError)):
+            _timestamps(taken, records_of(taken))
+        return
+    assert _timestamps(taken, records_of(taken)) == expected

@@ -96,7 +96,8 @@ def new_bucket(s3_endpoint: str) -> S3Config:
     import boto3
 
     bucket = f"esker-{next(_buckets)}-{os.getpid()}"
-    s3: Any = boto3.client("s3", endpoint_url=s3_endpoint, region_name="us-east-1")
+    session = boto3.session.Session()  # boto3's own would remember the first credentials
+    s3: Any = session.client("s3", endpoint_url=s3_endpoint, region_name="us-east-1")
     s3.create_bucket(Bucket=bucket)
     return S3Config(
         bucket=bucket,

@@ -10,12 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from records.rpc.fetch import FetchRequest, FetchResponse
 from tests.clients.client import EARLIEST, Message, eventually
 from tests.clients.cluster import EskerCluster
 from tests.clients.confluent import Confluent
+from tests.driver.client import Client as Wire
 from tests.interop.kafka_run import free_port
 
 FIRST, SECOND = 101, 102
+FETCH_BY_NAME = 11
+NOT_LEADER_OR_FOLLOWER = 6
 SETTINGS = {
     "broker.session.timeout.ms": "1500",
     "broker.heartbeat.interval.ms": "200",
@@ -56,6 +60,22 @@ def round_trip(cluster: EskerCluster, topic: str, count: int = 20) -> None:
     assert values == [message.value for message in messages]
 
 
+def fetch_error(cluster: EskerCluster, topic: str) -> int:
+    """What the first broker answers to a Fetch of a topic's first record."""
+    of_topic = FetchRequest.FetchTopic
+    partition = of_topic.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    request = FetchRequest(
+        max_wait_ms=0,
+        min_bytes=0,
+        topics=(of_topic(topic=topic, partitions=(partition,)),),
+    )
+    with Wire("127.0.0.1", cluster.ports[FIRST]) as wire:
+        answer = wire.ask(request, FetchResponse, FETCH_BY_NAME)
+    found = answer.responses[0].partitions[0]
+    assert found.error_code or found.records, "neither an error nor the record"
+    return found.error_code
+
+
 def test_a_broker_says_when_it_is_ready_and_where(cluster: EskerCluster) -> None:
     for broker in cluster.broker_ids:
         assert len(lives(cluster, broker)) == 1, cluster.output(broker)
@@ -67,7 +87,7 @@ def test_a_broker_that_is_stopped_is_no_longer_told_of(cluster: EskerCluster) ->
     began = time.monotonic()
     cluster.stop(FIRST)  # in time, exit code 0
     assert "stopped=clean" in cluster.output(FIRST)
-    assert cluster._knows(SECOND) == {SECOND}, "clients are sent elsewhere before it ends"
+    assert cluster.knows(SECOND) == {SECOND}, "clients are sent elsewhere before it ends"
     assert time.monotonic() - began < 5
     round_trip(cluster, "while-it-is-away")
     cluster.launch(FIRST)
@@ -157,11 +177,15 @@ def test_a_second_broker_with_the_same_id_is_refused_and_harms_nobody(
         assert twin.processes.pop(FIRST).wait(30) == 1
         assert "another live broker has this id" in twin.output(FIRST).splitlines()[-1]
     cluster.check_alive()
-    assert cluster._knows(SECOND) == {FIRST, SECOND}
+    assert cluster.knows(SECOND) == {FIRST, SECOND}
 
 
 def test_without_a_quorum_a_broker_waits_says_so_and_gives_up(tmp_path: Path) -> None:
-    settings = SETTINGS | {"initial.broker.registration.timeout.ms": "3000"}
+    """And one that loses its quorum serves what it knows, for a time. DESIGN §8 (staleness)."""
+    settings = SETTINGS | {
+        "initial.broker.registration.timeout.ms": "3000",
+        "diskless.file.delete.delay.ms": "5000",
+    }
     with EskerCluster(tmp_path, brokers=1, settings=settings) as cluster:
         cluster.launch(FIRST)
         assert cluster.processes.pop(FIRST).wait(30) == 1
@@ -175,7 +199,13 @@ def test_without_a_quorum_a_broker_waits_says_so_and_gives_up(tmp_path: Path) ->
         cluster.launch(FIRST)
         cluster.launch(1, 2)  # a majority is enough, whenever it comes
         wait_until_ready_again(cluster, FIRST, 0)
+        round_trip(cluster, "kept")
         cluster.kill(1, 2)
+        assert fetch_error(cluster, "kept") == 0, "what it knows, it goes on serving"
+        eventually(
+            lambda: fetch_error(cluster, "kept") == NOT_LEADER_OR_FOLLOWER,
+            "its metadata is older than half of the deletion delay",
+        )
         began = time.monotonic()
         cluster.stop(FIRST)  # nobody to say farewell to
         assert time.monotonic() - began < 12

@@ -66,6 +66,8 @@ class Reader:
             self._leaders = self._leaders or await self._client.leaders(self._topic)
             by_node: dict[int, list[int]] = {}
             for partition in self.positions:
+                if partition not in self._leaders:  # the topic was made anew, smaller
+                    raise ClientError(f"{self._topic} has no partition {partition} any more")
                 by_node.setdefault(self._leaders[partition], []).append(partition)
             if not by_node:
                 await asyncio.sleep(PAUSE_S)

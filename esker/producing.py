@@ -180,7 +180,9 @@ class Producer:
         self.bytes += sum(len(line.value) + len(line.key or b"") for line in lines)
 
     async def _attempt(self, partition: int, request: ProduceRequest) -> None:
-        leader = self._leaders[partition]
+        leader = self._leaders.get(partition)
+        if leader is None:  # the topic was made anew, smaller
+            raise ClientError(f"{self._topic} has no partition {partition} any more")
         try:
             answer = await self._client.ask(leader, request, ProduceResponse, most=PRODUCE_VERSION)
         except NetError:

@@ -28,6 +28,7 @@ EXAMPLE = (
 )
 
 COMMIT_S: Final = 1.0
+LEAVING_S: Final = 5.0
 TIMEOUT_MS: Final = 60_000
 
 Take = Callable[[list[Found]], bool]
@@ -157,7 +158,9 @@ async def _in_group(
             if await _generation(member, reader, take, ends):
                 return
     finally:
-        await asyncio.shield(member.leave())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEAVING_S):
+                await member.leave()
 
 
 async def _generation(
@@ -186,8 +189,10 @@ async def _generation(
         return False
     finally:
         beating.cancel()
-        with contextlib.suppress(RebalanceNeededError):  # somebody else reads them again
-            await asyncio.shield(member.commit(printed))
+        # What is not committed, somebody reads again; and nobody who leaves wants to wait for it.
+        with contextlib.suppress(RebalanceNeededError, TimeoutError):
+            async with asyncio.timeout(LEAVING_S):
+                await member.commit(printed)
 
 
 async def _beat(member: Member) -> None:

@@ -94,13 +94,23 @@ async def _lines(separator: bytes | None) -> AsyncIterator[list[Line]]:
                     size += len(chunk)
                     ended = not chunk
         *lines, rest = b"".join(data).split(b"\n")
-        if len(rest) > MAX_LINE_BYTES:
-            raise ClientError(f"a line has more than {MAX_LINE_BYTES} bytes; nothing of it is sent")
         if ended and rest:
             lines.append(rest)
-        if lines:
-            now_ms = time.time_ns() // 1_000_000
-            yield [_line(line, separator, now_ms) for line in lines]
+        now_ms = time.time_ns() // 1_000_000
+        taken: list[Line] = []
+        wrong: ClientError | None = None
+        for line in lines:
+            try:
+                taken.append(_line(line, separator, now_ms))
+            except ClientError as error:
+                wrong = error
+                break
+        if taken:
+            yield taken
+        if wrong is not None:  # all before it is written
+            raise wrong
+        if len(rest) > MAX_LINE_BYTES:
+            raise ClientError(f"a line has more than {MAX_LINE_BYTES} bytes; it is not written")
         if ended:
             return
 
@@ -111,7 +121,9 @@ def _line(line: bytes, separator: bytes | None, now_ms: int) -> Line:
     key, found, value = line.partition(separator)
     if not found:
         shown = line[:40].decode("utf-8", "backslashreplace")
-        raise ClientError(f"no {separator.decode()!r} in the line {shown!r}")
+        raise ClientError(
+            f"no {separator.decode()!r} in the line {shown!r}; all before it is written"
+        )
     return Line(key, value, now_ms)
 
 

@@ -104,6 +104,7 @@ class Broker:
         self._on_lost = on_lost
         self._registration: Registration | None = None
         self._unfenced = asyncio.Event()
+        cluster.on_image(self._on_image)  # before the services look at it
         self.services = Services(
             cluster,
             store,
@@ -234,7 +235,9 @@ class Broker:
         """The epoch, or what the controller says of us, is another one."""
         registration = self._registration
         assert registration is not None, "a member that never registered"
-        if registration.epoch is not None:
+        if registration.epoch is None:
+            self.services.no_member()
+        else:
             self.services.member(registration.epoch, is_fenced=registration.is_fenced)
         log.info(
             "broker=%d epoch=%s fenced=%s",
@@ -244,6 +247,18 @@ class Broker:
         )
         if not registration.is_fenced:
             self._unfenced.set()
+
+    def _on_image(self, image: MetadataImage) -> None:
+        """Has somebody else registered under our id? Then it acts for groups, and we do not."""
+        own = image.brokers.get(self._cluster.broker_id)
+        if own is None or self.epoch is None or own.broker_epoch <= self.epoch:
+            return
+        log.warning(
+            "broker=%d epoch=%d newer_epoch=%d",
+            self._cluster.broker_id, self.epoch, own.broker_epoch,
+        )  # fmt: skip
+        self.services.no_member()
+        self._on_epoch_doubted()
 
     def _on_epoch_doubted(self) -> None:
         """A coordinator knows a newer epoch of this broker: ask the controller now."""

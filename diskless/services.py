@@ -160,6 +160,11 @@ class Services:
             self.writers.begin(epoch)
         self.groups.fenced(is_fenced)
 
+    def no_member(self) -> None:
+        """The broker's epoch is over, and it has no other yet: it may act for nobody."""
+        self.writers.end()
+        self.groups.fenced(is_fenced=True)
+
     async def leave(self, timeout_s: float) -> None:
         """Take nothing more; write what was taken, and answer it."""
         if self._cleans:

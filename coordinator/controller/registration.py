@@ -3,7 +3,8 @@
 A broker is a member under an *epoch*, which it gets when it registers. While it heartbeats in time
 it keeps that epoch; if it was silent for too long it is fenced, and unfenced by a later heartbeat,
 in the same epoch. An epoch that the controller no longer knows is over for good: the broker then
-registers anew, and what it did under the old one must not count any more. So whoever writes is told
+has none, registers anew (which may take long, if somebody else has its id by now), and what it did
+under the old one must not count any more. So whoever writes is told
 of every new epoch, and whoever serves, of every change of `is_fenced`.
 
 The surprise is whose word `is_fenced` is. The controller answers with what it has committed, not
@@ -157,9 +158,10 @@ class Registration:
             return
         self._leaving = True
         self._wake.set()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self._may_leave.wait()
+        if self.epoch is not None:  # else there is nothing to leave
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._may_leave.wait()
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
@@ -216,7 +218,10 @@ class Registration:
         """Heartbeat after heartbeat, until we may leave."""
         while True:
             try:
-                await self._heartbeat()
+                if self.epoch is not None:
+                    await self._heartbeat()
+                else:  # no controller answered when we had to register anew
+                    await self._register()
             except CoordinatorError as error:
                 log.warning("broker=%d reason=%r", self._membership.broker_id, str(error))
                 self._doubt()
@@ -258,6 +263,8 @@ class Registration:
                 self._may_leave.set()
                 return
             log.warning("broker=%d epoch=%d over=yes", self._membership.broker_id, self.epoch)
+            self.epoch, self.is_fenced = None, True
+            self._on_change()
             await self._register()
             self._wake.set()
         elif answer.error_code == ErrorCode.NONE:

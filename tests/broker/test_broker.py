@@ -27,6 +27,7 @@ from tests.broker.broker_world import ask_at, running_broker
 from tests.broker.cluster_world import ClusterWorld
 
 PRODUCE_VERSION = 9
+NOT_LEADER_OR_FOLLOWER = 6
 HOST = "127.0.0.1"
 
 
@@ -177,5 +178,26 @@ def test_a_new_epoch_has_writers_of_its_own() -> None:
             assert broker.epoch > old
             assert await send(broker, b"two") == (0, 1)
             await until(lambda: not broker.is_fenced)
+
+    run(story)
+
+
+def test_a_broker_whose_id_somebody_else_has_acts_for_nobody() -> None:
+    """It stood still for longer than its session; the other one began meanwhile."""
+
+    async def story() -> None:
+        async with ClusterWorld(brokers=()) as world:
+            async with running_broker(world, broker_heartbeat_interval_ms=600_000) as broker:
+                await world.create("t")
+                assert await send(broker, b"one") == (0, 0)
+                forgotten = UnregisterBrokerRequest(broker_id=1)
+                await world.ask(forgotten, UnregisterBrokerResponse)
+                other = await world.register(1, incarnation=7)
+                await until(lambda: broker.epoch is None)  # it is told by the image, and asks
+                assert broker.is_fenced
+                assert await send(broker, b"two") == (NOT_LEADER_OR_FOLLOWER, -1)
+                assert world.image.brokers[1].broker_epoch == other
+                began = asyncio.get_running_loop().time()
+            assert asyncio.get_running_loop().time() - began < 5, "there is nothing to leave"
 
     run(story)

@@ -164,7 +164,7 @@ def test_an_epoch_that_is_over_is_followed_by_another() -> None:
         await asyncio.sleep(0.3)
         script.heartbeats = [BrokerHeartbeatResponse(error_code=STALE, should_shut_down=False)]
         await asyncio.sleep(1)
-        assert broker.changes == [(5, True), (5, False), (6, True), (6, False)]
+        assert broker.changes == [(5, True), (5, False), (None, True), (6, True), (6, False)]
         await broker.registration.stop(1)
 
     run(story)

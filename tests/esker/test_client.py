@@ -58,10 +58,13 @@ class Scripted(KafkaClient):
         self.answer = answer
         self.asked: list[Any] = []
         self.first = 0  # the offset that EARLIEST gives
+        self.coordinator = 1  # any other node is dead
         self._partitions = partitions
 
     async def ask(self, node: Any, request: Any, response: Any, **_: Any) -> Any:  # noqa: ARG002
         self.asked.append(request)
+        if node != self.coordinator:
+            raise LOST
         return self.answer(request)
 
     async def ask_any(self, request: Any, response: Any, **_: Any) -> Any:
@@ -77,7 +80,7 @@ class Scripted(KafkaClient):
         return dict.fromkeys(timestamps, self.first)
 
     async def group_coordinator(self, group: str) -> int:  # noqa: ARG002
-        return 1
+        return self.coordinator
 
 
 # --- producing ----------------------------------------------------------------------------------
@@ -322,21 +325,21 @@ def test_a_member_that_joins_through_failures_gets_its_partitions() -> None:
     assert coordinator.members[-1] != coordinator.members[0], "an unknown member comes as another"
 
 
-def test_a_heartbeat_outlives_a_coordinator_and_hears_of_rebalances() -> None:
-    coordinator = Coordinator(HeartbeatRequest=[LOST, 16, None, 27])
+def test_a_heartbeat_outlives_its_coordinator_and_hears_of_rebalances() -> None:
+    coordinator = Coordinator(HeartbeatRequest=[LOST, 16, None, None, 27])
 
     async def main() -> None:
-        member = Member(Scripted(coordinator), "g", "t")
+        client = Scripted(coordinator)
+        member = Member(client, "g", "t")
         await member.join()
         joins = len(coordinator.members)
+        await member.heartbeat()  # lost, then refused, then heard
+        client.coordinator = 2
         await member.heartbeat()
         assert len(coordinator.members) == joins, "a coordinator that moves costs no rebalance"
-        await member.heartbeat()
         with pytest.raises(RebalanceNeededError):
             await member.heartbeat()
 
-    # The third answer is the first heartbeat's; the fourth tells of a rebalance.
-    coordinator.fails["HeartbeatRequest"] = [LOST, 16, None, None, 27]
     run(main())
 
 

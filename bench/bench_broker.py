@@ -272,12 +272,13 @@ def kafka(ours: dict[str, tuple[float, float]] | None) -> None:
     except (KafkaMissingError, KafkaSetupError) as error:
         print(f"Apache Kafka: not compared: {error}")
         return
-    with tempfile.TemporaryDirectory() as home, apache_kafka(release, Path(home)) as world:
-        host, port = world.brokers[0]
-        bootstrap = f"{host}:{port}"
-        theirs = throughput_of("Apache Kafka", bootstrap)
-        create(bootstrap, "lowest", 1)
-        took = end_to_end(bootstrap, "lowest", LOWEST_RECORDS)
+    with (
+        tempfile.TemporaryDirectory() as home,
+        apache_kafka(release, Path(home) / "kafka") as world,
+    ):
+        theirs = throughput_of("Apache Kafka", world.bootstrap)
+        create(world.bootstrap, "lowest", 1)
+        took = end_to_end(world.bootstrap, "lowest", LOWEST_RECORDS)
         line("Apache Kafka, end to end", took, "acks=all, one node, no fsync")
     for kind, (produced, consumed) in (ours or {}).items():
         print(

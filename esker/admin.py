@@ -24,6 +24,7 @@ from records.rpc.quorum import DescribeQuorumRequest, DescribeQuorumResponse
 T = TypeVar("T")
 
 CONTROLLERS: Final = 2  # DescribeCluster's endpoint type
+UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 NOT_LEADER_OR_FOLLOWER: Final = 6
 _ATTEMPTS: Final = 20
 _PAUSE_S: Final = 0.25
@@ -93,6 +94,8 @@ async def describe_quorum_by_broker(
             if found is None:
                 passing = error_code == NOT_LEADER_OR_FOLLOWER
                 message = f"{topic}-{partition}: the quorum answers error {error_code}"
+                if error_code == UNKNOWN_TOPIC_OR_PARTITION:
+                    message += ": a broker tells of __cluster_metadata-0, controllers of all"
                 raise ClientError(message, passing=passing)
             return found
 

@@ -66,6 +66,8 @@ def test_brokers_and_the_quorum_are_described(dev: Dev) -> None:
     assert sorted(voters) == [1, 2, 3]
     assert "LeaderId" in dev.esker("quorum", "describe")
     assert "Observer" in dev.esker("quorum", "describe", "--replication")
+    other = ("quorum", "describe", "--group", "__diskless-metadata-0")
+    assert "controllers of all" in dev.esker(*other, code=1)
 
 
 def test_objects_are_described_found_and_verified(dev: Dev) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from coordinator.calls import Coordinator
-from coordinator.controller.handover import Hosted
+from coordinator.controller.comparing import Hosted
 from coordinator.interface import CoordinatorError, ErrorCode
 from records.rpc.coordinator import (
     DeleteDisklessTopicsRequest,

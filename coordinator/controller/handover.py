@@ -22,11 +22,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 from uuid import UUID
 
+from coordinator.controller.comparing import Comparison, Hosted, Wanted
 from coordinator.controller.errors import ErrorCode
-from coordinator.controller.image import MetadataImage, TopicImage
+from coordinator.controller.image import MetadataImage
 from coordinator.interface import CoordinatorError
 from coordinator.interface import ErrorCode as CoordinatorCode
 from records.rpc.coordinator import (
@@ -48,23 +49,12 @@ RESTORED_OF_TOPIC: Final = 100
 FIRST_RETRY_S: Final = 0.05
 LAST_RETRY_S: Final = 2.0
 
-Hosted: TypeAlias = Mapping[UUID, frozenset[int]]
-"""What a coordinator has: topic id -> partitions. Tombstones are not there."""
-
 Told: TypeAlias = Callable[[ErrorCode], None]
 
 REFUSED: Final = frozenset(
     {CoordinatorCode.INVALID_REQUEST, CoordinatorCode.STALE_CONTROLLER_EPOCH}
 )
 """A release's errors after which it was surely not done."""
-
-
-class Wanted(NamedTuple):
-    """What a coordinator is to have of a topic."""
-
-    name: str
-    partitions: int  # so many, from 0 on
-    restored: frozenset[int]  # let go under an earlier controller, and wanted again
 
 
 class CoordinatorCalls(Protocol):
@@ -381,24 +371,35 @@ class _Line:
             if not self._owner.is_settled():
                 self._later()  # a topic that we do not see yet must not be taken for a leftover
                 return
-            self._is_compared = True
-            self._owner.compared += 1
-            missing, left_over = compare(self._owner.image(), self._coordinator, hosted)
-            for topic_id, wanted in missing.items():
-                self._want(topic_id, wanted)
-            for topic_id in left_over:
-                self._doomed[topic_id] = None
-            log.info(
-                "coordinator=%d epoch=%d action=compare missing=%d left_over=%d",
-                self._coordinator,
-                self._epoch,
-                len(missing),
-                len(left_over),
-            )
-            self.go_on()
+            self._compare_slice(Comparison(self._owner.image(), self._coordinator, hosted))
 
         self._busy = True
         self._owner.calls.hosted(self._coordinator, done)
+
+    def _compare_slice(self, comparison: Comparison) -> None:
+        """A few topics; the line stays busy until all are through."""
+        if self._closed:
+            return
+        if comparison.go_on():
+            self._busy = True
+            self._owner.call_later(0, lambda: self._compare_slice(comparison))
+            return
+        self._busy = False
+        self._is_compared = True
+        self._owner.compared += 1
+        for topic_id, wanted in comparison.missing.items():
+            if topic_id in self._owner.image().topics:  # not deleted meanwhile
+                self._want(topic_id, wanted)
+        for topic_id in comparison.left_over:
+            self._doomed[topic_id] = None
+        log.info(
+            "coordinator=%d epoch=%d action=compare missing=%d left_over=%d",
+            self._coordinator,
+            self._epoch,
+            len(comparison.missing),
+            len(comparison.left_over),
+        )
+        self.go_on()
 
     def _release(self) -> None:
         topic_id, partitions, tell = self._releases[0]
@@ -460,36 +461,3 @@ class _Line:
     def _tell(self, topic_id: UUID, error: ErrorCode) -> None:
         for told in self._told.pop(topic_id, ()):
             told(error)
-
-
-def hosted_counts(topic: TopicImage) -> dict[int, int]:
-    """For each coordinator that has any of a topic's partitions: so many from 0 on.
-
-    An Init names a number, not a list, so a coordinator of partitions 0 and 5 is told of six. The
-    mapping says which of them are its own.
-    """
-    counts: dict[int, int] = {}
-    for index in topic.partitions:
-        coordinator = topic.coordinator(index)
-        counts[coordinator] = max(counts.get(coordinator, 0), index + 1)
-    return counts
-
-
-def compare(
-    image: MetadataImage, coordinator: int, hosted: Hosted
-) -> tuple[dict[UUID, Wanted], list[UUID]]:
-    """What a coordinator lacks, and what it has of topics that are gone.
-
-    What it lacks of a topic that it knows, it may have let go: that is named one by one.
-    """
-    missing: dict[UUID, Wanted] = {}
-    for topic in image.iter_topics():
-        if topic.is_internal:
-            continue
-        own = {i for i in topic.partitions if topic.coordinator(i) == coordinator}
-        lacking = own - hosted.get(topic.topic_id, frozenset())
-        if lacking:
-            restored = frozenset(lacking if topic.topic_id in hosted else ())
-            missing[topic.topic_id] = Wanted(topic.name, max(own) + 1, restored)
-    left_over = [topic_id for topic_id in hosted if topic_id not in image.topics]
-    return missing, left_over

@@ -21,6 +21,7 @@ from uuid import UUID
 
 import msgspec
 
+from coordinator.controller.comparing import hosted_counts
 from coordinator.controller.decide.brokers import (
     heartbeat,
     register_broker,
@@ -36,7 +37,7 @@ from coordinator.controller.decide.partitions import create_partitions
 from coordinator.controller.decide.producer_ids import allocate_producer_ids
 from coordinator.controller.decide.topics import create_topics, delete_topics
 from coordinator.controller.errors import ErrorCode
-from coordinator.controller.handover import HandOver, hosted_counts
+from coordinator.controller.handover import HandOver
 from coordinator.controller.image import DISKLESS_METADATA, MetadataImage
 from coordinator.controller.leader import Controller
 from coordinator.controller.moving import Moving

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+from coordinator.controller import comparing
 from coordinator.controller.errors import ErrorCode
 from coordinator.controller.handover import TOPICS_OF_CALL
 from records.rpc.base import Request
@@ -17,6 +18,8 @@ from records.rpc.coordinator import AssignPartitionToBatchCoordinatorRequest
 from records.rpc.topics import CreateTopicsRequest, DeleteTopicsRequest
 from tests.controller.test_refusals import assign, delete, grow
 from tests.controller.world import World, creation
+
+T_GONE = UUID(int=99)
 
 
 @pytest.fixture
@@ -172,6 +175,56 @@ def test_a_new_controller_tells_again_what_it_cannot_know(world: World) -> None:
     healed(world)
     assert hosted(world) == {kept: {0, 1}, lost: {0, 1}}
     assert ghost in coordinator.tombstones
+
+
+@pytest.mark.parametrize("steps", range(0, 14, 2))
+def test_topics_come_and_go_while_a_new_controller_compares(
+    world: World, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    """It looks at a few at a time, and heartbeats go in between."""
+    monkeypatch.setattr(comparing, "SLICE_TOPICS", 2)
+    monkeypatch.setattr(comparing, "STRANGERS_OF_SLICE", 2)
+    for number in range(8):
+        world.create(f"t-{number}", 2)
+    world.depose()
+    for number in (1, 4, 6):  # the coordinator never heard of these
+        del world.coordinators[0].topics[topic_id(world, f"t-{number}")]
+    world.coordinators[0].topics |= {UUID(int=number): {0} for number in (5, 6, 7)}
+    world.log.elect()
+    for _ in range(steps):
+        world.step()
+    doomed = [topic_id(world, name) for name in ("t-1", "t-2")]
+    gone = [world.send(delete(topic_id=one)) for one in doomed]
+    come = world.send(creation("late", 3))
+    world.run()
+    world.pass_ms(10_000)
+    answered = (*gone[0][0].responses, *gone[1][0].responses, *come[0].topics)
+    assert [one.error_code for one in answered] == [0, 0, 0]
+    assert hosted(world) == expected(world)
+    assert world.handover.outstanding == 0
+
+
+def test_a_slice_looks_at_a_few_topics_and_finds_what_all_at_once_would(world: World) -> None:
+    for number in range(7):
+        world.create(f"t-{number}", 2)
+    everything = {topic: frozenset({0}) for topic in hosted(world)} | {T_GONE: frozenset({0})}
+    del everything[topic_id(world, "t-3")]
+    found = []
+    for size in (1, 2, 3, 100):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(comparing, "SLICE_TOPICS", size)
+            comparison = comparing.Comparison(world.image, 0, everything)
+            slices = 1
+            while comparison.go_on():
+                slices += 1
+            assert slices >= 9 // size
+            found.append((comparison.missing, comparison.left_over))
+    assert found == [found[0]] * 4
+    missing, left_over = found[0]
+    assert len(missing) == 7
+    assert left_over == [T_GONE]
+    assert missing[topic_id(world, "t-3")].restored == frozenset()
+    assert missing[topic_id(world, "t-4")].restored == {1}, "it may have let go of that"
 
 
 def test_more_topics_than_one_call_can_name(world: World) -> None:

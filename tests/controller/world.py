@@ -244,6 +244,9 @@ class World:
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
         timer = Timer(callback)
+        if not delay_s:
+            self._soon.append(lambda: timer.callback and timer.callback())
+            return timer
         self._timer_count += 1
         at = self.monotonic_ms + max(1, int(delay_s * 1000))
         heapq.heappush(self._timers, (at, self._timer_count, timer))

@@ -1,0 +1,93 @@
+"""Objects that nothing refers to are deleted, all of them; what is referred to stays (invariant 7).
+
+Through real clients and a real directory: topics are deleted, records are, and a broker is killed
+while it uploads, so that there are objects that nobody ever committed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from diskless.stores.faults import Fault
+from tests.clients.bad_stores import CLASS_NAME, spoiled
+from tests.clients.client import How, Message, eventually
+from tests.clients.cluster import EskerCluster
+from tests.clients.world import World, numbered, values
+
+SETTINGS: Final = {
+    "diskless.storage.class.name": CLASS_NAME,
+    "diskless.file.delete.delay.ms": "2000",
+    "esker.file.delete.interval.ms": "200",
+    "esker.append.upload.timeout.ms": "1000",
+    "esker.object.lease.timeout.ms": "3000",  # a broker that is not heard of again lost its lease
+    "broker.session.timeout.ms": "1500",
+    "broker.heartbeat.interval.ms": "200",
+}
+CLEANED_WITHIN_S: Final = 30.0
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[EskerCluster]:
+    with EskerCluster(tmp_path / "cluster", quorum=(1,), settings=SETTINGS) as running:
+        running.start()
+        yield running
+        running.check_alive()
+
+
+def objects(cluster: EskerCluster) -> set[Path]:
+    """Whole objects; a temporary file is none."""
+    return {
+        path
+        for path in cluster.store.rglob("*")
+        if path.is_file() and not path.name.startswith(".")
+    }
+
+
+def test_what_nothing_refers_to_is_deleted_and_the_rest_stays(cluster: EskerCluster) -> None:
+    world = World(cluster.brokers)
+    gone, cut, kept = world.topic(), world.topic(), world.topic()
+    for part in range(5):
+        for topic in (gone, cut, kept):
+            world.other.send(topic, numbered(10, f"{topic}-{part}"))
+    before = objects(cluster)
+    orphans = _die_while_uploading(cluster, world, gone) - before
+    assert orphans, "an object that nobody committed"
+    world.other.delete_topic(gone)
+    world.other.delete_records(cut, 0, 50)
+    eventually(
+        lambda: len(objects(cluster)) <= 5, "only what is referred to is left", CLEANED_WITHIN_S
+    )
+    assert not orphans & objects(cluster), "what was never committed is gone, too"
+    assert objects(cluster) <= before
+    sent = [one.value for part in range(5) for one in numbered(10, f"{kept}-{part}")]
+    assert values(world.other.read(kept, 50)) == sent
+    world.other.delete_topic(kept)
+    eventually(lambda: not objects(cluster), "nothing is left", CLEANED_WITHIN_S)
+
+
+def _die_while_uploading(cluster: EskerCluster, world: World, topic: str) -> set[Path]:
+    """Kill both brokers once their objects are whole and not yet committed; what is there then."""
+    before = objects(cluster)
+    stop = threading.Event()
+
+    def send() -> None:
+        while not stop.is_set():
+            world.other.send(topic, [Message(b"late")], How(idempotent=True))
+
+    # Uploaded, and the answer held back: so the commit has not been asked for.
+    thread = threading.Thread(target=send)
+    with spoiled(cluster.store, Fault.LOST_ANSWER, "upload"):
+        thread.start()
+        eventually(lambda: objects(cluster) > before, "an upload is done")
+        cluster.kill(*cluster.broker_ids)
+    found = objects(cluster)
+    cluster.launch(*cluster.broker_ids)
+    cluster.wait_until_ready()
+    stop.set()
+    thread.join()
+    return found

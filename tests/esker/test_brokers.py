@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from records.rpc.fetch import FetchRequest, FetchResponse
 from tests.clients.client import EARLIEST, Message, eventually
@@ -19,6 +22,7 @@ from tests.interop.kafka_run import free_port
 
 FIRST, SECOND = 101, 102
 FETCH_BY_NAME = 11
+METRICS = "esker.metrics.listener"
 NOT_LEADER_OR_FOLLOWER = 6
 SETTINGS = {
     "broker.session.timeout.ms": "1500",
@@ -31,7 +35,9 @@ SETTINGS = {
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EskerCluster]:
     """Two brokers; every test leaves both running and ready."""
-    with EskerCluster(tmp_path_factory.mktemp("brokers"), settings=SETTINGS) as running:
+    own = {SECOND: {METRICS: f"127.0.0.1:{free_port()}"}}
+    home = tmp_path_factory.mktemp("brokers")
+    with EskerCluster(home, settings=SETTINGS, settings_of=own) as running:
         running.start()
         yield running
 
@@ -80,6 +86,33 @@ def test_a_broker_says_when_it_is_ready_and_where(cluster: EskerCluster) -> None
     for broker in cluster.broker_ids:
         assert len(lives(cluster, broker)) == 1, cluster.output(broker)
     round_trip(cluster, "first")
+
+
+def test_a_broker_tells_of_itself_and_each_metric_once(cluster: EskerCluster) -> None:
+    round_trip(cluster, "measured")
+    (place,) = re.findall(rf"{METRICS}=(.*)", cluster.properties(SECOND).read_text())
+    with urlopen(f"http://{place}/health") as health:
+        assert json.load(health)["healthy"]
+    with urlopen(f"http://{place}/metrics") as page:
+        families = list(text_string_to_metric_families(page.read().decode()))
+    names = [family.name for family in families]
+    assert len(names) == len(set(names)), [name for name in names if names.count(name) > 1]
+    samples = {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in families
+        for sample in family.samples
+    }
+    assert samples["esker_broker_fenced",] == 0
+    assert samples["esker_broker_epoch",] > 0
+    metadata = (
+        "esker_broker_requests_total",
+        ("api", "MetadataRequest"),
+        ("listener", "PLAINTEXT"),
+    )
+    assert samples[metadata] > 0
+    assert (
+        samples["kafka_server_raft_metrics_high_watermark", ("group", "__cluster_metadata-0")] > 0
+    )
 
 
 def test_a_broker_that_is_stopped_is_no_longer_told_of(cluster: EskerCluster) -> None:

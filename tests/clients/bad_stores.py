@@ -60,14 +60,27 @@ def _rule(row: Mapping[str, Any]) -> FaultRule:
 def spoiled(
     directory: Path, fault: Fault, *operations: str, probability: float = 1.0, delay_s: float = 0.0
 ) -> Iterator[None]:
-    """The store of this directory is bad while the block lasts."""
-    row = {
-        "fault": fault.value, "operations": operations, "probability": probability,
-        "delay_s": delay_s,
-    }  # fmt: skip
+    """The store of this directory is bad in one way while the block lasts."""
+    rule = FaultRule(
+        fault=fault, operations=frozenset(operations), probability=probability, delay_s=delay_s
+    )
+    with spoiled_by(directory, rule):
+        yield
+
+
+@contextmanager
+def spoiled_by(directory: Path, *rules: FaultRule) -> Iterator[None]:
+    """The same in several ways; of those that strike, the first does."""
+    rows = [
+        {
+            "fault": rule.fault.value, "operations": sorted(rule.operations),
+            "probability": rule.probability, "delay_s": rule.delay_s,
+        }
+        for rule in rules
+    ]  # fmt: skip
     file = rules_file(directory)
     partial = file.with_suffix(".partial")
-    partial.write_text(json.dumps([row]))
+    partial.write_text(json.dumps(rows))
     partial.rename(file)
     try:
         yield

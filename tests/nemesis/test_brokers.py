@@ -9,14 +9,17 @@ saw just that, and a group of two has had it all, without one rebalance (DESIGN 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Final
 
 import pytest
 
+from diskless.stores.faults import Fault, FaultRule
+from tests.clients.bad_stores import CLASS_NAME, spoiled_by
 from tests.clients.client import eventually
-from tests.clients.cluster import EskerCluster
+from tests.clients.cluster import PROGRAM, EskerCluster
 from tests.clients.confluent import Confluent
 from tests.nemesis.broker_faults import SETTINGS, BrokerNemesis, read_partition
 from tests.nemesis.broker_main import SPOILED
@@ -48,21 +51,38 @@ ALL: Final = (
 TOPIC: Final = "records"
 GROUP: Final = "readers"
 PARTITIONS: Final = 4
+STORE: Final = "diskless.storage.class.name"
+BAD_STORE: Final = (
+    FaultRule(fault=Fault.LOST_ANSWER, operations=frozenset({"upload"}), probability=0.1),
+    FaultRule(fault=Fault.ERROR, probability=0.1),
+    FaultRule(fault=Fault.THROTTLED, probability=0.05, delay_s=0.2),
+    FaultRule(fault=Fault.SLOW, probability=0.2, delay_s=0.3),
+)
 SPOILED_PROGRAM: Final = ("-m", "tests.nemesis.broker_main")
 
 
-def work(directory: Path, seed: int, faults: list[str], spoiled: str = "") -> None:
-    """One run: start, work and suffer, read, check. Raises WrongRecordsError."""
+def work(
+    directory: Path,
+    seed: int,
+    faults: list[str],
+    spoiled: str = "",
+    store_rules: Sequence[FaultRule] = (),
+) -> None:
+    """One run: start, work and suffer, read, check. Raises WrongRecordsError.
+
+    Args:  spoiled: the mistake of the brokers. store_rules: how the store is bad meanwhile.
+    """
     os.environ[SPOILED] = spoiled
-    more = {"program": SPOILED_PROGRAM} if spoiled else {}
+    program = SPOILED_PROGRAM if spoiled else PROGRAM
+    settings = SETTINGS | ({STORE: CLASS_NAME} if store_rules else {})
     try:
-        with EskerCluster(directory / "cluster", settings=SETTINGS, **more) as cluster:
+        with EskerCluster(directory / "cluster", settings=settings, program=program) as cluster:
             cluster.start()
             Confluent(cluster.bootstrap).create_topic(TOPIC, PARTITIONS, {})
             traffic = Traffic(cluster.bootstrap, TOPIC, PARTITIONS)
             with GroupTraffic(cluster.bootstrap, TOPIC, GROUP) as group:
                 group.settle()
-                with traffic:
+                with traffic, spoiled_by(cluster.store, *store_rules):
                     BrokerNemesis(cluster, traffic, Random(seed)).run(faults)
                 check(cluster, traffic, group)
     finally:
@@ -114,6 +134,14 @@ def test_a_broker_that_forgets_producers_is_found_out(tmp_path: Path) -> None:
 def test_a_long_life_of_brokers(tmp_path: Path) -> None:
     seed = seed_of_run("a_long_life_of_brokers")
     work(tmp_path, seed, Random(seed).sample(ALL, len(ALL)))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_a_life_of_brokers_above_a_bad_store(tmp_path: Path) -> None:
+    """Uploads that happened and are said to have failed, errors, slowness; and everything dies."""
+    seed = seed_of_run("a_life_of_brokers_above_a_bad_store")
+    work(tmp_path, seed, Random(seed).sample(ALL, 7), store_rules=BAD_STORE)
 
 
 # --- the judge ------------------------------------------------------------------------------------

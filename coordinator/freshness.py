@@ -7,6 +7,9 @@ The surprise: being idle is not being old. Where nothing is committed, the leade
 come, with the same offset and later times; from a replica that is cut off they stay away, and it
 ages, however level it believes itself to be.
 
+What it rests on: a leader that was deposed and does not know it yet gives its word all the same, as
+long as check-quorum lets it (one and a half fetch timeouts, some seconds).
+
 Source: KIP-1164, read-only coordinators; DESIGN §8 (staleness is bounded).
 """
 

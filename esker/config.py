@@ -26,11 +26,13 @@ from esker.settings import SETTINGS
 from esker.settings.errors import ConfigError
 from esker.settings.store import DIRECTORY
 from esker.values import Endpoint, parse_endpoint
+from raft.core.config import QuorumConfig
 from records.types import NodeId
 from snapshot.log_start import LogStartSettings
 from snapshot.policy import SnapshotSettings
 
 ROLES: Final = frozenset({BROKER, CONTROLLER})
+LEAST_DELETE_DELAY_MS: Final = 4 * QuorumConfig().fetch_max_wait_ms  # of a broker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +195,13 @@ def _check_broker(values: Mapping[str, Any]) -> None:
     ):
         raise ConfigError(
             "esker.storage.directory.path", "must be set: where all brokers keep their objects"
+        )
+    if values["diskless.file.delete.delay.ms"] < LEAST_DELETE_DELAY_MS:
+        raise ConfigError(
+            "diskless.file.delete.delay.ms",
+            f"is below {LEAST_DELETE_DELAY_MS}: a broker whose metadata is half as old serves "
+            "nothing, and it hears of an idle log every "
+            f"{QuorumConfig().fetch_max_wait_ms} ms",
         )
     try:
         WriterSettings.of(values)

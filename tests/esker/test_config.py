@@ -126,6 +126,7 @@ def test_both_roles_have_both_kinds_of_listeners():
         ("esker.storage.directory.path", "", "must be set"),
         ("broker.heartbeat.interval.ms", "5000", "more than half of broker.session.timeout.ms"),
         ("esker.object.lease.timeout.ms", "1000", "does not outlive an upload"),
+        ("diskless.file.delete.delay.ms", "1999", "hears of an idle log every 500 ms"),
     ],
 )
 def test_what_a_broker_cannot_be_run_with_is_refused_by_name(key, value, reason):

@@ -155,6 +155,7 @@ class FetchService:
         self._news = news
         self._staleness = staleness
         self._broker_id = broker_id
+        self._leaving = False
         self._redirects = Redirects()
         self._turn = 0
 
@@ -210,7 +211,9 @@ class FetchService:
             if answer.asked is not None
         ]
         while (left_s := deadline - loop.time()) > 0:
-            if self._image() is not image or any(self._ends(one) != ends for one, ends in seen):
+            if self._leaving or self._image() is not image:
+                return
+            if any(self._ends(one) != ends for one, ends in seen):
                 return
             await self._news.wait(left_s)
 
@@ -218,6 +221,11 @@ class FetchService:
         """Log start and high watermark of a partition, as our replica has it now."""
         replica = self._replica(asked.coordinator)
         return None if replica is None else replica.ends(asked.topic_id, asked.partition)
+
+    def leave(self) -> None:
+        """The broker goes: who waits, and who asks from now on, is sent to look for another."""
+        self._leaving = True
+        self._news.tell()
 
     def _redirect(
         self, request: FetchRequest, client: str, answers: list[_Answer], now_s: float
@@ -281,7 +289,7 @@ class FetchService:
     ) -> list[_Found | None]:
         """From our own replica; None where there is none, or it is too old."""
         replica = self._replica(coordinator)
-        if replica is None or not self._staleness.may_serve(coordinator):
+        if replica is None or self._leaving or not self._staleness.may_serve(coordinator):
             return [None] * len(asked)
         topic = FindBatchesRequest.Topic
         request = FindBatchesRequest(

@@ -170,6 +170,7 @@ class Services:
         if self._cleans:
             await self.cleaner.close()
         await self.groups.close()
+        self.fetch.leave()
         self.writers.flush()
         await self.writers.close(timeout_s)
 

@@ -257,6 +257,20 @@ def test_who_waits_is_not_disturbed_by_what_does_not_concern_it(
     claim(work)
 
 
+def test_a_broker_that_leaves_sends_its_consumers_away_at_once() -> None:
+    async def work(broker: Broker) -> None:
+        await broker.produce(1)
+        waiting = asyncio.ensure_future(broker.fetch(2, max_wait_ms=30_000))
+        await asyncio.sleep(0.1)
+        began = asyncio.get_running_loop().time()
+        broker.service.leave()
+        assert (await waiting).error_code == 6
+        assert (await broker.fetch(0)).error_code == 6
+        assert asyncio.get_running_loop().time() == began
+
+    claim(work)
+
+
 def test_the_first_batch_is_whole_whatever_its_size() -> None:
     async def work(broker: Broker) -> None:
         await broker.produce(1, 2)

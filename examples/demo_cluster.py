@@ -31,7 +31,7 @@ class Cluster:
 
     def __init__(self, home: Path) -> None:
         self.directory = home / "esker-data"
-        self.port = _port(29_092)
+        self.port = _port(29_092 + os.getpid() % 50 * 2 * QUORUM_PORTS_FROM)
         self.brokers = [self.port, self.port + 1]
         self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in self.brokers)
         self._process: subprocess.Popen[str] | None = None

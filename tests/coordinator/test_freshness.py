@@ -1,0 +1,72 @@
+"""How old a replica is at most, by the words of its leader. DESIGN §8 (staleness is bounded)."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.freshness import WORDS_KEPT, Freshness
+from raft.interfaces import CommittedAsOf
+from raft.memory import MemoryLog
+from records.types import Offset
+
+
+class Replica:
+    """A log whose leader speaks when told to, and a state that applies when told to."""
+
+    def __init__(self) -> None:
+        self.log = MemoryLog()
+        self.applied = 0
+        self.freshness = Freshness(self.log, lambda: self.applied)
+
+    def hear(self, high_watermark: int, at_s: float) -> None:
+        self.log.committed_as_of = CommittedAsOf(Offset(high_watermark), at_s)
+        self.freshness.note()
+
+    def apply(self, offset: int) -> None:
+        self.applied = offset
+        self.freshness.note()
+
+
+def test_a_replica_that_was_never_level_has_no_age() -> None:
+    replica = Replica()
+    assert replica.freshness.age_ms(9.0) is None
+    replica.hear(5, 1.0)
+    assert replica.freshness.age_ms(9.0) is None
+
+
+def test_it_is_as_old_as_the_newest_word_that_it_has_applied() -> None:
+    replica = Replica()
+    for high_watermark, at_s in ((10, 1.0), (20, 2.0), (30, 3.0)):
+        replica.hear(high_watermark, at_s)
+    replica.apply(25)
+    assert replica.freshness.age_ms(4.0) == 2_000
+    replica.apply(30)
+    assert replica.freshness.age_ms(4.0) == 1_000
+
+
+def test_an_idle_log_does_not_age_and_one_that_is_cut_off_does() -> None:
+    replica = Replica()
+    replica.apply(10)
+    for at_s in (1.0, 2.0, 3.0):
+        replica.hear(10, at_s)
+        assert replica.freshness.age_ms(at_s) == 0
+    assert replica.freshness.age_ms(60.0) == 57_000
+
+
+@given(
+    words=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), max_size=3 * WORDS_KEPT),
+    lag=st.integers(0, 200),
+)
+def test_it_is_never_taken_for_younger_than_it_is(words: list[tuple[int, int]], lag: int) -> None:
+    """Words that are forgotten for want of room make it older, never younger."""
+    replica, high_watermark, said = Replica(), 0, []
+    for now, (grown, applied) in enumerate(words, start=1):
+        high_watermark += grown
+        said.append((high_watermark, now))
+        replica.hear(high_watermark, float(now))
+        replica.apply(max(replica.applied, min(high_watermark - lag, replica.applied + applied)))
+        level = [at for offset, at in said if offset <= replica.applied]
+        age_ms = replica.freshness.age_ms(float(now))
+        assert age_ms is None or (level and age_ms >= (now - level[-1]) * 1_000)
+        assert len(replica.freshness._words) <= WORDS_KEPT

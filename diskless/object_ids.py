@@ -123,6 +123,10 @@ class ObjectIds:
         return self._coming
 
     async def _renewed(self) -> _Block:
+        """The block that was asked for ahead, or another if that was refused or is too old."""
+        ahead = self._coming
+        if ahead is not None and ahead.done() and not self._is_good(ahead):
+            self._coming = None
         coming = self._ask()
         try:
             block = await asyncio.shield(coming)
@@ -131,6 +135,11 @@ class ObjectIds:
                 self._coming = None
         self._block, self._next = block, block.first
         return block
+
+    def _is_good(self, came: asyncio.Task[_Block]) -> bool:
+        if came.cancelled() or came.exception() is not None:
+            return False
+        return self._loop.time() < came.result().expires
 
     async def _acquire(self) -> _Block:
         expires = self._loop.time() + self._usable_s

@@ -447,6 +447,9 @@ class ObjectWriter:
             self._on_fenced()
         elif code in NEVER_COMMITTED:
             self._tell_all(written.closed, NOT_WRITTEN)
+        elif code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+            # Committed, but its batches may each have been refused; told this, clients rejoice.
+            self._tell_all(written.closed, UNKNOWN)
         else:
             self._tell_all(written.closed, AppendResult(code, response.error_message))
 

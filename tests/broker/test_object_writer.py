@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from coordinator.interface import ErrorCode
 from diskless.buffer import AppendResult
 from diskless.object_writer import (
     CLOSING,
@@ -22,6 +23,7 @@ from diskless.object_writer import (
 )
 from diskless.stores import StorageError
 from diskless.stores.faults import Fault, FaultRule
+from records.rpc.coordinator import CommitBatchesResponse
 from tests.broker.produce_world import TOPICS, Sent, World, a_batch
 from tests.broker.virtual_time import run
 
@@ -222,5 +224,21 @@ def test_a_closed_writer_takes_nothing() -> None:
         late = Sent(0, (TOPICS[0], 0), a_batch(0, 1, 1))
         writer.append(*late.where, late.accepted, append_time=False, waiter=late)
         assert late.results == [CLOSING]
+
+    run(story)
+
+
+def test_a_committed_object_whose_answer_is_forgotten_is_unknown_to_its_producers() -> None:
+    """Its batches may each have been refused, and clients take DUPLICATE for success."""
+    world = quiet()
+
+    async def story() -> None:
+        writer = world.a_writer()
+        forgotten = CommitBatchesResponse(error_code=ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
+        world.coordinator.answers[0] = forgotten
+        sent = Sent(0, (TOPICS[0], 0), a_batch(0, 1, 1))
+        writer.append(*sent.where, sent.accepted, append_time=False, waiter=sent)
+        await writer.close(10)
+        assert sent.results == [UNKNOWN]
 
     run(story)

@@ -24,12 +24,12 @@ from coordinator.keys import ObjectKeys
 from coordinator.service import coordinator_handlers
 from coordinator.settings import CoordinatorSettings
 from coordinator.view import ClusterView
-from raft.driver.rooms import RoomHost
 from raft.interfaces import ReplicatedLog
 from raft.net.handlers import Served
 
 if TYPE_CHECKING:
     from coordinator.sqlite.machine import CoordinatorMachine
+    from raft.driver.rooms import RoomHost
 
 DISKLESS_METADATA: Final = "__diskless-metadata"
 

@@ -189,6 +189,55 @@ def test_ctrl_c_ends_a_member_that_then_has_left_and_committed(dev: Dev) -> None
     assert (found["state"], found["partitions"][0]["lag"]) == ("Empty", 0)
 
 
+def test_two_members_share_a_topic_and_one_takes_over(dev: Dev) -> None:
+    dev.esker("topics", "create", "--topic", "pair", "--partitions", "2")
+    at = ["--bootstrap-server", f"{HOST}:{dev.port}"]
+    words = ["consume", "--topic", "pair", "--group", "pair", "--from-beginning", "--json", *at]
+    command = [sys.executable, "-m", "esker", *words]
+    keyed = "".join(f"k{number}:{number}\n" for number in range(20))
+    write = ("produce", "--topic", "pair", "--key-separator", ":")
+
+    def shares() -> list[int]:
+        return [len(member["partitions"]) for member in described(dev, "pair")["members"]]
+
+    def of(text: str) -> list[tuple[int, str]]:
+        found = [json.loads(line) for line in text.splitlines()]
+        return [(one["partition"], one["value"]) for one in found]
+
+    first = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    second = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        until(lambda: shares() == [1, 1], lambda: f"each has a partition: {shares()}")
+        dev.esker(*write, text=keyed)
+        until(lambda: lag(dev) == 0, lambda: f"all is read: {lag(dev)}")
+        second.send_signal(signal.SIGINT)
+        theirs = of(second.communicate(timeout=PATIENCE_S)[0])
+        until(lambda: shares() == [2], lambda: f"one has both: {shares()}")
+        dev.esker(*write, text=keyed.replace(":", ":again "))
+        until(lambda: lag(dev) == 0, lambda: f"all is read: {lag(dev)}")
+        first.send_signal(signal.SIGINT)
+        ours = of(first.communicate(timeout=PATIENCE_S)[0])
+    finally:
+        for process in (first, second):
+            process.kill()
+            process.communicate()
+    assert {partition for partition, _ in theirs} in ({0}, {1})
+    expected = [str(n) for n in range(20)] + [f"again {n}" for n in range(20)]
+    assert sorted(value for _, value in ours + theirs) == sorted(expected)
+
+
+def described(dev: Dev, group: str) -> Any:
+    """What a group is, which may not be there yet."""
+    at = ["--bootstrap-server", f"{HOST}:{dev.port}"]
+    ran = runner.invoke(app, ["groups", "describe", "--group", group, "--json", *at])
+    return json.loads(ran.stdout) if ran.exit_code == 0 else {"members": [], "partitions": []}
+
+
+def lag(dev: Dev) -> int:
+    lags = [one["lag"] for one in described(dev, "pair")["partitions"]]
+    return -1 if None in lags or len(lags) < 2 else sum(lags)
+
+
 def test_a_reader_that_goes_away_is_no_error(dev: Dev) -> None:
     dev.esker("produce", "--topic", "piped", text=numbers(5_000))
     ran = subprocess.run(

@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.controller import leader
 from coordinator.controller.handover import _Line
-from coordinator.controller.leader import PendingImage
+from coordinator.controller.leader import Controller, PendingImage
 from coordinator.controller.requests import Requests
 from coordinator.controller.sessions import BrokerSessions
 from raft.interfaces import Draft, draft_values
@@ -105,6 +105,18 @@ def no_comparison(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_Line, "_compare", trusting)
 
 
+def heartbeats_that_wait_for_nothing(patch: pytest.MonkeyPatch) -> None:
+    """What is proposed of the very broker that beats does not hold its answer up."""
+    patch.setattr(
+        PendingImage, "broker", lambda self, broker_id: self._machine.image.brokers.get(broker_id)
+    )
+
+
+def heartbeats_that_wait_for_everything(patch: pytest.MonkeyPatch) -> None:
+    """A broker hears that it lives only once other people's topics are committed."""
+    patch.setattr(Controller, "settled", lambda *_: None)
+
+
 def _with(claim: Callable[..., None], world: Callable[[], Any]) -> Claim:
     return lambda: claim(world())
 
@@ -159,6 +171,14 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Claim]] = {
             test_handover.test_a_topic_is_answered_once_its_coordinator_has_it,
             test_handover.with_brokers,
         ),
+    ),
+    "a heartbeat ahead of its own broker's fencing": (
+        heartbeats_that_wait_for_nothing,
+        test_leader.test_a_heartbeat_waits_for_what_was_proposed_of_its_own_broker,
+    ),
+    "a heartbeat behind everybody's commits": (
+        heartbeats_that_wait_for_everything,
+        test_leader.test_a_heartbeat_waits_for_nobody_elses_commit,
     ),
     "a new controller compares nothing": (
         no_comparison,

@@ -111,6 +111,7 @@ class _Answer(NamedTuple):
     is_below: bool = False  # in doubt: our replica says that it is deleted
     is_above: bool = False  # in doubt: our replica has not heard of it
     preferred: int = NOWHERE_ELSE
+    max_bytes: int = 0  # of the runs, that may be told; the first batch is whole all the same
 
 
 @dataclass(slots=True)
@@ -272,6 +273,7 @@ class FetchService:
         by_coordinator: dict[int, list[tuple[int, _Asked]]] = {}
         for at, one in places:
             by_coordinator.setdefault(one.coordinator, []).append((at, one))
+        told_any = False
         for coordinator, all_of_it in by_coordinator.items():
             for begin in range(0, len(all_of_it), LOOKED_UP_AT_ONCE):
                 if begin:
@@ -279,8 +281,12 @@ class FetchService:
                 some = all_of_it[begin : begin + LOOKED_UP_AT_ONCE]
                 found = await self._find(coordinator, [one for _, one in some], bytes_left)
                 for (at, one), partition in zip(some, found, strict=True):
-                    answers[at] = _judged(one, partition)
-                    bytes_left -= sum(run.size_bytes for run in answers[at].runs)
+                    answer = _judged(one, partition)
+                    if answer.runs and bytes_left <= 0 and told_any:  # the least was told before
+                        answer = answer._replace(runs=())
+                    told_any = told_any or bool(answer.runs)
+                    answers[at] = answer._replace(max_bytes=min(one.max_bytes, bytes_left))
+                    bytes_left -= sum(run.size_bytes for run in answer.runs)
                 bytes_left = max(0, bytes_left)
         return answers
 
@@ -391,7 +397,7 @@ class FetchService:
                     self._cache,
                     answer.runs,
                     from_offset=asked.fetch_offset,
-                    max_bytes=asked.partition_max_bytes,
+                    max_bytes=answer.max_bytes,
                 )
             except DamagedRunError as damage:
                 self.counters.damaged_runs += 1

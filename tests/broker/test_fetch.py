@@ -279,6 +279,31 @@ def test_the_first_batch_is_whole_whatever_its_size() -> None:
     claim(work)
 
 
+@pytest.mark.parametrize("at_once", [1, 200])
+def test_one_batch_is_the_least_of_an_answer_not_of_each_partition(
+    monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """The request's bytes bound the answer, however much a partition may bring."""
+
+    async def work(broker: Broker) -> None:
+        monkeypatch.setattr("diskless.fetch.LOOKED_UP_AT_ONCE", at_once)
+        await asyncio.gather(*(broker.produce(1, 2, 3, partition=index) for index in (0, 1)))
+        partitions = tuple(
+            _topic.FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1 << 20)
+            for index in (0, 1)
+        )
+        topics = (_topic(topic="t", partitions=partitions),)
+        request = FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=1, topics=topics)
+        for _ in range(2):
+            answer = await broker.service.fetch(request, 12)
+            found = [numbers(one.records) for one in answer.responses[0].partitions]
+            assert sorted(found) == [[], [(0, 1), (1, 1)]]
+        small = (await broker.service.fetch(request, 12, room=lambda: 0)).responses[0]
+        assert sum(len(numbers(one.records)) for one in small.partitions) == 2
+
+    claim(work)
+
+
 def test_partitions_take_turns_at_being_first() -> None:
     async def work(broker: Broker) -> None:
         await broker.produce(1, partition=0)

@@ -163,7 +163,9 @@ class BatchCoordinator(Protocol):
 
 
 class DescribingCoordinator(Protocol):
-    """What people ask of a coordinator besides; read from its applied state, with no barrier."""
+    """What people ask of a coordinator besides; read from its applied state; topics
+    behind the read barrier, if that is asked for.
+    """
 
     async def describe_topics(
         self, request: DescribeDisklessTopicsRequest

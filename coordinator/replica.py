@@ -121,13 +121,7 @@ class ReadOnlyCoordinator:
         self, request: ListDisklessOffsetsRequest
     ) -> ListDisklessOffsetsResponse:
         """See BatchCoordinator."""
-        self._check_open()
-        try:
-            offset = await self._log.barrier()
-        except NotLeaderError as error:
-            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-            raise CoordinatorError(code, f"no read barrier: {error}") from error
-        await self._until_applied(offset)
+        await self._read_barrier()
         store = self._machine.store
         return list_offsets(request, store, store)
 
@@ -136,6 +130,8 @@ class ReadOnlyCoordinator:
     ) -> DescribeDisklessTopicsResponse:
         """See DescribingCoordinator."""
         self._check_open()
+        if request.behind_barrier:
+            await self._read_barrier()
         self._machine.flush()
         return await asyncio.to_thread(
             described, self._machine.path, lambda state: describe_topics(request, state)
@@ -163,6 +159,16 @@ class ReadOnlyCoordinator:
     def _check_open(self) -> None:
         if self._is_closed:
             raise _closed()
+
+    async def _read_barrier(self) -> None:
+        """Wait until all is in the state that anybody was told of before."""
+        self._check_open()
+        try:
+            offset = await self._log.barrier()
+        except NotLeaderError as error:
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            raise CoordinatorError(code, f"no read barrier: {error}") from error
+        await self._until_applied(offset)
 
     async def _until_applied(self, offset: int) -> None:
         """Wait until everything below `offset` is in the state."""

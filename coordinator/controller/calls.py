@@ -71,7 +71,7 @@ class ClientCalls:
 
     async def _hosted(self, coordinator: int) -> Hosted:
         request = DescribeDisklessTopicsRequest(
-            coordinator_partition=coordinator, include_objects=False
+            coordinator_partition=coordinator, include_objects=False, behind_barrier=True
         )
         answer = await self._client(coordinator).describe_topics(request)
         if answer.error_code:

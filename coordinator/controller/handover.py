@@ -30,13 +30,14 @@ from coordinator.controller.errors import ErrorCode
 from coordinator.controller.image import MetadataImage
 from coordinator.interface import CoordinatorError
 from coordinator.interface import ErrorCode as CoordinatorCode
+from coordinator.settings import MAX_PARTITIONS
 from records.rpc.coordinator import (
     DeleteDisklessTopicsRequest,
     DeleteDisklessTopicsResponse,
     InitDisklessTopicsRequest,
     InitDisklessTopicsResponse,
 )
-from records.types import Epoch, Offset
+from records.types import ZERO_UUID, Epoch, Offset
 
 log = logging.getLogger("coordinator.controller")
 
@@ -304,13 +305,20 @@ class _Line:
                 call()
                 return
 
+    def _next_wanted(self) -> dict[UUID, Wanted]:
+        """What one call may name, and no more partitions than it may make."""
+        asked: dict[UUID, Wanted] = {}
+        partitions = 0
+        for topic_id, wanted in islice(self._wanted.items(), TOPICS_OF_CALL):
+            partitions += wanted.partitions
+            if asked and partitions > MAX_PARTITIONS:
+                break
+            restored = frozenset(sorted(wanted.restored)[:RESTORED_OF_TOPIC])
+            asked[topic_id] = wanted._replace(restored=restored)
+        return asked
+
     def _init(self) -> None:
-        asked = {
-            topic_id: wanted._replace(
-                restored=frozenset(sorted(wanted.restored)[:RESTORED_OF_TOPIC])
-            )
-            for topic_id, wanted in islice(self._wanted.items(), TOPICS_OF_CALL)
-        }
+        asked = self._next_wanted()
         topic = InitDisklessTopicsRequest.Topic
         request = InitDisklessTopicsRequest(
             coordinator_partition=self._coordinator,
@@ -364,6 +372,11 @@ class _Line:
         self._owner.calls.delete(self._coordinator, request, done)
 
     def _compare(self) -> None:
+        """Be heard, then look: or a former controller's call could still come after our look.
+
+        To be heard is to let go of nothing: the coordinator keeps our epoch, whatever it is asked.
+        """
+
         def done(hosted: Hosted | CoordinatorError) -> None:
             if not self._answered(hosted):
                 return
@@ -373,8 +386,13 @@ class _Line:
                 return
             self._compare_slice(Comparison(self._owner.image(), self._coordinator, hosted))
 
+        def heard(answer: frozenset[int] | CoordinatorError) -> None:
+            if self._answered(answer):
+                self._busy = True
+                self._owner.calls.hosted(self._coordinator, done)
+
         self._busy = True
-        self._owner.calls.hosted(self._coordinator, done)
+        self._owner.calls.release(self._coordinator, self._epoch, ZERO_UUID, frozenset({0}), heard)
 
     def _compare_slice(self, comparison: Comparison) -> None:
         """A few topics; the line stays busy until all are through."""

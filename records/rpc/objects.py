@@ -115,6 +115,7 @@ class DescribeDisklessTopicsRequest(Request, key=1105, versions="0"):
     coordinator_partition: Int32
     topic_names: Array[String] | None = None
     include_objects: Annotated[Bool, tag(0)] = True  # else a topic's figures of them are 0, at once
+    behind_barrier: Annotated[Bool, tag(1)] = False  # with all that was answered before
 
 
 class DescribeDisklessTopicsResponse(Response, key=1105, versions="0"):

@@ -78,7 +78,7 @@ class OneCoordinator:
         return DeleteDisklessTopicsResponse(responses=tuple(results))
 
     def release(self, epoch: int, topic_id: UUID, partitions: frozenset[int]) -> frozenset[int]:
-        if self._stale(epoch):
+        if self._stale(epoch) or topic_id not in self.topics:
             return frozenset()
         free = frozenset(i for i in partitions if not self.written[topic_id, i])
         for index in free:

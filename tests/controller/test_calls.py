@@ -10,6 +10,8 @@ import asyncio
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from coordinator.controller.calls import ClientCalls
 from coordinator.interface import CoordinatorError, ErrorCode
 from coordinator.keys import ObjectKeys
@@ -88,6 +90,27 @@ def test_two_topics_of_one_name_are_both_seen() -> None:
         await told.calls.close()
 
     asyncio.run(story())
+
+
+def test_what_a_coordinator_has_is_read_behind_its_barrier() -> None:
+    """An old replica would say that it has what it has let go of."""
+    real = coordinator()
+    asked: list[bool] = []
+    describe = real.describe_topics
+
+    async def note(request: Any) -> Any:
+        asked.append(request.behind_barrier)
+        return await describe(request)
+
+    async def story() -> None:
+        told = Told(real)
+        assert await told.ask("hosted") == {}
+        await told.calls.close()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(real, "describe_topics", note)
+        asyncio.run(story())
+    assert asked == [True]
 
 
 def test_log_starts_are_those_of_partitions_that_are_there() -> None:

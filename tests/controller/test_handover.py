@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from coordinator.controller import comparing
+from coordinator.controller import comparing, handover
 from coordinator.controller.errors import ErrorCode
 from coordinator.controller.handover import TOPICS_OF_CALL
 from records.rpc.base import Request
@@ -286,6 +286,52 @@ def test_a_late_init_of_a_former_controller_is_refused(world: World) -> None:
     world.coordinators[0].tombstones.clear()  # long ago
     world.coordinators.deliver_late()
     assert hosted(world) == {}, "its epoch is stale"
+
+
+def late_init_of_a_topic_that_a_former_controller_deleted(world: World) -> None:
+    """Nobody told the coordinator of the deletion, and its controller is gone."""
+    world.create("other")
+    world.coordinators.holding = True
+    world.send(creation("t", 2))
+    world.run()
+    world.coordinators.holding = False
+    world.coordinators.down.add(0)
+    world.ask(delete("t"))
+    world.depose()
+    world.coordinators.down.clear()
+    world.elect()
+    world.pass_ms(3_000)
+    assert world.coordinators[0].tombstones == set()
+    world.coordinators.deliver_late()
+
+
+def test_a_new_controller_is_heard_before_it_compares(world: World) -> None:
+    """Else an Init of its predecessor comes after its look, and what that makes nobody deletes."""
+    late_init_of_a_topic_that_a_former_controller_deleted(world)
+    assert hosted(world) == expected(world)
+
+
+def test_one_call_makes_no_more_partitions_than_a_coordinator_allows(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it refused of a call, nobody would tell it again."""
+    monkeypatch.setattr(handover, "MAX_PARTITIONS", 10)
+    world.coordinators.down.add(0)
+    sizes: list[int] = []
+    init = world.coordinators.init
+
+    def count(coordinator: int, request: Any, done: Any) -> None:
+        sizes.append(sum(topic.num_partitions for topic in request.topics))
+        init(coordinator, request, done)
+
+    monkeypatch.setattr(world.coordinators, "init", count)
+    for number in range(5):
+        world.send(creation(f"t-{number}", 4))
+    world.run()
+    world.coordinators.down.clear()
+    world.pass_ms(3_000)
+    assert max(sizes) == 8
+    assert hosted(world) == expected(world)
 
 
 def test_a_repeated_init_changes_nothing(world: World) -> None:

@@ -15,6 +15,7 @@ from coordinator.sqlite.machine import CoordinatorMachine
 from raft.interfaces import CommittedAsOf
 from records.batch import iter_batches
 from records.rpc.coordinator import FindBatchesRequest, ListDisklessOffsetsRequest
+from records.rpc.objects import DescribeDisklessTopicsRequest
 from records.types import Offset
 from tests.coordinator.actors import Broker, create
 from tests.coordinator.quorum_world import (
@@ -108,6 +109,25 @@ def test_a_replica_without_a_leader_finds_batches_and_lists_no_offsets(tmp_path:
         assert caught.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
         with pytest.raises(CoordinatorError):
             await broker.commit()
+
+    asyncio.run(story())
+
+
+def test_topics_are_described_behind_the_barrier_for_whom_it_matters(tmp_path: Path) -> None:
+    """A person reads what a replica has; a controller must not compare with what is old."""
+
+    async def story() -> None:
+        world, _ = await begin(tmp_path)
+        world.log.depose()
+        seen = await world.coordinator.describe_topics(
+            DescribeDisklessTopicsRequest(coordinator_partition=0)
+        )
+        assert len(seen.topics) == 1
+        with pytest.raises(CoordinatorError) as caught:
+            await world.coordinator.describe_topics(
+                DescribeDisklessTopicsRequest(coordinator_partition=0, behind_barrier=True)
+            )
+        assert caught.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     asyncio.run(story())
 

@@ -231,6 +231,11 @@ GOLDEN: list[Golden] = [
         "00000000 00 01 00 01 00",  # tagged fields: one; tag 0, of one byte: include_objects, false
     ),
     Golden(
+        DescribeDisklessTopicsRequest(coordinator_partition=0, behind_barrier=True),
+        0,
+        "00000000 00 01 01 01 01",  # tagged fields: one; tag 1, of one byte: behind_barrier, true
+    ),
+    Golden(
         DescribeDisklessTopicsResponse(
             applied_offset=9,
             topics=(

@@ -234,6 +234,7 @@ class Proposer:
             decide, done = request
             try:
                 decision = decide(self._pending, now_ms)
+                decided = [encode_record(record) for record in decision.records]
             except AssertionError:
                 raise  # ours: the process stops
             except Exception as error:  # a decision changes nothing, so only its asker is lost
@@ -241,15 +242,12 @@ class Proposer:
                 code = ErrorCode.COORDINATOR_NOT_AVAILABLE
                 self._answer([(done, None)], CoordinatorError(code, f"it failed: {error}"))
                 continue
-            decided = []
             for record in decision.records:
-                value = encode_record(record)
                 self._pending.apply(self._end_offset, record)
                 self._end_offset = Offset(self._end_offset + 1)
-                decided.append(value)
-                size_bytes += len(value)
             if decided:
                 values.append(decided)
+                size_bytes += sum(map(len, decided))
             proposal.answers.append((done, decision.response))
             proposal.requests.append(request)
         self.requests += len(proposal.requests)

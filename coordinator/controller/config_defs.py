@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from coordinator.controller.errors import ErrorCode, RefusedError
 
 MAX_NAME_LENGTH: Final = 249  # of a setting, as of a topic
-MAX_VALUE_LENGTH: Final = 32_767
+MAX_VALUE_BYTES: Final = 32_767  # as long as a string of the wire may be
 
 
 class ConfigType(IntEnum):
@@ -191,9 +191,9 @@ def check_config(name: str, value: str | None, known: dict[str, ConfigDef]) -> s
         raise RefusedError(ErrorCode.INVALID_CONFIG, f"Unknown setting {name[:MAX_NAME_LENGTH]!r}.")
     if value is None:
         raise RefusedError(ErrorCode.INVALID_CONFIG, f"{name} has no value.")
-    if len(value) > MAX_VALUE_LENGTH:
+    if len(value.encode()) > MAX_VALUE_BYTES:
         raise RefusedError(
-            ErrorCode.INVALID_CONFIG, f"{name} is longer than {MAX_VALUE_LENGTH} characters."
+            ErrorCode.INVALID_CONFIG, f"{name} is longer than {MAX_VALUE_BYTES} bytes."
         )
     wrong = definition.check(value)
     if wrong is not None:

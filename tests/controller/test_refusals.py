@@ -274,6 +274,11 @@ REFUSED: dict[str, Refused] = {
     "append compaction": Refused(
         alter(2, "t", "cleanup.policy", "compact", 2), C.INVALID_CONFIG, "cleanup.policy"
     ),
+    "too long": Refused(
+        alter(2, "t", "leader.replication.throttled.replicas", "é" * 16_384),
+        C.INVALID_CONFIG,
+        "32767",
+    ),
     "odd operation": Refused(alter(2, "t", "retention.ms", "1", 9), C.INVALID_REQUEST, "9"),
     "odd resource": Refused(alter(32, "t", "retention.ms", "1"), C.INVALID_REQUEST, "32"),
     "no broker id": Refused(alter(4, "x", "log.retention.ms", "1"), C.INVALID_REQUEST, "'x'"),
@@ -464,3 +469,13 @@ def test_validate_only_writes_nothing() -> None:
     assert answer.topics[0].num_partitions == 3
     assert world.log.end_offset == end
     assert "x" not in world.image.topic_ids
+
+
+def test_a_setting_does_not_grow_past_what_a_record_can_carry() -> None:
+    """Each part is short enough, and characters are not bytes."""
+    world = fresh()
+    name, part = "leader.replication.throttled.replicas", "é" * 10_000
+    assert world.ask(alter(2, "t", name, part, 2)).responses[0].error_code == 0
+    refused = world.ask(alter(2, "t", name, "ü" * 10_000, 2)).responses[0]
+    assert (refused.error_code, name in refused.error_message) == (C.INVALID_CONFIG, True)
+    assert world.create("next").topics[0].error_code == 0, "the controller goes on"

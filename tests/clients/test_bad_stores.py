@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from confluent_kafka import Producer
 
 from diskless.stores.faults import Fault
 from tests.clients.bad_stores import CLASS_NAME, spoiled
@@ -41,6 +42,11 @@ SETTINGS: Final = {
 MANY: Final = 40
 DOWN_S: Final = 2.5  # longer than an upload is tried, shorter than clients are patient
 SOAK_DOWN_S: Final = 10.0
+MEBIBYTE: Final = 1024 * 1024
+PEAK_MIB: Final = 400
+"""Above an idle broker's. Requests under way are 32 MiB; besides there are the sockets' buffers and
+the copies that uploads are made of. Without a bound it would be all 150 MB, several times over."""
+
 DISK_BYTES: Final = 8 * 1024 * 1024
 
 
@@ -201,6 +207,51 @@ def test_a_broker_dies_while_it_uploads(world: World, cluster: EskerCluster) -> 
     cluster.wait_until_ready()
     sent = [*numbered(1, "first"), *numbered(MANY)]
     at_each_broker(cluster, topic, [one.value for one in sent])
+
+
+@pytest.mark.soak
+def test_producers_faster_than_the_store_are_held_back(tmp_path: Path) -> None:
+    """Their sockets are not read: memory stays bounded, nothing fails, and others are served."""
+    settings = {
+        "diskless.storage.class.name": CLASS_NAME,
+        "esker.append.max.in.flight.bytes": str(32 * MEBIBYTE),
+        "diskless.append.buffer.max.bytes": str(4 * MEBIBYTE),
+        "esker.fetch.cache.max.bytes": "0",
+    }
+    with EskerCluster(tmp_path / "cluster", brokers=1, quorum=(1,), settings=settings) as cluster:
+        cluster.start()
+        world = World(cluster.brokers)
+        topic, errors = world.topic(8), list[object]()
+        pid = cluster.processes[cluster.broker_ids[0]].pid
+        before = _peak_mib(pid)
+        producers = [
+            Producer({"bootstrap.servers": world.bootstrap, "queue.buffering.max.kbytes": 200_000})
+            for _ in range(6)
+        ]
+        with spoiled(cluster.store, Fault.SLOW, "upload", delay_s=1.0):
+            for _ in range(2_500):
+                for producer in producers:
+                    producer.produce(
+                        topic, os.urandom(10_000),
+                        on_delivery=lambda error, _: errors.append(error) if error else None,
+                    )  # fmt: skip
+            slowest_s = 0.0
+            while any(len(producer) for producer in producers):
+                for producer in producers:
+                    producer.poll(0.05)
+                asked = time.monotonic()
+                world.other.leaders(topic)
+                slowest_s = max(slowest_s, time.monotonic() - asked)
+        assert not errors
+        print(f"{before} MiB before, {_peak_mib(pid)} MiB at most; Metadata {slowest_s:.3f} s")
+        assert _peak_mib(pid) - before < PEAK_MIB
+        assert slowest_s < 1.0
+
+
+def _peak_mib(pid: int) -> int:
+    """The most memory that a process has had."""
+    text = Path(f"/proc/{pid}/status").read_text()
+    return int(text.split("VmHWM:")[1].split()[0]) // 1024
 
 
 def test_a_full_disk_is_an_error_and_passes(tmp_path: Path) -> None:

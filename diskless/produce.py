@@ -136,6 +136,7 @@ class _Request:
             answer, self._answer = self._answer, None
             if answer is not None:
                 answer(self)
+            self._let_go()
 
     def handed_over(self) -> None:
         """A batch is at a writer."""
@@ -146,6 +147,16 @@ class _Request:
         self._landing -= 1
         if not self._landing:
             self._free()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Once nobody needs it, take the ring apart that it is with its partitions.
+
+        Else its bytes would stay until the garbage collector comes by, which it seldom does.
+        """
+        if self._open <= 0 and (not self._landing or not self.is_read):
+            self.topics.clear()
+            del self.asked
 
     def expire(self) -> None:
         """The time is over: nothing more is known of what is open."""

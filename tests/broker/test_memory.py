@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Sequence
 
 import pytest
 
 from diskless.in_flight import InFlight
 from diskless.object_writer import WriterSettings
+from diskless.produce import _Request
 from diskless.stores.memory import MemoryStore
 from raft.net import ClientConnection, Listener, connect
 from raft.net.connection import Answer, ServerConnection
@@ -199,3 +201,33 @@ def test_nobody_overtakes_in_the_line() -> None:
         assert (in_flight.used_bytes, in_flight.peak_bytes, in_flight.held_back) == (60, 150, 4)
 
     asyncio.run(on_loop())
+
+
+def test_a_request_that_is_over_is_gone_without_the_garbage_collector() -> None:
+    """A node's collector seldom runs, and a request's bytes are a frame of a megabyte."""
+
+    def left() -> int:
+        return sum(type(one) is _Request for one in gc.get_objects())
+
+    async def on_loop() -> None:
+        async with ClusterWorld() as world:
+            await world.create("t", partitions=1)
+            scene = Scene(world)
+            scene.store.go.set()
+            now_ms = world.wall_ms()
+            assert (await scene.broker.produce("t", 0, batch(1, now_ms=now_ms))).error_code == 0
+            assert (await scene.broker.produce("t", 7, batch(2, now_ms=now_ms))).error_code == 3
+            scene.broker.in_flight.take(BOUND)
+            late = await scene.broker.produce("t", 0, batch(3, now_ms=now_ms), timeout_ms=20)
+            assert late.error_code == 7
+            scene.broker.in_flight.give_back(BOUND)
+            await asyncio.sleep(0.01)
+            await scene.broker.end(5)
+
+    gc.collect()
+    gc.disable()
+    try:
+        asyncio.run(on_loop())
+        assert left() == 0
+    finally:
+        gc.enable()

@@ -1,7 +1,9 @@
 """One process of `esker dev`: `esker start`, until it is told to stop or its parent is gone.
 
 Standard input is a pipe that the parent holds and never writes to. Its end means that the parent
-has died, however it did: nobody would stop this process any more, so it stops itself.
+has died, however it did: nobody would stop this process any more, so it stops itself. All the
+others do so at the same moment, and a broker whose quorum is gone waits in vain for outcomes: so
+there is an end to it, well before the next `esker dev` loses patience.
 """
 
 from __future__ import annotations
@@ -10,19 +12,26 @@ import os
 import signal
 import sys
 import threading
+import time
+from typing import Final
 
 from esker.cli import app
 
+ALONE_S: Final = 10.0  # to end in good order, once the parent is gone
 
-def _watch_parent() -> None:
+
+def watch_parent(alone_s: float = ALONE_S) -> None:
+    """Wait for the end of standard input, and end this process; in a thread of its own."""
     while os.read(0, 1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(alone_s)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def main() -> None:
     """Run the node of the properties file named by the first argument."""
-    threading.Thread(target=_watch_parent, name="parent", daemon=True).start()
+    threading.Thread(target=watch_parent, name="parent", daemon=True).start()
     app(["start", sys.argv[1]])
 
 

@@ -22,6 +22,7 @@ from esker.cli import app
 from esker.dev import (
     HOST,
     IDENTITY,
+    LEFTOVERS_S,
     QUORUM_PORTS_FROM,
     DevError,
     Plan,
@@ -33,6 +34,7 @@ from esker.dev import (
     owned,
     remove,
 )
+from esker.dev_child import ALONE_S
 from esker.properties import read_properties
 
 PATIENCE_S = 60
@@ -286,6 +288,25 @@ def test_a_cluster_outlives_its_processes_and_its_own_end(tmp_path: Path) -> Non
         dev.process.kill()  # as nobody can prepare for
         dev.process.wait()
         until(lambda: not any(map(alive, pids)), lambda: f"{pids} go when their parent has gone")
+
+
+def test_what_cannot_end_in_good_order_ends_all_the_same() -> None:
+    """Its parent has died, and so has the quorum that it would take its leave of."""
+    busy = (
+        "import signal, threading, time; from esker.dev_child import watch_parent; "
+        "signal.signal(signal.SIGTERM, lambda *_: print('asked', flush=True)); "
+        "threading.Thread(target=watch_parent, args=(0.2,), daemon=True).start(); "
+        "[time.sleep(1) for _ in range(600)]"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", busy], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        try:
+            said, _ = child.communicate(timeout=PATIENCE_S)
+        finally:
+            child.kill()
+    assert (said, child.returncode) == (b"asked\n", -signal.SIGKILL)
+    assert ALONE_S < LEFTOVERS_S, "whoever comes next waits for it"
 
 
 def test_what_dies_at_its_start_stops_everything(tmp_path: Path) -> None:

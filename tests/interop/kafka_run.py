@@ -35,6 +35,9 @@ POLL_INTERVAL_S: Final = 0.02
 
 _ENCODINGS: Final = ("file.encoding", "stdout.encoding", "sun.stdout.encoding")
 
+PORT_RANGES: Final = 8
+PORTS_OF_WORKER: Final = 2_000
+
 _taken_ports: set[int] = set()
 
 
@@ -179,9 +182,15 @@ class Plan:
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody has, outside the range the system gives to clients."""
+    """A port of the loopback that nobody has, outside the range the system gives to clients.
+
+    Each worker of pytest has a range of its own: between here and a process that binds the port, a
+    second or more may pass.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    lowest = 15_000 + worker % PORT_RANGES * PORTS_OF_WORKER
     for _ in range(1000):
-        port = random.randrange(15_000, 32_000)
+        port = random.randrange(lowest, lowest + PORTS_OF_WORKER)
         if port in _taken_ports:
             continue
         with socket.socket() as probe:
@@ -191,7 +200,7 @@ def free_port() -> int:
                 continue
         _taken_ports.add(port)
         return port
-    raise ToolFailedError("no free port between 15000 and 32000")
+    raise ToolFailedError(f"no free port among {PORTS_OF_WORKER} from {lowest} on")
 
 
 def configure_node(

@@ -11,6 +11,8 @@ import os
 import sys
 from typing import Any, Final
 
+from coordinator.groups.errors import ErrorCode
+from coordinator.groups.line import Line
 from diskless import buffer
 from diskless.buffer import AppendBuffer, AppendResult
 from esker.cli import main
@@ -45,12 +47,19 @@ def _forget_producers() -> None:
     buffer._row = lambda *words: row(*words)._replace(**nobody)  # type: ignore[attr-defined]
 
 
+def _forget_commits() -> None:
+    """Consumers hear that their offsets are committed, and nobody writes them down."""
+    Line.commit_offsets = lambda self, commit, told: told(ErrorCode.NONE)  # type: ignore[method-assign]  # noqa: ARG005
+
+
 if __name__ == "__main__":
     match os.environ.get(SPOILED, ""):
         case "acknowledges first":
             _acknowledge_first()
         case "forgets producers":
             _forget_producers()
+        case "forgets commits":
+            _forget_commits()
         case other:
             assert not other, other
     sys.argv[1:1] = ["start"]

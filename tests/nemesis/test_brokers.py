@@ -105,6 +105,9 @@ def check(cluster: EskerCluster, traffic: Traffic, group: GroupTraffic) -> None:
     finally:
         traffic.read_up_to(ends)
     eventually(lambda: group.has_had(ends), "the group has had everything", HEALED_WITHIN_S)
+    committed = Confluent(cluster.bootstrap).committed(GROUP, TOPIC)
+    if committed != ends:
+        raise WrongRecordsError(f"the group committed {ends}, and {committed} is there")
     check_same("the brokers", logs[0], logs[1])
     check_same("the consumer", traffic.seen, logs[0])
     assert not group.rebalances, f"who acts for a group may die at no cost: {group.happened}"
@@ -127,6 +130,12 @@ def test_a_broker_that_forgets_producers_is_found_out(tmp_path: Path) -> None:
     seed = seed_of_run("forgets_producers")
     with pytest.raises(WrongRecordsError, match="duplicate"):
         work(tmp_path, seed, ["hold_quorum"], "forgets producers")
+
+
+def test_a_broker_that_forgets_commits_is_found_out(tmp_path: Path) -> None:
+    seed = seed_of_run("forgets_commits")
+    with pytest.raises(WrongRecordsError, match="the group committed"):
+        work(tmp_path, seed, [], "forgets commits")
 
 
 @pytest.mark.soak

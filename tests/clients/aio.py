@@ -179,6 +179,9 @@ class Aiokafka(Client):
         _check(found["error_code"])
         return {one["partition"]: one["leader"] for one in found["partitions"]}
 
+    def topics(self) -> frozenset[str]:
+        return frozenset(self._loop.run(self._admin.list_topics()))
+
     def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
         new = NewTopic(topic, partitions, 1, topic_configs=dict(configs))
         answer = self._loop.run(self._admin.create_topics([new]))

@@ -186,6 +186,10 @@ class Client(ABC):
     def leaders(self, topic: str) -> dict[int, int]:
         """Leader by partition."""
 
+    @abstractmethod
+    def topics(self) -> frozenset[str]:
+        """All there are."""
+
     def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
         raise NotImplementedError(self.name)
 

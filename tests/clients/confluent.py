@@ -175,6 +175,9 @@ class Confluent(Client):
         found = self.admin.list_topics(topic, timeout=PATIENCE_S).topics[topic]
         return {one.id: one.leader for one in found.partitions.values()}
 
+    def topics(self) -> frozenset[str]:
+        return frozenset(self.admin.list_topics(timeout=PATIENCE_S).topics)
+
     def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
         new = NewTopic(topic, partitions, 1, config=dict(configs))
         _wait(self.admin.create_topics([new])[topic])

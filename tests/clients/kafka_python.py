@@ -155,6 +155,9 @@ class KafkaPython(Client):
         (found,) = asking(lambda: self._admin.describe_topics([topic]))
         return {one["partition_index"]: one["leader_id"] for one in found["partitions"]}
 
+    def topics(self) -> frozenset[str]:
+        return frozenset(asking(self._admin.list_topics))
+
     def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
         new = {"num_partitions": partitions, "replication_factor": 1, "configs": dict(configs)}
         asking(lambda: self._admin.create_topics({topic: new}))

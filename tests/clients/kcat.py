@@ -125,6 +125,14 @@ class Kcat(Client):
             raise _refused(found["error"])
         return {one["partition"]: one["leader"] for one in found["partitions"]}
 
+    def topics(self) -> frozenset[str]:
+        done = subprocess.run(
+            self._command("-L", "-J"), capture_output=True, timeout=PATIENCE_S, check=False
+        )
+        if done.returncode:
+            raise _refused(done.stderr.decode())
+        return frozenset(one["topic"] for one in json.loads(done.stdout)["topics"])
+
     def begin_transactions(self, transactional_id: str) -> None:
         """It begins one when it is told of an id, and sends all of its input in it."""
         words = ["-P", "-t", "transactions", "-X", f"transactional.id={transactional_id}"]

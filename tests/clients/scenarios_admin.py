@@ -38,6 +38,12 @@ def create_topic(client: Client, world: World) -> None:
     assert refused.value.code == TOPIC_ALREADY_EXISTS
 
 
+def list_topics(client: Client, world: World) -> None:
+    """All of them, asked for without a name."""
+    made = {world.topic(), world.topic(PARTITIONS)}
+    assert made <= client.topics()
+
+
 def create_partitions(client: Client, world: World) -> None:
     """More of them, which can be written to."""
     topic = world.topic()

@@ -65,6 +65,7 @@ ROWS: Final = (
     Row("out of range", consume.out_of_range),
     Row("several brokers", consume.several_brokers),
     Row("topic made anew", consume.topic_made_anew),
+    Row("list topics", admin.list_topics),
     Row("create topic", admin.create_topic, NO_ADMIN),
     Row("create partitions", admin.create_partitions, NO_ADMIN),
     Row("delete topic", admin.delete_topic, NO_ADMIN),

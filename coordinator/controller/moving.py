@@ -63,7 +63,8 @@ class Moving:
         if back:
             text = "That coordinator let go of it under this controller, and cannot have it back."
             self._refuse(back, ErrorCode.INVALID_REQUEST, text)
-            self._moves = [move for move in self._moves if move not in back]
+            refused = frozenset(back)
+            self._moves = [move for move in self._moves if move not in refused]
             if not self._moves:
                 self._answer()
                 return
@@ -115,7 +116,8 @@ class Moving:
         )
 
     def _tell(self, written: Sequence[Move]) -> None:
-        gone = [move for move in self._released if move not in written]
+        stayed = frozenset(written)
+        gone = [move for move in self._released if move not in stayed]
         self._refuse(gone, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "It is gone by now.")
         image = self._controller.machine.image
         self._open = len(written)

@@ -305,12 +305,14 @@ def split_creation(request: CreateTopicsRequest) -> list[CreateTopicsRequest]:
 
     Names that are there twice are refused together, and what is only tried is tried as a whole.
     """
-    topics = request.topics
-    if request.validate_only or len({topic.name for topic in topics}) != len(topics):
+    if request.validate_only:
         return [request]
-    parts: list[list[Any]] = [[]]
+    names = Counter(topic.name for topic in request.topics)
+    parts: list[list[Any]] = [[topic for topic in request.topics if names[topic.name] > 1]]
     size = total = 0
-    for topic in topics:
+    for topic in request.topics:
+        if names[topic.name] > 1:
+            continue
         count = len(topic.assignments) or max(1, topic.num_partitions)
         if parts[-1] and size + count > PART_PARTITIONS:
             parts.append([])
@@ -319,7 +321,7 @@ def split_creation(request: CreateTopicsRequest) -> list[CreateTopicsRequest]:
         size += count
         total += count
     if len(parts) == 1 or total > MAX_SPLIT_PARTITIONS:
-        return [request]  # small, or so large that it is refused as a whole
+        return [request]  # small, or so large that most of it is refused
     return [msgspec.structs.replace(cast(Any, request), topics=tuple(part)) for part in parts]
 
 

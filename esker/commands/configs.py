@@ -52,6 +52,7 @@ SOURCES: Final = {
 }
 OVERRIDES: Final = frozenset({1, 2, 3})
 TIMEOUT_MS: Final = 30_000
+DESCRIBED_AT_ONCE: Final = 500  # topics or brokers: the controller answers in one piece
 
 EntityType = Annotated[str, typer.Option(metavar="topics|brokers", help="What has the settings.")]
 EntityName = Annotated[
@@ -141,10 +142,12 @@ def settings_of(
     at: Target, resource_type: int, names: Sequence[str], timeout_ms: int
 ) -> dict[str, dict[str, str | None]]:
     """What was set, default values left out, of each of these topics or brokers."""
-    found = _described(at, resource_type, names, timeout_ms) if names else {}
     return {
         name: {one.name: one.value for one in settings if one.config_source in OVERRIDES}
-        for name, settings in found.items()
+        for first in range(0, len(names), DESCRIBED_AT_ONCE)
+        for name, settings in _described(
+            at, resource_type, names[first : first + DESCRIBED_AT_ONCE], timeout_ms
+        ).items()
     }
 
 

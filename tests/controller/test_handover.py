@@ -526,7 +526,7 @@ def test_many_moves_in_one_request_are_answered_one_by_one() -> None:
     partitions = answers[0].responses[0].partitions
     assert [p.error_code for p in partitions] == [ErrorCode.INVALID_REQUEST] * 4
     texts = [p.error_message for p in partitions]
-    assert texts[0] == texts[3] == "Named twice."
+    assert texts[0] == texts[3] == f"Partition 0 of {named} is named twice."
     assert "no number 9" in texts[1]
     assert "has data" in texts[2]
 

@@ -479,3 +479,34 @@ def test_a_setting_does_not_grow_past_what_a_record_can_carry() -> None:
     refused = world.ask(alter(2, "t", name, "ü" * 10_000, 2)).responses[0]
     assert (refused.error_code, name in refused.error_message) == (C.INVALID_CONFIG, True)
     assert world.create("next").topics[0].error_code == 0, "the controller goes on"
+
+
+TOO_MANY = Limits().max_items_of_request + 1
+
+
+def test_a_request_of_too_many_things_is_refused_before_it_costs_anything() -> None:
+    world = fresh()
+    resource = DescribeConfigsRequest.DescribeConfigsResource
+    one = resource(resource_type=2, resource_name="t", configuration_keys=None)
+    described = world.ask(DescribeConfigsRequest(resources=(one,) * TOO_MANY))
+    assert {result.error_code for result in described.results} == {C.POLICY_VIOLATION}
+    assert not any(result.configs for result in described.results)
+
+
+def test_changes_past_the_limit_of_a_request_are_refused_item_by_item() -> None:
+    world = World(limits=Limits(max_records_of_request=2)).elect()
+    world.register(1)
+    resource = IncrementalAlterConfigsRequest.AlterConfigsResource
+    change = resource.AlterableConfig(name="retention.ms", config_operation=0, value="7")
+    for name in ("a", "b", "c"):
+        world.create(name)
+    asked = IncrementalAlterConfigsRequest(
+        resources=tuple(
+            resource(resource_type=2, resource_name=name, configs=(change,))
+            for name in ("a", "b", "c")
+        ),
+        validate_only=False,
+    )
+    answers = world.ask(asked).responses
+    assert [answer.error_code for answer in answers] == [0, 0, C.POLICY_VIOLATION]
+    assert "'c'" in answers[2].error_message

@@ -19,6 +19,7 @@ from uuid import UUID
 
 from coordinator.controller.decide.context import Context, Decision
 from coordinator.controller.decide.placement import check_replicas
+from coordinator.controller.decide.topics import named_twice
 from coordinator.controller.errors import ErrorCode, RefusedError
 from coordinator.controller.image import MetadataImage, TopicImage, active_start
 from records.chunks import ChunkChangeRecord, ChunkRecord
@@ -55,7 +56,7 @@ def create_chunks(request: CreateChunksRequest, context: Context) -> Decision:
                     ErrorCode.POLICY_VIOLATION, f"More than {MAX_CHUNKS_OF_REQUEST} at once."
                 )
             if (asked.topic_name, asked.partition_id) in seen:
-                raise RefusedError(ErrorCode.INVALID_REQUEST, "Named twice.")
+                raise named_twice(f"{asked.topic_name[:249]}-{asked.partition_id}")
             seen.add((asked.topic_name, asked.partition_id))
             records += _create(asked, context.image)
         except RefusedError as refused:
@@ -164,7 +165,8 @@ def alter_chunks(request: AlterChunkAssignmentsRequest, context: Context) -> Dec
                 )
             named = (asked.topic_name, asked.partition_id, asked.start_offset)
             if named in seen:
-                raise RefusedError(ErrorCode.INVALID_REQUEST, "Named twice.")
+                what = f"{asked.topic_name[:200]}-{asked.partition_id} at {asked.start_offset}"
+                raise named_twice(f"The chunk of {what}")
             seen.add(named)
             records += _alter(asked, context.image)
         except RefusedError as refused:

@@ -42,6 +42,7 @@ from records.schema import MetadataRecord
 
 CLUSTER_DEFAULT: Final = Resource(BROKER, "")
 MAX_CHANGES: Final = 1_000  # of one resource
+MAX_DESCRIBED: Final = 10_000  # resources of one request, each of some thirty settings
 
 
 class Source(IntEnum):
@@ -106,11 +107,16 @@ _Shown = _Described.DescribeConfigsResourceResult
 def describe_configs(request: DescribeConfigsRequest, image: MetadataImage) -> object:
     """The settings of resources; read from an image, so nothing is written."""
     results = []
+    too_many = len(request.resources) > MAX_DESCRIBED
     for resource in request.resources:
         keys = resource.configuration_keys
         wanted = None if keys is None else frozenset(keys)
         named = Resource(resource.resource_type, resource.resource_name)
         try:
+            if too_many:
+                raise RefusedError(
+                    ErrorCode.POLICY_VIOLATION, f"{len(request.resources)} resources at once."
+                )
             shown = [
                 entry
                 for entry in _describe(named, image, documented=request.include_documentation)
@@ -219,7 +225,7 @@ def check_broker(name: str, image: MetadataImage) -> None:
     """A broker resource is a registered broker's id, or empty: all. Raises RefusedError."""
     if name == "":
         return
-    if not name.isascii() or not name.isdigit() or len(name) > 10:
+    if not name.isascii() or not name.isdigit() or len(name) > 10 or str(int(name)) != name:
         raise RefusedError(ErrorCode.INVALID_REQUEST, f"{name[:20]!r} is no broker id.")
     if int(name) not in image.brokers:
         raise RefusedError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker {name} is not registered.")
@@ -252,9 +258,15 @@ def alter_configs(request: IncrementalAlterConfigsRequest, context: Context) -> 
                     ErrorCode.POLICY_VIOLATION, f"{len(request.resources)} resources at once."
                 )
             if resource in seen:
-                raise RefusedError(ErrorCode.INVALID_REQUEST, "Named twice.")
+                raise RefusedError(ErrorCode.INVALID_REQUEST, f"{resource.name!r} is named twice.")
             seen.add(resource)
-            records += _alter(asked, resource, context.image)
+            changed = _alter(asked, resource, context.image)
+            if len(records) + len(changed) > context.limits.max_records_of_request:
+                raise RefusedError(
+                    ErrorCode.POLICY_VIOLATION,
+                    f"{resource.name!r}: the request changes too much; send several.",
+                )
+            records += changed
         except RefusedError as refused:
             code, message = refused.code, refused.message
         results.append(

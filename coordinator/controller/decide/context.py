@@ -32,7 +32,7 @@ class Limits:
     default_partitions: int = 1  # num.partitions
     default_replication_factor: int = 1  # default.replication.factor
     max_partitions_of_topic: int = 100_000
-    max_records_of_request: int = 120_000
+    max_records_of_request: int = 12_000  # decided, or refused, in one piece
     max_items_of_request: int = 10_000  # topics, resources, chunks
     producer_id_block: int = 1_000
 

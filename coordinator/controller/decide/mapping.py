@@ -15,7 +15,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from coordinator.controller.decide.context import Context, Decision
-from coordinator.controller.decide.topics import mappings
+from coordinator.controller.decide.topics import mappings, named_twice
 from coordinator.controller.errors import ErrorCode, RefusedError
 from coordinator.controller.image import MetadataImage
 from records.rpc.coordinator import (
@@ -54,7 +54,7 @@ def check_moves(
             named = (topic.topic_id, asked.partition_index)
             try:
                 if count[named] > 1:
-                    raise RefusedError(ErrorCode.INVALID_REQUEST, "Named twice.")
+                    raise named_twice(f"Partition {asked.partition_index} of {topic.topic_id}")
                 move = _check(*named, asked.batch_coordinator_partition_index, image)
             except RefusedError as refused:
                 verdicts[named] = (refused.code, refused.message)

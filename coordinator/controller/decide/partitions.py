@@ -18,7 +18,7 @@ from coordinator.controller.decide.placement import (
     deal,
     new_partition,
 )
-from coordinator.controller.decide.topics import mappings
+from coordinator.controller.decide.topics import mappings, named_twice
 from coordinator.controller.errors import ErrorCode, RefusedError
 from coordinator.controller.image import DISKLESS_METADATA, TopicImage
 from records.rpc.topics import CreatePartitionsRequest, CreatePartitionsResponse
@@ -44,7 +44,7 @@ def create_partitions(request: CreatePartitionsRequest, context: Context) -> Dec
                     ErrorCode.POLICY_VIOLATION, f"{len(request.topics)} topics at once."
                 )
             if topic.name in seen:
-                raise RefusedError(ErrorCode.INVALID_REQUEST, "Named twice.")
+                raise named_twice(topic.name)
             seen.add(topic.name)
             made = _grow(topic, context, len(records))
         except RefusedError as refused:

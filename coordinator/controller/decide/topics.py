@@ -11,6 +11,7 @@ order of checks these are. Any replication factor is accepted (DESIGN §8).
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 from uuid import UUID
@@ -64,6 +65,11 @@ def _bad_name(message: str) -> RefusedError:
     return RefusedError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
 
 
+def named_twice(what: str) -> RefusedError:
+    """Of two words about one thing, neither counts."""
+    return RefusedError(ErrorCode.INVALID_REQUEST, f"{what[:MAX_TOPIC_NAME]} is named twice.")
+
+
 def create_topics(request: CreateTopicsRequest, context: Context) -> Decision:
     """Create what can be created. Every topic gets an answer of its own."""
     limits = context.limits
@@ -75,15 +81,13 @@ def create_topics(request: CreateTopicsRequest, context: Context) -> Decision:
     results: list[_Result] = []
     builder = _Builder(context)
     names = [topic.name for topic in request.topics]
-    repeated = {name for name in names if names.count(name) > 1} if _repeats(names) else set()
+    repeated = {name for name, count in Counter(names).items() if count > 1}
     told: set[str] = set()
     for topic in request.topics:
         if topic.name in repeated:
             if topic.name not in told:  # one answer for all of them, as upstream
                 told.add(topic.name)
-                results.append(
-                    _refuse(topic.name, RefusedError(ErrorCode.INVALID_REQUEST, "Named twice."))
-                )
+                results.append(_refuse(topic.name, named_twice(topic.name)))
             continue
         try:
             made = builder.create(topic, len(records))
@@ -285,7 +289,7 @@ def delete_topics(request: DeleteTopicsRequest, context: Context) -> Decision:
                 raise RefusedError(ErrorCode.POLICY_VIOLATION, f"{len(named)} topics at once.")
             topic = _find(name, topic_id, context.image)
             if topic.topic_id in gone:
-                raise RefusedError(ErrorCode.INVALID_REQUEST, "Named twice.")
+                raise named_twice(topic.name)
             if topic.is_internal:
                 raise _bad_name(f"{topic.name} is internal and cannot be deleted.")
         except RefusedError as refused:

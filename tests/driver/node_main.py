@@ -15,7 +15,7 @@ from pathlib import Path
 from uuid import UUID
 
 from esker.keeping import SnapshotKeeping
-from esker.rooms import BenchState, joined
+from esker.rooms import BenchState
 from raft.core.config import QuorumConfig
 from raft.core.voters import Endpoint, ReplicaKey, Voter
 from raft.driver import NodeConfig, run_node, serving
@@ -78,7 +78,7 @@ def config_of(settings: dict) -> NodeConfig:
         log=LogConfig(**settings.get("log", {})),
         bootstrap=bootstrap(settings["topics"], [int(voter) for voter in settings["voters"]]),
         keeping=keeping_of(settings),
-        room=joined(lambda host: BenchState(host, settings.get("state", "none"))),
+        room=lambda host: BenchState(host, settings.get("state", "none")),
         bench_log="esker-bench-log" in settings["topics"],
         metrics_host="127.0.0.1" if "metrics_port" in settings else None,
         metrics_port=settings.get("metrics_port", 0),

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
-from esker.rooms import joined
+from esker.rooms import JoinedRooms
 from raft.driver import Node
 from raft.net.handlers import Served, payload
 from raft.net.rpc import open_rpc
@@ -46,10 +46,10 @@ def test_rooms_are_told_of_every_groups_beginning_and_end(log_dir: Path) -> None
 
     async def told() -> None:
         (port,) = free_ports(1)
-        room = joined(
-            lambda host: Recorder(host, story, serves=True),
-            lambda host: Recorder(host, story, serves=False),
-        )
+
+        def room(host: object) -> JoinedRooms:
+            return JoinedRooms([Recorder(host, story, serves=serves) for serves in (True, False)])
+
         node = Node(replace(config_of(log_dir, port), room=room))
         await node.start()
         await leading_log(node)

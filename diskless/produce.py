@@ -8,6 +8,8 @@ producer that is not idempotent may see a record twice, here as with any Kafka.
 With acks=0 nobody is answered, and an error closes the connection, as nothing else could tell.
 
 A request that memory has no room for waits, and its connection is not read (`diskless.in_flight`).
+So does one that names a topic by an id which this broker has not heard of: another broker may have
+told the client, a moment ago, and there are clients that do not ask twice.
 
 Source: the protocol guide, Produce; KIP-467 (errors by record); DESIGN §8 (Produce).
 """
@@ -16,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 from uuid import UUID
@@ -39,6 +41,7 @@ from records.codec import decode_message
 from records.rpc.produce import ProduceRequest, ProduceResponse
 
 FIRST_WITH_TOPIC_IDS: Final = 13
+HEAR_S: Final = 3.0  # of a topic that somebody else may have told the client of
 
 UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 NOT_LEADER_OR_FOLLOWER: Final = 6
@@ -53,6 +56,14 @@ NO_TRANSACTIONS: Final = "transactions are not supported by this cluster"
 _Topic = ProduceResponse.TopicProduceResponse
 _Partition = ProduceResponse.TopicProduceResponse.PartitionProduceResponse
 _RecordError = _Partition.BatchIndexAndErrorMessage
+
+
+class HearOf(Protocol):
+    """A `diskless.cluster.Cluster`'s `image_where`."""
+
+    def __call__(
+        self, holds: Callable[[MetadataImage], bool], timeout_s: float
+    ) -> Awaitable[MetadataImage | None]: ...
 
 
 class Writer(Protocol):
@@ -196,6 +207,7 @@ class ProduceService:
         self,
         *,
         image: Callable[[], MetadataImage],
+        image_where: HearOf,
         writer: Callable[[int], Writer | None],
         now_ms: Callable[[], int],
         in_flight: InFlight,
@@ -207,6 +219,8 @@ class ProduceService:
         """
         self.counters = ProduceCounters()
         self._image = image
+        self._image_where = image_where
+        self._hearing: set[asyncio.Task[None]] = set()  # a loop itself keeps no task alive
         self._writer = writer
         self._now_ms = now_ms
         self._in_flight = in_flight
@@ -240,13 +254,40 @@ class ProduceService:
         )
         if not silent:
             timer = loop.call_later(max(0, request.timeout_ms) / 1_000, produced.expire)
+        unanswered = reply if silent else None
+        if produced.by_id and not _has_all(self._image(), request):
+            hearing = loop.create_task(self._hear(request, produced, size_bytes, reply))
+            self._hearing.add(hearing)
+            hearing.add_done_callback(self._hearing.discard)
+            connection.hold()
+            return reply
         if self._in_flight.is_full:
-            self._wait(connection, produced, size_bytes, reply if silent else None)
+            self._wait(connection, produced, size_bytes, unanswered)
             return reply
         self._take(produced, size_bytes)
         if not silent:
             return reply
         return None
+
+    async def _hear(
+        self, request: ProduceRequest, produced: _Request, size_bytes: int, reply: Reply
+    ) -> None:
+        """Take the request once its topics are heard of, or are not in time."""
+        connection = reply.connection
+        unanswered = reply if request.acks == 0 else None
+        try:
+            await self._image_where(lambda image: _has_all(image, request), HEAR_S)
+            if self._in_flight.is_full and not produced.is_over:
+                self._wait(connection, produced, size_bytes, unanswered)
+                return
+            if not connection.closed and not produced.is_over:
+                self._take(produced, size_bytes)
+            if unanswered is not None:
+                unanswered.send(None)
+        except Exception as error:  # an assertion too: the connection tells the loop
+            reply.fail(error)
+        finally:
+            connection.go_on()
 
     def _wait(
         self,
@@ -348,6 +389,10 @@ class ProduceService:
         if rules is None:
             rules = self._rules[topic.topic_id] = rules_of(image, topic.name)
         return rules
+
+
+def _has_all(image: MetadataImage, request: ProduceRequest) -> bool:
+    return all(topic.topic_id in image.topics for topic in request.topic_data)
 
 
 def rules_of(image: MetadataImage, topic: str) -> TopicRules:

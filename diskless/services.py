@@ -79,6 +79,7 @@ class Services:
         )
         self.produce = ProduceService(
             image=lambda: cluster.image,
+            image_where=cluster.image_where,
             writer=self.writers.writer,
             now_ms=wall_ms,
             in_flight=self.in_flight,

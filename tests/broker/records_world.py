@@ -115,6 +115,7 @@ class RecordsBroker:
         )
         self.produce_service = ProduceService(
             image=lambda: self.cluster.image,
+            image_where=self.cluster.image_where,
             writer=self.writers.writer,
             now_ms=world.wall_ms,
             in_flight=self.in_flight,

@@ -11,7 +11,7 @@ import pytest
 from coordinator.controller.image import MetadataImage
 from diskless.buffer import AppendResult, Waiter
 from diskless.in_flight import InFlight
-from diskless.produce import ProduceService
+from diskless.produce import HEAR_S, ProduceService
 from diskless.validation import Accepted
 from raft.net import Listener, run
 from raft.net.client import connect
@@ -88,8 +88,12 @@ class Broker:
         self.writer: Kept | None = Kept()
         self.writer.at_once = AppendResult(0, None, 70, -1, 5)
         self.in_flight = InFlight(max_bytes)
+        self.news = asyncio.Event()
+        self.awaits_news = False  # else what is not heard of never is
+        self.heard_by = 0  # requests that waited for it
         service = ProduceService(
             image=lambda: self.image,
+            image_where=self.hear_of,
             writer=lambda _: self.writer,
             now_ms=lambda: NOW_MS,
             in_flight=self.in_flight,
@@ -100,6 +104,15 @@ class Broker:
             return service.serve(connection, header, frame[header.body_at :])
 
         self.listener = Listener(handle, name="test")
+
+    async def hear_of(
+        self, holds: Callable[[MetadataImage], bool], timeout_s: float
+    ) -> MetadataImage | None:
+        assert 0 <= timeout_s <= HEAR_S
+        self.heard_by += 1
+        if self.awaits_news:
+            await self.news.wait()
+        return self.image if holds(self.image) else None
 
     async def ask(self, message: ProduceRequest, version: int = 9) -> ProduceResponse:
         """The answer. Raises ConnectionLostError where the connection is closed instead."""
@@ -153,6 +166,47 @@ def test_a_batch_is_answered_with_its_offset(version: int) -> None:
         assert accepted.batch.view == batch()
 
     claim(work, image)
+
+
+@pytest.mark.parametrize("acks", [-1, 0])
+def test_a_topic_that_another_broker_knows_is_waited_for_in_order(acks: int) -> None:
+    """Its id is not in our image yet; the client's next requests wait behind it."""
+    later = with_topic().image
+    topic_id = later.topic_ids["t"]
+
+    async def work(broker: Broker) -> None:
+        broker.awaits_news = True
+        connection = await connect("127.0.0.1", broker.listener.port)
+        loop = asyncio.get_running_loop()
+        kind = request_kind(ProduceRequest, 13)
+        answers: list[asyncio.Future[Frame | ConnectionLostError]] = []
+        for value in (b"1", b"2", b"3"):
+            message = request(("t", 0, batch(value)), topic_id=topic_id, acks=acks)
+            answers.append(loop.create_future())
+            on_answer = answers[-1].set_result if acks else None
+            parts = tuple(encode_parts(message, 13))
+            connection.send(kind, parts, on_answer, timeout_ms=5_000)
+        writer = broker.writer
+        assert writer is not None
+        while not broker.heard_by:
+            await asyncio.sleep(0.001)
+        assert not writer.appended
+        broker.image = later
+        broker.news.set()
+        while len(writer.appended) < 3:
+            await asyncio.sleep(0.001)
+        assert [bytes(one[2].batch.view) for one in writer.appended] == [
+            batch(value) for value in (b"1", b"2", b"3")
+        ]
+        assert broker.heard_by == 1
+        if acks:
+            for answer in answers:
+                body = await answer
+                assert not isinstance(body, ConnectionLostError)
+                assert errors(decode_message(ProduceResponse, body, 13)) == [0]
+        connection.close()
+
+    claim(work, MetadataImage())
 
 
 def test_each_partition_is_judged_by_itself() -> None:

@@ -51,7 +51,15 @@ ALL: Final = (
 TOPIC: Final = "records"
 GROUP: Final = "readers"
 PARTITIONS: Final = 4
-STORE: Final = "diskless.storage.class.name"
+HASTY: Final = {
+    "diskless.storage.class.name": CLASS_NAME,
+    "diskless.file.delete.delay.ms": "2000",
+    "esker.file.delete.interval.ms": "200",
+    "esker.append.upload.timeout.ms": "1000",
+    "esker.object.lease.timeout.ms": "3000",
+}
+"""Leases end under paused brokers, and what is not committed by then is deleted at once."""
+
 BAD_STORE: Final = (
     FaultRule(fault=Fault.LOST_ANSWER, operations=frozenset({"upload"}), probability=0.1),
     FaultRule(fault=Fault.ERROR, probability=0.1),
@@ -74,7 +82,7 @@ def work(
     """
     os.environ[SPOILED] = spoiled
     program = SPOILED_PROGRAM if spoiled else PROGRAM
-    settings = SETTINGS | ({STORE: CLASS_NAME} if store_rules else {})
+    settings = SETTINGS | (HASTY if store_rules else {})
     try:
         with EskerCluster(directory / "cluster", settings=settings, program=program) as cluster:
             cluster.start()
@@ -148,7 +156,9 @@ def test_a_long_life_of_brokers(tmp_path: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_a_life_of_brokers_above_a_bad_store(tmp_path: Path) -> None:
-    """Uploads that happened and are said to have failed, errors, slowness; and everything dies."""
+    """Uploads that happened and are said to have failed, errors, slowness; leases that end early
+    and a hasty cleaner; and everything dies.
+    """
     seed = seed_of_run("a_life_of_brokers_above_a_bad_store")
     work(tmp_path, seed, Random(seed).sample(ALL, 7), store_rules=BAD_STORE)
 

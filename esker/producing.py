@@ -35,6 +35,8 @@ MAX_SEQUENCE: Final = 2**31 - 1
 ACKS: Final = {"0": 0, "1": 1, "all": -1}
 
 _ALREADY_THERE: Final = 46  # DUPLICATE_SEQUENCE_NUMBER
+_UNKNOWN: Final = frozenset({7, 20})
+"""Timed out, or too few replicas after it was appended: it may be there."""
 
 
 class Line(NamedTuple):
@@ -188,16 +190,20 @@ class Producer:
         except NetError:
             self._leaders = await self._client.leaders(self._topic)
             if self._producer[0] < 0:  # it may be there, and nobody would know it again
-                raise ClientError(
-                    f"{self._topic}-{partition}: no answer; the last batch may be written or not"
-                ) from None
+                raise self._doubt(partition, "no answer") from None
             raise
         (found,) = answer.responses[0].partition_responses
         if found.error_code and found.error_code != _ALREADY_THERE:
             said = f": {found.error_message}" if found.error_message else ""
+            if self._producer[0] < 0 and found.error_code in _UNKNOWN:
+                raise self._doubt(partition, error_name(found.error_code))
             message = f"{self._topic}-{partition}: {error_name(found.error_code)}{said}"
             self._leaders = await self._client.leaders(self._topic)
             raise ClientError(message, found.error_code)
+
+    def _doubt(self, partition: int, why: str) -> ClientError:
+        where = f"{self._topic}-{partition}"
+        return ClientError(f"{where}: {why}; the last batch may be written or not")
 
     async def _unanswered(self, partition: int, request: ProduceRequest) -> None:
         """acks=0: no answer is due, so another question behind it shows that it was read."""

@@ -110,7 +110,7 @@ class Log:
         self.values += [bytes(record.value or b"") for record in iter_records(batch)]
         if failure == "lost after":
             raise LOST
-        return self._said(0)
+        return self._said(7 if failure == "timed out after" else 0)
 
     @staticmethod
     def _said(code: int) -> ProduceResponse:
@@ -141,8 +141,9 @@ def test_what_fails_for_a_while_is_written_once_and_in_order() -> None:
     assert producer.records == 6
 
 
-def test_without_all_acknowledged_a_lost_answer_is_said_and_nothing_repeated() -> None:
-    log = Log("lost after")
+@pytest.mark.parametrize("failure", ["lost after", "timed out after"])
+def test_without_all_acknowledged_a_lost_answer_is_said_and_nothing_repeated(failure: str) -> None:
+    log = Log(failure)
     with pytest.raises(ClientError, match="may be written or not"):
         written(log, lines(1), acks=1)
     assert log.values == [b"1"]

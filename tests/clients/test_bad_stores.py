@@ -43,7 +43,7 @@ MANY: Final = 40
 DOWN_S: Final = 2.5  # longer than an upload is tried, shorter than clients are patient
 SOAK_DOWN_S: Final = 10.0
 MEBIBYTE: Final = 1024 * 1024
-PEAK_MIB: Final = 400
+PEAK_MIB: Final = 150
 """Above an idle broker's. Requests under way are 32 MiB; besides there are the sockets' buffers and
 the copies that uploads are made of. Without a bound it would be all 150 MB, several times over."""
 

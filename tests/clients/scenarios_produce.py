@@ -18,6 +18,8 @@ LIMIT: Final = 200_000  # max.message.bytes of a topic
 AROUND: Final = 100  # a batch of one message is its value and at most so much
 LARGER_THAN_ALL: Final = 3_000_000
 KEYS: Final = 7
+HOUR_MS: Final = 3_600_000
+INVALID_TIMESTAMP: Final = 32
 
 
 def codec(client: Client, world: World, name: str) -> None:
@@ -77,12 +79,23 @@ def headers_and_nulls(client: Client, world: World) -> None:
 
 def timestamps(client: Client, world: World) -> None:
     """CreateTime is the producer's, to the millisecond; LogAppendTime is not."""
-    early = time.time_ns() // 1_000_000 - 3_600_000  # retention would take what is old
+    early = time.time_ns() // 1_000_000 - HOUR_MS  # retention would take what is old
     (found,) = _timestamped(client, world.topic(), early)
     assert found == early
     topic = world.topic(configs={"message.timestamp.type": "LogAppendTime"})
     (found,) = _timestamped(client, topic, early)
     assert found > early + 1_000
+
+
+def impossible_timestamps(client: Client, world: World) -> None:
+    """Too far ahead, by default more than an hour; too old, where the topic says so."""
+    now = time.time_ns() // 1_000_000
+    strict = world.topic(configs={"message.timestamp.before.max.ms": "60000"})
+    for topic, timestamp in ((world.topic(), now + 48 * HOUR_MS), (strict, now - HOUR_MS)):
+        with pytest.raises(Refused) as refused:
+            client.send(topic, [Message(b"value", timestamp_ms=timestamp)])
+        assert refused.value.code == INVALID_TIMESTAMP, refused.value
+        check_sent(client, topic, numbered(2))
 
 
 def _timestamped(client: Client, topic: str, timestamp_ms: int) -> list[int]:

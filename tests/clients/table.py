@@ -48,6 +48,7 @@ ROWS: Final = (
     Row("keyed", produce.keyed),
     Row("headers and nulls", produce.headers_and_nulls),
     Row("timestamps", produce.timestamps, NO_TIMESTAMPS),
+    Row("impossible timestamps", produce.impossible_timestamps, NO_TIMESTAMPS),
     Row("large at the limit", produce.large_at_the_limit),
     Row("large over the limit", produce.large_over_the_limit),
     Row("auto created", produce.auto_created),

@@ -73,7 +73,8 @@ async def chunks_at_the_end(
                 if found.error_code:
                     raise UnknownEndError(name, found.partition_index, found.error_code)
                 ends[name, found.partition_index] = Offset(found.offset)
-    return create_request(chunks, ends, now_ms=now_ms())
+    topic_ids = {name: topic_id for topic_id, name in names.items()}
+    return create_request(chunks, ends, now_ms=now_ms(), topic_ids=topic_ids)
 
 
 def _latest(coordinator: int, by_topic: Mapping[UUID, list[int]]) -> ListDisklessOffsetsRequest:

@@ -15,9 +15,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 from records.rpc.chunks import AlterChunkAssignmentsRequest, CreateChunksRequest
-from records.types import Offset
+from records.types import ZERO_UUID, Offset
 
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 MAX_ENTRIES: Final = 1_000
@@ -80,10 +81,12 @@ def create_request(
     high_watermarks: Mapping[tuple[str, int], Offset],
     *,
     now_ms: int,
+    topic_ids: Mapping[str, UUID] | None = None,
 ) -> CreateChunksRequest:
     """The request to create chunks at high watermarks that were just read.
 
     Args:  high_watermarks: read behind the read barrier, exclusive; `now_ms` is the clock then.
+           topic_ids: whose they are, by name: a topic made anew meanwhile has others.
            There are no transactions, so the last stable offset is the high watermark.
     """
     asked = CreateChunksRequest.TopicPartition
@@ -96,6 +99,7 @@ def create_request(
                 start_offset=high_watermarks[chunk.topic, chunk.partition],
                 start_timestamp=now_ms,
                 prev_stop_offset=high_watermarks[chunk.topic, chunk.partition] - 1,
+                topic_id=(topic_ids or {}).get(chunk.topic, ZERO_UUID),
             )
             for chunk in chunks
         )

@@ -72,6 +72,7 @@ async def create(
             start_offset=end.offset,
             start_timestamp=now_ms,
             prev_stop_offset=end.offset - 1,
+            topic_id=place.topic_id,
         )
     if forwarded:
         answer = await _ask(CreateChunksRequest(topic_partitions=(*forwarded.values(),)), cluster)

@@ -3,9 +3,12 @@
 Source: KIP-1114, Public Interfaces (76 and 77 mean other things upstream).
 """
 
+from typing import Annotated
+
 from records.rpc.base import Request, Response
 from records.schema import Message
-from records.wire import Array, Int16, Int32, Int64, String
+from records.types import ZERO_UUID
+from records.wire import Array, Int16, Int32, Int64, String, Uuid, tag
 
 
 class CreateChunksRequest(Request, key=1076, versions="0"):
@@ -18,6 +21,7 @@ class CreateChunksRequest(Request, key=1076, versions="0"):
         start_offset: Int64  # of the new chunk: the high watermark
         start_timestamp: Int64  # ms since 1970
         prev_stop_offset: Int64  # inclusive, of the chunk that ends
+        topic_id: Annotated[Uuid, tag(0)] = ZERO_UUID  # whose high watermark that is; 0: not known
 
     topic_partitions: Array[TopicPartition]
 

@@ -15,6 +15,7 @@ from coordinator.controller.chunk_files import (
     read_alter_file,
     read_create_file,
 )
+from coordinator.controller.errors import ErrorCode
 from coordinator.controller.image import TopicImage
 from records.chunks import ChunkChangeRecord, ChunkRecord
 from records.metadata import PartitionChangeRecord
@@ -22,7 +23,7 @@ from records.rpc.brokers import UnregisterBrokerRequest
 from records.rpc.chunks import AlterChunkAssignmentsRequest, CreateChunksRequest
 from records.rpc.coordinator import ListDisklessOffsetsRequest, ListDisklessOffsetsResponse
 from records.types import Offset
-from tests.controller.test_refusals import chunk, move_chunk
+from tests.controller.test_refusals import chunk, delete, move_chunk
 from tests.controller.world import World, log_batches, records_of
 
 
@@ -102,6 +103,20 @@ def test_a_chunks_time_is_never_below_the_one_before(world: World) -> None:
         )
     times = [c.start_timestamp for c in topic(world).chunks[0]]
     assert (times, topic(world).partitions[0].start_timestamp) == ([-1, 1_000, 1_000], 2_000)
+
+
+def test_a_topic_made_anew_gets_no_chunk_at_the_end_of_the_former_one(world: World) -> None:
+    """Its high watermark was read, and then it was deleted; another has its name."""
+    asked = chunk(start=1_000).topic_partitions[0]
+    fields = {name: getattr(asked, name) for name in asked.__struct_fields__}
+    former = fields | {"topic_id": topic(world).topic_id}
+    request = CreateChunksRequest(topic_partitions=(CreateChunksRequest.TopicPartition(**former),))
+    world.ask(delete("t"))
+    world.create("t", 2, factor=2)
+    (refused,) = world.ask(request).results
+    assert refused.error_code == ErrorCode.UNKNOWN_TOPIC_ID
+    assert "t-0" in refused.error_message
+    assert dict(topic(world).chunks) == {}
 
 
 def test_readers_may_stop_before_replicas_do(world: World) -> None:
@@ -279,6 +294,7 @@ def test_a_chunk_is_created_at_a_high_watermark_that_is_not_an_old_one() -> None
             chunks, {("t", 0): Place(topic(world).topic_id, 0)}, lambda _: reader, lambda: 5
         )
     )
+    assert request.topic_partitions[0].topic_id == topic(world).topic_id
     assert world.ask(request).results[0].error_code == 0
     assert topic(world).partitions[0].start_offset == 100
     assert topic(world).chunks[0][0].end_offset == 99

@@ -31,7 +31,7 @@ from records.rpc.chunks import (
     CreateChunksResponse,
 )
 from records.schema import MetadataRecord
-from records.types import Offset
+from records.types import ZERO_UUID, Offset
 
 MAX_CHUNKS_OF_REQUEST: Final = 1_000
 """All of a request is one batch, and so one step of every replica."""
@@ -91,6 +91,11 @@ def _create(
 ) -> tuple[MetadataRecord, MetadataRecord]:
     """Both records of one chunk. Raises RefusedError."""
     topic, partition, what = find_partition(image, asked.topic_name, asked.partition_id)
+    if asked.topic_id not in (ZERO_UUID, topic.topic_id):
+        raise RefusedError(
+            ErrorCode.UNKNOWN_TOPIC_ID,
+            f"{what}: its end was read of a topic {asked.topic_id} that is gone.",
+        )
     replicas = _check_count(check_replicas(asked.broker_ids, image, what), partition, what)
     start = active_start(partition)
     if asked.start_offset <= start:

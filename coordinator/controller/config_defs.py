@@ -11,6 +11,7 @@ Source: upstream's TopicConfig; KIP-1163, Public Interfaces.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from enum import IntEnum
 from typing import Final, NamedTuple
@@ -42,12 +43,14 @@ class ConfigDef(NamedTuple):
     broker_name: str | None = None  # of the cluster-wide default; None: there is none
 
 
+_WHOLE: Final = re.compile(r" *[+-]?[0-9]{1,20} *")
+
+
 def _number(lowest: int, highest: int) -> Callable[[str], str | None]:
     def check(value: str) -> str | None:
-        try:
-            number = int(value)
-        except ValueError:
+        if not _WHOLE.fullmatch(value):  # Python's int() takes more than Java's
             return "is not a whole number"
+        number = int(value)
         return None if lowest <= number <= highest else f"is outside {lowest}..{highest}"
 
     return check

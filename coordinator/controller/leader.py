@@ -7,7 +7,7 @@ pending image is one more image.
 
 The first decision of a leadership comes before all others: a transaction that the former leader
 left open is aborted, and an empty log begins with the bootstrap records, in a transaction of their
-own. A large decision becomes a transaction too, cut into batches of a thousand records, so that a
+own. A large decision becomes a transaction too, cut into batches of 250 records, so that a
 replica applies it in slices and shows it at once.
 
 No clock, socket or thread in here: time, calls later and ids come from outside.

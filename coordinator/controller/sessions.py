@@ -23,6 +23,9 @@ ABSENCE_FRACTION: Final = 4
 """A gap of a quarter of the session says that we were away. A shorter one costs nobody a session:
 brokers beat several times in one."""
 
+LEAST_ABSENCE_MS: Final = 500
+"""No tick is so late on a node that is merely busy: else short sessions would never end."""
+
 
 @dataclass(slots=True)
 class Session:
@@ -57,7 +60,8 @@ class BrokerSessions:
     def see(self, now_ms: int) -> None:
         """Look at the clock. Whoever comes first after an absence of ours notices it."""
         self._now_ms = max(self._now_ms, now_ms)
-        if self._now_ms - self._ticked_ms > self.timeout_ms // ABSENCE_FRACTION:
+        absence_ms = max(LEAST_ABSENCE_MS, self.timeout_ms // ABSENCE_FRACTION)
+        if self._now_ms - self._ticked_ms > absence_ms:
             self._since_ms = self._now_ms
 
     def heard(self, broker_id: int, broker_epoch: int, metadata_offset: Offset) -> Session:

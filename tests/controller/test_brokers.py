@@ -119,6 +119,16 @@ def test_nobody_is_fenced_because_the_leader_was_stopped(world: World) -> None:
     assert fenced(world) == {1: False}
 
 
+def test_a_short_session_ends_too() -> None:
+    """A quarter of it is less than a tick, and no tick is taken for an absence."""
+    sessions = BrokerSessions(timeout_ms=300)
+    sessions.begin(0)
+    sessions.heard(1, 7, Offset(0))
+    for now_ms in range(100, 900, 130):
+        sessions.tick(now_ms)
+    assert not sessions.is_alive(1, 7, fenced=False)
+
+
 def test_a_stopped_leader_notices_before_its_first_tick() -> None:
     sessions = BrokerSessions(timeout_ms=SESSION_MS)
     sessions.begin(0)

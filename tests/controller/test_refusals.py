@@ -260,6 +260,18 @@ REFUSED: dict[str, Refused] = {
     ),
     "set unknown": Refused(alter(2, "t", "no.such", "1"), C.INVALID_CONFIG, "no.such"),
     "set nonsense": Refused(alter(2, "t", "retention.ms", "-2"), C.INVALID_CONFIG, "retention.ms"),
+    "set to what only Python reads": Refused(
+        alter(2, "t", "retention.ms", "1_000"), C.INVALID_CONFIG, "retention.ms=1_000"
+    ),
+    "set to digits of elsewhere": Refused(
+        alter(2, "t", "retention.ms", "\u0663"), C.INVALID_CONFIG, "retention.ms"
+    ),
+    "set to too many digits": Refused(
+        alter(2, "t", "retention.ms", "9" * 5_000), C.INVALID_CONFIG, "retention.ms"
+    ),
+    "broker id with a zero before it": Refused(
+        alter(4, "01", "log.retention.ms", "1"), C.INVALID_REQUEST, "'01'"
+    ),
     "change diskless": Refused(
         alter(2, "t", "diskless.enable", "false"), C.INVALID_CONFIG, "diskless.enable"
     ),
@@ -349,6 +361,18 @@ REFUSED: dict[str, Refused] = {
         AllocateProducerIdsRequest(broker_id=1, broker_epoch=1), C.STALE_BROKER_EPOCH
     ),
     "controller without a listener": Refused(controller(listeners=()), C.INVALID_REGISTRATION),
+    "controller of too many features": Refused(
+        controller(
+            features=tuple(
+                ControllerRegistrationRequest.Feature(
+                    name=f"f-{i}", min_supported_version=0, max_supported_version=0
+                )
+                for i in range(129)
+            )
+        ),
+        C.INVALID_REGISTRATION,
+        "129",
+    ),
     "controller too old": Refused(
         controller(features=()), C.UNSUPPORTED_VERSION, "metadata.version"
     ),

@@ -249,6 +249,8 @@ def register_controller(request: ControllerRegistrationRequest, context: Context
             raise RefusedError(
                 ErrorCode.INVALID_REGISTRATION, f"Controller id {request.controller_id}."
             )
+        if len(request.features) > MAX_FEATURES:
+            raise RefusedError(ErrorCode.INVALID_REGISTRATION, f"{len(request.features)} features.")
         names = [listener.name for listener in request.listeners]
         check_endpoints(names, [listener.host for listener in request.listeners])
         supported = {

@@ -9,7 +9,8 @@ With acks=0 nobody is answered, and an error closes the connection, as nothing e
 
 A request that memory has no room for waits, and its connection is not read (`diskless.in_flight`).
 So does one that names a topic by an id which this broker has not heard of: another broker may have
-told the client, a moment ago, and there are clients that do not ask twice.
+told the client, a moment ago, and there are clients that do not ask twice. And so does one whose
+records take long to validate: that is done in a thread, while others are served.
 
 Source: the protocol guide, Produce; KIP-467 (errors by record); DESIGN §8 (Produce).
 """
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 from uuid import UUID
@@ -27,7 +28,14 @@ from coordinator.controller.decide.configs import topic_value
 from coordinator.controller.image import MetadataImage, TopicImage
 from diskless.buffer import AppendResult, Waiter
 from diskless.in_flight import InFlight
-from diskless.validation import Accepted, Refusal, TopicRules, validate
+from diskless.validation import (
+    Accepted,
+    Outcome,
+    Refusal,
+    TopicRules,
+    takes_long,
+    validate,
+)
 from raft.net import (
     Answer,
     Frame,
@@ -83,11 +91,12 @@ class Writer(Protocol):
 class _Awaited:
     """One partition of a request, until it is known what became of its batch."""
 
-    __slots__ = ("index", "outcome", "request")
+    __slots__ = ("index", "outcome", "request", "validated")
 
     def __init__(self, request: _Request, index: int) -> None:
         self.request = request
         self.index = index
+        self.validated: Outcome | None = None  # before it was taken
         self.outcome: AppendResult | Refusal | None = None
 
     def appended(self, result: AppendResult) -> None:
@@ -220,7 +229,8 @@ class ProduceService:
         self.counters = ProduceCounters()
         self._image = image
         self._image_where = image_where
-        self._hearing: set[asyncio.Task[None]] = set()  # a loop itself keeps no task alive
+        self._preparing: set[asyncio.Task[None]] = set()  # a loop itself keeps no task alive
+        self._validating = asyncio.Semaphore(1)
         self._writer = writer
         self._now_ms = now_ms
         self._in_flight = in_flight
@@ -255,10 +265,11 @@ class ProduceService:
         if not silent:
             timer = loop.call_later(max(0, request.timeout_ms) / 1_000, produced.expire)
         unanswered = reply if silent else None
-        if produced.by_id and not _has_all(self._image(), request):
-            hearing = loop.create_task(self._hear(request, produced, size_bytes, reply))
-            self._hearing.add(hearing)
-            hearing.add_done_callback(self._hearing.discard)
+        is_unheard = produced.by_id and not _has_all(self._image(), request)
+        if is_unheard or takes_long(_batches(request)):
+            preparing = loop.create_task(self._prepare(request, produced, size_bytes, reply))
+            self._preparing.add(preparing)
+            preparing.add_done_callback(self._preparing.discard)
             connection.hold()
             return reply
         if self._in_flight.is_full:
@@ -269,14 +280,18 @@ class ProduceService:
             return reply
         return None
 
-    async def _hear(
+    async def _prepare(
         self, request: ProduceRequest, produced: _Request, size_bytes: int, reply: Reply
     ) -> None:
-        """Take the request once its topics are heard of, or are not in time."""
+        """Take the request once its topics are heard of, or were not in time, and it is judged."""
         connection = reply.connection
         unanswered = reply if request.acks == 0 else None
         try:
-            await self._image_where(lambda image: _has_all(image, request), HEAR_S)
+            if produced.by_id and not _has_all(self._image(), request):
+                await self._image_where(lambda image: _has_all(image, request), HEAR_S)
+            if takes_long(_batches(request)):
+                async with self._validating:
+                    await self._validate(request, produced, connection)
             if self._in_flight.is_full and not produced.is_over:
                 self._wait(connection, produced, size_bytes, unanswered)
                 return
@@ -288,6 +303,24 @@ class ProduceService:
             reply.fail(error)
         finally:
             connection.go_on()
+
+    async def _validate(
+        self, request: ProduceRequest, produced: _Request, connection: ServerConnection
+    ) -> None:
+        """Validate in a thread; the interpreter gives the loop its turns."""
+        image = self._image()
+        for asked, (name, topic_id, awaited) in zip(
+            request.topic_data, tuple(produced.topics), strict=False
+        ):
+            topic = image.topics.get(topic_id) if produced.by_id else image.topic(name)
+            for one, partition in zip(awaited, asked.partition_data, strict=True):
+                if produced.is_over or connection.closed:
+                    return
+                if topic is not None and one.index in topic.partitions:
+                    rules = self._rules_for(image, topic)
+                    one.validated = await asyncio.to_thread(
+                        validate, partition.records, produced.version, rules, self._now_ms()
+                    )
 
     def _wait(
         self,
@@ -357,7 +390,7 @@ class ProduceService:
             awaited.settle(AppendResult(UNKNOWN_TOPIC_OR_PARTITION, text))
             return
         rules = self._rules_for(image, topic)
-        outcome = validate(records, version, rules, self._now_ms())
+        outcome = awaited.validated or validate(records, version, rules, self._now_ms())
         if isinstance(outcome, Refusal):
             awaited.settle(outcome)
             return
@@ -389,6 +422,10 @@ class ProduceService:
         if rules is None:
             rules = self._rules[topic.topic_id] = rules_of(image, topic.name)
         return rules
+
+
+def _batches(request: ProduceRequest) -> Iterator[bytes | memoryview | None]:
+    return (one.records for topic in request.topic_data for one in topic.partition_data)
 
 
 def _has_all(image: MetadataImage, request: ProduceRequest) -> bool:

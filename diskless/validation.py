@@ -15,10 +15,13 @@ DESIGN §8 (validate).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum, unique
+from struct import Struct
 from typing import Final, NamedTuple, TypeAlias
 
 from records.batch import (
+    COMPRESSION_MASK,
     MIN_RECORD_BYTES,
     NO_TIMESTAMP,
     Batch,
@@ -37,6 +40,8 @@ from records.varint import SMALL_VARINTS, decode_varint, decode_varlong
 
 FIRST_WITH_ZSTD: Final = 7  # Produce versions below know no zstd
 SMALL: Final = len(SMALL_VARINTS)
+MANY_RECORDS: Final = 20_000  # about 10 ms
+MUCH_COMPRESSED: Final = 32 * 1024  # bytes, which may be a thousand times as many
 MAX_RECORD_ERRORS: Final = 100  # named one by one in an answer
 
 
@@ -84,6 +89,23 @@ class Accepted(NamedTuple):
 
 
 Outcome: TypeAlias = Accepted | Refusal
+
+_WEIGHT: Final = Struct(">22xB34xi")  # of a batch's header: the codec, how many records
+
+
+def takes_long(batches: Iterable[Buffer | None]) -> bool:
+    """Would validating these keep others waiting? By what their headers say, which is not checked.
+
+    Who says that there are few records has no more of them looked at.
+    """
+    records = compressed = 0
+    for batch in batches:
+        if batch is not None and len(batch) >= _WEIGHT.size:
+            attributes, count = _WEIGHT.unpack_from(batch)
+            records += max(0, count)
+            if attributes & COMPRESSION_MASK:
+                compressed += len(batch)
+    return records > MANY_RECORDS or compressed > MUCH_COMPRESSED
 
 
 def validate(records: Buffer | None, version: int, rules: TopicRules, now_ms: int) -> Outcome:

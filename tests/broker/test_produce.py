@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -12,7 +14,7 @@ from coordinator.controller.image import MetadataImage
 from diskless.buffer import AppendResult, Waiter
 from diskless.in_flight import InFlight
 from diskless.produce import HEAR_S, ProduceService
-from diskless.validation import Accepted
+from diskless.validation import Accepted, Outcome, validate
 from raft.net import Listener, run
 from raft.net.client import connect
 from raft.net.connection import Answer, ServerConnection
@@ -23,6 +25,7 @@ from raft.net.rpc import request_kind
 from records.batch import TRANSACTIONAL
 from records.batch_writer import build_batch
 from records.codec import decode_message, encode_parts
+from records.compression import Compression
 from records.rpc.produce import ProduceRequest, ProduceResponse
 from tests.controller.test_chunks import with_topic
 from tests.controller.test_refusals import alter
@@ -207,6 +210,41 @@ def test_a_topic_that_another_broker_knows_is_waited_for_in_order(acks: int) -> 
         connection.close()
 
     claim(work, MetadataImage())
+
+
+@pytest.mark.parametrize("codec", [Compression.NONE, Compression.GZIP])
+def test_records_that_take_long_to_validate_hold_up_nobody_else(
+    codec: Compression, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are looked at in a thread; only their own connection waits, and keeps its order."""
+    records = [(None, b"", NOW_MS, ())] * 50_000  # slow to walk over
+    if codec is not Compression.NONE:
+        records = [(None, bytes(50_000_000), NOW_MS, ())]  # slow to decompress
+    heavy = bytes(build_batch(records, base_offset=0, leader_epoch=-1, compression=codec))
+    threads: list[threading.Thread] = []
+
+    def watched(*about: Any) -> Outcome:
+        threads.append(threading.current_thread())
+        return validate(*about)
+
+    monkeypatch.setattr("diskless.produce.validate", watched)
+
+    async def work(broker: Broker) -> None:
+        connection = await connect("127.0.0.1", broker.listener.port)
+        kind = request_kind(ProduceRequest, 9)
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        for value in (heavy, batch(b"behind")):
+            parts = tuple(encode_parts(request(("t", 0, value)), 9))
+            on_answer = done.set_result if value is not heavy else None
+            connection.send(kind, parts, on_answer or (lambda _: None), timeout_ms=60_000)
+        assert errors(decode_message(ProduceResponse, await done, 9)) == [0]
+        connection.close()
+        assert broker.writer is not None
+        found = [bytes(one[2].batch.view) for one in broker.writer.appended]
+        assert found == [heavy, batch(b"behind")]
+        assert [one is threading.main_thread() for one in threads] == [False, True]
+
+    claim(work)
 
 
 def test_each_partition_is_judged_by_itself() -> None:

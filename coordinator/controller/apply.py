@@ -75,6 +75,7 @@ class ImageEdit:
         self._topics = image.topics.edit()
         self._topic_ids = image.topic_ids.edit()
         self._similar = image.similar.edit()
+        self._loads = image.loads.edit()
         self._configs = image.configs.edit()
         self._producer_ids = image.producer_ids
         self._security = SecurityEdit(image.security)
@@ -102,6 +103,7 @@ class ImageEdit:
             topics=self._topics.freeze(),
             topic_ids=self._topic_ids.freeze(),
             similar=self._similar.freeze(),
+            loads=self._loads.freeze(),
             configs=self._configs.freeze(),
             producer_ids=self._producer_ids,
             security=self._security.freeze(),
@@ -218,6 +220,10 @@ class ImageEdit:
         if edit is None:
             return False
         topic = edit.freeze()
+        for coordinator in topic.coordinators.values():
+            self._load(edit, coordinator, -1)
+        if len(topic.partitions) > len(topic.coordinators):
+            self._load(edit, 0, len(topic.coordinators) - len(topic.partitions))
         del self._open[record.topic_id]
         self._topics.pop(record.topic_id)
         self._topic_ids.pop(topic.name)
@@ -239,7 +245,18 @@ class ImageEdit:
             return False
         before = topic.partitions.get(record.partition_id)
         topic.partitions.set(record.partition_id, record)
+        if before is None:
+            self._load(topic, 0, 1)
         return self._added(before)
+
+    def _load(self, topic: _TopicEdit, coordinator: int, change: int) -> None:
+        """A coordinator has so many of a topic's partitions more."""
+        if not topic.is_internal:
+            count = (self._loads.get(coordinator) or 0) + change
+            if count:
+                self._loads.set(coordinator, count)
+            else:
+                self._loads.pop(coordinator)
 
     def _partition_change(self, record: PartitionChangeRecord) -> bool:
         topic = self._edit_topic(record.topic_id)
@@ -304,6 +321,8 @@ class ImageEdit:
         if topic is None or topic.partitions.get(record.partition_index) is None:
             return False
         before = topic.coordinators.get(record.partition_index)
+        self._load(topic, before or 0, -1)
+        self._load(topic, record.batch_coordinator_partition_index, 1)
         topic.coordinators.set(record.partition_index, record.batch_coordinator_partition_index)
         return self._added(before)
 
@@ -353,10 +372,11 @@ def _with(record: _R, **changes: Any) -> _R:
 class _TopicEdit:
     """A topic on its way to the next."""
 
-    __slots__ = ("_topic", "chunks", "coordinators", "partitions")
+    __slots__ = ("_topic", "chunks", "coordinators", "is_internal", "partitions")
 
     def __init__(self, topic: TopicImage) -> None:
         self._topic = topic
+        self.is_internal = topic.is_internal
         self.partitions: Editor[int, PartitionRecord] = topic.partitions.edit()
         self.chunks: Editor[int, tuple[ChunkRecord, ...]] = topic.chunks.edit()
         self.coordinators: Editor[int, int] = topic.coordinators.edit()

@@ -85,6 +85,7 @@ class MetadataImage:
     similar: Map[str, frozenset[str]] = field(
         default_factory=Map
     )  # names that hold . or _, by their name with _
+    loads: Map[int, int] = field(default_factory=Map)  # client partitions of each coordinator
     configs: Map[Resource, Map[str, str]] = field(default_factory=Map)
     producer_ids: tuple[ProducerIdsRecord, ...] = ()  # ends of blocks, rising; see apply
     security: Security = field(default_factory=Security)

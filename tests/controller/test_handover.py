@@ -387,6 +387,23 @@ def test_new_topics_are_spread_over_a_new_coordinator() -> None:
     assert topic_id(world, "first") in hosted(world, 0), "what has data stays"
 
 
+def test_what_coordinators_have_is_counted_as_topics_come_move_and_go() -> None:
+    """By the image itself: who creates one topic does not go through all of them."""
+    world = two_coordinators()
+    for i in range(4):
+        world.create(f"t-{i}", i + 1)
+    move(world, "first", 1, 1)
+    world.ask(grow("t-2", 5))
+    for name in ("t-1", "t-3"):
+        world.ask(delete(name))
+    sizes = {c: sum(map(len, expected(world, c).values())) for c in (0, 1)}
+    assert dict(world.image.loads) == sizes
+    world.ask(delete("first"))
+    world.ask(delete("t-0"))
+    world.ask(delete("t-2"))
+    assert dict(world.image.loads) == {}
+
+
 def test_no_mapping_is_written_before_there_is_a_second_coordinator() -> None:
     world = with_brokers()
     world.create("t", 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from uuid import UUID
 
 import pytest
@@ -132,6 +133,18 @@ def test_a_map_that_was_not_changed_is_the_same_one() -> None:
 STATE = [cls for key, cls in METADATA_RECORDS.items() if key is not None and key < 1100]
 
 
+def counted_loads(image: MetadataImage) -> dict[int, int]:
+    """How many client partitions each coordinator has, one by one."""
+    return dict(
+        Counter(
+            topic.coordinator(index)
+            for topic in image.topics.values()
+            if not topic.is_internal
+            for index in topic.partitions
+        )
+    )
+
+
 @given(st.data())
 @settings(max_examples=60, deadline=None, database=None)
 def test_any_records_make_an_image_and_its_checkpoint_makes_it_again(data: st.DataObject) -> None:
@@ -155,6 +168,7 @@ def test_any_records_make_an_image_and_its_checkpoint_makes_it_again(data: st.Da
     assert records_of(again.image) == values
     assert again.contradictions == 0
     assert again.image.offset == 9
+    assert dict(again.image.loads) == dict(image.loads) == counted_loads(image)
 
 
 def test_what_nobody_acts_on_is_kept() -> None:

@@ -68,15 +68,6 @@ def _bad(message: str) -> RefusedError:
 def coordinator_loads(image: MetadataImage) -> list[int]:
     """How many client partitions each batch coordinator has."""
     loads = [0] * max(1, image.coordinator_count)
-    if len(loads) == 1:
-        return loads
-    for topic in image.topics.values():
-        if topic.is_internal:
-            continue
-        elsewhere = 0
-        for index in topic.coordinators.values():
-            if index:
-                elsewhere += 1
-                loads[min(index, len(loads) - 1)] += 1
-        loads[0] += len(topic.partitions) - elsewhere
+    for coordinator, count in image.loads.items():
+        loads[max(0, min(coordinator, len(loads) - 1))] += count
     return loads

@@ -4,6 +4,8 @@ A run's greatest timestamp says that some record of it is as late as asked for; 
 bytes say, decompressed if need be. Headers of batches are not believed: a producer may write there
 what its records do not say.
 
+A batch with very many records is read in a thread, so that others are served meanwhile.
+
 Under LogAppendTime nothing is read: all records of a run have the time of its commit, whatever the
 topic is set to now.
 
@@ -14,13 +16,17 @@ DESIGN §8 (exact offsets for timestamp look-ups).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 from diskless.object_cache import ObjectCache
 from diskless.runs_reader import LOG_APPEND_TIME, DamagedRunError, Run, read_run
+from diskless.validation import takes_long
 from records.batch import Batch, iter_batches, iter_records
 from records.errors import RecordError
+
+T = TypeVar("T")
 
 
 class Stamped(NamedTuple):
@@ -41,10 +47,11 @@ async def first_since(
         first = _at_the_commit(run, from_offset)
         return first if first.timestamp >= timestamp else None
     for base_offset, batch in await _batches(cache, run, from_offset):
-        for record in _records(run, base_offset, batch):
-            if record.offset >= from_offset and record.timestamp >= timestamp:
-                return record
-        await asyncio.sleep(0)  # one batch may take ten milliseconds
+        stamped = _records(run, base_offset, batch)
+        late = (one for one in stamped if one.offset >= from_offset and one.timestamp >= timestamp)
+        found = await _searched(batch, partial(_first, late))
+        if found is not None:
+            return found
     return None
 
 
@@ -57,11 +64,29 @@ async def latest(cache: ObjectCache, run: Run, *, from_offset: int) -> Stamped |
         return _at_the_commit(run, from_offset)
     best: Stamped | None = None
     for base_offset, batch in await _batches(cache, run, from_offset):
-        for record in _records(run, base_offset, batch):
-            if record.offset >= from_offset and (best is None or record.timestamp > best.timestamp):
-                best = record
-        await asyncio.sleep(0)
+        stamped = _records(run, base_offset, batch)
+        wanted = (one for one in stamped if one.offset >= from_offset)
+        found = await _searched(batch, partial(_greatest, wanted))
+        if found is not None and (best is None or found.timestamp > best.timestamp):
+            best = found
     return best
+
+
+def _first(records: Iterator[Stamped]) -> Stamped | None:
+    return next(records, None)
+
+
+def _greatest(records: Iterator[Stamped]) -> Stamped | None:
+    """The first of those with the greatest timestamp."""
+    return max(records, key=lambda one: one.timestamp, default=None)
+
+
+async def _searched(batch: Batch, search: Callable[[], T]) -> T:
+    """What a search of this batch finds; the loop gets its turns."""
+    if takes_long((batch.view,)):
+        return await asyncio.to_thread(search)
+    await asyncio.sleep(0)  # one batch may take ten milliseconds
+    return search()
 
 
 def _at_the_commit(run: Run, from_offset: int) -> Stamped:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Iterator
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -16,7 +17,10 @@ from diskless import timestamps
 from diskless.apis import offsets
 from diskless.apis.places import Listed
 from diskless.object_cache import ObjectCache
+from diskless.runs_reader import Run
+from diskless.stores.memory import MemoryStore
 from raft.net.handlers import Served
+from records.batch import Batch, Record, iter_records
 from records.compression import Compression
 from records.rpc.coordinator import ListDisklessOffsetsRequest
 from records.rpc.list_offsets import ListOffsetsRequest, ListOffsetsResponse
@@ -267,6 +271,34 @@ def test_a_time_finds_the_first_record_that_is_not_earlier(compression: Compress
         assert await told.at(-3) == (0, 6, 600)
 
     tell(story)
+
+
+def test_very_many_records_are_read_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    many, few = batch(*range(25_000)), batch(30_000, 29_000)
+    threads: set[threading.Thread] = set()
+
+    def watched(one: Batch) -> Iterator[Record]:
+        threads.add(threading.current_thread())
+        return iter_records(one)
+
+    monkeypatch.setattr("diskless.timestamps.iter_records", watched)
+
+    async def main() -> None:
+        store = MemoryStore(lambda: 0)
+        await store.upload("o", [many, few], len(many) + len(few))
+        cache = ObjectCache(store)
+        where = Run("o", 0, len(many) + len(few), 100, 25_101, 0, 0)
+        since, latest = timestamps.first_since, timestamps.latest
+        assert await since(cache, where, from_offset=100, timestamp=24_000) == (24_100, 24_000)
+        assert threads, "somebody read it"
+        assert threading.main_thread() not in threads
+        assert await since(cache, where, from_offset=100, timestamp=29_500) == (25_100, 30_000)
+        assert await latest(cache, where, from_offset=100) == (25_100, 30_000)
+        assert await latest(cache, where, from_offset=25_101) == (25_101, 29_000)
+        assert await since(cache, where, from_offset=100, timestamp=30_001) is None
+        await cache.close()
+
+    asyncio.run(main())
 
 
 def test_the_records_are_believed_and_not_the_headers() -> None:

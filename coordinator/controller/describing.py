@@ -37,6 +37,11 @@ _Chunk = DescribeTopicsResponse.Topic.Partition.Chunk
 def describe_topics(request: DescribeTopicsRequest, image: MetadataImage) -> DescribeTopicsResponse:
     """Topics by rising name; those that are not there have an error."""
     asked = request.topic_names
+    if asked is not None and len(asked) > MAX_PARTITIONS:
+        return DescribeTopicsResponse(
+            error_code=ErrorCode.INVALID_REQUEST,
+            error_message=f"{len(asked)} topics at once, {MAX_PARTITIONS} are the limit.",
+        )
     names = sorted(image.topic_ids if asked is None else set(asked))
     topics = []
     partitions = 0

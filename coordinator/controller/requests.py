@@ -135,6 +135,8 @@ class Requests:
             text = "The controller changed: it is not known whether this was done."
             return refuse(request, ErrorCode.NOT_LEADER_OR_FOLLOWER, text)
         text = f"This node is not the active controller; the leader is {self._leader_name()}."
+        if self._controller.active_epoch is not None:
+            text = f"Nothing was done, ask again: {error.message}."
         return refuse(request, ErrorCode.NOT_CONTROLLER, text)
 
     # --- topics -------------------------------------------------------------------------------

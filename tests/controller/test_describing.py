@@ -44,6 +44,8 @@ def test_an_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = describe_topics(DescribeTopicsRequest(), world.image)
     assert answer.error_code == 42
     assert answer.topics == ()
+    answer = describe_topics(DescribeTopicsRequest(topic_names=("x", "y")), world.image)
+    assert (answer.error_code, answer.topics) == (42, ())
 
 
 def test_brokers_show_whether_they_are_fenced() -> None:

@@ -116,6 +116,7 @@ class Registration:
         self._on_lost = on_lost
         self._was_unfenced = False
         self._why_not = "no controller was asked"
+        self._is_doubted = False
         self._leaving = False
         self._heard_at = 0.0  # on the loop's clock: when the last heartbeat that was answered left
         self._may_leave = asyncio.Event()
@@ -149,7 +150,11 @@ class Registration:
             return None
 
     def hurry(self) -> None:
-        """Heartbeat at once: there is reason to doubt that the epoch is still ours."""
+        """Heartbeat at once: there is reason to doubt that the epoch is still ours.
+
+        `on_change` is told what came of it, also if everything is as it was.
+        """
+        self._is_doubted = True
         self._wake.set()
 
     async def stop(self, timeout_s: float) -> None:
@@ -272,6 +277,6 @@ class Registration:
             if answer.should_shut_down:
                 self._may_leave.set()
             self._was_unfenced = self._was_unfenced or not answer.is_fenced
-            if answer.is_fenced != self.is_fenced:
-                self.is_fenced = answer.is_fenced
+            if answer.is_fenced != self.is_fenced or self._is_doubted:
+                self.is_fenced, self._is_doubted = answer.is_fenced, False
                 self._on_change()

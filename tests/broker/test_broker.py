@@ -201,3 +201,22 @@ def test_a_broker_whose_id_somebody_else_has_acts_for_nobody() -> None:
             assert asyncio.get_running_loop().time() - began < 5, "there is nothing to leave"
 
     run(story)
+
+
+def test_a_doubt_that_was_unfounded_ends() -> None:
+    """A coordinator may have been wrong; it is the controller's word that counts."""
+
+    async def story() -> None:
+        async with (
+            ClusterWorld(brokers=()) as world,
+            running_broker(world, broker_heartbeat_interval_ms=600_000) as broker,
+        ):
+            await world.create("t")
+            epoch = broker.epoch
+            assert epoch is not None
+            broker.services.writers.end()
+            broker._on_epoch_doubted()
+            await until(lambda: broker.services.writers.epoch == epoch)
+            assert await send(broker, b"then") == (0, 0)
+
+    run(story)

@@ -144,8 +144,8 @@ def test_it_gives_up_if_no_controller_answers() -> None:
 def test_what_is_buffered_is_written_and_answered_before_it_ends() -> None:
     async def story() -> None:
         async with ClusterWorld(brokers=()) as world:
-            never = {"diskless_append_commit_interval_ms": 2**31 - 1}
-            async with running_broker(world, **never) as broker:
+            never_ms = 2**31 - 1
+            async with running_broker(world, diskless_append_commit_interval_ms=never_ms) as broker:
                 await world.create("t")
                 port = broker.listeners["PLAIN"].port
                 sending = asyncio.ensure_future(send(broker, b"buffered"))

@@ -41,7 +41,7 @@ from records.varint import SMALL_VARINTS, decode_varint, decode_varlong
 FIRST_WITH_ZSTD: Final = 7  # Produce versions below know no zstd
 SMALL: Final = len(SMALL_VARINTS)
 MANY_RECORDS: Final = 20_000  # about 10 ms
-MUCH_COMPRESSED: Final = 32 * 1024  # bytes, which may be a thousand times as many
+MUCH_COMPRESSED: Final = 256 * 1024  # bytes: less is done before a thread has its turn
 MAX_RECORD_ERRORS: Final = 100  # named one by one in an answer
 
 

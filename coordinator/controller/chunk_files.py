@@ -22,6 +22,7 @@ from records.types import ZERO_UUID, Offset
 
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 MAX_ENTRIES: Final = 1_000
+MAX_NAME: Final = 249  # of a topic
 _INT32: Final = 2**31 - 1
 _INT64: Final = 2**63 - 1
 
@@ -129,8 +130,8 @@ def _entries(text: str, key: str, keys: set[str]) -> list[tuple[str, dict[str, A
 
 def _topic(entry: dict[str, Any], where: str) -> str:
     topic = entry["topic"]
-    if not isinstance(topic, str) or not topic:
-        raise ChunkFileError(f"{where}.topic: a name is expected")
+    if not isinstance(topic, str) or not topic.isascii() or not 0 < len(topic) <= MAX_NAME:
+        raise ChunkFileError(f"{where}.topic: a topic's name is expected")
     return topic
 
 

@@ -74,6 +74,7 @@ PART_PARTITIONS: Final = 50
 MAX_SPLIT_PARTITIONS: Final = 100_000
 
 Send = Callable[[Response], None]
+_Created = CreateTopicsResponse.CreatableTopicResult
 New = dict[UUID, tuple[str, dict[int, int]]]
 """Topics that got partitions: id -> (name, partitions at each coordinator)."""
 
@@ -151,7 +152,8 @@ class Requests:
                 answers[part] = answer
                 if len(answers) == len(parts):
                     every = (answers[i].topics for i in range(len(parts)))
-                    send(CreateTopicsResponse(topics=tuple(chain.from_iterable(every))))
+                    topics = tuple(chain.from_iterable(every))
+                    send(CreateTopicsResponse(topics=_as_one(topics)))
 
             return one
 
@@ -325,6 +327,23 @@ def split_creation(request: CreateTopicsRequest) -> list[CreateTopicsRequest]:
     if len(parts) == 1 or total > MAX_SPLIT_PARTITIONS:
         return [request]  # small, or so large that most of it is refused
     return [msgspec.structs.replace(cast(Any, request), topics=tuple(part)) for part in parts]
+
+
+def _as_one(topics: tuple[_Created, ...]) -> tuple[_Created, ...]:
+    """Parts' results: NOT_CONTROLLER says that nothing at all was done, so it must be true."""
+    not_controller = ErrorCode.NOT_CONTROLLER
+    if all(topic.error_code == not_controller for topic in topics):
+        return topics
+    return tuple(
+        msgspec.structs.replace(
+            cast(Any, topic),
+            error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            error_message="The controller changed before this was done.",
+        )
+        if topic.error_code == not_controller
+        else topic
+        for topic in topics
+    )
 
 
 def new_partitions(records: Sequence[MetadataRecord], image: MetadataImage) -> New:

@@ -229,6 +229,8 @@ ENTRY = {"topic": "t", "partition": 0, "replicas": [1]}
         (json.dumps({"partitions": [ENTRY, {"topic": "t"}]}), "partitions[1]"),
         (json.dumps({"partitions": [{**ENTRY, "topic": 3}]}), "topic"),
         (json.dumps({"partitions": [{**ENTRY, "topic": ""}]}), "topic"),
+        (json.dumps({"partitions": [{**ENTRY, "topic": "\ud800"}]}), "topic"),
+        (json.dumps({"partitions": [{**ENTRY, "topic": "t" * 250}]}), "topic"),
         (json.dumps({"partitions": [{**ENTRY, "partition": -1}]}), "partition"),
         (json.dumps({"partitions": [{**ENTRY, "partition": True}]}), "partition"),
         (json.dumps({"partitions": [{**ENTRY, "partition": 2**31}]}), "partition"),

@@ -364,6 +364,21 @@ def test_a_request_is_decided_in_parts_only_where_that_means_the_same() -> None:
     assert split_creation(tried) == [tried]
 
 
+def test_a_controller_that_goes_amid_a_request_does_not_say_that_nothing_was_done() -> None:
+    """NOT_CONTROLLER makes clients ask again, and be told that their own topics exist."""
+    world = World().elect()
+    world.register(1)
+    answers = world.send(many_topics(100, 10))
+    while not hasattr(world.image.topic("t-30"), "name"):
+        assert world.step()
+    world.depose()
+    codes = {topic.error_code for topic in answers[0].topics}
+    assert ErrorCode.NOT_LEADER_OR_FOLLOWER in codes
+    assert ErrorCode.NOT_CONTROLLER not in codes
+    late = world.send(many_topics(100, 10))
+    assert {topic.error_code for topic in late[0].topics} == {ErrorCode.NOT_CONTROLLER}
+
+
 def test_a_request_for_too_much_is_refused_as_a_whole() -> None:
     world = World(limits=Limits(max_records_of_request=300)).elect()
     world.register(1)

@@ -42,7 +42,7 @@ from records.schema import MetadataRecord
 
 CLUSTER_DEFAULT: Final = Resource(BROKER, "")
 MAX_CHANGES: Final = 1_000  # of one resource
-MAX_DESCRIBED: Final = 10_000  # resources of one request, each of some thirty settings
+MAX_DESCRIBED: Final = 2_000  # resources of one request, a quarter of a second
 
 
 class Source(IntEnum):

@@ -29,10 +29,13 @@ from coordinator.controller.image import MetadataImage, TopicImage
 from diskless.buffer import AppendResult, Waiter
 from diskless.in_flight import InFlight
 from diskless.validation import (
+    USUAL_RATIO,
     Accepted,
     Outcome,
     Refusal,
+    TakesLongError,
     TopicRules,
+    is_compressed,
     takes_long,
     validate,
 )
@@ -66,12 +69,8 @@ _Partition = ProduceResponse.TopicProduceResponse.PartitionProduceResponse
 _RecordError = _Partition.BatchIndexAndErrorMessage
 
 
-class HearOf(Protocol):
-    """A `diskless.cluster.Cluster`'s `image_where`."""
-
-    def __call__(
-        self, holds: Callable[[MetadataImage], bool], timeout_s: float
-    ) -> Awaitable[MetadataImage | None]: ...
+HearOf = Callable[[Callable[[MetadataImage], bool], float], Awaitable[MetadataImage | None]]
+"""A `diskless.cluster.Cluster`'s `image_where`."""
 
 
 class Writer(Protocol):
@@ -266,7 +265,7 @@ class ProduceService:
             timer = loop.call_later(max(0, request.timeout_ms) / 1_000, produced.expire)
         unanswered = reply if silent else None
         is_unheard = produced.by_id and not _has_all(self._image(), request)
-        if is_unheard or takes_long(_batches(request)):
+        if is_unheard or not self._judged(request, produced):
             preparing = loop.create_task(self._prepare(request, produced, size_bytes, reply))
             self._preparing.add(preparing)
             preparing.add_done_callback(self._preparing.discard)
@@ -276,9 +275,7 @@ class ProduceService:
             self._wait(connection, produced, size_bytes, unanswered)
             return reply
         self._take(produced, size_bytes)
-        if not silent:
-            return reply
-        return None
+        return None if silent else reply
 
     async def _prepare(
         self, request: ProduceRequest, produced: _Request, size_bytes: int, reply: Reply
@@ -289,7 +286,7 @@ class ProduceService:
         try:
             if produced.by_id and not _has_all(self._image(), request):
                 await self._image_where(lambda image: _has_all(image, request), HEAR_S)
-            if takes_long(_batches(request)):
+            if not produced.is_over and not self._judged(request, produced):
                 async with self._validating:
                     await self._validate(request, produced, connection)
             if self._in_flight.is_full and not produced.is_over:
@@ -304,6 +301,27 @@ class ProduceService:
         finally:
             connection.go_on()
 
+    def _judged(self, request: ProduceRequest, produced: _Request) -> bool:
+        """Validate what is compressed, here and now; False if that, or the rest, takes long."""
+        if takes_long(_batches(request)):
+            return False
+        image = self._image()
+        for asked, (name, topic_id, awaited) in zip(
+            request.topic_data, produced.topics, strict=True
+        ):
+            topic = image.topics.get(topic_id) if produced.by_id else image.topic(name)
+            for one, partition in zip(awaited, asked.partition_data, strict=True):
+                records = partition.records
+                if topic is None or records is None or not is_compressed(records):
+                    continue
+                rules, limit_bytes = self._rules_for(image, topic), USUAL_RATIO * len(records)
+                now_ms = self._now_ms()
+                try:
+                    one.validated = validate(records, produced.version, rules, now_ms, limit_bytes)
+                except TakesLongError:
+                    return False
+        return True
+
     async def _validate(
         self, request: ProduceRequest, produced: _Request, connection: ServerConnection
     ) -> None:
@@ -316,7 +334,7 @@ class ProduceService:
             for one, partition in zip(awaited, asked.partition_data, strict=True):
                 if produced.is_over or connection.closed:
                     return
-                if topic is not None and one.index in topic.partitions:
+                if one.validated is None and topic is not None and one.index in topic.partitions:
                     rules = self._rules_for(image, topic)
                     one.validated = await asyncio.to_thread(
                         validate, partition.records, produced.version, rules, self._now_ms()

@@ -28,7 +28,7 @@ from records.batch import (
     read_batch,
     records_of,
 )
-from records.compression import Buffer, Compression
+from records.compression import MAX_DECOMPRESSED_BYTES, Buffer, Compression
 from records.errors import (
     CompressionError,
     CorruptBatchError,
@@ -42,6 +42,7 @@ FIRST_WITH_ZSTD: Final = 7  # Produce versions below know no zstd
 SMALL: Final = len(SMALL_VARINTS)
 MANY_RECORDS: Final = 20_000  # about 10 ms
 MUCH_COMPRESSED: Final = 256 * 1024  # bytes: less is done before a thread has its turn
+USUAL_RATIO: Final = 64  # of decompressed bytes to compressed ones; a bomb's is 30,000
 MAX_RECORD_ERRORS: Final = 100  # named one by one in an answer
 
 
@@ -93,6 +94,15 @@ Outcome: TypeAlias = Accepted | Refusal
 _WEIGHT: Final = Struct(">22xB34xi")  # of a batch's header: the codec, how many records
 
 
+class TakesLongError(Exception):
+    """Decompressed, a batch is larger than what may be looked at now."""
+
+
+def is_compressed(batch: Buffer) -> bool:
+    """By what its header says."""
+    return len(batch) > 22 and bool(batch[22] & COMPRESSION_MASK)
+
+
 def takes_long(batches: Iterable[Buffer | None]) -> bool:
     """Would validating these keep others waiting? By what their headers say, which is not checked.
 
@@ -108,11 +118,19 @@ def takes_long(batches: Iterable[Buffer | None]) -> bool:
     return records > MANY_RECORDS or compressed > MUCH_COMPRESSED
 
 
-def validate(records: Buffer | None, version: int, rules: TopicRules, now_ms: int) -> Outcome:
+def validate(
+    records: Buffer | None,
+    version: int,
+    rules: TopicRules,
+    now_ms: int,
+    limit_bytes: int = MAX_DECOMPRESSED_BYTES,
+) -> Outcome:
     """Check what a Produce request brings for one partition.
 
     Args:    version: of the request; what it may hold grew over time.
              now_ms: the broker's clock, ms since 1970.
+             limit_bytes: of decompressed records.
+    Raises:  TakesLongError for more, if fewer than the usual limit were allowed.
     """
     if not records:
         return _invalid("a partition without a record batch")
@@ -130,9 +148,11 @@ def validate(records: Buffer | None, version: int, rules: TopicRules, now_ms: in
     if refusal is not None:
         return refusal
     try:
-        body = records_of(batch)
+        body = records_of(batch, limit_bytes=limit_bytes)
         timestamps = _timestamps(batch, body)
     except DecompressedTooLargeError as error:
+        if limit_bytes < MAX_DECOMPRESSED_BYTES:
+            raise TakesLongError from None
         return Refusal(ProduceError.MESSAGE_TOO_LARGE, str(error))
     except CompressionError as error:
         return Refusal(ProduceError.CORRUPT_MESSAGE, str(error))

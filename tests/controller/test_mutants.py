@@ -105,6 +105,11 @@ def no_comparison(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_Line, "_compare", trusting)
 
 
+def a_look_before_it_is_heard(patch: pytest.MonkeyPatch) -> None:
+    """Coordinators do not keep the epoch of a controller that wants nothing of them."""
+    patch.setattr(OneCoordinator, "release", lambda *_: frozenset())
+
+
 def heartbeats_that_wait_for_nothing(patch: pytest.MonkeyPatch) -> None:
     """What is proposed of the very broker that beats does not hold its answer up."""
     patch.setattr(
@@ -169,6 +174,13 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Claim]] = {
         answers_before_the_coordinator_has_it,
         _with(
             test_handover.test_a_topic_is_answered_once_its_coordinator_has_it,
+            test_handover.with_brokers,
+        ),
+    ),
+    "a new controller looks before it is heard": (
+        a_look_before_it_is_heard,
+        _with(
+            test_handover.test_a_new_controller_is_heard_before_it_compares,
             test_handover.with_brokers,
         ),
     ),

@@ -27,7 +27,6 @@ class ErrorCode(IntEnum):
     NOT_CONTROLLER = 41  # nothing was decided: ask the active controller
     INVALID_REQUEST = 42
     POLICY_VIOLATION = 44  # more than may be asked for at once
-    THROTTLING_QUOTA_EXCEEDED = 89
     STALE_BROKER_EPOCH = 77
     INVALID_UPDATE_VERSION = 95  # a stale chunk epoch; a feature level that cannot be
     UNKNOWN_TOPIC_ID = 100

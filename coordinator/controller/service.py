@@ -101,11 +101,10 @@ class ControllerService:
     def find_coordinators(self, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
         """Who acts for each key; only batch coordinators are known here."""
         keys = request.coordinator_keys
-        if len(keys) > MAX_KEYS:
-            keys = keys[:MAX_KEYS]
-        return FindCoordinatorResponse(
-            coordinators=tuple(self._find_one(request.key_type, key) for key in keys)
-        )
+        text = f"{len(keys)} keys; at most {MAX_KEYS} are looked at in one request."
+        found = [self._find_one(request.key_type, key) for key in keys[:MAX_KEYS]]
+        left = [_nobody(key, ErrorCode.INVALID_REQUEST, text) for key in keys[MAX_KEYS:]]
+        return FindCoordinatorResponse(coordinators=(*found, *left))
 
     def _find_one(self, key_type: int, key: str) -> _Found:
         if key_type != BATCH:

@@ -6,7 +6,10 @@ import pytest
 
 from coordinator.controller import describing
 from coordinator.controller.describing import describe_brokers, describe_topics
+from coordinator.controller.image import MetadataImage
+from coordinator.controller.service import MAX_KEYS, ControllerService
 from records.rpc.descriptions import DescribeBrokersRequest, DescribeTopicsRequest
+from records.rpc.topics import FindCoordinatorRequest
 from tests.controller.test_chunks import with_topic
 from tests.controller.test_refusals import chunk
 
@@ -55,3 +58,19 @@ def test_brokers_show_whether_they_are_fenced() -> None:
     for broker in answer.brokers:
         known = world.image.brokers[broker.broker_id]
         assert (broker.is_fenced, broker.broker_epoch) == (known.fenced, known.broker_epoch)
+
+
+def test_who_asks_for_too_many_coordinators_hears_so_of_each_key_left_out() -> None:
+    service = ControllerService(
+        lambda *_: None,
+        image=MetadataImage,
+        find_log=lambda *_: None,
+        endpoint=lambda _: None,
+        node_id=1,
+    )
+    keys = ("nonsense",) * (MAX_KEYS + 2)
+    found = service.find_coordinators(FindCoordinatorRequest(key_type=3, coordinator_keys=keys))
+    assert len(found.coordinators) == len(keys)
+    last = found.coordinators[-1]
+    assert (last.error_code, last.node_id) == (42, -1)
+    assert "10002 keys; at most 10000" in (last.error_message or "")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from esker.values import Endpoint
 from raft.net import run
 from records.batch import iter_batches, iter_records
 from records.rpc.fetch import FetchRequest, FetchResponse
+from records.rpc.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from tests.clients.client import eventually
 from tests.clients.cluster import EskerCluster
 from tests.driver.client import Client as Wire
@@ -38,6 +40,8 @@ SETTINGS: Final = {
 CALM: Final = 200  # records acknowledged between two faults
 BLINK_S: Final = 0.5
 FETCH_VERSION: Final = 11
+LIST_OFFSETS_VERSION: Final = 6
+LATEST: Final = -1  # ListOffsets' timestamp
 FETCH_BYTES: Final = 4 * 1024 * 1024
 
 
@@ -133,6 +137,10 @@ class BrokerNemesis:
         """Who leads the batch coordinator's log."""
         self._kill_and_restart(self._leader(DISKLESS_METADATA))
 
+    def kill_second_coordinator(self) -> None:
+        """Who leads the log of the second batch coordinator, where there is one."""
+        self._kill_and_restart(self._leader(DISKLESS_METADATA, 1))
+
     def kill_controller(self) -> None:
         """Who leads the cluster's log: brokers' sessions begin anew."""
         self._kill_and_restart(self._leader(CLUSTER_METADATA))
@@ -164,23 +172,31 @@ class BrokerNemesis:
 
     # --- helpers ------------------------------------------------------------------------------
 
-    def _leader(self, topic: str) -> int:
+    def _leader(self, topic: str, partition: int = 0) -> int:
         bootstrap = tuple(Endpoint(*address) for address in self._cluster.controllers)
         found: list[int] = []
 
         def told() -> bool:
             with contextlib.suppress(AdminError):
-                answer = run(describe_quorum(bootstrap, topic, 0, timeout_ms=1_000))
+                answer = run(describe_quorum(bootstrap, topic, partition, timeout_ms=1_000))
                 found[:] = [answer.partition.leader_id]
             return bool(found) and found[0] in self._cluster.quorum_ids
 
-        eventually(told, f"{topic} has a leader", HEALED_WITHIN_S)
+        eventually(told, f"{topic}-{partition} has a leader", HEALED_WITHIN_S)
         return found[0]
 
     def _kill_and_restart(self, victim: int) -> None:
         self._cluster.kill(victim)
         self.wait_for_records()  # by the two others
         self._cluster.launch(victim)
+        eventually(lambda: self._listens(victim), f"node {victim} listens", HEALED_WITHIN_S)
+
+    def _listens(self, node: int) -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", self._cluster.ports[node]), 1).close()
+        except OSError:
+            return False
+        return True
 
     @contextmanager
     def _paused(self, *nodes: int) -> Iterator[None]:
@@ -197,11 +213,13 @@ class BrokerNemesis:
 
 
 def read_partition(address: tuple[str, int], topic: str, partition: int) -> list[tuple[int, Value]]:
-    """All of a partition, as one broker has it; CRCs are checked."""
+    """All of a partition, as one broker has it once it has what is committed; CRCs are checked."""
     log: list[tuple[int, Value]] = []
+    deadline = time.monotonic() + HEALED_WITHIN_S
     with Wire(*address, timeout_s=10) as wire:
-        end_offset = None
-        while end_offset is None or len(log) < end_offset:
+        end_offset = _end_offset(wire, topic, partition)
+        while len(log) < end_offset:
+            assert time.monotonic() < deadline, f"{topic}-{partition}: {len(log)} of {end_offset}"
             asked = FetchRequest.FetchTopic
             place = asked.FetchPartition(
                 partition=partition, fetch_offset=len(log), partition_max_bytes=FETCH_BYTES
@@ -213,7 +231,7 @@ def read_partition(address: tuple[str, int], topic: str, partition: int) -> list
             (found,) = wire.ask(request, FetchResponse, FETCH_VERSION).responses[0].partitions
             if found.error_code:
                 raise ClientError(found.error_code)
-            end_offset = found.high_watermark
+            end_offset = max(end_offset, found.high_watermark)
             for batch in iter_batches(found.records or b""):
                 log += [
                     (record.offset, Value.decode(bytes(record.value or b"")))
@@ -221,3 +239,15 @@ def read_partition(address: tuple[str, int], topic: str, partition: int) -> list
                     if record.offset >= len(log)
                 ]
     return log
+
+
+def _end_offset(wire: Wire, topic: str, partition: int) -> int:
+    """Behind the read barrier: a broker's own replica may lag."""
+    asked = ListOffsetsRequest.ListOffsetsTopic
+    place = asked.ListOffsetsPartition(partition_index=partition, timestamp=LATEST)
+    request = ListOffsetsRequest(replica_id=-1, topics=(asked(name=topic, partitions=(place,)),))
+    answer = wire.ask(request, ListOffsetsResponse, LIST_OFFSETS_VERSION)
+    (found,) = answer.topics[0].partitions
+    if found.error_code:
+        raise ClientError(found.error_code)
+    return found.offset

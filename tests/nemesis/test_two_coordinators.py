@@ -1,0 +1,78 @@
+"""A second batch coordinator, on a cluster that runs: commits go on while either's leader dies."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from click.testing import Result
+from typer.testing import CliRunner
+
+from esker.cli import app
+from tests.clients.client import eventually
+from tests.clients.cluster import EskerCluster
+from tests.clients.confluent import Confluent
+from tests.nemesis.broker_faults import SETTINGS, BrokerNemesis, read_partition
+from tests.nemesis.cluster import HEALED_WITHIN_S
+from tests.nemesis.record_history import check_same
+from tests.nemesis.record_traffic import Traffic
+from tests.nemesis.test_nemesis import seed_of_run
+
+OLD: Final = "old"
+NEW: Final = "new"
+PARTITIONS: Final = 4
+SECOND: Final = "__diskless-metadata-1"
+
+
+def told(cluster: EskerCluster, *words: str) -> Result:
+    controllers = ",".join(f"{host}:{port}" for host, port in cluster.controllers)
+    return CliRunner().invoke(app, [*words, "--bootstrap-controller", controllers])
+
+
+def esker(cluster: EskerCluster, *words: str) -> str:
+    result = told(cluster, *words)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def coordinators(cluster: EskerCluster, topic: str) -> set[int]:
+    found = json.loads(esker(cluster, "topics", "describe", "--topic", topic, "--json"))
+    return {partition["coordinator"] for partition in found["topics"][0]["partitions"]}
+
+
+def check(cluster: EskerCluster, traffic: Traffic, topic: str) -> None:
+    logs = [
+        {at: read_partition(broker, topic, at) for at in range(PARTITIONS)}
+        for broker in cluster.brokers
+    ]
+    traffic.history.check(logs[0])
+    check_same("the brokers", logs[0], logs[1])
+
+
+def test_two_coordinators_commit_while_either_leader_dies(tmp_path: Path) -> None:
+    random = Random(seed_of_run("two_coordinators"))
+    with EskerCluster(tmp_path / "cluster", settings=SETTINGS) as cluster:
+        cluster.start()
+        client = Confluent(cluster.bootstrap)
+        client.create_topic(OLD, PARTITIONS, {})
+        esker(cluster, "topics", "alter", "--topic", "__diskless-metadata", "--partitions", "2")
+        eventually(
+            lambda: not told(cluster, "quorum", "describe", "--group", SECOND).exit_code,
+            "the second coordinator has a leader",
+            HEALED_WITHIN_S,
+        )
+        client.create_topic(NEW, PARTITIONS, {})
+        assert coordinators(cluster, OLD) == {0}
+        assert coordinators(cluster, NEW) == {1}, "a new topic goes where there is less"
+        with (
+            Traffic(cluster.bootstrap, OLD, PARTITIONS) as old,
+            Traffic(cluster.bootstrap, NEW, PARTITIONS) as new,
+        ):
+            for fault in ("kill_coordinator", "kill_second_coordinator"):
+                BrokerNemesis(cluster, old, random).run([fault])
+                BrokerNemesis(cluster, new, random).wait_for_records()
+        check(cluster, old, OLD)
+        check(cluster, new, NEW)
+        print(f"{old.acknowledged} and {new.acknowledged} records acknowledged")

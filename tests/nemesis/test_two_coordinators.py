@@ -47,8 +47,12 @@ def check(cluster: EskerCluster, traffic: Traffic, topic: str) -> None:
         {at: read_partition(broker, topic, at) for at in range(PARTITIONS)}
         for broker in cluster.brokers
     ]
-    traffic.history.check(logs[0])
+    try:
+        traffic.history.check(logs[0])
+    finally:
+        traffic.read_up_to({at: len(log) for at, log in logs[0].items()})
     check_same("the brokers", logs[0], logs[1])
+    check_same("the consumer", traffic.seen, logs[0])
 
 
 def test_two_coordinators_commit_while_either_leader_dies(tmp_path: Path) -> None:

@@ -22,10 +22,11 @@ def run(*words: str, **settings) -> subprocess.CompletedProcess[str]:
 
 
 def test_help_ends_with_an_example(esker):
-    for words in (["--help"], ["dump-log", "--help"]):
+    for words, example in ((["--help"], "dev"), (["dump-log", "--help"], "dump-log")):
         ran = esker(*words)
         assert ran.code == 0
-        assert ran.out.rstrip().splitlines()[-1].lstrip().startswith("Example: esker dump-log")
+        last = ran.out.rstrip().splitlines()[-1].lstrip()
+        assert last.startswith(f"Example: esker {example}")
 
 
 @pytest.mark.parametrize("optimize", ["1", "2"])

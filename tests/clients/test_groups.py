@@ -347,8 +347,7 @@ def test_a_static_member_that_is_back_in_time_costs_no_rebalance(told: Told) -> 
     group = told.groups["static"]
     before, _, after = group.processes
     (assigned,) = after.of("assigned")
-    mine = {partition for event in before.of("read") for partition, *_ in event["at"]}
-    assert set(assigned["partitions"]) == mine
+    assert set(assigned["partitions"]) == owned(Group(group.name, [before]))["a"]
     assert group.meanwhile() == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -28,7 +29,8 @@ def produce(
     address: tuple[str, int], topic: str, values: Sequence[bytes], *, timeout_ms: int = 10_000
 ) -> tuple[int, int]:
     """One batch to partition 0, with acks=all and no producer id: error code and base offset."""
-    batch = build_value_batch(values, base_offset=0, leader_epoch=-1, timestamp=1)
+    now_ms = time.time_ns() // 1_000_000  # older ones are retention's
+    batch = build_value_batch(values, base_offset=0, leader_epoch=-1, timestamp=now_ms)
     data = ProduceRequest.TopicProduceData
     partition = data.PartitionProduceData(index=0, records=bytes(batch))
     request = ProduceRequest(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
@@ -91,8 +93,14 @@ def test_a_broker_says_when_it_is_ready_and_where(cluster: EskerCluster) -> None
 def test_a_broker_tells_of_itself_and_each_metric_once(cluster: EskerCluster) -> None:
     round_trip(cluster, "measured")
     (place,) = re.findall(rf"{METRICS}=(.*)", cluster.properties(SECOND).read_text())
-    with urlopen(f"http://{place}/health") as health:
-        assert json.load(health)["healthy"]
+
+    def healthy() -> bool:
+        """503 until a read barrier has succeeded lately."""
+        with contextlib.suppress(HTTPError), urlopen(f"http://{place}/health") as health:
+            return bool(json.load(health)["healthy"])
+        return False
+
+    eventually(healthy, "the broker says that it is healthy")
     with urlopen(f"http://{place}/metrics") as page:
         families = list(text_string_to_metric_families(page.read().decode()))
     names = [family.name for family in families]

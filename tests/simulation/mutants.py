@@ -297,7 +297,7 @@ MUTANTS: Final = (
         name="commit a previous epoch's record by counting",
         production=Production(quorum=CommitByCounting),
         suited=_short_reigns,
-        pinned=45,
+        pinned=77,
     ),
     Mutant(name="ignore divergence", production=Production(quorum=IgnoreDivergence), pinned=34),
     Mutant(

@@ -3,7 +3,8 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	$$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$p && break; done)
 BIN := .venv/bin
-TEST_WORKERS ?= 2
+# More than two cores: a third of the tests' time is waiting for processes that they started.
+TEST_WORKERS ?= 3
 
 .PHONY: demo test check bench soak lock clean
 

@@ -93,6 +93,7 @@ def test_a_duplicate_that_is_committed_is_found_out(tmp_path: Path) -> None:
         work(tmp_path, seed, ["kill_leader"], f"{SPOILED}.CommitsDuplicates")
 
 
+@pytest.mark.soak  # from seven seconds to ninety, by who leads
 def test_a_replica_that_forgets_is_found_out(tmp_path: Path) -> None:
     seed = seed_of_run("replica_that_forgets")
     # It may lead: then it is asked; and if what it decides contradicts what the others hold, their

@@ -35,14 +35,20 @@ QUICK = {
 }
 """The library's times, for nodes that share two cores with others."""
 
+PATIENT = QUICK | {"raftMinTimeout": 3.0, "raftMaxTimeout": 6.0, "connectionTimeout": 15.0}
+"""For a commit that holds a node up for longer than it may be silent otherwise."""
+
 key_of = cache(getEncryptor)
 
 
 class EmbeddedWorld:
     """Three nodes, one view, one clock."""
 
-    def __init__(self, settings: CoordinatorSettings = SETTINGS) -> None:
+    def __init__(
+        self, settings: CoordinatorSettings = SETTINGS, library: dict[str, float] = QUICK
+    ) -> None:
         self.settings = settings
+        self.library = library
         self.view = MutableView()
         self.elapsed_ms = 0
         self.step_ms = 0
@@ -73,7 +79,7 @@ class EmbeddedWorld:
             view=self.view,
             timeout_ms=PATIENCE_S * 1_000,
             sweep_interval_ms=NEVER_MS,
-            library=QUICK,
+            library=self.library,
         )
         return EmbeddedCoordinator(settings, self.now_ms)
 
@@ -146,5 +152,11 @@ def one_key(monkeypatch: pytest.MonkeyPatch) -> None:
 class TestEmbedded(Contract):
     """See the contract."""
 
+    library = QUICK
+
     async def open(self, settings: CoordinatorSettings) -> World:
-        return await EmbeddedWorld(settings).open()
+        return await EmbeddedWorld(settings, self.library).open()
+
+    def test_too_many_batches_are_refused_and_the_most_are_not(self) -> None:
+        self.library = PATIENT
+        super().test_too_many_batches_are_refused_and_the_most_are_not()

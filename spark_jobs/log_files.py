@@ -43,7 +43,7 @@ class LostRangeError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class FileSpan:
     """What one task reads: the records with offsets in [start_offset, end_offset) of some bytes.
 
     Of a checkpoint: all of it, and `end_offset` is the offset it stands for.
@@ -56,12 +56,16 @@ class Span:
     position: int = 0
     end_position: int | None = None  # exclusive; None: to where the records end
 
-    def within(self, lowest: int, highest: int) -> Span | None:
+    def within(self, lowest: int, highest: int) -> FileSpan | None:
         """What is left of it if only rows of these offsets count, both inclusive; None: nothing."""
         if self.is_checkpoint:
             return self if lowest <= self.end_offset - 1 <= highest else None
         start, end = max(self.start_offset, lowest), min(self.end_offset, highest + 1)
         return replace(self, start_offset=start, end_offset=end) if start < end else None
+
+    def values(self) -> Iterator[tuple[Place, Buffer]]:
+        """As `read_values`, from this machine's disk."""
+        return read_values(self)
 
 
 class LogFiles:
@@ -110,7 +114,7 @@ class LogFiles:
         *,
         start_offset: int | None = None,
         split_bytes: int = SPLIT_BYTES,
-    ) -> list[Span]:
+    ) -> list[FileSpan]:
         """How to read everything committed below `end_offset`, in order.
 
         Args:    end_offset: exclusive; at or below the high watermark.
@@ -119,7 +123,7 @@ class LogFiles:
         Raises:  LostRangeError; OSError.
         """
         segments = self.segments()
-        spans: list[Span] = []
+        spans: list[FileSpan] = []
         start = 0 if start_offset is None else start_offset
         if start_offset is None and (not segments or segments[0] > 0):
             spans.append(self._checkpoint_before(end_offset, segments))
@@ -133,17 +137,17 @@ class LogFiles:
                 spans += self._split(base, max(base, start), stop, split_bytes)
         return spans
 
-    def _checkpoint_before(self, end_offset: int, segments: list[int]) -> Span:
+    def _checkpoint_before(self, end_offset: int, segments: list[int]) -> FileSpan:
         """The oldest one that the log goes on from: the fewer changes it has swallowed."""
         for one in self.checkpoints():
             end = one.offset
             if end == end_offset or (end < end_offset and segments and segments[0] <= end):
-                return Span(self.directory / checkpoint_name(one), True, 0, end)
+                return FileSpan(self.directory / checkpoint_name(one), True, 0, end)
         raise LostRangeError(
             self.directory, 0, segments[0] if segments else None, "there is no checkpoint before it"
         )
 
-    def _split(self, base: int, start: int, stop: int, split_bytes: int) -> Iterator[Span]:
+    def _split(self, base: int, start: int, stop: int, split_bytes: int) -> Iterator[FileSpan]:
         """A segment in pieces that begin where batches do."""
         index = OffsetIndex(self.directory / segment_name(base, INDEX_SUFFIX), Offset(base))
         index.load(self._files)
@@ -157,10 +161,10 @@ class LogFiles:
             if position - cuts[-1] >= split_bytes:
                 cuts.append(position)
         for position, following in zip(cuts, [*cuts[1:], None], strict=True):
-            yield Span(path, False, start, stop, position, following)
+            yield FileSpan(path, False, start, stop, position, following)
 
 
-def read_values(span: Span, files: FileSystem | None = None) -> Iterator[tuple[Place, Buffer]]:
+def read_values(span: FileSpan, files: FileSystem | None = None) -> Iterator[tuple[Place, Buffer]]:
     """The metadata records of a span: where each stands, and its value with its frame.
 
     Control records, the log's own, are left out.
@@ -178,7 +182,7 @@ def read_values(span: Span, files: FileSystem | None = None) -> Iterator[tuple[P
         ) from None
 
 
-def _log_values(span: Span, files: FileSystem) -> Iterator[tuple[Place, Buffer]]:
+def _log_values(span: FileSpan, files: FileSystem) -> Iterator[tuple[Place, Buffer]]:
     file = files.open(span.path, Mode.READ)
     try:
         batches = iter_file_batches(
@@ -202,7 +206,7 @@ def _values(batch: Batch, start: int, end: int) -> Iterator[tuple[Place, Buffer]
             yield Place(False, record.offset, epoch, record.timestamp), record.value
 
 
-def _checkpoint_values(span: Span, files: FileSystem) -> Iterator[tuple[Place, Buffer]]:
+def _checkpoint_values(span: FileSpan, files: FileSystem) -> Iterator[tuple[Place, Buffer]]:
     snapshot_id = parse_checkpoint_name(span.path.name)
     assert snapshot_id is not None, f"{span.path} is no checkpoint"
     with CheckpointReader(files, span.path) as reader:

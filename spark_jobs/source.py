@@ -42,7 +42,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from spark_jobs.log_files import SPLIT_BYTES, LogFiles, Span
+from spark_jobs.log_files import SPLIT_BYTES, LogFiles
+from spark_jobs.logs import Span
 from spark_jobs.reading import read_table
 from spark_jobs.tables import RECORD, schema_of
 

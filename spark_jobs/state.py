@@ -25,7 +25,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from raft.segments.files import FileSystem
 from records.compression import Buffer
 from records.diskless import (
     DisklessPartitionsRecord,
@@ -43,7 +42,7 @@ from records.diskless import (
 from records.frame import METADATA_RECORDS, decode_record, read_frame
 from records.uuids import encode_uuid
 from spark_jobs.commits import CommitColumns
-from spark_jobs.log_files import LogFiles, Span, read_values
+from spark_jobs.logs import Log, Span
 from spark_jobs.tables import OBJECT_COMMIT_KEY
 
 Numbers = npt.NDArray[np.int64]
@@ -93,20 +92,20 @@ class LogState:
     objects: pa.Table
 
 
-def state_at(log: LogFiles, offset: int, *, files: FileSystem | None = None) -> LogState:
+def state_at(log: Log, offset: int) -> LogState:
     """The state that everything below `offset` gives.
 
     Args:    offset: exclusive; at or below the high watermark.
     Raises:  LostRangeError naming the first offset that there can be a state of; as `read_values`.
     """
-    return state_of(log.spans(offset), offset, files=files)
+    return state_of(log.spans(offset), offset)
 
 
-def state_of(spans: Iterable[Span], offset: int, *, files: FileSystem | None = None) -> LogState:
+def state_of(spans: Iterable[Span], offset: int) -> LogState:
     """The state that these spans, which follow each other, give."""
     gathered = _Gathered()
     for span in spans:
-        for place, value in read_values(span, files):
+        for place, value in span.values():
             key = read_frame(value)[0]
             if key == OBJECT_COMMIT_KEY:
                 gathered.commits.add(place, value)

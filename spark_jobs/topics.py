@@ -15,7 +15,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from raft.segments.files import FileSystem
 from records.frame import decode_record, read_frame
 from records.metadata import (
     AbortTransactionRecord,
@@ -27,7 +26,7 @@ from records.metadata import (
 )
 from records.schema import MetadataRecord
 from records.uuids import encode_uuid
-from spark_jobs.log_files import LogFiles, Span, read_values
+from spark_jobs.logs import Log, Span
 
 TOPIC: Final = 2  # ConfigRecord's resource types
 BROKER: Final = 4
@@ -63,23 +62,19 @@ class TopicSettings:
     enforcer: str  # coordinator, external or both
 
 
-def topics_at(
-    log: LogFiles, offset: int, *, files: FileSystem | None = None
-) -> dict[str, TopicSettings]:
+def topics_at(log: Log, offset: int) -> dict[str, TopicSettings]:
     """Every topic by its id, as of everything below `offset` (exclusive).
 
     Raises:  LostRangeError; as `read_values`.
     """
-    return topics_of(log.spans(offset), files=files)
+    return topics_of(log.spans(offset))
 
 
-def topics_of(
-    spans: Iterable[Span], *, files: FileSystem | None = None
-) -> dict[str, TopicSettings]:
+def topics_of(spans: Iterable[Span]) -> dict[str, TopicSettings]:
     """The same from spans that follow each other."""
     names: dict[str, str] = {}
     settings: dict[tuple[int, str, str], str] = {}
-    for record in _effective(_records(spans, files)):
+    for record in _effective(_records(spans)):
         match record:
             case TopicRecord(name=name, topic_id=topic_id):
                 names[encode_uuid(topic_id)] = name
@@ -95,9 +90,9 @@ def topics_of(
     return {topic_id: _settings(name, settings) for topic_id, name in names.items()}
 
 
-def _records(spans: Iterable[Span], files: FileSystem | None) -> Iterable[MetadataRecord]:
+def _records(spans: Iterable[Span]) -> Iterable[MetadataRecord]:
     for span in spans:
-        for _, value in read_values(span, files):
+        for _, value in span.values():
             if read_frame(value)[0] in _READ:
                 yield decode_record(value)
 

@@ -84,10 +84,11 @@ def plan(
     now_ms = time.time_ns() // 1_000_000 if now is None else now
     sweep = _sweep()
     try:
-        names = sweep.logs_of(log_dir)
+        names = sweep.logs_in(log_dir)
         committed = {name: _high_watermark(at, name, timeout_ms) for name in names}
         with _bar("reading", len(names)) as step:
-            made = sweep.make_plan(log_dir, committed, now_ms=now_ms, progress=lambda _: step(1))
+            logs = sweep.ReplicaLogs(log_dir, committed)
+            made = sweep.make_plan(logs, now_ms=now_ms, progress=lambda _: step(1))
         write_plan(made, out)
     except (*sweep.READING_ERRORS, RecordError, AdminError, OSError) as error:
         _stop(str(error), ENVIRONMENT)

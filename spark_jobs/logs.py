@@ -1,0 +1,174 @@
+"""Where jobs read logs from, whatever holds them.
+
+    logs: Logs = ReplicaLogs(Path("/var/lib/esker"), {"__cluster_metadata-0": 812, ...})
+    log = logs.log("__diskless-metadata-0")
+    for span in log.spans(log.end_offset()):
+        for place, value in span.values(): ...
+
+A job needs three things of a log: how far it is committed, in which pieces it can be read, and the
+pieces' records. Pieces are planned in one process and read in others, so a `Span` is a small value
+that can be pickled and knows by itself how to be read: from a file, from a running quorum, or from
+an archive.
+
+Source: DESIGN §10 (one input, three places it may come from).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+from raft.segments.files import RealFileSystem
+from raft.segments.properties import read_meta_properties
+from records.compression import Buffer
+from spark_jobs.commits import Place
+from spark_jobs.log_files import SPLIT_BYTES, LogFiles
+
+CLUSTER_METADATA: Final = "__cluster_metadata-0"
+DISKLESS_METADATA: Final = "__diskless-metadata-"
+
+
+class LogsError(Exception):
+    """A place that logs cannot be read from. One sentence naming it, and what to do."""
+
+
+class Span(Protocol):
+    """A piece of a log: one task's work. Pickled on its way.
+
+    Records with offsets in [start_offset, end_offset); of a checkpoint all of it, and `end_offset`
+    is the offset it stands for.
+    """
+
+    @property
+    def is_checkpoint(self) -> bool:
+        """Its records stand for all that was before `end_offset`."""
+        ...
+
+    @property
+    def start_offset(self) -> int:
+        """Inclusive."""
+        ...
+
+    @property
+    def end_offset(self) -> int:
+        """Exclusive."""
+        ...
+
+    def within(self, lowest: int, highest: int) -> Span | None:
+        """What is left of it if only rows of these offsets count, both inclusive; None: nothing."""
+        ...
+
+    def values(self) -> Iterator[tuple[Place, Buffer]]:
+        """Its metadata records in order: where each stands, and its value with its frame.
+
+        Raises:  LostRangeError if it is gone meanwhile; DamagedFileError, RecordError; OSError.
+        """
+        ...
+
+
+class Log(Protocol):
+    """One replicated log, such as `__diskless-metadata-0`."""
+
+    def end_offset(self) -> int:
+        """Where ends what is committed and can be read here; exclusive. Raises OSError."""
+        ...
+
+    def spans(
+        self,
+        end_offset: int,
+        *,
+        start_offset: int | None = None,
+        split_bytes: int = SPLIT_BYTES,
+    ) -> Sequence[Span]:
+        """How to read everything below `end_offset`, in order.
+
+        Args:    end_offset: exclusive; at or below this log's own.
+                 start_offset: where the reader goes on; None: from the beginning, that is from the
+                 newest checkpoint that is needed for it.
+                 split_bytes: of log that one task reads, about.
+        Raises:  LostRangeError; OSError.
+        """
+        ...
+
+
+class Logs(Protocol):
+    """The logs of one cluster."""
+
+    @property
+    def cluster_id(self) -> str:
+        """Whose logs they are."""
+        ...
+
+    def names(self) -> list[str]:
+        """Of the logs there are: the cluster's first, then each coordinator's by number."""
+        ...
+
+    def log(self, name: str) -> Log:
+        """One of them. Raises LogsError if there is none of that name."""
+        ...
+
+
+def coordinators_of(logs: Logs) -> list[int]:
+    """The partitions of `__diskless-metadata` that there are logs of, rising."""
+    names = (name for name in logs.names() if name.startswith(DISKLESS_METADATA))
+    return sorted(int(name.removeprefix(DISKLESS_METADATA)) for name in names)
+
+
+class CommittedFiles:
+    """A replica's log as far as somebody who knows says that it is committed."""
+
+    def __init__(self, files: LogFiles, high_watermark: int) -> None:
+        self.files = files
+        self._high_watermark = high_watermark
+
+    def end_offset(self) -> int:
+        """The smaller of what is committed and what is here: a replica may lag."""
+        return min(self._high_watermark, self.files.end_offset())
+
+    def spans(
+        self,
+        end_offset: int,
+        *,
+        start_offset: int | None = None,
+        split_bytes: int = SPLIT_BYTES,
+    ) -> Sequence[Span]:
+        """As `Log.spans`."""
+        return self.files.spans(end_offset, start_offset=start_offset, split_bytes=split_bytes)
+
+
+class ReplicaLogs:
+    """The logs below a node's log directory, whether the node runs or not."""
+
+    def __init__(self, log_dir: Path, high_watermarks: Mapping[str, int]) -> None:
+        """
+        Args:    high_watermarks: of each log, from whoever leads it; exclusive.
+        Raises:  LogsError if it is no log directory; OSError.
+        """
+        try:
+            meta = read_meta_properties(RealFileSystem(), log_dir)
+        except FileNotFoundError:
+            raise LogsError(
+                f"{log_dir} is no log directory of a node: no meta.properties"
+            ) from None
+        self.cluster_id = meta.cluster_id
+        self._log_dir = log_dir
+        self._high_watermarks = high_watermarks
+
+    def names(self) -> list[str]:
+        """As `Logs.names`. Raises OSError."""
+        return logs_in(self._log_dir)
+
+    def log(self, name: str) -> CommittedFiles:
+        """As `Logs.log`."""
+        if name not in self._high_watermarks:
+            raise LogsError(f"{self._log_dir}: how much of {name} is committed is not known")
+        return CommittedFiles(LogFiles(self._log_dir / name), self._high_watermarks[name])
+
+
+def logs_in(log_dir: Path) -> list[str]:
+    """Names of the logs that jobs read, in a node's log directory. Raises OSError."""
+    found = (path.name for path in log_dir.iterdir() if path.is_dir())
+    numbers = (name.removeprefix(DISKLESS_METADATA) for name in found if DISKLESS_METADATA in name)
+    coordinators = sorted(int(number) for number in numbers if number.isdecimal())
+    return [CLUSTER_METADATA, *(f"{DISKLESS_METADATA}{n}" for n in coordinators)]

@@ -1,0 +1,45 @@
+"""What every `esker spark` command shares: how it ends, how it shows that it lives.
+
+A job that cannot go on says one sentence and ends with a code that says whose turn it is; 1 and 6
+are not failures but findings. What is printed while it works goes to stderr, to a terminal only.
+
+Source: DESIGN §10 (exit codes).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, NoReturn
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+FINDINGS: Final = 1
+USAGE: Final = 2
+ENVIRONMENT: Final = 3
+STALE: Final = 4
+PARTLY: Final = 5
+DATA_LOSS: Final = 6
+INTERRUPTED: Final = 130
+
+Step = Callable[[int], None]
+
+
+@contextmanager
+def bar(what: str, total: int) -> Iterator[Step]:
+    """A bar on a terminal, nothing elsewhere; gives what moves it on by so many."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda n: progress.advance(task, n)
+
+
+def stop(message: str, code: int) -> NoReturn:
+    """End with this code, and say why."""
+    typer.echo(f"esker: {message}", err=True)
+    raise typer.Exit(code)

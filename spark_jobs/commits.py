@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from uuid import UUID
 
 import numpy as np
@@ -30,6 +30,7 @@ from records.frame import read_frame
 from records.schema import ArrayOf, Field
 from records.uuids import encode_uuid
 from records.wire import Fixed
+from spark_jobs.place import Place
 
 Numbers = npt.NDArray[np.int64]
 
@@ -79,17 +80,6 @@ SCHEMA: Final = pa.schema(
     ]
 )
 """One row a batch; what is of the whole object stands in each of its rows."""
-
-
-class Place(NamedTuple):
-    """Where a record stands: in the log, or in a checkpoint that the log begins with."""
-
-    from_checkpoint: (
-        bool  # then the offset is the last that it stands for, and the epoch is its own
-    )
-    offset: int
-    epoch: int
-    timestamp_ms: int  # of its batch, ms since 1970
 
 
 class CommitColumns:

@@ -27,7 +27,7 @@ from records.types import Offset, OffsetAndEpoch
 from snapshot.names import checkpoint_name, list_checkpoints, parse_checkpoint_name
 from snapshot.reader import CheckpointReader
 from snapshot.stream import iter_file_batches
-from spark_jobs.commits import Place
+from spark_jobs.place import Place
 
 SPLIT_BYTES: Final = 64 * 1024 * 1024
 """Of log that one task reads, if there is so much of it."""

@@ -22,8 +22,8 @@ from typing import Final, Protocol
 from raft.segments.files import RealFileSystem
 from raft.segments.properties import read_meta_properties
 from records.compression import Buffer
-from spark_jobs.commits import Place
 from spark_jobs.log_files import SPLIT_BYTES, LogFiles
+from spark_jobs.place import Place
 
 CLUSTER_METADATA: Final = "__cluster_metadata-0"
 DISKLESS_METADATA: Final = "__diskless-metadata-"

@@ -35,8 +35,9 @@ from records.schema import (
 )
 from records.uuids import encode_uuid
 from records.wire import Fixed
-from spark_jobs.commits import PLACE_FIELDS, CommitColumns, Place
+from spark_jobs.commits import PLACE_FIELDS, CommitColumns
 from spark_jobs.commits import SCHEMA as COMMIT_SCHEMA
+from spark_jobs.place import Place
 
 RECORD: Final = "record"
 OBJECT_COMMIT: Final = "object_commit"

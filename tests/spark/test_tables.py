@@ -16,7 +16,8 @@ from records.metadata import PartitionChangeRecord, RegisterBrokerRecord, TopicR
 from records.types import ZERO_UUID
 from records.uuids import encode_uuid, random_uuid
 from spark_jobs.commits import SCHEMA as COMMIT_SCHEMA
-from spark_jobs.commits import CommitColumns, Place
+from spark_jobs.commits import CommitColumns
+from spark_jobs.place import Place
 from spark_jobs.tables import (
     OBJECT_COMMIT,
     RECORD,

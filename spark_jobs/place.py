@@ -1,0 +1,20 @@
+"""Where a record stands: what every row of every table begins with.
+
+Source: DESIGN §10.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Place(NamedTuple):
+    """Where a record stands: in the log, or in a checkpoint that the log begins with.
+
+    In a checkpoint the offset is the last that it stands for, and the epoch is its own.
+    """
+
+    from_checkpoint: bool
+    offset: int
+    epoch: int
+    timestamp_ms: int  # of its batch, ms since 1970

@@ -22,7 +22,6 @@ from typing import Final
 from uuid import UUID
 
 from coordinator.decide import Context, decide_commit
-from coordinator.keys import ObjectKeys
 from coordinator.pending import PendingState
 from coordinator.settings import CoordinatorSettings
 from coordinator.sqlite.machine import CoordinatorMachine, Identity
@@ -36,6 +35,7 @@ from records.diskless import (
     ObjectCommitRecord,
 )
 from records.frame import encode_record
+from records.object_keys import ObjectKeys
 from records.rpc.coordinator import CommitBatch, CommitBatchesRequest
 from records.schema import MetadataRecord
 

@@ -17,9 +17,9 @@ from typing import Protocol
 from uuid import UUID
 
 from coordinator.interface import ErrorCode
-from coordinator.keys import ForeignKeyError, ObjectKeys
 from coordinator.runs import StoredObject
 from coordinator.state import LogId, SmallTable, Table, Topic
+from records.object_keys import ForeignKeyError, ObjectKeys
 from records.rpc.objects import (
     DescribeDisklessObjectRequest,
     DescribeDisklessObjectResponse,

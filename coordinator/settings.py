@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from coordinator.keys import ObjectKeys
+from records.object_keys import ObjectKeys
 
 MAX_BATCHES: Final = 10_000
 """Batches of one object: what one decision and one record may cost (DESIGN §7)."""

@@ -18,10 +18,10 @@ from uuid import UUID
 
 from coordinator.settings import MAX_BATCHES
 from diskless.validation import Accepted
-from diskless.wal import PartitionBatches
 from records.rpc.coordinator import CommitBatch, CommitBatchesRequest
+from records.wal import PartitionBatches
 
-OBJECT_FORMAT: Final = 1  # of CommitBatches: a WAL segment object, `diskless.wal`
+OBJECT_FORMAT: Final = 1  # of CommitBatches: a WAL segment object, `records.wal`
 MAX_BUFFERED_BATCHES: Final = MAX_BATCHES * 4 // 5
 """Batches of one object: safely below what a coordinator takes, and below 1 MiB of its record."""
 

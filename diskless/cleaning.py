@@ -26,10 +26,10 @@ from typing import Final, Protocol
 
 from coordinator.controller.image import MetadataImage
 from coordinator.interface import CoordinatorError, ErrorCode
-from coordinator.keys import ForeignKeyError, ObjectKeys
 from coordinator.rendezvous import choose
 from diskless.metadata import unfenced
 from diskless.stores import DeletionError, ObjectStorage, StorageError
+from records.object_keys import ForeignKeyError, ObjectKeys
 from records.rpc.objects import (
     DeleteFilesRequest,
     DeleteFilesResponse,

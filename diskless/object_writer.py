@@ -39,16 +39,16 @@ from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
 from coordinator.interface import NEVER_COMMITTED, CoordinatorError, ErrorCode
-from coordinator.keys import ObjectKeys
 from coordinator.settings import KEPT_ANSWERS
 from diskless.buffer import AppendBuffer, AppendResult, ClosedBuffer, Waiter
 from diskless.durations import Durations
 from diskless.object_ids import LeasedId, LeaseRefusedError, Leases, ObjectIds
 from diskless.stores import ObjectStorage, StorageError
 from diskless.validation import Accepted
-from diskless.wal import build_object
 from records.compression import Buffer
+from records.object_keys import ObjectKeys
 from records.rpc.coordinator import CommitBatchesRequest, CommitBatchesResponse
+from records.wal import build_object
 
 log = logging.getLogger("diskless.produce")
 

@@ -12,7 +12,6 @@ from random import Random
 from typing import Any, Final
 
 from coordinator.groups.settings import GroupSettings
-from coordinator.keys import ObjectKeys
 from diskless.apis import chunks, configs, forwarded, offsets, topics
 from diskless.apis.cluster import ClusterApis
 from diskless.apis.configs import OwnSetting
@@ -33,6 +32,7 @@ from diskless.stores import ObjectStorage
 from diskless.writers import Writers
 from raft.net import ServerConnection
 from raft.net.handlers import Served
+from records.object_keys import ObjectKeys
 
 PRODUCE: Final = 0
 

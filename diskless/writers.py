@@ -20,7 +20,6 @@ from collections.abc import Callable
 from random import Random
 from typing import Protocol
 
-from coordinator.keys import ObjectKeys
 from diskless.object_writer import (
     CommittingCoordinator,
     Identity,
@@ -29,6 +28,7 @@ from diskless.object_writer import (
     WriterSettings,
 )
 from diskless.stores import ObjectStorage
+from records.object_keys import ObjectKeys
 
 log = logging.getLogger("diskless.produce")
 

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from coordinator.calls import Coordinator
-from coordinator.keys import ObjectKeys
 from coordinator.service import coordinator_handlers
 from coordinator.settings import CoordinatorSettings
 from coordinator.view import ClusterView
 from raft.interfaces import ReplicatedLog
 from raft.net.handlers import Served
+from records.object_keys import ObjectKeys
 
 if TYPE_CHECKING:
     from coordinator.sqlite.machine import CoordinatorMachine

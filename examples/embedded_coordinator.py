@@ -21,8 +21,8 @@ from uuid import UUID
 
 from coordinator.embedded import EmbeddedCoordinator, EmbeddedSettings
 from coordinator.interface import BatchCoordinator, CoordinatorError
-from coordinator.keys import ObjectKeys
 from coordinator.settings import CoordinatorSettings
+from records.object_keys import ObjectKeys
 from records.rpc.coordinator import (
     CommitBatch,
     CommitBatchesRequest,

@@ -9,6 +9,7 @@ A tour, from a declaration to the bytes of a file:
   `speller` do the same slowly; they say which field is wrong.
 - `frame`: the value of a metadata record, the key of a control record.
 - `batch`, `batch_writer`, with `varint` and `compression`: record batch v2, read and written.
+- `object_keys`, `wal`: what objects in the store are called, and how one explains itself.
 
     value = encode_record(TopicRecord(name="orders", topic_id=random_uuid()))
     batch = build_value_batch([value], base_offset=0, leader_epoch=1, timestamp=0)

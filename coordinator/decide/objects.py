@@ -15,11 +15,11 @@ from typing import Final
 
 from coordinator.decide.base import Context, Decision
 from coordinator.interface import ErrorCode
-from coordinator.keys import ForeignKeyError
 from coordinator.ranges import contains, numbers
 from coordinator.reads import Candidates
 from coordinator.state import LeaseFinder, Tables
 from records.diskless import DeleteFenceRecord, ObjectsMarkedRecord, ObjectsRemovedRecord
+from records.object_keys import ForeignKeyError
 from records.rpc.objects import (
     DeleteFilesRequest,
     DeleteFilesResponse,

@@ -4,7 +4,7 @@ what it says.
 Only the footer is read unless records are wanted. Batches stand there as producers sent them, so
 their base offsets are 0: where in a partition they are, the coordinator alone knows.
 
-Source: KIP-1163, WAL Segment Objects; `diskless.wal`.
+Source: KIP-1163, WAL Segment Objects; `records.wal`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,15 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple, Protocol
 
-from diskless.wal import (
+from esker.dump.checks import Progress
+from esker.dump.items import BatchItem, Entry, FileEnd, FileStart, Item, RecordItem, Tally
+from esker.dump.kinds import Kind
+from records.batch import Batch, iter_batches, iter_records
+from records.compression import Buffer
+from records.errors import RecordError
+from records.rpc.objects import DescribeDisklessObjectResponse
+from records.uuids import encode_uuid
+from records.wal import (
     MAX_FOOTER_BYTES,
     TRAILER,
     DamagedObjectError,
@@ -23,14 +31,6 @@ from diskless.wal import (
     parse_footer,
     verify_partition,
 )
-from esker.dump.checks import Progress
-from esker.dump.items import BatchItem, Entry, FileEnd, FileStart, Item, RecordItem, Tally
-from esker.dump.kinds import Kind
-from records.batch import Batch, iter_batches, iter_records
-from records.compression import Buffer
-from records.errors import RecordError
-from records.rpc.objects import DescribeDisklessObjectResponse
-from records.uuids import encode_uuid
 
 MAX_PARTITION_BYTES: Final = 512 * 1024 * 1024
 """Of one partition in one object, held in memory; writers close an object at 8 MiB, and a single

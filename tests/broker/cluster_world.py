@@ -40,7 +40,6 @@ from coordinator.groups.service import ask as ask_group_log
 from coordinator.groups.settings import LogSettings
 from coordinator.groups.state import Group
 from coordinator.interface import CoordinatorError, ErrorCode
-from coordinator.keys import ObjectKeys
 from coordinator.memory import InMemoryCoordinator, InMemoryState
 from coordinator.reads import find_batches, log_ends
 from coordinator.settings import CoordinatorSettings
@@ -50,6 +49,7 @@ from raft.memory import MemoryLog
 from records.batch import iter_batches
 from records.codec import decode_message, encode_message
 from records.metadata import FeatureLevelRecord
+from records.object_keys import ObjectKeys
 from records.rpc.base import Request, Response
 from records.rpc.brokers import (
     BrokerHeartbeatRequest,

@@ -15,13 +15,13 @@ from uuid import UUID
 
 from coordinator.commits import OutcomeUnknownError
 from coordinator.interface import CoordinatorError, ErrorCode
-from coordinator.keys import ObjectKeys
 from diskless.buffer import AppendResult
 from diskless.object_writer import Identity, ObjectWriter, WriterSettings
 from diskless.stores.faults import Fault, FaultRule, FaultyStore
 from diskless.stores.memory import MemoryStore
 from diskless.validation import Accepted, TopicRules, validate
 from records.batch_writer import build_batch
+from records.object_keys import ObjectKeys
 from records.rpc.coordinator import (
     CommitBatchesRequest,
     CommitBatchesResponse,

@@ -17,7 +17,6 @@ from random import Random
 from typing import Any, Final
 from uuid import UUID
 
-from coordinator.keys import ObjectKeys
 from diskless.apis.records import RecordApis
 from diskless.cleaning import Cleaner
 from diskless.fetch import FetchService
@@ -32,6 +31,7 @@ from diskless.stores.memory import MemoryStore
 from diskless.writers import Writers
 from records.batch import iter_batches, iter_records
 from records.batch_writer import build_batch
+from records.object_keys import ObjectKeys
 from records.rpc.fetch import FetchRequest, FetchResponse
 from records.rpc.produce import ProduceRequest, ProduceResponse
 from records.types import ZERO_UUID

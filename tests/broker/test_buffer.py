@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diskless.buffer import MAX_BUFFERED_BATCHES, AppendBuffer, AppendResult, ClosedBuffer
-from diskless.wal import build_object, read_footer, verify_partition
+from records.wal import build_object, read_footer, verify_partition
 from tests.broker.produce_world import Sent, a_batch
 
 TOPICS = (UUID(int=3), UUID(int=1), UUID(int=2))

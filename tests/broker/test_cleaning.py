@@ -9,11 +9,11 @@ from random import Random
 import pytest
 
 from coordinator.interface import CoordinatorError, ErrorCode
-from coordinator.keys import ObjectKeys
 from coordinator.rendezvous import choose
 from diskless.cleaning import BULK, Cleaner, cleaning_broker
 from diskless.stores.faults import Fault, FaultRule, FaultyStore
 from diskless.stores.memory import MemoryStore
+from records.object_keys import ObjectKeys
 from records.rpc.objects import (
     DeleteFilesRequest,
     DeleteFilesResponse,

@@ -11,7 +11,6 @@ import pytest
 
 from coordinator.controller.image import MetadataImage
 from coordinator.interface import CoordinatorError, ErrorCode
-from coordinator.keys import ObjectKeys
 from coordinator.memory import InMemoryCoordinator
 from coordinator.reads import log_ends
 from coordinator.settings import CoordinatorSettings
@@ -25,6 +24,7 @@ from diskless.staleness import Staleness
 from diskless.stores.faults import Fault, FaultRule, FaultyStore
 from diskless.stores.memory import MemoryStore
 from records.batch import iter_batches, iter_records
+from records.object_keys import ObjectKeys
 from records.rpc.coordinator import (
     CommitBatchesRequest,
     CommitBatchesResponse,

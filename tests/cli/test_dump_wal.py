@@ -10,13 +10,13 @@ from uuid import UUID
 
 import pytest
 
-from coordinator.keys import ObjectKeys
-from diskless.wal import MAGIC, TRAILER, PartitionBatches, build_object
 from esker.dump.wal import DamagedWalError, verify_object
 from esker.dump.wal_sources import FileObject
 from records.batch_writer import build_batch
 from records.compression import Compression
+from records.object_keys import ObjectKeys
 from records.rpc.objects import DescribeDisklessObjectResponse
+from records.wal import MAGIC, TRAILER, PartitionBatches, build_object
 
 CLUSTER = "xBIbbGYlSzqHPEyzl9QSWw"
 TOPIC, OTHER = UUID(int=7), UUID(int=8)

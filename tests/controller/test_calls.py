@@ -14,10 +14,10 @@ import pytest
 
 from coordinator.controller.calls import ClientCalls
 from coordinator.interface import CoordinatorError, ErrorCode
-from coordinator.keys import ObjectKeys
 from coordinator.memory import InMemoryCoordinator
 from coordinator.settings import CoordinatorSettings
 from coordinator.view import StaticView
+from records.object_keys import ObjectKeys
 from records.rpc.coordinator import DeleteDisklessTopicsRequest, InitDisklessTopicsRequest
 from records.types import Epoch
 

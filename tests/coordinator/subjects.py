@@ -6,10 +6,10 @@ from typing import Final, Protocol
 from uuid import UUID
 
 from coordinator.conformance import Subject
-from coordinator.keys import ObjectKeys
 from coordinator.memory import InMemoryCoordinator, InMemoryState
 from coordinator.settings import CoordinatorSettings
 from coordinator.view import TopicConfig
+from records.object_keys import ObjectKeys
 
 START_MS: Final = 1_700_000_000_000
 KEYS: Final = ObjectKeys(prefix="esker", cluster_id="testcluster", coordinator_partition=0)

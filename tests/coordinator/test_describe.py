@@ -9,7 +9,6 @@ from uuid import UUID
 import pytest
 
 from coordinator.describe import describe_object, describe_topics
-from coordinator.keys import ObjectKeys
 from coordinator.sqlite import database
 from coordinator.sqlite.described import described
 from coordinator.sqlite.store import Store
@@ -20,6 +19,7 @@ from records.diskless import (
     LogStartOffsetsRecord,
     ObjectCommitRecord,
 )
+from records.object_keys import ObjectKeys
 from records.rpc.objects import (
     DescribeDisklessObjectRequest,
     DescribeDisklessObjectResponse,

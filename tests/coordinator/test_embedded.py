@@ -22,12 +22,12 @@ import pytest
 
 from coordinator.embedded import SWEEP, EmbeddedCoordinator, EmbeddedSettings, Replica, _Later
 from coordinator.interface import CoordinatorError, ErrorCode
-from coordinator.keys import ObjectKeys
 from coordinator.memory import InMemoryCoordinator
 from coordinator.settings import CoordinatorSettings
 from coordinator.view import StaticView, TopicConfig
 from examples import embedded_coordinator as example
 from records.codec import encode_message
+from records.object_keys import ObjectKeys
 from records.rpc.base import Request
 from records.rpc.coordinator import (
     CommitBatch,

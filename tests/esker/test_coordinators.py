@@ -16,7 +16,6 @@ import pytest
 from typer.testing import CliRunner
 
 from coordinator.client import ClientSettings, CoordinatorClient
-from coordinator.keys import ObjectKeys
 from coordinator.settings import CoordinatorSettings
 from coordinator.view import StaticView
 from esker.admin import QuorumDescription, describe_quorum
@@ -30,6 +29,7 @@ from raft.net.errors import NetError
 from raft.net.rpc import open_rpc
 from raft.segments.files import RealFileSystem
 from records.frame import encode_record
+from records.object_keys import ObjectKeys
 from records.rpc.base import Request, Response
 from records.rpc.coordinator import (
     CommitBatch,
@@ -340,7 +340,7 @@ def properties(class_name: str, *, voters: int = 3) -> dict[str, str]:
         ("nowhere.Coordinator", 3, "cannot be imported"),
         ("coordinator.leader.Nothing", 3, "cannot be imported"),
         ("nodots", 3, "has no for_group"),
-        ("coordinator.keys.ObjectKeys", 3, "has no for_group"),
+        ("records.object_keys.ObjectKeys", 3, "has no for_group"),
         (IN_MEMORY, 1, ""),
         (f"{__name__}.Elsewhere", 3, ""),
     ],

@@ -22,7 +22,7 @@ from uuid import UUID
 
 from coordinator.client import ClientSettings, CoordinatorClient
 from coordinator.controller.client import ControllerClient
-from coordinator.keys import ObjectKeys
+from records.object_keys import ObjectKeys
 from records.rpc.base import Request, Response
 from records.rpc.brokers import BrokerRegistrationRequest, BrokerRegistrationResponse
 from records.rpc.coordinator import (

@@ -9,7 +9,7 @@ from random import Random
 from typing import Final
 
 from coordinator.client import CoordinatorClient, OutcomeUnknownError
-from coordinator.keys import ObjectKeys
+from records.object_keys import ObjectKeys
 from records.rpc.coordinator import (
     DeleteDisklessRecordsRequest,
     FindBatchesRequest,

@@ -14,8 +14,8 @@ from contextlib import suppress
 from random import Random
 from types import TracebackType
 
-from coordinator.keys import ObjectKeys
 from raft.net import run
+from records.object_keys import ObjectKeys
 from tests.nemesis.batch_history import History, Partition, Place, WrongHistoryError
 from tests.nemesis.brokers import PARTITIONS, Broker, Shared
 from tests.nemesis.caretaker import Caretaker, find_all

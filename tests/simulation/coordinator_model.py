@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from coordinator.interface import NEVER_COMMITTED, ErrorCode
-from coordinator.keys import ObjectKeys
 from coordinator.memory import InMemoryState
 from coordinator.settings import KEPT_ANSWERS, CoordinatorSettings
 from coordinator.state import MAX_SEQUENCE
@@ -37,6 +36,7 @@ from records.diskless import (
 )
 from records.errors import RecordError
 from records.frame import decode_record
+from records.object_keys import ObjectKeys
 from records.rpc.coordinator import (
     CommitBatch,
     CommitBatchesRequest,

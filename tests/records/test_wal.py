@@ -11,7 +11,9 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diskless.wal import (
+from records.batch_writer import build_value_batch
+from records.errors import RecordError
+from records.wal import (
     TRAILER,
     DamagedObjectError,
     PartitionBatches,
@@ -19,8 +21,6 @@ from diskless.wal import (
     read_footer,
     verify_partition,
 )
-from records.batch_writer import build_value_batch
-from records.errors import RecordError
 
 ONE, TWO = UUID(int=1), UUID(int=2)
 CLUSTER = "Ck3xYzAAAAAAAAAAAAAAAA"

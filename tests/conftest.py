@@ -1,4 +1,4 @@
-"""Options that tests of several rooms share, and what the processes they start inherit."""
+"""Options that tests of several rooms share, and what they all start from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """A shell starts what it runs in the background with Ctrl-C ignored, and children inherit it:
-    commands that tests interrupt would go on for ever."""
+    """Ctrl-C reaches what tests start.
+
+    A shell that starts something in the background has it ignore SIGINT, and so do its children.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

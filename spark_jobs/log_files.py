@@ -67,6 +67,10 @@ class FileSpan:
         """As `read_values`, from this machine's disk."""
         return read_values(self)
 
+    def batches(self) -> Iterator[Batch]:
+        """As `read_batches`, from this machine's disk."""
+        return read_batches(self)
+
 
 class LogFiles:
     """One log's directory, such as `__diskless-metadata-0` below a replica's log directory."""
@@ -148,20 +152,26 @@ class LogFiles:
         )
 
     def _split(self, base: int, start: int, stop: int, split_bytes: int) -> Iterator[FileSpan]:
-        """A segment in pieces that begin where batches do."""
+        """A segment in pieces that begin where batches do, each with offsets of its own."""
         index = OffsetIndex(self.directory / segment_name(base, INDEX_SUFFIX), Offset(base))
         index.load(self._files)
         path = self.directory / segment_name(base)
-        first = index.lookup(start)
-        cuts = [first]
-        for i in range(len(index)):
-            offset, position = index.entry(i)
-            if offset >= stop:
-                break
-            if position - cuts[-1] >= split_bytes:
-                cuts.append(position)
-        for position, following in zip(cuts, [*cuts[1:], None], strict=True):
-            yield FileSpan(path, False, start, stop, position, following)
+        cuts = [(index.lookup(start), start)]
+        file = self._files.open(path, Mode.READ)
+        try:
+            for i in range(len(index)):
+                offset, position = index.entry(i)
+                if offset >= stop:
+                    break
+                if offset >= start and position - cuts[-1][0] >= split_bytes:
+                    header = parse_header(file.read(position, HEADER_SIZE_BYTES))
+                    if header.base_offset > cuts[-1][1]:
+                        cuts.append((position, header.base_offset))
+        finally:
+            file.close()
+        for (position, first), following in zip(cuts, [*cuts[1:], None], strict=True):
+            end_position, end = (None, stop) if following is None else following
+            yield FileSpan(path, False, first, end, position, end_position)
 
 
 def read_values(span: FileSpan, files: FileSystem | None = None) -> Iterator[tuple[Place, Buffer]]:
@@ -171,18 +181,35 @@ def read_values(span: FileSpan, files: FileSystem | None = None) -> Iterator[tup
 
     Raises:  LostRangeError if the file is gone; DamagedFileError, RecordError; OSError.
     """
+    batches = read_batches(span, files)
+    if span.is_checkpoint:
+        yield from _checkpoint_values(span, batches)
+    else:
+        for batch in batches:
+            yield from _values(batch, span.start_offset, span.end_offset)
+
+
+def read_batches(span: FileSpan, files: FileSystem | None = None) -> Iterator[Batch]:
+    """The whole batches that hold any of a span's offsets, control batches included.
+
+    Of a checkpoint: all there are, header and footer too.
+
+    Raises:  as `read_values`.
+    """
     files = files or RealFileSystem()
     try:
-        yield from (
-            _checkpoint_values(span, files) if span.is_checkpoint else _log_values(span, files)
-        )
+        if span.is_checkpoint:
+            with CheckpointReader(files, span.path) as reader:
+                yield from reader.batches()
+        else:
+            yield from _log_batches(span, files)
     except FileNotFoundError:
         raise LostRangeError(
             span.path.parent, span.start_offset, None, f"{span.path.name} was deleted meanwhile"
         ) from None
 
 
-def _log_values(span: FileSpan, files: FileSystem) -> Iterator[tuple[Place, Buffer]]:
+def _log_batches(span: FileSpan, files: FileSystem) -> Iterator[Batch]:
     file = files.open(span.path, Mode.READ)
     try:
         batches = iter_file_batches(
@@ -190,7 +217,7 @@ def _log_values(span: FileSpan, files: FileSystem) -> Iterator[tuple[Place, Buff
         )
         for batch in batches:
             if batch.header.end_offset > span.start_offset:
-                yield from _values(batch, span.start_offset, span.end_offset)
+                yield batch
             if batch.header.end_offset >= span.end_offset:
                 return  # what follows may be half written
     finally:
@@ -206,14 +233,13 @@ def _values(batch: Batch, start: int, end: int) -> Iterator[tuple[Place, Buffer]
             yield Place(False, record.offset, epoch, record.timestamp), record.value
 
 
-def _checkpoint_values(span: FileSpan, files: FileSystem) -> Iterator[tuple[Place, Buffer]]:
+def _checkpoint_values(span: FileSpan, batches: Iterator[Batch]) -> Iterator[tuple[Place, Buffer]]:
     snapshot_id = parse_checkpoint_name(span.path.name)
     assert snapshot_id is not None, f"{span.path} is no checkpoint"
-    with CheckpointReader(files, span.path) as reader:
-        for batch in reader.batches():
-            if batch.header.is_control:
-                continue
-            for record in iter_records(batch):
-                if record.value is not None:
-                    place = Place(True, span.end_offset - 1, snapshot_id.epoch, record.timestamp)
-                    yield place, record.value
+    for batch in batches:
+        if batch.header.is_control:
+            continue
+        for record in iter_records(batch):
+            if record.value is not None:
+                place = Place(True, span.end_offset - 1, snapshot_id.epoch, record.timestamp)
+                yield place, record.value

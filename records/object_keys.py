@@ -20,8 +20,24 @@ from zlib import crc32
 MAX_OBJECT_ID: Final = 2**63 - 1
 MAX_KEY_BYTES: Final = 1024  # of S3
 
+_PART: Final = r"[A-Za-z0-9_=,@+-][A-Za-z0-9_=.,@+-]*"  # begins with no dot
+_KEY: Final = re.compile(rf"{_PART}(/{_PART})*")
 _CLUSTER_ID: Final = re.compile(r"[A-Za-z0-9_-]+")
 _OBJECT_ID: Final = re.compile(r"0|[1-9][0-9]{0,18}")
+
+
+def check_key(key: str) -> None:
+    """Is it a key that every store can hold, and that names nothing outside of one?
+
+    Raises:  ValueError.
+
+    >>> check_key("esker/7f/3Zk/0/12")
+    >>> check_key("../etc/passwd")
+    Traceback (most recent call last):
+    ValueError: '../etc/passwd' is no object key
+    """
+    if len(key) > MAX_KEY_BYTES or not _KEY.fullmatch(key):
+        raise ValueError(f"{key[:200]!r} is no object key")
 
 
 class ForeignKeyError(ValueError):

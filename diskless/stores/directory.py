@@ -33,12 +33,12 @@ from diskless.stores.interface import (
     StorageError,
     StoredObject,
     StoreSettingError,
-    check_key,
     check_range,
     check_upload,
 )
 from raft.segments.files import FileSystem, Mode, RealFileSystem
 from records.compression import Buffer
+from records.object_keys import check_key
 
 T = TypeVar("T")
 

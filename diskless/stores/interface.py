@@ -12,16 +12,12 @@ orphan sweeps compare the bucket with the log.
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from records.compression import Buffer
-
-MAX_KEY_BYTES: Final = 1024  # S3's limit
-_PART: Final = r"[A-Za-z0-9_=,@+-][A-Za-z0-9_=.,@+-]*"  # begins with no dot
-_KEY: Final = re.compile(rf"{_PART}(/{_PART})*")
+from records.object_keys import check_key
 
 
 class ByteRange(NamedTuple):
@@ -123,20 +119,6 @@ class ObjectStorage(Protocol):
 
     async def close(self) -> None:
         """Let go of threads and connections."""
-
-
-def check_key(key: str) -> None:
-    """Is it a key that every store can hold, and that names nothing outside of one?
-
-    Raises:  ValueError.
-
-    >>> check_key("esker/7f/3Zk/0/12")
-    >>> check_key("../etc/passwd")
-    Traceback (most recent call last):
-    ValueError: '../etc/passwd' is no object key
-    """
-    if len(key) > MAX_KEY_BYTES or not _KEY.fullmatch(key):
-        raise ValueError(f"{key[:200]!r} is no object key")
 
 
 def check_range(byte_range: ByteRange) -> None:

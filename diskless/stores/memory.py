@@ -10,11 +10,11 @@ from diskless.stores.interface import (
     ObjectNotFoundError,
     RangeError,
     StoredObject,
-    check_key,
     check_range,
     check_upload,
 )
 from records.compression import Buffer
+from records.object_keys import check_key
 
 
 class MemoryStore:

@@ -35,11 +35,11 @@ from diskless.stores.interface import (
     StorageError,
     StoredObject,
     StoreSettingError,
-    check_key,
     check_range,
     check_upload,
 )
 from records.compression import Buffer
+from records.object_keys import check_key
 
 T = TypeVar("T")
 

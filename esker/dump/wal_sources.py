@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from diskless.stores.interface import ByteRange, check_key
+from diskless.stores.interface import ByteRange
 from diskless.stores.s3 import S3Config, S3Storage
 from esker.client import ClientError, KafkaClient
 from records.compression import Buffer
-from records.object_keys import ObjectKeys
+from records.object_keys import ObjectKeys, check_key
 from records.rpc.cluster import DescribeClusterRequest, DescribeClusterResponse
 from records.rpc.configs import DescribeConfigsRequest, DescribeConfigsResponse
 from records.rpc.objects import DescribeDisklessObjectRequest, DescribeDisklessObjectResponse

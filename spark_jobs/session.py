@@ -74,7 +74,8 @@ def start_session(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     log = log_file or Path(scratch) / "spark.log"
     with log.open("ab") as said:
-        gateway: Any = launch_gateway(conf, {"stdout": said, "stderr": said})
+        streams = {"stdout": said, "stderr": said}
+        gateway: Any = launch_gateway(conf, streams)  # type: ignore[no-untyped-call,unused-ignore]
     context = SparkContext(conf=conf, gateway=gateway)
     return SparkSession(context)
 

@@ -1,16 +1,18 @@
-"""What a batch coordinator's log says at one offset: topics, partitions, live runs, objects.
+"""What a batch coordinator's log says at one offset: topics, live runs, objects, producers.
 
     state = state_at(LogFiles(directory), 120_000)
     state.runs.num_rows
+    yesterday = state_at(LogFiles(directory), timestamp_ms=1_700_000_000_000)
 
 The same state that a coordinator has in its database, found another way: not record by record, but
 by columns. The accepted batches of all commits stand in one table; batches that touch are joined to
 runs; and a run is live if its last offset is at or above its partition's log start. That is the
 whole computation, because log starts only rise and offsets are never given twice.
 
-Two surprises. A partition is its topic's id and its index, also where it was let go and came back:
+Surprises. A partition is its topic's id and its index, also where it was let go and came back:
 it had no data then. And used bytes are not read anywhere, they are the sum of live runs: whoever
-doubts that a coordinator counts well compares.
+doubts that a coordinator counts well compares. And a time stands for the first record that is
+later: leaders' clocks differ, so a record after that one may be older again, and does not count.
 
 Source: DESIGN §7 (runs, used bytes), §10; KIP-630 (a checkpoint stands for the log before it).
 """
@@ -19,10 +21,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from records.compression import Buffer
@@ -37,26 +39,41 @@ from records.diskless import (
     ObjectsMarkedRecord,
     ObjectsRemovedRecord,
     ObjectsState,
+    ProducersExpiredRecord,
+    ProducersState,
     RunsState,
 )
 from records.frame import METADATA_RECORDS, decode_record, read_frame
 from records.uuids import encode_uuid
+from spark_jobs import producers
 from spark_jobs.commits import CommitColumns
-from spark_jobs.logs import Log, Span
+from spark_jobs.log_files import LostRangeError
+from spark_jobs.logs import Log, LogsError, Span
+from spark_jobs.place import Place
+from spark_jobs.producers import PRODUCERS_SCHEMA
+from spark_jobs.runs import (
+    RUN_COLUMNS,
+    RUNS_SCHEMA,
+    Mask,
+    Numbers,
+    batches,
+    is_accepted,
+    joined,
+    numbers_of,
+    run_table,
+    topics_of_objects,
+)
 from spark_jobs.tables import OBJECT_COMMIT_KEY
 
-Numbers = npt.NDArray[np.int64]
+_Object = tuple[int, int, int, int, tuple[str, ...]]
+"""Size, broker, commit time, format; ids of the topics with batches in it."""
 
-RUN_COLUMNS: Final = (
-    "base_offset", "last_offset", "object_id", "byte_offset", "byte_size", "max_timestamp",
-    "appended_at_ms", "timestamp_type",
-)  # fmt: skip
-
-RUNS_SCHEMA: Final = pa.schema(
+TOPICS_SCHEMA: Final = pa.schema(
     [
         pa.field("topic_id", pa.string(), nullable=False),
-        pa.field("partition", pa.int32(), nullable=False),
-        *(pa.field(name, pa.int64(), nullable=False) for name in RUN_COLUMNS),
+        pa.field("topic", pa.string(), nullable=False),  # empty: deleted before it was known here
+        pa.field("partition_count", pa.int32(), nullable=False),  # that are here
+        pa.field("deleted_at_ms", pa.int64()),  # null while it lives
     ]
 )
 PARTITIONS_SCHEMA: Final = pa.schema(
@@ -67,6 +84,7 @@ PARTITIONS_SCHEMA: Final = pa.schema(
         pa.field("log_start_offset", pa.int64(), nullable=False),  # inclusive
         pa.field("high_watermark", pa.int64(), nullable=False),  # exclusive
         pa.field("deleted_at_ms", pa.int64()),  # null while the topic lives
+        pa.field("log_id", pa.int64(), nullable=False),  # what the coordinator calls it inside
     ]
 )
 OBJECTS_SCHEMA: Final = pa.schema(
@@ -77,40 +95,88 @@ OBJECTS_SCHEMA: Final = pa.schema(
         pa.field("broker_id", pa.int32(), nullable=False),
         pa.field("committed_at_ms", pa.int64(), nullable=False),
         pa.field("marked_at_ms", pa.int64()),  # null: not marked
+        pa.field("object_format", pa.int8(), nullable=False),
+        pa.field("topic_ids", pa.list_(pa.string()), nullable=False),  # that had batches in it
     ]
 )
+
+__all__ = [
+    "OBJECTS_SCHEMA", "PARTITIONS_SCHEMA", "PRODUCERS_SCHEMA", "RUNS_SCHEMA", "TOPICS_SCHEMA",
+    "LogState", "StateGoneError", "state_at", "state_of",
+]  # fmt: skip
+
+
+class StateGoneError(LogsError):
+    """There is no state so early: what it was made of was cut off the log."""
+
+    def __init__(self, asked: str, earliest: int) -> None:
+        super().__init__(
+            f"there is no state at {asked} any more: the earliest possible is at offset {earliest}"
+        )
+        self.earliest = earliest
 
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """As of `offset`, exclusive. Partitions, runs and objects by rising id, runs by offset."""
+    """As of `offset`, exclusive. Every table by rising id, as Kafka writes it; runs by offset."""
 
     offset: int
+    topics: pa.Table
     partitions: pa.Table
     run_bounds: Numbers  # partition i has the runs [bounds[i], bounds[i + 1])
     runs: pa.Table
     objects: pa.Table
+    producers: pa.Table
 
 
-def state_at(log: Log, offset: int) -> LogState:
-    """The state that everything below `offset` gives.
+def state_at(log: Log, offset: int | None = None, *, timestamp_ms: int | None = None) -> LogState:
+    """The state that everything below `offset` gives, or everything up to a time; or all there is.
 
-    Args:    offset: exclusive; at or below the high watermark.
-    Raises:  LostRangeError naming the first offset that there can be a state of; as `read_values`.
+    Args:    offset: exclusive; at or below the log's end.
+             timestamp_ms: ms since 1970, inclusive: what the first later record found.
+    Raises:  StateGoneError naming the first offset that there can be a state of; LogsError for an
+             offset that is not committed yet; LostRangeError; as `Span.values`.
     """
-    return state_of(log.spans(offset), offset)
+    end = log.end_offset()
+    if offset is not None and not 0 <= offset <= end:
+        raise LogsError(f"there is no offset {offset}: what is committed ends at {end}")
+    try:
+        spans = log.spans(end if offset is None else offset)
+    except LostRangeError as error:
+        if offset is None or (earliest := _earliest(log)) is None or earliest <= offset:
+            raise
+        raise StateGoneError(f"offset {offset}", earliest) from error
+    return state_of(spans, end if offset is None else offset, until_ms=timestamp_ms)
 
 
-def state_of(spans: Iterable[Span], offset: int) -> LogState:
-    """The state that these spans, which follow each other, give."""
+def _earliest(log: Log) -> int | None:
+    """The first offset that there is a state at; None: there is none at all."""
+    try:
+        first = next(iter(log.spans(log.end_offset())), None)
+    except LostRangeError:
+        return None
+    return first.end_offset if first is not None and first.is_checkpoint else 0
+
+
+def state_of(spans: Iterable[Span], offset: int, *, until_ms: int | None = None) -> LogState:
+    """The state that these spans, which follow each other, give.
+
+    Args:    offset: where they end.
+             until_ms: stop at the first record that is later; the state is then as of that one.
+    Raises:  StateGoneError if they begin with a checkpoint that is later; as `Span.values`.
+    """
     gathered = _Gathered()
     for span in spans:
         for place, value in span.values():
+            if until_ms is not None and place.timestamp_ms > until_ms:
+                if place.from_checkpoint:
+                    raise StateGoneError(f"time {until_ms}", place.offset + 1)
+                return gathered.state(place.offset)
             key = read_frame(value)[0]
             if key == OBJECT_COMMIT_KEY:
                 gathered.commits.add(place, value)
             elif key in _OF_STATE:
-                gathered.take(value)
+                gathered.take(place, value)
     return gathered.state(offset)
 
 
@@ -118,6 +184,7 @@ def state_of(spans: Iterable[Span], offset: int) -> LogState:
 class _Partition:
     """Numbers to come: high watermarks also rise by commits, which are looked at together."""
 
+    log_id: int
     log_start: int = 0
     high_watermark: int = 0
 
@@ -137,12 +204,16 @@ class _Gathered:
         self._topics: dict[str, _Topic] = {}
         self._log_ids: dict[int, tuple[str, int]] = {}
         self._runs: list[tuple[str, int, Numbers]] = []  # of checkpoints, columns by rows
-        self._objects: dict[int, tuple[int, int, int]] = {}  # size, broker, committed
+        self._objects: dict[int, _Object] = {}
+        self._producers: list[tuple[int, ProducersState]] = []  # of checkpoints, by log id
+        self._forgotten: dict[tuple[int, int], int] = {}  # log id and producer: log offset
+        self._offset = 0  # of the record that is applied
         self._marked: dict[int, int] = {}
         self._removed: set[int] = set()
 
-    def take(self, value: Buffer) -> None:
+    def take(self, place: Place, value: Buffer) -> None:
         """Apply a record that is no commit."""
+        self._offset = place.offset
         record: Any = decode_record(value)
         _OF_STATE[record.schema().key](self, record)
 
@@ -150,11 +221,11 @@ class _Gathered:
 
     def topic_state(self, record: DisklessTopicState) -> None:
         topic_id = encode_uuid(record.topic_id)
-        topic = self._topics[topic_id] = _Topic(record.topic_name, record.deleted_at_ms)
+        topic = self._topics.setdefault(topic_id, _Topic(record.topic_name, record.deleted_at_ms))
         columns = (record.log_ids, record.log_start_offsets, record.high_watermarks)
         for index, (log_id, *log) in enumerate(zip(*columns, strict=True)):
             if log_id >= 0:
-                topic.partitions[record.first_partition + index] = _Partition(*log)
+                topic.partitions[record.first_partition + index] = _Partition(log_id, *log)
                 self._log_ids[log_id] = topic_id, record.first_partition + index
 
     def runs_state(self, record: RunsState) -> None:
@@ -171,16 +242,31 @@ class _Gathered:
         self._runs.append((topic_id, partition, rows))
 
     def objects_state(self, record: ObjectsState) -> None:
-        columns = (record.sizes_bytes, record.broker_ids, record.committed_at_ms)
+        names = [encode_uuid(topic_id) for topic_id in record.topic_ids]
+        indexes = iter(record.topic_indexes)
+        topics = [tuple(names[i] for i in islice(indexes, count)) for count in record.topic_counts]
+        columns = (
+            record.sizes_bytes, record.broker_ids, record.committed_at_ms, record.formats, topics,
+        )  # fmt: skip
         self._objects.update(zip(record.object_ids, zip(*columns, strict=True), strict=True))
         for object_id, marked_at_ms in zip(record.object_ids, record.marked_at_ms, strict=True):
             if marked_at_ms >= 0:
                 self._marked[object_id] = marked_at_ms
 
+    def producers_state(self, record: ProducersState) -> None:
+        self._producers.append((record.log_id, record))
+
+    def producers_expired(self, record: ProducersExpiredRecord) -> None:
+        for key in zip(record.log_ids, record.producer_ids, strict=True):
+            self._forgotten[key] = self._offset
+
     def partitions(self, record: DisklessPartitionsRecord) -> None:
-        topic = self._topics.setdefault(encode_uuid(record.topic_id), _Topic(record.topic_name))
-        for index in range(record.first_partition, record.first_partition + record.partition_count):
-            topic.partitions[index] = _Partition()
+        topic_id = encode_uuid(record.topic_id)
+        topic = self._topics.setdefault(topic_id, _Topic(record.topic_name))
+        for i in range(record.partition_count):
+            index, log_id = record.first_partition + i, record.first_log_id + i
+            topic.partitions[index] = _Partition(log_id)
+            self._log_ids[log_id] = topic_id, index
 
     def tombstone(self, record: DisklessTopicTombstoneRecord) -> None:
         topic = self._topics.setdefault(encode_uuid(record.topic_id), _Topic(""))
@@ -223,8 +309,10 @@ class _Gathered:
         number = {place: i for i, place in enumerate(places)}
         logs = [self._topics[topic_id].partitions[index] for topic_id, index in places]
         commits = self.commits.take()
-        self._see_objects(commits)
-        partition, runs = _joined(*self._all_runs(commits, number))
+        numbers, accepted = numbers_of(commits, number), is_accepted(commits)
+        self._see_objects(commits, accepted)
+        there = accepted & (numbers >= 0)
+        partition, runs = joined(*self._all_runs(commits, numbers, there, number))
         watermarks = np.array([log.high_watermark for log in logs], np.int64)
         np.maximum.at(watermarks, partition, runs[1] + 1)
         log_starts = np.array([log.log_start for log in logs], np.int64)
@@ -232,24 +320,33 @@ class _Gathered:
         partition, runs = partition[live], runs[:, live]
         return LogState(
             offset,
+            self._topic_table(),
             self._partition_table(places, log_starts, watermarks),
             np.searchsorted(partition, np.arange(len(places) + 1)),
-            _run_table(places, partition, runs),
+            run_table(places, partition, runs),
             self._object_table(runs),
+            self._producer_table(places, number, producers.appended(commits, numbers, there)),
         )
 
-    def _see_objects(self, commits: pa.RecordBatch) -> None:
+    def _see_objects(self, commits: pa.RecordBatch, accepted: Mask) -> None:
         """Every object that was committed, once."""
         ids = commits.column("object_id").to_numpy()
         _, first = np.unique(ids, return_index=True)
-        names = ("size_bytes", "broker_id", "committed_at_ms")
+        names = ("size_bytes", "broker_id", "committed_at_ms", "object_format")
         columns = [commits.column(name).to_numpy()[first].tolist() for name in names]
-        self._objects.update(zip(ids[first].tolist(), zip(*columns, strict=True), strict=True))
+        of_topics = topics_of_objects(ids[accepted], commits.column("topic_id").filter(accepted))
+        objects = ids[first].tolist()
+        topics = [of_topics.get(object_id, ()) for object_id in objects]
+        self._objects.update(zip(objects, zip(*columns, topics, strict=True), strict=True))
         for object_id in self._removed:
             self._objects.pop(object_id, None)
 
     def _all_runs(
-        self, commits: pa.RecordBatch, number: dict[tuple[str, int], int]
+        self,
+        commits: pa.RecordBatch,
+        numbers: Numbers,
+        there: Mask,
+        number: dict[tuple[str, int], int],
     ) -> tuple[Numbers, Numbers]:
         """Runs of the checkpoint, then accepted batches: partition numbers, and columns."""
         known = [
@@ -257,16 +354,44 @@ class _Gathered:
             for topic_id, index, rows in self._runs
             if (topic_id, index) in number
         ]
-        new = _accepted(commits, number)
         return (
-            np.concatenate([one for one, _ in known] + [new[0]]),
-            np.concatenate([rows for _, rows in known] + [new[1]], axis=1),
+            np.concatenate([one for one, _ in known] + [numbers[there]]),
+            np.concatenate([rows for _, rows in known] + [batches(commits)[:, there]], axis=1),
         )
 
     def _with_times(self, rows: Numbers) -> Numbers:
         times = [self._objects[object_id][2] for object_id in rows[2].tolist()]
         rows[6] = times
         return rows
+
+    def _producer_table(
+        self,
+        places: Sequence[tuple[str, int]],
+        number: dict[tuple[str, int], int],
+        new: Numbers,
+    ) -> pa.Table:
+        of_log = {log_id: number.get(place, -1) for log_id, place in self._log_ids.items()}
+        old = [producers.in_checkpoint(record, of_log[log]) for log, record in self._producers]
+        rows = np.concatenate([*old, new], axis=1)
+        forgotten = {
+            (of_log.get(log, -1), producer): offset
+            for (log, producer), offset in self._forgotten.items()
+        }
+        rows = producers.not_forgotten(rows[:, rows[producers.PARTITION] >= 0], forgotten)
+        return producers.producer_table(places, *producers.last_batches(rows))
+
+    def _topic_table(self) -> pa.Table:
+        topics = sorted(self._topics.items())
+        deleted = [None if one.deleted_at_ms < 0 else one.deleted_at_ms for _, one in topics]
+        return pa.table(
+            [
+                pa.array([topic_id for topic_id, _ in topics], pa.string()),
+                pa.array([one.name for _, one in topics], pa.string()),
+                pa.array([len(one.partitions) for _, one in topics], pa.int32()),
+                pa.array(deleted, pa.int64()),
+            ],
+            schema=TOPICS_SCHEMA,
+        )
 
     def _partition_table(
         self, places: Sequence[tuple[str, int]], log_starts: Numbers, watermarks: Numbers
@@ -281,6 +406,10 @@ class _Gathered:
                 log_starts,
                 watermarks,
                 pa.array(deleted, pa.int64()),
+                [
+                    topic.partitions[index].log_id
+                    for topic, (_, index) in zip(topics, places, strict=True)
+                ],
             ],
             schema=PARTITIONS_SCHEMA,
         )
@@ -294,79 +423,24 @@ class _Gathered:
         return pa.table(
             [
                 ids,
-                pa.array([size for size, _, _ in facts], pa.int64()),
+                pa.array([fact[0] for fact in facts], pa.int64()),
                 used,
-                pa.array([broker for _, broker, _ in facts], pa.int32()),
-                pa.array([committed for _, _, committed in facts], pa.int64()),
+                pa.array([fact[1] for fact in facts], pa.int32()),
+                pa.array([fact[2] for fact in facts], pa.int64()),
                 pa.array([self._marked.get(one) for one in ids.tolist()], pa.int64()),
+                pa.array([fact[3] for fact in facts], pa.int8()),
+                pa.array([list(fact[4]) for fact in facts], pa.list_(pa.string())),
             ],
             schema=OBJECTS_SCHEMA,
         )
-
-
-def _accepted(
-    commits: pa.RecordBatch, number: dict[tuple[str, int], int]
-) -> tuple[Numbers, Numbers]:
-    """Batches that have offsets of their own, of partitions that there are still."""
-
-    def column(name: str) -> Numbers:
-        values: Numbers = commits.column(name).to_numpy().astype(np.int64)
-        return values
-
-    topics = commits.column("topic_id").dictionary_encode()
-    codes, indexes = topics.indices.to_numpy().astype(np.int64), column("partition")
-    pairs, inverse = np.unique(np.stack((codes, indexes)), axis=1, return_inverse=True)
-    names = topics.dictionary.to_pylist()
-    numbers = np.array(
-        [number.get((names[code], index), -1) for code, index in pairs.T.tolist()], np.int64
-    )
-    partition = numbers[inverse.reshape(-1)] if len(numbers) else np.zeros(0, np.int64)
-    kept = (partition >= 0) & (column("error_code") == 0) & (column("duplicate") == 0)
-    base = column("base_offset")
-    rows = np.stack(
-        (
-            base, base + column("record_count") - 1, column("object_id"), column("byte_offset"),
-            column("byte_size"), column("max_timestamp"), column("committed_at_ms"),
-            column("timestamp_type"),
-        )
-    )  # fmt: skip
-    return partition[kept], rows[:, kept]
-
-
-def _joined(partition: Numbers, rows: Numbers) -> tuple[Numbers, Numbers]:
-    """Batches that lie back to back in one object as runs, by partition and offset."""
-    order = np.lexsort((rows[0], partition))
-    partition, rows = partition[order], rows[:, order]
-    if not len(partition):
-        return partition, rows
-    before = slice(None, -1), slice(1, None)
-    old, new = (rows[:, part] for part in before)
-    touches = (
-        (partition[1:] == partition[:-1])
-        & (new[2] == old[2])
-        & (new[3] == old[3] + old[4])
-        & (new[7] == old[7])
-    )
-    first = np.flatnonzero(np.concatenate(([True], ~touches)))
-    last = np.append(first[1:], len(partition)) - 1
-    joined = rows[:, first].copy()
-    joined[1] = rows[1, last]
-    joined[4] = np.add.reduceat(rows[4], first)
-    joined[5] = np.maximum.reduceat(rows[5], first)
-    return partition[first], joined
-
-
-def _run_table(places: Sequence[tuple[str, int]], partition: Numbers, rows: Numbers) -> pa.Table:
-    topics = pa.array([topic_id for topic_id, _ in places], pa.string())
-    indexes = pa.array([index for _, index in places], pa.int32())
-    numbers = pa.array(partition)
-    return pa.table([topics.take(numbers), indexes.take(numbers), *rows], schema=RUNS_SCHEMA)
 
 
 _APPLY: Final = {
     DisklessTopicState: _Gathered.topic_state,
     RunsState: _Gathered.runs_state,
     ObjectsState: _Gathered.objects_state,
+    ProducersState: _Gathered.producers_state,
+    ProducersExpiredRecord: _Gathered.producers_expired,
     DisklessPartitionsRecord: _Gathered.partitions,
     DisklessTopicTombstoneRecord: _Gathered.tombstone,
     DisklessPartitionsRemovedRecord: _Gathered.partitions_gone,

@@ -1,0 +1,115 @@
+"""Runs from commits, by columns.
+
+Batches that lie back to back in one object are one run. An object is one commit, and a commit is
+one record of the log: so whoever has a record has all that its runs are made of, and a log can be
+taken apart anywhere between records.
+
+Source: DESIGN §7 (runs); `coordinator.runs` says the same batch by batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from records.uuids import decode_uuid
+
+Numbers = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+RUN_COLUMNS: Final = (
+    "base_offset", "last_offset", "object_id", "byte_offset", "byte_size", "max_timestamp",
+    "appended_at_ms", "timestamp_type",
+)  # fmt: skip
+
+RUNS_SCHEMA: Final = pa.schema(
+    [
+        pa.field("topic_id", pa.string(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        *(pa.field(name, pa.int64(), nullable=False) for name in RUN_COLUMNS),
+    ]
+)
+
+
+def column(commits: pa.RecordBatch, name: str) -> Numbers:
+    """One column, as numbers of eight bytes."""
+    values: Numbers = commits.column(name).to_numpy().astype(np.int64)
+    return values
+
+
+def numbers_of(commits: pa.RecordBatch, number: dict[tuple[str, int], int]) -> Numbers:
+    """The number of each batch's partition; -1: it is not there any more."""
+    topics = commits.column("topic_id").dictionary_encode()
+    codes = topics.indices.to_numpy().astype(np.int64)
+    pairs, inverse = np.unique(
+        np.stack((codes, column(commits, "partition"))), axis=1, return_inverse=True
+    )
+    names = topics.dictionary.to_pylist()
+    found = [number.get((names[code], index), -1) for code, index in pairs.T.tolist()]
+    return np.array(found, np.int64)[inverse.reshape(-1)]
+
+
+def is_accepted(commits: pa.RecordBatch) -> Mask:
+    """Which batches have offsets of their own: neither refused nor known already."""
+    error, duplicate = column(commits, "error_code"), column(commits, "duplicate")
+    found: Mask = (error == 0) & (duplicate == 0)
+    return found
+
+
+def batches(commits: pa.RecordBatch) -> Numbers:
+    """Batches in the columns of runs."""
+    base = column(commits, "base_offset")
+    names = (
+        "object_id", "byte_offset", "byte_size", "max_timestamp", "committed_at_ms",
+        "timestamp_type",
+    )  # fmt: skip
+    last = base + column(commits, "record_count") - 1
+    return np.stack((base, last, *(column(commits, name) for name in names)))
+
+
+def topics_of_objects(objects: Numbers, topics: pa.Array) -> dict[int, tuple[str, ...]]:
+    """Object: the topics that it has batches of, by rising id as bytes."""
+    encoded = topics.dictionary_encode()
+    names = sorted(encoded.dictionary.to_pylist(), key=lambda name: decode_uuid(name).bytes)
+    rank = {name: i for i, name in enumerate(names)}
+    ranks = np.array([rank[name] for name in encoded.dictionary.to_pylist()], np.int64)
+    codes = ranks[encoded.indices.to_numpy()] if len(ranks) else np.zeros(0, np.int64)
+    found: dict[int, tuple[str, ...]] = {}
+    for object_id, code in np.unique(np.stack((objects, codes)), axis=1).T.tolist():
+        found[object_id] = (*found.get(object_id, ()), names[code])
+    return found
+
+
+def joined(partition: Numbers, rows: Numbers) -> tuple[Numbers, Numbers]:
+    """Batches that lie back to back in one object as runs, by partition and offset."""
+    order = np.lexsort((rows[0], partition))
+    partition, rows = partition[order], rows[:, order]
+    if not len(partition):
+        return partition, rows
+    before = slice(None, -1), slice(1, None)
+    old, new = (rows[:, part] for part in before)
+    touches = (
+        (partition[1:] == partition[:-1])
+        & (new[2] == old[2])
+        & (new[3] == old[3] + old[4])
+        & (new[7] == old[7])
+    )
+    first = np.flatnonzero(np.concatenate(([True], ~touches)))
+    last = np.append(first[1:], len(partition)) - 1
+    whole = rows[:, first].copy()
+    whole[1] = rows[1, last]
+    whole[4] = np.add.reduceat(rows[4], first)
+    whole[5] = np.maximum.reduceat(rows[5], first)
+    return partition[first], whole
+
+
+def run_table(places: Sequence[tuple[str, int]], partition: Numbers, rows: Numbers) -> pa.Table:
+    """Runs as a table. `places`: topic id and index by the partition's number."""
+    topics = pa.array([topic_id for topic_id, _ in places], pa.string())
+    indexes = pa.array([index for _, index in places], pa.int32())
+    numbers = pa.array(partition)
+    return pa.table([topics.take(numbers), indexes.take(numbers), *rows], schema=RUNS_SCHEMA)

@@ -36,9 +36,14 @@ SPLIT_BYTES: Final = 64 * 1024 * 1024
 class LostRangeError(Exception):
     """Part of the log is not there any more, and no checkpoint stands for it."""
 
-    def __init__(self, directory: Path, wanted: int, earliest: int | None, why: str) -> None:
-        first = "nothing is left" if earliest is None else f"the first offset is {earliest}"
-        super().__init__(f"{directory}: offsets from {wanted} on are gone ({why}); {first}")
+    def __init__(self, where: Path | str, wanted: int, earliest: int | None, why: str) -> None:
+        """
+        Args:    where: the log. wanted: the first offset that is missed.
+                 earliest: the first offset that there is; None: nobody knows.
+        """
+        first = "" if earliest is None else f"; the first offset is {earliest}"
+        super().__init__(f"{where}: offsets from {wanted} on are gone ({why}){first}")
+        self.wanted = wanted
         self.earliest = earliest
 
 
@@ -186,7 +191,7 @@ def read_values(span: FileSpan, files: FileSystem | None = None) -> Iterator[tup
         yield from _checkpoint_values(span, batches)
     else:
         for batch in batches:
-            yield from _values(batch, span.start_offset, span.end_offset)
+            yield from batch_values(batch, span.start_offset, span.end_offset)
 
 
 def read_batches(span: FileSpan, files: FileSystem | None = None) -> Iterator[Batch]:
@@ -210,7 +215,7 @@ def read_batches(span: FileSpan, files: FileSystem | None = None) -> Iterator[Ba
 
 
 def _log_batches(span: FileSpan, files: FileSystem) -> Iterator[Batch]:
-    file = files.open(span.path, Mode.READ)
+    file, offset = files.open(span.path, Mode.READ), span.start_offset
     try:
         batches = iter_file_batches(
             file, span.path, position=span.position, end_position=span.end_position
@@ -220,11 +225,14 @@ def _log_batches(span: FileSpan, files: FileSystem) -> Iterator[Batch]:
                 yield batch
             if batch.header.end_offset >= span.end_offset:
                 return  # what follows may be half written
+            offset = batch.header.end_offset
     finally:
         file.close()
+    raise LostRangeError(span.path.parent, offset, None, f"{span.path.name} ends there")
 
 
-def _values(batch: Batch, start: int, end: int) -> Iterator[tuple[Place, Buffer]]:
+def batch_values(batch: Batch, start: int, end: int) -> Iterator[tuple[Place, Buffer]]:
+    """The metadata records of a batch with offsets in [start, end). Raises RecordError."""
     if batch.header.is_control:
         return
     epoch = batch.header.leader_epoch

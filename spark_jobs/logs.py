@@ -15,7 +15,7 @@ Source: DESIGN §10 (one input, three places it may come from).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -168,7 +168,17 @@ class ReplicaLogs:
 
 def logs_in(log_dir: Path) -> list[str]:
     """Names of the logs that jobs read, in a node's log directory. Raises OSError."""
-    found = (path.name for path in log_dir.iterdir() if path.is_dir())
-    numbers = (name.removeprefix(DISKLESS_METADATA) for name in found if DISKLESS_METADATA in name)
+    return names_in_order(path.name for path in log_dir.iterdir() if path.is_dir())
+
+
+def names_in_order(names: Iterable[str]) -> list[str]:
+    """The logs that jobs read, of all names there are: the cluster's, then coordinators' by number.
+
+    >>> names_in_order(["__consumer_offsets-0", "__diskless-metadata-10", "__diskless-metadata-9"])
+    ['__cluster_metadata-0', '__diskless-metadata-9', '__diskless-metadata-10']
+    """
+    numbers = (
+        name.removeprefix(DISKLESS_METADATA) for name in names if name.startswith(DISKLESS_METADATA)
+    )
     coordinators = sorted(int(number) for number in numbers if number.isdecimal())
     return [CLUSTER_METADATA, *(f"{DISKLESS_METADATA}{n}" for n in coordinators)]

@@ -1,0 +1,90 @@
+"""A checkpoint fetched from a quorum into a file, for tasks of this machine to read.
+
+The copy stays, so that a task that is tried again, or the next job, finds it: in a directory of
+this user below `$TMPDIR`, one for each log, holding the newest that anybody asked for. A download
+that was interrupted goes on where it stopped. What is there under a checkpoint's name is whole:
+every batch, header, footer and the footer's checksum were verified before it got that name.
+
+Surprise: the bytes may come from two leaders whose files of the same id differ. The checksum of the
+whole finds that, and then it is fetched again from the beginning.
+
+Source: KIP-630, FetchSnapshot; `snapshot.download`, which this drives.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from raft.interfaces import RejectedSnapshotError
+from raft.segments.files import RealFileSystem
+from records.types import OffsetAndEpoch
+from snapshot.download import PartDownload
+from snapshot.names import checkpoint_name, list_checkpoints
+from spark_jobs.logs import LogsError
+from spark_jobs.quorum_link import GoneError, QuorumLink
+
+PIECE_BYTES: Final = 1024 * 1024
+_ATTEMPTS: Final = 3
+
+
+def copies_of(cluster_id: str, log: str) -> Path:
+    """Where copies of a log's checkpoints are kept on this machine."""
+    return Path(tempfile.gettempdir()) / f"esker-checkpoints-{os.getuid()}" / cluster_id / log
+
+
+def copy_checkpoint(link: QuorumLink, directory: Path, snapshot_id: OffsetAndEpoch) -> Path:
+    """The whole checkpoint's file below `directory`; older ones there are dropped.
+
+    Raises:  GoneError if the leader has it no more; LogsError; OSError.
+    """
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if directory.stat().st_uid != os.getuid():
+        raise LogsError(f"{directory} belongs to somebody else; set TMPDIR to a place of your own")
+    path = directory / checkpoint_name(snapshot_id)
+    with _one_at_a_time(directory):
+        for _ in range(_ATTEMPTS):
+            if path.exists():
+                _drop_older(directory, snapshot_id)
+                return path
+            _download(link, directory, snapshot_id)
+    raise LogsError(f"{path.name}: {_ATTEMPTS} downloads of it were not whole")
+
+
+def _download(link: QuorumLink, directory: Path, snapshot_id: OffsetAndEpoch) -> None:
+    """All of it, or what there is to go on from; nothing if it contradicts itself."""
+    download = PartDownload.begin(RealFileSystem(), directory, snapshot_id)
+    try:
+        complete = False
+        while not complete:
+            position = download.position
+            piece = link.fetch_snapshot(snapshot_id, position, PIECE_BYTES)
+            complete = download.take(position, piece)
+        download.publish()
+    except RejectedSnapshotError:
+        return  # thrown away: from the beginning, then
+    except GoneError:
+        download.discard()
+        raise
+    finally:
+        download.keep()
+
+
+def _drop_older(directory: Path, snapshot_id: OffsetAndEpoch) -> None:
+    """Whoever has one of them open reads on."""
+    for one in list_checkpoints(RealFileSystem(), directory):
+        if one < snapshot_id:
+            (directory / checkpoint_name(one)).unlink(missing_ok=True)
+
+
+@contextmanager
+def _one_at_a_time(directory: Path) -> Iterator[None]:
+    """Of this machine's tasks."""
+    with (directory / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

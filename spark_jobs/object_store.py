@@ -99,6 +99,13 @@ class ObjectStore(Protocol):
         """
         ...
 
+    def write_new(self, key: str, data: bytes) -> bool:
+        """As `write`, unless there is an object already: then False, and it stays as it is.
+
+        Of two that try at once, one succeeds.
+        """
+        ...
+
     def close(self) -> None:
         """Let go of connections."""
         ...
@@ -190,6 +197,18 @@ class DirectoryStore:
 
     def write(self, key: str, data: bytes) -> None:
         """See ObjectStore."""
+        self._write(key, data, Path.replace)
+
+    def write_new(self, key: str, data: bytes) -> bool:
+        """See ObjectStore."""
+        try:
+            self._write(key, data, _link_once)
+        except _TakenError:
+            return False
+        return True
+
+    def _write(self, key: str, data: bytes, name: Callable[[Path, Path], object]) -> None:
+        """The bytes below a name that is no object's; then they are given theirs."""
         check_key(key)
         path = self._root / key
         temporary = path.with_name(f"{HIDDEN}writing-{secrets.token_hex(8)}")
@@ -200,7 +219,7 @@ class DirectoryStore:
                     file.write(data)
                     file.flush()
                     os.fsync(file.fileno())
-                temporary.replace(path)
+                name(temporary, path)
             except BaseException:
                 with contextlib.suppress(OSError):
                     temporary.unlink()  # our own, that never had an object's name
@@ -236,6 +255,19 @@ class DirectoryStore:
 
 def _found(key: str, status: os.stat_result) -> Found:
     return Found(key, status.st_size, status.st_mtime_ns // 1_000_000)
+
+
+class _TakenError(Exception):
+    """The name is taken."""
+
+
+def _link_once(temporary: Path, path: Path) -> None:
+    """Give the file a name that nothing has. Raises _TakenError."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise _TakenError from None
+    temporary.unlink()
 
 
 def _fsync_directory(path: Path) -> None:
@@ -313,6 +345,15 @@ class S3Store:
         check_key(key)
         self._ask(key, "put_object", Key=self._prefix + key, Body=data)
 
+    def write_new(self, key: str, data: bytes) -> bool:
+        """See ObjectStore."""
+        check_key(key)
+        try:
+            self._ask(key, "put_object", Key=self._prefix + key, Body=data, IfNoneMatch="*")
+        except _AlreadyThereError:
+            return False
+        return True
+
     def close(self) -> None:
         """See ObjectStore."""
         if self._client is not None:
@@ -365,6 +406,8 @@ class S3Store:
             code = str(error.response.get("Error", {}).get("Code", ""))
             if code in ("NoSuchKey", "404"):
                 raise _NotThereError(key, "no such object") from None
+            if code in ("PreconditionFailed", "412"):
+                raise _AlreadyThereError(key, "there is one already") from None
             raise StoreError(key or self.uri, str(error)) from error
         except (BotoCoreError, OSError, ValueError) as error:
             raise StoreError(key or self.uri, str(error)) from error
@@ -372,3 +415,7 @@ class S3Store:
 
 class _NotThereError(StoreError):
     """The server knows no such object, or no such bucket."""
+
+
+class _AlreadyThereError(StoreError):
+    """The server has such an object already."""

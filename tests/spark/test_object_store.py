@@ -59,6 +59,13 @@ def test_writing_replaces(store: ObjectStore) -> None:
     assert [found.key for found in store.list()] == ["manifest"]
 
 
+def test_of_two_that_write_the_same_new_object_one_succeeds(store: ObjectStore) -> None:
+    assert store.write_new("plan/0", b"mine")
+    assert not store.write_new("plan/0", b"yours")
+    assert store.read("plan/0", 0, 4) == b"mine"
+    assert [found.key for found in store.list()] == ["plan/0"]
+
+
 def test_a_listing_is_by_rising_key_of_those_that_begin_so(store: ObjectStore) -> None:
     keys = ["00/c/0/1", "00/c/0/10", "00/c/0/9", "00/c/1/1", "0a/c/0/2", "a-b", "a/b", "a=b"]
     for key in reversed(keys):

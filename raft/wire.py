@@ -33,7 +33,7 @@ from raft.wire_words import (
     wire_node,
 )
 from records.rpc import quorum as rpc
-from records.types import Epoch, NodeId, Offset
+from records.types import ZERO_UUID, Epoch, NodeId, Offset
 
 __all__ = [
     "Answering",
@@ -80,6 +80,7 @@ class Answering(NamedTuple):
     leader_endpoint: Endpoint | None  # of the leader that the answer names
     clock_offset_ms: int = 0  # added to the core's times: ms since 1970
     voter_endpoints: Sequence[tuple[NodeId, Sequence[Endpoint]]] = ()
+    names_disks: bool = True  # an older description has no room for directory ids
 
 
 def write_response(response: CoreResponse, to: Answering) -> RpcResponse:
@@ -197,7 +198,7 @@ def _replica(state: core.ReplicaState, to: Answering) -> rpc.ReplicaState:
 
     return rpc.ReplicaState(
         replica_id=state.key.id,
-        replica_directory_id=state.key.directory_id,
+        replica_directory_id=state.key.directory_id if to.names_disks else ZERO_UUID,
         log_end_offset=-1 if state.log_end_offset is None else state.log_end_offset,
         last_fetch_timestamp=wall_ms(state.last_fetch_ms),
         last_caught_up_timestamp=wall_ms(state.last_caught_up_ms),

@@ -42,6 +42,7 @@ from records.rpc import fetch as rpc
 from records.types import ZERO_UUID, Epoch, NodeId, Offset, OffsetAndEpoch
 
 UNKNOWN_HIGH_WATERMARK: Final = -1
+_DIVERGENCE_FROM: Final = 12  # and the leader's epoch, and snapshots
 _TOPIC_IDS_FROM: Final = 13
 _REPLICA_STATE_FROM: Final = 15
 _HIGH_WATERMARK_FROM: Final = 18
@@ -194,6 +195,8 @@ def read_fetch(message: rpc.FetchRequest, version: int) -> core.FetchRequest:
     replica = replica_of(message)
     if replica is None:
         raise BadRequestError("a consumer's Fetch")
+    if version < _DIVERGENCE_FROM:
+        raise BadRequestError(f"a replica's Fetch of version {version}, which cannot be told more")
     if version < _HIGH_WATERMARK_FROM:
         high_watermark: Offset | None = core.MAX_OFFSET
     elif partition.high_watermark < 0:

@@ -37,6 +37,10 @@ class WireError(IntEnum):
     UNSUPPORTED_ENDPOINT_TYPE = 115
 
 
+NAMES_NODES_FROM: Final = {1: 16, 52: 1, 53: 1, 54: 1, 55: 2, 59: 1}
+"""By api key: the first version whose answer can say where nodes listen."""
+
+
 class Group(NamedTuple):
     """A replicated partition: its topic by name and id, and its number."""
 

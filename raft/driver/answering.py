@@ -82,9 +82,11 @@ class Answers:
         asked = self._asked.get(connection)
         return asked.pop(correlation, None) if asked is not None else None
 
-    def _answering(self, leader_id: NodeId | None) -> Answering:
-        endpoint = None if leader_id is None else self._endpoints(leader_id)
-        return Answering(self._group, endpoint)
+    def _answering(self, asked: Asked, leader_id: NodeId | None) -> Answering:
+        endpoint = None
+        if leader_id is not None and asked.names_nodes:
+            endpoint = self._endpoints(leader_id)
+        return Answering(self._group, endpoint, names_disks=asked.names_nodes)
 
     def respond(self, effect: Respond) -> None:
         """Answer without log bytes."""
@@ -92,7 +94,7 @@ class Answers:
         if asked is None:
             return
         response = effect.response
-        to = self._answering(response.leader_id)
+        to = self._answering(asked, response.leader_id)
         if isinstance(response, FetchResponse):
             form = asked.form or FetchForm(self._group.topic, self._group.topic_id)
             asked.answer(write_fetch_response(response, to, form))
@@ -100,10 +102,10 @@ class Answers:
             self._refuse_snapshot(asked, response)
         else:
             wall_ms = time.time_ns() // 1_000_000
-            voters = [(v, self._quorum.voters.voter(v).endpoints) for v in self._quorum.voters]
-            to = to._replace(
-                clock_offset_ms=wall_ms - time.monotonic_ns() // 1_000_000, voter_endpoints=voters
-            )
+            to = to._replace(clock_offset_ms=wall_ms - time.monotonic_ns() // 1_000_000)
+            if asked.names_nodes:
+                voters = self._quorum.voters
+                to = to._replace(voter_endpoints=[(v, voters.voter(v).endpoints) for v in voters])
             asked.answer(write_response(response, to))
 
     def respond_fetch(self, effect: RespondFetch) -> None:
@@ -128,7 +130,7 @@ class Answers:
         except OffsetOutOfRangeError:  # the log was cut meanwhile: its next Fetch is told where to
             data = b""
         form = asked.form or FetchForm(self._group.topic, self._group.topic_id)
-        to = self._answering(self._node_id)
+        to = self._answering(asked, self._node_id)
         asked.answer(write_fetch_response(effect.response, to, form, memoryview(data)))
 
     def _hold(self, effect: RespondFetch, asked: Asked) -> None:

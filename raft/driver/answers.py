@@ -8,6 +8,7 @@ from raft.driver.serving import Slot
 from raft.net import Reply, RequestHeader
 from raft.net.handlers import payload
 from raft.wire_fetch import FetchForm
+from raft.wire_words import NAMES_NODES_FROM
 from records.rpc.base import Response
 
 
@@ -18,6 +19,11 @@ class Asked(NamedTuple):
     reply: Reply
     form: FetchForm | None = None  # of a Fetch: how it named its topic
     slot: Slot | None = None  # of a FetchSnapshot: which partition of which question
+
+    @property
+    def names_nodes(self) -> bool:
+        """Can its answer say where nodes listen?"""
+        return self.header.api_version >= NAMES_NODES_FROM[self.header.api_key]
 
     def answer(self, message: Response) -> None:
         """Send the answer, at the request's version."""

@@ -329,17 +329,17 @@ class BenchLog:
         high_watermark: Offset | None,
         data: Buffer,
     ) -> Payload:
-        group = self.group
-        leader_id = group.leader_id
+        group, version = self.group, header.api_version
+        leader_id = group.leader_id if version >= 12 else None  # no room for it before
         endpoint = None if leader_id is None else self._endpoints(leader_id)
         message = write_fetch_response(
             FetchResponse(
                 leader_id=leader_id,
-                epoch=group.quorum.epoch,
+                epoch=group.quorum.epoch if version >= 12 else Epoch(-1),
                 high_watermark=high_watermark,
                 log_start_offset=group.storage.log.log_start_offset,
             ),
-            Answering(group.group, endpoint if header.api_version >= 16 else None),
+            Answering(group.group, endpoint if version >= 16 else None),
             form,
             memoryview(data),
             error=error,

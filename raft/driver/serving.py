@@ -33,6 +33,7 @@ from raft.wire_snapshot import (
     share_fairly,
     write_fetch_snapshot_response,
 )
+from raft.wire_words import NAMES_NODES_FROM
 from records.rpc import fetch as rpc
 from records.rpc.base import Response
 from records.types import Epoch, Offset, OffsetAndEpoch
@@ -117,7 +118,9 @@ class Question:
         bytes_left = [self._left_bytes(index) for index in range(len(self.asked))]
         shares = share_fairly(bytes_left, min(self.message.max_bytes, MAX_ANSWER_BYTES))
         partitions = [self._read_one(index, share) for index, share in enumerate(shares)]
-        return write_fetch_snapshot_response(self.message, partitions, self.leaders)
+        named = self._header.api_version >= NAMES_NODES_FROM[self._header.api_key]
+        leaders = self.leaders if named else ()
+        return write_fetch_snapshot_response(self.message, partitions, leaders)
 
     def _left_bytes(self, index: int) -> int:
         """What a granted file has past the position asked for; refusals are found here."""

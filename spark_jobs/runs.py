@@ -45,12 +45,11 @@ def numbers_of(commits: pa.RecordBatch, number: dict[tuple[str, int], int]) -> N
     """The number of each batch's partition; -1: it is not there any more."""
     topics = commits.column("topic_id").dictionary_encode()
     codes = topics.indices.to_numpy().astype(np.int64)
-    pairs, inverse = np.unique(
-        np.stack((codes, column(commits, "partition"))), axis=1, return_inverse=True
-    )
+    keys, inverse = np.unique(codes << 32 | column(commits, "partition"), return_inverse=True)
     names = topics.dictionary.to_pylist()
-    found = [number.get((names[code], index), -1) for code, index in pairs.T.tolist()]
-    return np.array(found, np.int64)[inverse.reshape(-1)]
+    pairs = zip((keys >> 32).tolist(), (keys & 0xFFFF_FFFF).tolist(), strict=True)
+    found = [number.get((names[code], index), -1) for code, index in pairs]
+    return np.array(found, np.int64)[inverse]
 
 
 def is_accepted(commits: pa.RecordBatch) -> Mask:
@@ -78,10 +77,15 @@ def topics_of_objects(objects: Numbers, topics: pa.Array) -> dict[int, tuple[str
     rank = {name: i for i, name in enumerate(names)}
     ranks = np.array([rank[name] for name in encoded.dictionary.to_pylist()], np.int64)
     codes = ranks[encoded.indices.to_numpy()] if len(ranks) else np.zeros(0, np.int64)
-    found: dict[int, tuple[str, ...]] = {}
-    for object_id, code in np.unique(np.stack((objects, codes)), axis=1).T.tolist():
-        found[object_id] = (*found.get(object_id, ()), names[code])
-    return found
+    ids, place = np.unique(objects, return_inverse=True)
+    pairs = np.unique(place * max(1, len(names)) + codes)
+    at, codes = np.divmod(pairs, max(1, len(names)))
+    in_order = [names[code] for code in codes.tolist()]
+    bounds = np.searchsorted(at, np.arange(len(ids) + 1)).tolist()
+    return {
+        object_id: tuple(in_order[bounds[i] : bounds[i + 1]])
+        for i, object_id in enumerate(ids.tolist())
+    }
 
 
 def joined(partition: Numbers, rows: Numbers) -> tuple[Numbers, Numbers]:

@@ -20,7 +20,7 @@ Source: DESIGN §7 (runs, used bytes), §10; KIP-630 (a checkpoint stands for th
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
@@ -29,13 +29,6 @@ import pyarrow as pa
 
 from records.compression import Buffer
 from records.diskless import (
-    DisklessPartitionsRecord,
-    DisklessPartitionsReleasedRecord,
-    DisklessPartitionsRemovedRecord,
-    DisklessTombstoneExpiredRecord,
-    DisklessTopicState,
-    DisklessTopicTombstoneRecord,
-    LogStartOffsetsRecord,
     ObjectsMarkedRecord,
     ObjectsRemovedRecord,
     ObjectsState,
@@ -49,6 +42,8 @@ from spark_jobs import producers
 from spark_jobs.commits import CommitColumns
 from spark_jobs.log_files import LostRangeError
 from spark_jobs.logs import Log, LogsError, Span
+from spark_jobs.partitions import KEYS as PARTITIONS_KEYS
+from spark_jobs.partitions import Partitions
 from spark_jobs.place import Place
 from spark_jobs.producers import PRODUCERS_SCHEMA
 from spark_jobs.runs import (
@@ -175,25 +170,9 @@ def state_of(spans: Iterable[Span], offset: int, *, until_ms: int | None = None)
             key = read_frame(value)[0]
             if key == OBJECT_COMMIT_KEY:
                 gathered.commits.add(place, value)
-            elif key in _OF_STATE:
+            elif key in _OF_STATE or key in PARTITIONS_KEYS:
                 gathered.take(place, value)
     return gathered.state(offset)
-
-
-@dataclass(slots=True)
-class _Partition:
-    """Numbers to come: high watermarks also rise by commits, which are looked at together."""
-
-    log_id: int
-    log_start: int = 0
-    high_watermark: int = 0
-
-
-@dataclass(slots=True)
-class _Topic:
-    name: str
-    deleted_at_ms: int = -1
-    partitions: dict[int, _Partition] = field(default_factory=dict)
 
 
 class _Gathered:
@@ -201,8 +180,7 @@ class _Gathered:
 
     def __init__(self) -> None:
         self.commits = CommitColumns()
-        self._topics: dict[str, _Topic] = {}
-        self._log_ids: dict[int, tuple[str, int]] = {}
+        self._partitions = Partitions()
         self._runs: list[tuple[str, int, Numbers]] = []  # of checkpoints, columns by rows
         self._objects: dict[int, _Object] = {}
         self._producers: list[tuple[int, ProducersState]] = []  # of checkpoints, by log id
@@ -215,21 +193,16 @@ class _Gathered:
         """Apply a record that is no commit."""
         self._offset = place.offset
         record: Any = decode_record(value)
-        _OF_STATE[record.schema().key](self, record)
+        key = record.schema().key
+        if key in PARTITIONS_KEYS:
+            self._partitions.apply(record)
+        else:
+            _OF_STATE[key](self, record)
 
     # --- one by one ---------------------------------------------------------------------------
 
-    def topic_state(self, record: DisklessTopicState) -> None:
-        topic_id = encode_uuid(record.topic_id)
-        topic = self._topics.setdefault(topic_id, _Topic(record.topic_name, record.deleted_at_ms))
-        columns = (record.log_ids, record.log_start_offsets, record.high_watermarks)
-        for index, (log_id, *log) in enumerate(zip(*columns, strict=True)):
-            if log_id >= 0:
-                topic.partitions[record.first_partition + index] = _Partition(log_id, *log)
-                self._log_ids[log_id] = topic_id, record.first_partition + index
-
     def runs_state(self, record: RunsState) -> None:
-        topic_id, partition = self._log_ids[record.log_id]
+        topic_id, partition = self._partitions.places[record.log_id]
         last = np.array(record.last_offsets, np.int64)
         rows = np.empty((len(RUN_COLUMNS), len(last)), np.int64)
         rows[0] = np.concatenate(([record.base_offset], last[:-1] + 1))
@@ -260,37 +233,6 @@ class _Gathered:
         for key in zip(record.log_ids, record.producer_ids, strict=True):
             self._forgotten[key] = self._offset
 
-    def partitions(self, record: DisklessPartitionsRecord) -> None:
-        topic_id = encode_uuid(record.topic_id)
-        topic = self._topics.setdefault(topic_id, _Topic(record.topic_name))
-        for i in range(record.partition_count):
-            index, log_id = record.first_partition + i, record.first_log_id + i
-            topic.partitions[index] = _Partition(log_id)
-            self._log_ids[log_id] = topic_id, index
-
-    def tombstone(self, record: DisklessTopicTombstoneRecord) -> None:
-        topic = self._topics.setdefault(encode_uuid(record.topic_id), _Topic(""))
-        topic.deleted_at_ms = record.deleted_at_ms
-
-    def partitions_gone(
-        self, record: DisklessPartitionsRemovedRecord | DisklessPartitionsReleasedRecord
-    ) -> None:
-        topic = self._topics[encode_uuid(record.topic_id)]
-        for index in record.partitions:
-            topic.partitions.pop(index, None)
-
-    def tombstone_expired(self, record: DisklessTombstoneExpiredRecord) -> None:
-        self._topics.pop(encode_uuid(record.topic_id), None)
-
-    def log_starts(self, record: LogStartOffsetsRecord) -> None:
-        topics = [self._topics.get(encode_uuid(topic_id)) for topic_id in record.topic_ids]
-        columns = (record.topic_indexes, record.partitions, record.log_start_offsets)
-        for topic_index, index, log_start in zip(*columns, strict=True):
-            topic = topics[topic_index]
-            partition = topic.partitions.get(index) if topic is not None else None
-            if partition is not None:
-                partition.log_start = max(partition.log_start, log_start)
-
     def marked(self, record: ObjectsMarkedRecord) -> None:
         for object_id in record.object_ids:
             self._marked.setdefault(object_id, record.marked_at_ms)
@@ -301,13 +243,9 @@ class _Gathered:
     # --- all together -------------------------------------------------------------------------
 
     def state(self, offset: int) -> LogState:
-        places = [
-            (topic_id, index)
-            for topic_id in sorted(self._topics)
-            for index in sorted(self._topics[topic_id].partitions)
-        ]
+        places = self._partitions.in_order()
         number = {place: i for i, place in enumerate(places)}
-        logs = [self._topics[topic_id].partitions[index] for topic_id, index in places]
+        logs = [self._partitions.topics[topic_id].partitions[index] for topic_id, index in places]
         commits = self.commits.take()
         numbers, accepted = numbers_of(commits, number), is_accepted(commits)
         self._see_objects(commits, accepted)
@@ -370,7 +308,9 @@ class _Gathered:
         number: dict[tuple[str, int], int],
         new: Numbers,
     ) -> pa.Table:
-        of_log = {log_id: number.get(place, -1) for log_id, place in self._log_ids.items()}
+        of_log = {
+            log_id: number.get(place, -1) for log_id, place in self._partitions.places.items()
+        }
         old = [producers.in_checkpoint(record, of_log[log]) for log, record in self._producers]
         rows = np.concatenate([*old, new], axis=1)
         forgotten = {
@@ -381,7 +321,7 @@ class _Gathered:
         return producers.producer_table(places, *producers.last_batches(rows))
 
     def _topic_table(self) -> pa.Table:
-        topics = sorted(self._topics.items())
+        topics = sorted(self._partitions.topics.items())
         deleted = [None if one.deleted_at_ms < 0 else one.deleted_at_ms for _, one in topics]
         return pa.table(
             [
@@ -396,7 +336,7 @@ class _Gathered:
     def _partition_table(
         self, places: Sequence[tuple[str, int]], log_starts: Numbers, watermarks: Numbers
     ) -> pa.Table:
-        topics = [self._topics[topic_id] for topic_id, _ in places]
+        topics = [self._partitions.topics[topic_id] for topic_id, _ in places]
         deleted = [None if topic.deleted_at_ms < 0 else topic.deleted_at_ms for topic in topics]
         return pa.table(
             [
@@ -436,17 +376,10 @@ class _Gathered:
 
 
 _APPLY: Final = {
-    DisklessTopicState: _Gathered.topic_state,
     RunsState: _Gathered.runs_state,
     ObjectsState: _Gathered.objects_state,
     ProducersState: _Gathered.producers_state,
     ProducersExpiredRecord: _Gathered.producers_expired,
-    DisklessPartitionsRecord: _Gathered.partitions,
-    DisklessTopicTombstoneRecord: _Gathered.tombstone,
-    DisklessPartitionsRemovedRecord: _Gathered.partitions_gone,
-    DisklessPartitionsReleasedRecord: _Gathered.partitions_gone,
-    DisklessTombstoneExpiredRecord: _Gathered.tombstone_expired,
-    LogStartOffsetsRecord: _Gathered.log_starts,
     ObjectsMarkedRecord: _Gathered.marked,
     ObjectsRemovedRecord: _Gathered.removed,
 }

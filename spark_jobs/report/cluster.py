@@ -1,0 +1,274 @@
+"""What the cluster's own log tells: who served, who led, which chunks there are.
+
+All of it is read in order and by one reader: that a broker was fenced from one record to the next
+is not in either of them. A cluster's log is as long as its shape is restless, not as its data is
+many; and what is kept of it here is bounded, whatever it says.
+
+The surprise: fencing changes no partition. Whom clients are sent to is computed, so a leader or an
+ISR changes only where chunks are made or partitions are created (DESIGN §8, §9).
+
+Source: KIP-631 (brokers, partitions), KIP-868 (transactions), KIP-1114 (chunks).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from records.chunks import ChunkChangeRecord, ChunkRecord
+from records.frame import METADATA_RECORDS, decode_record, read_frame
+from records.metadata import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    BrokerRegistrationChangeRecord,
+    EndTransactionRecord,
+    FenceBrokerRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+    UnfenceBrokerRecord,
+    UnregisterBrokerRecord,
+)
+from records.uuids import encode_uuid
+from spark_jobs.logs import Span
+from spark_jobs.place import Place
+from spark_jobs.report.window import Window
+
+SERVING, FENCED, LEAVING, GONE = "serving", "fenced", "leaving", "gone"
+"""What a broker is. One that leaves still serves, until all others know."""
+
+MAX_EPISODES: Final = 10_000
+"""The newest of them are kept: a broker that flaps for a year fills no memory."""
+
+UNCHANGED: Final = -2  # PartitionChangeRecord's leader
+_FENCE: Final = 1
+_UNFENCE: Final = -1
+_LEAVE: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """A broker was something for a while."""
+
+    broker_id: int
+    state: str
+    from_ms: int  # ms since 1970
+    to_ms: int | None  # None: it still is
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Offsets of a partition with replicas of their own. Source: KIP-1114."""
+
+    topic: str
+    partition: int
+    start_offset: int  # inclusive
+    end_offset: int | None  # inclusive; None: it grows
+    replicas: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Partition:
+    leader: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    start_offset: int  # of the active chunk; -1: there are no chunks
+    chunks: dict[int, Chunk] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class ClusterHistory:
+    """See the module. Filled by `history_of`."""
+
+    window: Window
+    episodes: deque[Episode] = field(default_factory=lambda: deque(maxlen=MAX_EPISODES))
+    forgotten: int = 0  # episodes that were too many
+    changes: Counter[tuple[int, str]] = field(default_factory=Counter)  # bucket, what: partitions
+    racks: dict[int, str] = field(default_factory=dict)  # of the brokers that there are
+    names: dict[str, str] = field(default_factory=dict)  # topics by id
+    partitions: dict[tuple[str, int], _Partition] = field(default_factory=dict)
+    _now: dict[int, tuple[str, int]] = field(default_factory=dict)  # broker: state, since
+
+    def closed(self) -> list[Episode]:
+        """All episodes, and what each broker is now; by broker and time."""
+        now = [
+            Episode(broker, state, since, None)
+            for broker, (state, since) in self._now.items()
+            if state != GONE
+        ]
+        return sorted([*self.episodes, *now], key=lambda one: (one.broker_id, one.from_ms))
+
+    def leaders(self) -> dict[int, int]:
+        """Broker: how many partitions name it as leader."""
+        return dict(Counter(one.leader for one in self.partitions.values()))
+
+    def chunks(self) -> list[Chunk]:
+        """Of partitions that have more than the one that grows; by topic, partition, offset."""
+        found: list[Chunk] = []
+        for (topic_id, index), one in self.partitions.items():
+            if one.start_offset < 0:
+                continue
+            found += one.chunks.values()
+            topic = self.names.get(topic_id, topic_id)
+            found.append(Chunk(topic, index, one.start_offset, None, one.replicas))
+        return sorted(found, key=lambda one: (one.topic, one.partition, one.start_offset))
+
+    # --- one record after the other ---
+
+    def take(self, place: Place, record: Any) -> None:
+        """What it changes."""
+        _TAKE[type(record)](self, place.timestamp_ms, record)
+
+    def register(self, at_ms: int, record: RegisterBrokerRecord) -> None:
+        self.racks[record.broker_id] = record.rack or ""
+        self._become(record.broker_id, FENCED if record.fenced else SERVING, at_ms)
+
+    def fence(self, at_ms: int, record: FenceBrokerRecord) -> None:
+        self._become(record.id, FENCED, at_ms)
+
+    def unfence(self, at_ms: int, record: UnfenceBrokerRecord) -> None:
+        self._become(record.id, SERVING, at_ms)
+
+    def change(self, at_ms: int, record: BrokerRegistrationChangeRecord) -> None:
+        state = self._now.get(record.broker_id, (FENCED, at_ms))[0]
+        if record.in_controlled_shutdown == _LEAVE and state == SERVING:
+            state = LEAVING
+        if record.fenced == _FENCE:
+            state = FENCED
+        elif record.fenced == _UNFENCE:
+            state = SERVING
+        self._become(record.broker_id, state, at_ms)
+
+    def unregister(self, at_ms: int, record: UnregisterBrokerRecord) -> None:
+        self.racks.pop(record.broker_id, None)
+        self._become(record.broker_id, GONE, at_ms)
+
+    def _become(self, broker_id: int, state: str, at_ms: int) -> None:
+        before = self._now.get(broker_id)
+        if before is not None and before[0] == state:
+            return
+        if before is not None and before[0] != GONE:
+            self.forgotten += len(self.episodes) == MAX_EPISODES
+            self.episodes.append(Episode(broker_id, before[0], before[1], at_ms))
+        self._now[broker_id] = state, at_ms
+        if state == FENCED and before is not None:
+            self._count(at_ms, "fencings")
+
+    def topic(self, _: int, record: TopicRecord) -> None:
+        self.names[encode_uuid(record.topic_id)] = record.name
+
+    def remove_topic(self, _: int, record: RemoveTopicRecord) -> None:
+        gone = encode_uuid(record.topic_id)
+        self.names.pop(gone, None)
+        for place in [place for place in self.partitions if place[0] == gone]:
+            del self.partitions[place]
+
+    def partition(self, _: int, record: PartitionRecord) -> None:
+        place = encode_uuid(record.topic_id), record.partition_id
+        self.partitions[place] = _Partition(
+            record.leader, tuple(record.replicas), tuple(record.isr), record.start_offset
+        )
+
+    def change_partition(self, at_ms: int, record: PartitionChangeRecord) -> None:
+        one = self.partitions.get((encode_uuid(record.topic_id), record.partition_id))
+        if one is None:
+            return
+        if record.leader not in (UNCHANGED, one.leader):
+            self._count(at_ms, "leader changes")
+            one.leader = record.leader
+        if record.isr is not None and set(record.isr) != set(one.isr):
+            shrunk = not set(one.isr) <= set(record.isr)
+            self._count(at_ms, "ISR lost a replica" if shrunk else "ISR grew")
+            one.isr = tuple(record.isr)
+        if record.replicas is not None:
+            one.replicas = tuple(record.replicas)
+        if record.start_offset >= 0:
+            one.start_offset = record.start_offset
+
+    def chunk(self, at_ms: int, record: ChunkRecord) -> None:
+        topic_id = encode_uuid(record.topic_id)
+        one = self.partitions.get((topic_id, record.partition_id))
+        if one is not None:
+            self._count(at_ms, "chunks made")
+            one.chunks[record.start_offset] = Chunk(
+                self.names.get(topic_id, topic_id), record.partition_id, record.start_offset,
+                record.end_offset, tuple(record.replicas),
+            )  # fmt: skip
+
+    def change_chunk(self, at_ms: int, record: ChunkChangeRecord) -> None:
+        one = self.partitions.get((encode_uuid(record.topic_id), record.partition_id))
+        chunk = None if one is None else one.chunks.pop(record.start_offset, None)
+        if one is None or chunk is None:
+            return
+        if not record.replicas:
+            self._count(at_ms, "chunks removed")
+            return
+        self._count(at_ms, "chunks moved")
+        one.chunks[chunk.start_offset] = Chunk(
+            chunk.topic, chunk.partition, chunk.start_offset, chunk.end_offset,
+            tuple(record.replicas),
+        )  # fmt: skip
+
+    def _count(self, at_ms: int, what: str) -> None:
+        self.changes[self.window.bucket(at_ms), what] += 1
+
+
+def history_of(spans: Iterable[Span], window: Window) -> ClusterHistory:
+    """What these spans, which follow each other, tell.
+
+    Raises:  as `Span.values`.
+    """
+    history = ClusterHistory(window)
+    for place, record in _effective(_records(spans)):
+        if type(record) in _TAKE:
+            history.take(place, record)
+    return history
+
+
+def _records(spans: Iterable[Span]) -> Iterator[tuple[Place, Any]]:
+    for span in spans:
+        for place, value in span.values():
+            if read_frame(value)[0] in _KEYS:
+                yield place, decode_record(value)
+
+
+def _effective(records: Iterable[tuple[Place, Any]]) -> Iterator[tuple[Place, Any]]:
+    """Those outside of transactions, and those of transactions that ended."""
+    open_ones: list[tuple[Place, Any]] | None = None
+    for place, record in records:
+        match record:
+            case BeginTransactionRecord():
+                open_ones = []
+            case AbortTransactionRecord():
+                open_ones = None
+            case EndTransactionRecord():
+                yield from open_ones or ()
+                open_ones = None
+            case _ if open_ones is not None:
+                open_ones.append((place, record))
+            case _:
+                yield place, record
+
+
+_TAKE: Final[dict[type, Any]] = {
+    RegisterBrokerRecord: ClusterHistory.register,
+    FenceBrokerRecord: ClusterHistory.fence,
+    UnfenceBrokerRecord: ClusterHistory.unfence,
+    BrokerRegistrationChangeRecord: ClusterHistory.change,
+    UnregisterBrokerRecord: ClusterHistory.unregister,
+    TopicRecord: ClusterHistory.topic,
+    RemoveTopicRecord: ClusterHistory.remove_topic,
+    PartitionRecord: ClusterHistory.partition,
+    PartitionChangeRecord: ClusterHistory.change_partition,
+    ChunkRecord: ClusterHistory.chunk,
+    ChunkChangeRecord: ClusterHistory.change_chunk,
+}
+_KEYS: Final = {
+    key
+    for key, record in METADATA_RECORDS.items()
+    if record in {*_TAKE, BeginTransactionRecord, AbortTransactionRecord, EndTransactionRecord}
+}

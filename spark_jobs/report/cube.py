@@ -1,0 +1,214 @@
+"""One shape for every number of the report, so that pieces can be counted apart and put together.
+
+A task reads one piece of a log and counts: bytes of a topic in an hour, objects of a size. Each
+count is a row here: a measure's name, up to five keys, and values of which most add up, one is a
+lowest and one a highest. Rows of equal keys from different pieces are *merged*, and whatever was
+merged can be merged again. That is all that Spark and this process have to agree on.
+
+The surprise is how little that leaves out. Percentiles come from counts in narrow bands (`banded`),
+shares and inequality from totals; only what needs an order (who led when) is read elsewhere.
+
+Source: DESIGN §10; Gray and others, "Data Cube" (distributive and algebraic aggregates).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_jobs.logs import Span
+
+Numbers = npt.NDArray[np.int64]
+
+KEYS: Final = ("measure", "name", "label", "number", "time_ms", "level")
+ADDED: Final = ("objects", "batches", "records", "bytes", "part_bytes")
+LOWEST: Final = "lowest"
+HIGHEST: Final = "highest"
+
+_TEXT: Final = ("measure", "name", "label")
+_MOST: Final = np.iinfo(np.int64).max
+_DEFAULT: Final = {LOWEST: _MOST, HIGHEST: -_MOST}
+
+CUBE: Final = pa.schema(
+    [
+        *(
+            pa.field(key, pa.string() if key in _TEXT else pa.int64(), nullable=False)
+            for key in KEYS
+        ),
+        *(pa.field(value, pa.int64(), nullable=False) for value in (*ADDED, LOWEST, HIGHEST)),
+    ]
+)
+"""What a key means depends on the measure; one that it has no use for is empty, or 0."""
+
+HOW: Final = [*((value, "sum") for value in ADDED), (LOWEST, "min"), (HIGHEST, "max")]
+"""How each value of equal keys is merged."""
+
+OTHERS: Final = "others"
+"""The label of rows that stand for all that were too small to be shown by themselves."""
+
+BAND_BITS: Final = 5
+"""Bands per doubling: 32 of them, so that the middle of one is within 1.6 % of all it holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One task: a piece of the log of coordinator `log`; -1: of the cluster's."""
+
+    log: int
+    span: Span
+
+
+Reduce = Callable[[Work], pa.Table]
+"""Reads a piece and counts. A value that can be pickled, because others may run it elsewhere."""
+
+
+class Cube(Protocol):
+    """Rows of all pieces, merged."""
+
+    def largest(self, measure: str, key: str, limit: int) -> list[Any]:
+        """The keys of this measure with the most bytes, most first; of equal ones the smaller."""
+        ...
+
+    def fold(self, keep: Mapping[str, tuple[str, Sequence[Any]]]) -> pa.Table:
+        """Everything, except that of some measures only these keys keep their name.
+
+        Args:  keep: measure: the key it is about, and its values that are kept. The rows of all
+               others become one, with that key empty and the label OTHERS.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of what is held for it."""
+        ...
+
+
+class Engine(Protocol):
+    """Who counts: this process, or Spark."""
+
+    def count(self, work: Sequence[Work], reduce: Reduce) -> Cube:
+        """Count every piece and merge. Raises as reading the pieces does."""
+        ...
+
+
+def rows(measure: str, count: int, **columns: Any) -> pa.Table:
+    """So many rows of a measure: keys and values by name, a column or one value for all.
+
+    >>> rows("topic", 2, name="t", bytes=np.array([3, 4])).column("bytes").to_pylist()
+    [3, 4]
+    """
+    arrays = []
+    for field in CUBE:
+        default = "" if field.type == pa.string() else _DEFAULT.get(field.name, 0)
+        value = measure if field.name == "measure" else columns.pop(field.name, default)
+        if isinstance(value, (str, int)):
+            arrays.append(pa.repeat(pa.scalar(value, field.type), count))
+        else:
+            arrays.append(value if isinstance(value, pa.Array) else pa.array(value, field.type))
+    assert not columns, f"no such keys or values: {sorted(columns)}"
+    return pa.table(arrays, schema=CUBE)
+
+
+def merged(parts: Iterable[pa.Table]) -> pa.Table:
+    """One row for all rows of equal keys, in the keys' order."""
+    whole = pa.concat_tables([CUBE.empty_table(), *parts])
+    found = whole.group_by(list(KEYS), use_threads=False).aggregate(HOW)
+    found = found.select([*KEYS, *(f"{value}_{how}" for value, how in HOW)])
+    found = found.rename_columns(CUBE.names).cast(CUBE)
+    return found.sort_by([(key, "ascending") for key in KEYS])
+
+
+def banded(values: Numbers) -> Numbers:
+    """The lower end of each value's band; exact below 64. Negative ones: -1.
+
+    >>> banded(np.array([-7, 0, 63, 64, 67, 1000])).tolist()
+    [-1, 0, 63, 64, 66, 992]
+    """
+    whole = np.maximum(values, 0)
+    exponent = np.frexp(whole.astype(np.float64))[1].astype(np.int64)  # bits that it needs
+    shift = np.maximum(exponent - 1 - BAND_BITS, 0)
+    return np.where(values < 0, -1, (whole >> shift) << shift)
+
+
+def band_middle(lower: Numbers) -> npt.NDArray[np.float64]:
+    """What stands for all values of a band.
+
+    >>> band_middle(np.array([5, 64, 992])).tolist()
+    [5.0, 65.0, 1000.0]
+    """
+    exponent = np.frexp(np.maximum(lower, 0).astype(np.float64))[1].astype(np.int64)
+    width = np.left_shift(1, np.maximum(exponent - 1 - BAND_BITS, 0))
+    middle: npt.NDArray[np.float64] = np.where(width > 1, lower + width / 2, lower)
+    return middle
+
+
+def percentiles(lower: Numbers, counts: Numbers, wanted: Sequence[float]) -> list[float | None]:
+    """Of counts in bands: the values that so many per cent are at or below. None: no counts.
+
+    >>> percentiles(np.array([1, 10]), np.array([99, 1]), [50, 99, 99.5])
+    [1.0, 1.0, 10.0]
+    """
+    order = np.argsort(lower, kind="stable")
+    middles, running = band_middle(lower[order]), np.cumsum(counts[order])
+    if not len(running) or running[-1] <= 0:
+        return [None for _ in wanted]
+    ranks = [running[-1] * one / 100 for one in wanted]
+    return [float(middles[min(int(np.searchsorted(running, r)), len(middles) - 1)]) for r in ranks]
+
+
+class LocalCube:
+    """A cube in this process's memory."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    def largest(self, measure: str, key: str, limit: int) -> list[Any]:
+        """As `Cube.largest`."""
+        of_measure = self._table.filter(pc.equal(self._table["measure"], measure))
+        totals = of_measure.group_by(key, use_threads=False).aggregate([("bytes", "sum")])
+        order = totals.sort_by([("bytes_sum", "descending"), (key, "ascending")])
+        found: list[Any] = order[key].slice(0, limit).to_pylist()
+        return found
+
+    def fold(self, keep: Mapping[str, tuple[str, Sequence[Any]]]) -> pa.Table:
+        """As `Cube.fold`."""
+        table = self._table
+        for measure, (key, values) in keep.items():
+            known = pc.is_in(table[key], value_set=pa.array(values, CUBE.field(key).type))
+            other = pc.and_(pc.equal(table["measure"], measure), pc.invert(known))
+            empty = pa.scalar("" if key in _TEXT else 0, CUBE.field(key).type)
+            for column, value in ((key, empty), ("label", pa.scalar(OTHERS))):
+                place = table.schema.get_field_index(column)
+                changed = pc.if_else(other, value, table[column])
+                table = table.set_column(place, CUBE.field(column), changed)
+        return merged([table])
+
+    def close(self) -> None:
+        """As `Cube.close`."""
+
+
+MERGE_EVERY: Final = 500_000
+"""Rows that wait to be merged: what bounds the memory of a count of many pieces."""
+
+
+class LocalEngine:
+    """Counts piece after piece, in this process."""
+
+    def __init__(self, progress: Callable[[], None] = lambda: None) -> None:
+        """progress is told after each piece."""
+        self._progress = progress
+
+    def count(self, work: Sequence[Work], reduce: Reduce) -> LocalCube:
+        """As `Engine.count`."""
+        waiting: list[pa.Table] = []
+        for one in work:
+            waiting.append(reduce(one))
+            if sum(table.num_rows for table in waiting) > MERGE_EVERY:
+                waiting = [merged(waiting)]
+            self._progress()
+        return LocalCube(merged(waiting))

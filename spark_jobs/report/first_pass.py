@@ -1,0 +1,190 @@
+"""The first look at every log: what must be known before bytes can be called live or dead.
+
+Where each partition's log starts, which partitions and objects are gone, what topics are called;
+and, because every record passes by anyway, how many records and bytes of each type there are, when,
+and under which leader's epoch. Commits, the bulk of a log, are only counted here, not decoded.
+
+The surprise: order does not matter. Log starts only rise, what is gone stays gone, and a topic's id
+is never given twice; so pieces of a log can be looked at apart, and the highest log start is right.
+
+Source: DESIGN §7 (log starts, deletion); KIP-1164.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from records.diskless import (
+    DisklessPartitionsRecord,
+    DisklessPartitionsRemovedRecord,
+    DisklessTopicState,
+    LogStartOffsetsRecord,
+    ObjectsRemovedRecord,
+)
+from records.frame import METADATA_RECORDS, decode_record, read_frame
+from records.uuids import encode_uuid
+from spark_jobs.place import Place
+from spark_jobs.report.cube import CUBE, Numbers, Work, rows
+from spark_jobs.report.window import Window
+from spark_jobs.tables import table_name
+
+GONE: Final = np.iinfo(np.int64).max
+"""The log start of a partition that was removed: above every offset."""
+
+_READ: Final = {
+    record.schema().key
+    for record in (
+        DisklessPartitionsRecord, DisklessPartitionsRemovedRecord, DisklessTopicState,
+        LogStartOffsetsRecord, ObjectsRemovedRecord,
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class FirstPass:
+    """Looks at one piece. A `Reduce`."""
+
+    window: Window
+
+    def __call__(self, work: Work) -> pa.Table:
+        """The piece's rows: `log_start`, `topic`, `removed`, `log` and `epoch`."""
+        seen = _Seen(work.log)
+        for place, value in work.span.values():
+            key, _, _ = read_frame(value)
+            seen.count(place, key, len(value), self.window)
+            if key in _READ:
+                seen.look(place, decode_record(value), self.window)
+        return seen.table()
+
+
+@dataclass(slots=True)
+class _Seen:
+    log: int
+    types: Counter[tuple[int, bool, int]] = field(default_factory=Counter)
+    sizes: Counter[tuple[int, bool, int]] = field(default_factory=Counter)
+    epochs: dict[int, tuple[int, int, int]] = field(default_factory=dict)  # records, first, last ms
+    starts: dict[tuple[str, int], int] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    removed: list[int] = field(default_factory=list)
+    removed_in: Counter[int] = field(default_factory=Counter)
+
+    def count(self, place: Place, key: int, size: int, window: Window) -> None:
+        bucket = 0 if place.from_checkpoint else window.bucket(place.timestamp_ms)
+        kind = key, place.from_checkpoint, bucket
+        self.types[kind] += 1
+        self.sizes[kind] += size
+        if not place.from_checkpoint:
+            at = place.timestamp_ms
+            records, first, last = self.epochs.get(place.epoch, (0, at, at))
+            self.epochs[place.epoch] = records + 1, min(first, at), max(last, at)
+
+    def look(self, place: Place, record: Any, window: Window) -> None:
+        match record:
+            case LogStartOffsetsRecord():
+                topics = [encode_uuid(one) for one in record.topic_ids]
+                columns = (record.topic_indexes, record.partitions, record.log_start_offsets)
+                for topic, partition, start in zip(*columns, strict=True):
+                    self.start(topics[topic], partition, start)
+            case DisklessTopicState():
+                topic_id = encode_uuid(record.topic_id)
+                self.names[topic_id] = record.topic_name
+                for index, start in enumerate(record.log_start_offsets, record.first_partition):
+                    self.start(topic_id, index, start)
+            case DisklessPartitionsRemovedRecord():
+                for partition in record.partitions:
+                    self.start(encode_uuid(record.topic_id), partition, GONE)
+            case DisklessPartitionsRecord():
+                self.names[encode_uuid(record.topic_id)] = record.topic_name
+            case ObjectsRemovedRecord():
+                self.removed += record.object_ids
+                self.removed_in[window.bucket(place.timestamp_ms)] += len(record.object_ids)
+
+    def start(self, topic_id: str, partition: int, start: int) -> None:
+        place = topic_id, partition
+        self.starts[place] = max(self.starts.get(place, 0), start)
+
+    def table(self) -> pa.Table:
+        kinds, epochs, starts = list(self.types), list(self.epochs), list(self.starts)
+        return pa.concat_tables(
+            [
+                rows(
+                    "log",
+                    len(kinds),
+                    number=self.log,
+                    name=[_type_name(key) for key, _, _ in kinds],
+                    label=["checkpoint" if stands else "log" for _, stands, _ in kinds],
+                    time_ms=[bucket for _, _, bucket in kinds],
+                    records=[self.types[kind] for kind in kinds],
+                    bytes=[self.sizes[kind] for kind in kinds],
+                ),
+                rows(
+                    "epoch",
+                    len(epochs),
+                    number=self.log,
+                    level=epochs,
+                    records=[self.epochs[epoch][0] for epoch in epochs],
+                    lowest=[self.epochs[epoch][1] for epoch in epochs],
+                    highest=[self.epochs[epoch][2] for epoch in epochs],
+                ),
+                rows(
+                    "log_start",
+                    len(starts),
+                    name=[topic_id for topic_id, _ in starts],
+                    number=[partition for _, partition in starts],
+                    highest=[self.starts[place] for place in starts],
+                ),
+                rows(
+                    "topic",
+                    len(self.names),
+                    name=list(self.names),
+                    label=list(self.names.values()),
+                ),
+                rows("removed", len(self.removed), number=self.log, level=self.removed),
+                rows(
+                    "removed_in",
+                    len(self.removed_in),
+                    time_ms=list(self.removed_in),
+                    objects=list(self.removed_in.values()),
+                ),
+            ]
+        )
+
+
+def _type_name(key: int) -> str:
+    known = METADATA_RECORDS.get(key)
+    return f"type {key}" if known is None else table_name(known)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the first pass found that the second one needs: small, and sent to every task."""
+
+    log_starts: dict[tuple[str, int], int]  # of partitions whose log starts above 0
+    removed: dict[int, Numbers]  # by coordinator: ids of objects that are gone, rising
+
+
+def known_of(first: pa.Table) -> Known:
+    """What the second pass has to be told."""
+    starts = first.filter(pc.equal(first["measure"], "log_start"))
+    columns = [starts[name].to_pylist() for name in ("name", "number", "highest")]
+    removed = first.filter(pc.equal(first["measure"], "removed"))
+    logs, ids = removed["number"].to_numpy(), removed["level"].to_numpy()
+    return Known(
+        {(topic, partition): start for topic, partition, start in zip(*columns, strict=True)},
+        {int(log): np.sort(ids[logs == log]) for log in np.unique(logs)},
+    )
+
+
+def names_of(first: pa.Table) -> dict[str, str]:
+    """Topics by id, as coordinators knew them: also those that are deleted."""
+    found = first.filter(pc.equal(first["measure"], "topic"))
+    return dict(zip(found["name"].to_pylist(), found["label"].to_pylist(), strict=True))
+
+
+assert {"name", "label", "number", "time_ms", "level"} < set(CUBE.names)

@@ -1,0 +1,108 @@
+"""The stretch of time that a report is about, cut into equal buckets.
+
+How wide a bucket is has to be known before the first record is counted, or counts of different
+pieces would not fit together. So both ends of the log are looked at first: one record at its
+beginning and the last few at its end, whatever lies between.
+
+The surprise: clocks step, so a commit's time can lie outside. It then counts in the first or the
+last bucket; nobody's clock can make a page of a million buckets.
+
+Source: DESIGN §10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from spark_jobs.logs import Log
+from spark_jobs.report.cube import Numbers
+
+BUCKETS: Final = 120
+"""At most: more than a page can show apart."""
+
+_SECOND: Final = 1000
+_MINUTE: Final = 60 * _SECOND
+_HOUR: Final = 60 * _MINUTE
+_DAY: Final = 24 * _HOUR
+WIDTHS_MS: Final = (
+    *(n * _SECOND for n in (1, 2, 5, 10, 15, 30)),
+    *(n * _MINUTE for n in (1, 2, 5, 10, 15, 30)),
+    *(n * _HOUR for n in (1, 2, 3, 6, 12)),
+    *(n * _DAY for n in (1, 2, 7, 30, 365)),
+)
+"""Widths that people think in."""
+
+_LAST_RECORDS: Final = (1, 64, 4096)
+"""How far back a data record is looked for at a log's end: control records have no time here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Buckets [start, start + width), and so on, of which the last one holds `last_ms`."""
+
+    start_ms: int  # ms since 1970, a multiple of the width
+    last_ms: int
+    width_ms: int
+
+    def bucket(self, time_ms: int) -> int:
+        """When the bucket begins that this time counts in.
+
+        >>> Window(60_000, 300_000, 60_000).bucket(61_000)
+        60000
+        """
+        at = min(max(time_ms, self.start_ms), self.last_ms)
+        return at - at % self.width_ms
+
+    def buckets(self, times_ms: Numbers) -> Numbers:
+        """The same for many."""
+        at = np.clip(times_ms, self.start_ms, self.last_ms)
+        return at - at % self.width_ms
+
+    def starts(self) -> list[int]:
+        """When each bucket begins."""
+        return list(range(self.start_ms, self.bucket(self.last_ms) + 1, self.width_ms))
+
+
+def window(first_ms: int, last_ms: int) -> Window:
+    """The narrowest buckets that are not too many.
+
+    >>> window(1_000_500, 1_000_500 + 3_600_000).width_ms
+    60000
+    """
+    last_ms = max(first_ms, last_ms)
+    for width in WIDTHS_MS:
+        start = first_ms - first_ms % width
+        if (last_ms - start) // width < BUCKETS:
+            return Window(start, last_ms, width)
+    width = WIDTHS_MS[-1] * (1 + (last_ms - first_ms) // (WIDTHS_MS[-1] * (BUCKETS - 1)))
+    return Window(first_ms - first_ms % width, last_ms, width)
+
+
+def ends_of(logs: Iterable[tuple[Log, int]]) -> tuple[int, int] | None:
+    """When the first and the last record were written; None if there is none.
+
+    Args:    logs: with the end offset of each, exclusive.
+    Raises:  LostRangeError, DamagedFileError, RecordError; OSError.
+    """
+    times: list[int] = []
+    for log, end in logs:
+        times += _ends(log, end)
+    return (min(times), max(times)) if times else None
+
+
+def _ends(log: Log, end: int) -> list[int]:
+    spans = [span for span in log.spans(end) if not span.is_checkpoint]
+    first = next((place.timestamp_ms for span in spans for place, _ in span.values()), None)
+    if first is None:
+        return []
+    begin = spans[0].start_offset
+    for back in _LAST_RECORDS:
+        last = log.spans(end, start_offset=max(begin, end - back))
+        times = [place.timestamp_ms for span in last for place, _ in span.values()]
+        if times:
+            return [first, max(times)]
+    return [first]

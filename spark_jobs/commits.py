@@ -14,8 +14,8 @@ here, so that the two cannot differ.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import numpy as np
@@ -82,8 +82,21 @@ SCHEMA: Final = pa.schema(
 """One row a batch; what is of the whole object stands in each of its rows."""
 
 
+class Columns(NamedTuple):
+    """Commits as NumPy columns, in order: what is of records, of groups and of batches apart."""
+
+    heads: Mapping[str, Numbers]  # of each record, by the names of its fields
+    rows_of: Numbers  # how many batches each record has
+    groups_of: Numbers  # how many groups
+    topic_ids: Sequence[str]  # each once
+    topics: Numbers  # of each group: which of them
+    partitions: Numbers  # of each group
+    batch_counts: Numbers  # of each group
+    batches: Mapping[str, Numbers]  # of each batch; those asked for
+
+
 class CommitColumns:
-    """Collects commits, and gives their batches out as one Arrow batch."""
+    """Collects commits, and gives their batches out as one Arrow batch, or as NumPy columns."""
 
     def __init__(self) -> None:
         self._clear()
@@ -148,6 +161,33 @@ class CommitColumns:
         ]
         self._clear()
         return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+    def take_columns(self, names: Sequence[str]) -> Columns:
+        """The same with fewer columns and no row repeated: a third of the work.
+
+        Args:    names: fields of the record, of those with one value a batch.
+        Raises:  MalformedMessageError as `take`.
+        """
+        rows_of = np.array(self._rows_of, np.int64)
+        counts = self._column(_BATCH_COUNTS).astype(np.int64)
+        self._check_groups(rows_of, counts)
+        heads = np.array(self._heads, np.int64).reshape(-1, len(_HEAD)).T
+        data = pa.py_buffer(b"".join(self._parts[_TOPIC_IDS]))
+        raw = pa.Array.from_buffers(
+            pa.binary(_UUID_BYTES), len(data) // _UUID_BYTES, [None, data]
+        ).dictionary_encode()
+        taken = Columns(
+            dict(zip((field.name for field in _HEAD), heads, strict=True)),
+            rows_of,
+            np.array(self._groups_of, np.int64),
+            [encode_uuid(UUID(bytes=one)) for one in raw.dictionary.to_pylist()],
+            raw.indices.to_numpy()[self._topic_rows()],
+            self._column(_PARTITIONS),
+            counts,
+            {name: self._column(_COLUMNS.index(name)) for name in names},
+        )
+        self._clear()
+        return taken
 
     def _column(self, index: int) -> Numbers:
         width = _WIDTHS[index]

@@ -35,6 +35,7 @@ from raft.driver.errors import NotFormattedError
 from raft.driver.fetching import SnapshotFetcher
 from raft.driver.group import GroupDriver
 from raft.driver.health import HealthMonitor
+from raft.driver.high_watermarks import HighWatermarks
 from raft.driver.keeping import Hosted
 from raft.driver.log_start import LogStart
 from raft.driver.metrics import MetricsServer
@@ -96,6 +97,7 @@ class Node:
             on_bad_answer=self._on_bad_answer,
         )
         self.health = HealthMonitor(self)
+        self._high_watermarks = HighWatermarks(self._files, config.log_dir)
         self._room: Room | None = config.room(self) if config.room is not None else None
         self._service.serve_also(SnapshotDesk(self).handlers, large=False)
         if self._room is not None:
@@ -139,6 +141,7 @@ class Node:
         if self.directory is not None:
             self._on_applied(self.directory.applied_offset)
         self.health.start()
+        self._high_watermarks.start(self.groups.values())
 
     def _bound(self) -> str:
         host = self.config.bind_host
@@ -153,6 +156,7 @@ class Node:
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*(self._stop_group(driver) for driver in self.groups.values()))
+        await self._high_watermarks.close()
         await self._close_all()
         log.info("node=%d stopped=clean", self.node_id)
 

@@ -1,0 +1,96 @@
+"""A node's high watermarks, written down every few seconds: for readers of its directory.
+
+The quorum itself needs none of it: a restarted node learns the high watermark from its leader. What
+cannot be written now is written later, and stops nothing.
+
+Source: Kafka's `replica.high.watermark.checkpoint.interval.ms` (5 s); `raft.segments`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, Protocol
+
+from raft.segments.errors import CorruptFileError
+from raft.segments.files import FileSystem
+from raft.segments.high_watermarks import read_high_watermarks, write_high_watermarks
+from raft.wire import Group
+from records.types import Offset
+
+log = logging.getLogger("raft.driver")
+
+EVERY_S: Final = 5.0
+
+
+class Committed(Protocol):
+    """A group, as far as this needs it."""
+
+    group: Group
+
+    @property
+    def high_watermark(self) -> Offset | None:
+        """Exclusive; None until a leader has told."""
+        ...
+
+
+class HighWatermarks:
+    """Writes the file of one log directory; the loop's, but for the disk."""
+
+    def __init__(self, files: FileSystem, log_dir: Path, every_s: float = EVERY_S) -> None:
+        """Standing still until `start`."""
+        self._files = files
+        self._log_dir = log_dir
+        self._every_s = every_s
+        self._groups: Iterable[Committed] = ()
+        self._written: dict[tuple[str, int], int] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._writing = asyncio.Lock()
+
+    def start(self, groups: Iterable[Committed]) -> None:
+        """Begin. `groups` is looked through anew each time.
+
+        What an earlier life wrote still holds, also of a group whose leader has not told yet.
+        """
+        self._groups = groups
+        with contextlib.suppress(OSError, CorruptFileError):
+            self._written = read_high_watermarks(self._files, self._log_dir)
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        """Write a last time, if it was begun."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait((task,))
+            await self.write()
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._every_s)
+            await asyncio.shield(self.write())
+
+    async def write(self) -> None:
+        """What is committed by now, if that is news."""
+        async with self._writing:
+            await self._write()
+
+    async def _write(self) -> None:
+        offsets = {}
+        for one in self._groups:
+            key = (one.group.topic, one.group.partition)
+            offset = one.high_watermark
+            known = self._written.get(key) if offset is None else offset
+            if known is not None:
+                offsets[key] = known
+        if not offsets or offsets == self._written:
+            return
+        try:
+            await asyncio.to_thread(write_high_watermarks, self._files, self._log_dir, offsets)
+        except OSError as error:
+            log.warning("log_dir=%s action=high_watermarks error=%r", self._log_dir, str(error))
+        else:
+            self._written = offsets

@@ -21,6 +21,7 @@ from typing import Final, Protocol
 
 from raft.segments.files import RealFileSystem
 from raft.segments.properties import read_meta_properties
+from records.batch import Batch
 from records.compression import Buffer
 from spark_jobs.log_files import SPLIT_BYTES, LogFiles
 from spark_jobs.place import Place
@@ -63,6 +64,13 @@ class Span(Protocol):
         """Its metadata records in order: where each stands, and its value with its frame.
 
         Raises:  LostRangeError if it is gone meanwhile; DamagedFileError, RecordError; OSError.
+        """
+        ...
+
+    def batches(self) -> Iterator[Batch]:
+        """The whole batches that hold any of its offsets, control batches included.
+
+        Of a checkpoint all there are, header and footer too. Raises as `values`.
         """
         ...
 

@@ -1,0 +1,157 @@
+"""The report's job: two passes over the coordinators' logs, one over the cluster's, then tables.
+
+    report = make_report(logs, LocalEngine(), now_ms=now)
+    report.tables["topics"]
+
+Committed ends are asked for once and hold for all passes: a report is about one moment. Everything
+that grows with the data is counted where it is read; only merged counts come here.
+
+Source: DESIGN §10.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from records.types import OffsetAndEpoch
+from snapshot.names import checkpoint_name
+from spark_jobs.log_files import SPLIT_BYTES
+from spark_jobs.logs import (
+    CLUSTER_METADATA,
+    DISKLESS_METADATA,
+    CommittedFiles,
+    Log,
+    Logs,
+    coordinators_of,
+)
+from spark_jobs.prices import Prices
+from spark_jobs.report.cluster import history_of
+from spark_jobs.report.counting import Counting
+from spark_jobs.report.cube import Cube, Engine, Reduce, Work
+from spark_jobs.report.first_pass import FirstPass, known_of, names_of
+from spark_jobs.report.tables import Checkpoint, Facts, log_name, tables_of
+from spark_jobs.report.window import Window, ends_of, window
+from spark_jobs.topics import topics_of
+
+TOP: Final = 8
+"""Topics and producers that are shown by themselves over time: more lines nobody can tell apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What a report is asked for."""
+
+    now_ms: int  # ms since 1970, that ages are counted from
+    prices: Prices = field(default_factory=Prices)
+    commit_interval_ms: int = 250  # diskless.append.commit.interval.ms
+    buffer_bytes: int = 8 * 1024 * 1024  # diskless.append.buffer.max.bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was found."""
+
+    cluster_id: str
+    question: Question
+    window: Window
+    ends: Mapping[str, int]  # how far each log was read, exclusive
+    tables: Mapping[str, pa.Table]
+    is_empty: bool  # no log had any record
+
+
+def make_report(
+    logs: Logs,
+    engine: Engine,
+    question: Question,
+    *,
+    split_bytes: int = SPLIT_BYTES,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Report:
+    """Read everything that is committed, and work the tables out.
+
+    Args:    progress: told what is done next.
+    Raises:  LogsError; LostRangeError, DamagedFileError, RecordError; OSError.
+    """
+    progress("looking where the logs end")
+    names = [log_name(number) for number in (-1, *coordinators_of(logs))]
+    found = {name: logs.log(name) for name in names}
+    ends = {name: log.end_offset() for name, log in found.items()}
+    both = ends_of((log, ends[name]) for name, log in found.items())
+    over = window(*(both or (question.now_ms, question.now_ms)))
+    work = list(_work(found, ends, split_bytes))
+    cluster = [one.span for one in work if one.log < 0]
+    progress("the cluster's log")
+    history, settings = history_of(cluster, over), topics_of(cluster)
+    progress("first pass: where logs start")
+    first = _counted(engine, work, FirstPass(over), top=False)
+    progress("second pass: what was written, and what is left of it")
+    counting = Counting(over, known_of(first), question.now_ms)
+    counts = _counted(engine, [one for one in work if one.log >= 0], counting, top=True)
+    progress("tables")
+    facts = Facts(
+        window=over,
+        first=first,
+        counts=counts,
+        history=history,
+        topics=settings,
+        names=names_of(first),
+        checkpoints=list(_checkpoints(found, work, first)),
+        prices=question.prices,
+        commit_interval_ms=question.commit_interval_ms,
+        buffer_bytes=question.buffer_bytes,
+    )
+    return Report(logs.cluster_id, question, over, ends, tables_of(facts), both is None)
+
+
+def _work(logs: Mapping[str, Log], ends: Mapping[str, int], split_bytes: int) -> Iterator[Work]:
+    for name, log in logs.items():
+        number = -1 if name == CLUSTER_METADATA else int(name.removeprefix(DISKLESS_METADATA))
+        for span in log.spans(ends[name], split_bytes=split_bytes):
+            yield Work(number, span)
+
+
+def _counted(engine: Engine, work: Sequence[Work], reduce: Reduce, *, top: bool) -> pa.Table:
+    """Counts of all of it, with only the largest topics and producers by name over time."""
+    cube = engine.count(work, reduce)
+    try:
+        return cube.fold(_largest(cube) if top else {})
+    finally:
+        cube.close()
+
+
+def _largest(cube: Cube) -> dict[str, tuple[str, list[object]]]:
+    return {
+        "topic": ("name", cube.largest("topic", "name", TOP)),
+        "producer": ("number", cube.largest("producer", "number", TOP)),
+    }
+
+
+def _checkpoints(
+    logs: Mapping[str, Log], work: Sequence[Work], first: pa.Table
+) -> Iterator[Checkpoint]:
+    """Those on disk; of a log that is read from elsewhere the one that was read."""
+    sizes = first.filter(pc.equal(first["label"], "checkpoint"))
+    for name, log in logs.items():
+        if isinstance(log, CommittedFiles):
+            for snapshot_id in log.files.checkpoints():
+                path = log.files.directory / checkpoint_name(snapshot_id)
+                with suppress(FileNotFoundError):  # it went meanwhile, as they do
+                    yield _checkpoint(name, snapshot_id, path.stat())
+            continue
+        for one in work:
+            if log_name(one.log) == name and one.span.is_checkpoint:
+                size = pc.sum(sizes.filter(pc.equal(sizes["number"], one.log))["bytes"]).as_py()
+                epoch = next((place.epoch for place, _ in one.span.values()), -1)
+                yield Checkpoint(name, one.span.end_offset, epoch, size or 0, None)
+
+
+def _checkpoint(name: str, snapshot_id: OffsetAndEpoch, file: os.stat_result) -> Checkpoint:
+    written_ms = file.st_mtime_ns // 1_000_000
+    return Checkpoint(name, snapshot_id.offset, snapshot_id.epoch, file.st_size, written_ms)

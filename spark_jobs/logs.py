@@ -15,15 +15,16 @@ Source: DESIGN §10 (one input, three places it may come from).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
 from raft.segments.files import RealFileSystem
+from raft.segments.high_watermarks import read_high_watermarks
 from raft.segments.properties import read_meta_properties
 from records.batch import Batch
 from records.compression import Buffer
-from spark_jobs.log_files import SPLIT_BYTES, LogFiles
+from spark_jobs.log_files import SPLIT_BYTES, FileSpan, LogFiles
 from spark_jobs.place import Place
 
 CLUSTER_METADATA: Final = "__cluster_metadata-0"
@@ -126,13 +127,13 @@ def coordinators_of(logs: Logs) -> list[int]:
 class CommittedFiles:
     """A replica's log as far as somebody who knows says that it is committed."""
 
-    def __init__(self, files: LogFiles, high_watermark: int) -> None:
+    def __init__(self, files: LogFiles, high_watermark: Callable[[], int]) -> None:
         self.files = files
         self._high_watermark = high_watermark
 
     def end_offset(self) -> int:
         """The smaller of what is committed and what is here: a replica may lag."""
-        return min(self._high_watermark, self.files.end_offset())
+        return min(self._high_watermark(), self.files.end_offset())
 
     def spans(
         self,
@@ -140,7 +141,7 @@ class CommittedFiles:
         *,
         start_offset: int | None = None,
         split_bytes: int = SPLIT_BYTES,
-    ) -> Sequence[Span]:
+    ) -> Sequence[FileSpan]:
         """As `Log.spans`."""
         return self.files.spans(end_offset, start_offset=start_offset, split_bytes=split_bytes)
 
@@ -148,10 +149,11 @@ class CommittedFiles:
 class ReplicaLogs:
     """The logs below a node's log directory, whether the node runs or not."""
 
-    def __init__(self, log_dir: Path, high_watermarks: Mapping[str, int]) -> None:
+    def __init__(self, log_dir: Path, high_watermarks: Mapping[str, int] | None = None) -> None:
         """
-        Args:    high_watermarks: of each log, from whoever leads it; exclusive.
-        Raises:  LogsError if it is no log directory; OSError.
+        Args:    high_watermarks: of each log, from whoever leads it; exclusive. None: what the node
+                 has written down, as of whenever that is needed.
+        Raises:  LogsError if it is no log directory; CorruptFileError; OSError.
         """
         try:
             meta = read_meta_properties(RealFileSystem(), log_dir)
@@ -168,10 +170,29 @@ class ReplicaLogs:
         return logs_in(self._log_dir)
 
     def log(self, name: str) -> CommittedFiles:
-        """As `Logs.log`."""
-        if name not in self._high_watermarks:
-            raise LogsError(f"{self._log_dir}: how much of {name} is committed is not known")
-        return CommittedFiles(LogFiles(self._log_dir / name), self._high_watermarks[name])
+        """As `Logs.log`. Raises CorruptFileError, OSError, too."""
+        self._high_watermark(name)
+        return CommittedFiles(LogFiles(self._log_dir / name), lambda: self._high_watermark(name))
+
+    def _high_watermark(self, name: str) -> int:
+        known = self._high_watermarks
+        if known is None:
+            known = _written_down(self._log_dir)
+        if name not in known:
+            raise LogsError(
+                f"{self._log_dir}: how much of {name} is committed is not known here; "
+                "let the node run for some seconds, or name its quorum too"
+            )
+        return known[name]
+
+
+def _written_down(log_dir: Path) -> dict[str, int]:
+    """Of each log, what its node knew some seconds ago, or when it stopped."""
+    try:
+        found = read_high_watermarks(RealFileSystem(), log_dir)
+    except FileNotFoundError:
+        return {}
+    return {f"{topic}-{partition}": offset for (topic, partition), offset in found.items()}
 
 
 def logs_in(log_dir: Path) -> list[str]:

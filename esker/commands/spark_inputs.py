@@ -14,26 +14,23 @@
             stop(str(error), ENVIRONMENT)
 
 One of three places, or a directory with a quorum beside it that is asked how much of it is
-committed: a replica may hold at its end what no majority has.
+committed; a directory alone is believed as far as its node has written that down.
 
 Source: DESIGN §10 (inputs of the pipeline).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from esker.admin import AdminError, describe_quorum
 from esker.commands.controlled import endpoints
-from esker.values import Endpoint
-from raft.net.runner import run
 from records.errors import RecordError
 
 if TYPE_CHECKING:
+    from spark_jobs.inputs import Inputs
     from spark_jobs.logs import Logs
 
 LogDir = Annotated[
@@ -54,42 +51,43 @@ Archive = Annotated[
         "--archive", metavar="DIR|s3://BUCKET/PREFIX", help="An archive of the logs, instead."
     ),
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    """Where logs are read from. Made by `inputs_of`."""
-
-    log_dir: Path | None = None
-    controllers: tuple[Endpoint, ...] = ()
-    archive: str | None = None
-    timeout_ms: int = 10_000
+ArchiveEndpoint = Annotated[
+    str | None,
+    typer.Option(
+        "--archive-endpoint", metavar="URL", help="Of the archive's S3, if it is not Amazon's."
+    ),
+]
 
 
 def inputs_of(
-    log_dir: Path | None, bootstrap_controller: str | None, archive: str | None, timeout_ms: int
+    log_dir: Path | None,
+    bootstrap_controller: str | None,
+    archive: str | None,
+    timeout_ms: int,
+    *,
+    archive_endpoint: str | None = None,
 ) -> Inputs:
     """What these options name. Raises typer.BadParameter unless it is one place."""
+    from spark_jobs.inputs import Inputs
+
     if archive is not None and (log_dir is not None or bootstrap_controller is not None):
         raise typer.BadParameter("--archive stands alone: it holds only what is committed")
     if archive is None and log_dir is None and bootstrap_controller is None:
         raise typer.BadParameter(
             "say where the logs are: --log-dir DIR, --bootstrap-controller HOST:PORT, or --archive"
         )
-    controllers: tuple[Endpoint, ...] = ()
+    controllers: tuple[tuple[str, int], ...] = ()
     if bootstrap_controller is not None:
-        controllers = endpoints(bootstrap_controller, "--bootstrap-controller")
-    return Inputs(log_dir, controllers, archive, timeout_ms)
+        found = endpoints(bootstrap_controller, "--bootstrap-controller")
+        controllers = tuple((one.host, one.port) for one in found)
+    return Inputs(log_dir, controllers, archive, archive_endpoint, timeout_ms)
 
 
 def open_logs(inputs: Inputs) -> Logs:
     """The logs to read. Raises as `reading_errors` says."""
-    from spark_jobs.logs import LogsError, ReplicaLogs, logs_in
+    from spark_jobs.inputs import open_logs
 
-    if inputs.log_dir is None or not inputs.controllers:
-        raise LogsError("give --log-dir together with --bootstrap-controller")
-    names = logs_in(inputs.log_dir)
-    return ReplicaLogs(inputs.log_dir, {name: _high_watermark(inputs, name) for name in names})
+    return open_logs(inputs)
 
 
 def reading_errors() -> tuple[type[Exception], ...]:
@@ -97,12 +95,4 @@ def reading_errors() -> tuple[type[Exception], ...]:
     from spark_jobs.log_files import LostRangeError
     from spark_jobs.logs import LogsError
 
-    return (LogsError, LostRangeError, AdminError, RecordError, OSError)
-
-
-def _high_watermark(inputs: Inputs, log: str) -> int:
-    topic, _, partition = log.rpartition("-")
-    question = describe_quorum(
-        inputs.controllers, topic, int(partition), timeout_ms=inputs.timeout_ms
-    )
-    return run(question).partition.high_watermark
+    return (LogsError, LostRangeError, RecordError, OSError)

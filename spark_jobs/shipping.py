@@ -1,0 +1,43 @@
+"""Our modules, on their way to a cluster's workers.
+
+Workers need Python, PySpark and the packages that `esker[spark]` names; our own code travels with
+each session, so that what runs there is what was started here. It is one zip file that Python
+imports from, named by the hash of its content. Each worker compares the two when it first imports
+from it (spark_jobs/__init__.py): code that was cut off on its way does not run.
+
+The surprise: a zip file's bytes depend on the clock and on the order of a directory's listing; both
+are fixed here, so that the same code has the same name.
+
+Source: PySpark's page on package management.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+PACKAGES: Final = ("coordinator", "raft", "records", "snapshot", "spark_jobs")
+EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the first moment that a zip file knows
+
+
+def sources() -> Iterator[tuple[str, bytes]]:
+    """Name and content of each module that a job may need on a worker."""
+    for package in PACKAGES:
+        for root in import_module(package).__path__:
+            base = Path(root)
+            for path in sorted(base.rglob("*.py")):
+                yield f"{package}/{path.relative_to(base).as_posix()}", path.read_bytes()
+
+
+def code_zip(directory: Path) -> Path:
+    """Write it there; its name is `esker-<the first half of its SHA-256>.zip`."""
+    making = directory / "esker.zip"
+    with zipfile.ZipFile(making, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in sources():
+            archive.writestr(zipfile.ZipInfo(name, EPOCH), content, zipfile.ZIP_DEFLATED)
+    digest = hashlib.sha256(making.read_bytes()).hexdigest()
+    return making.rename(making.with_name(f"esker-{digest[:32]}.zip"))

@@ -51,6 +51,8 @@ from records.rpc.objects import (
     GetFilesToDeleteResponse,
     IsSafeToDeleteFileRequest,
     IsSafeToDeleteFileResponse,
+    MarkOrphansRequest,
+    MarkOrphansResponse,
     ReleaseObjectLeaseRequest,
     ReleaseObjectLeaseResponse,
 )
@@ -199,6 +201,7 @@ CALLS: Final[tuple[Call, ...]] = (
     _by_partition(
         "apply_retention", ApplyRetentionRequest, ApplyRetentionResponse, low_watermark=-1
     ),
+    _whole("mark_orphans", MarkOrphansRequest, MarkOrphansResponse),
 )
 """Every call, by rising api key."""
 

@@ -63,6 +63,8 @@ from records.rpc.objects import (
     GetFilesToDeleteResponse,
     IsSafeToDeleteFileRequest,
     IsSafeToDeleteFileResponse,
+    MarkOrphansRequest,
+    MarkOrphansResponse,
     ReleaseObjectLeaseRequest,
     ReleaseObjectLeaseResponse,
 )
@@ -209,6 +211,10 @@ class CoordinatorClient:
     ) -> IsSafeToDeleteFileResponse:
         """See BatchCoordinator."""
         return await self._call(request, IsSafeToDeleteFileResponse)
+
+    async def mark_orphans(self, request: MarkOrphansRequest) -> MarkOrphansResponse:
+        """See BatchCoordinator."""
+        return await self._call(request, MarkOrphansResponse)
 
     async def describe_topics(
         self, request: DescribeDisklessTopicsRequest

@@ -86,6 +86,8 @@ from records.rpc.objects import (
     GetFilesToDeleteResponse,
     IsSafeToDeleteFileRequest,
     IsSafeToDeleteFileResponse,
+    MarkOrphansRequest,
+    MarkOrphansResponse,
     ReleaseObjectLeaseRequest,
     ReleaseObjectLeaseResponse,
 )
@@ -467,6 +469,10 @@ class EmbeddedCoordinator:
     ) -> IsSafeToDeleteFileResponse:
         """See BatchCoordinator."""
         return await self._replicate(request, IsSafeToDeleteFileResponse)
+
+    async def mark_orphans(self, request: MarkOrphansRequest) -> MarkOrphansResponse:
+        """See BatchCoordinator."""
+        return await self._replicate(request, MarkOrphansResponse)
 
     async def describe_topics(
         self, request: DescribeDisklessTopicsRequest

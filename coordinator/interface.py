@@ -53,6 +53,8 @@ from records.rpc.objects import (
     GetFilesToDeleteResponse,
     IsSafeToDeleteFileRequest,
     IsSafeToDeleteFileResponse,
+    MarkOrphansRequest,
+    MarkOrphansResponse,
     ReleaseObjectLeaseRequest,
     ReleaseObjectLeaseResponse,
 )
@@ -70,11 +72,11 @@ class ErrorCode(IntEnum):
     MESSAGE_TOO_LARGE = 10  # more than 10,000 batches, or 1 MiB of record
     STALE_CONTROLLER_EPOCH = 11  # a newer controller has called
     COORDINATOR_NOT_AVAILABLE = 15  # raised: nothing was decided; ask again
-    INVALID_TIMESTAMP = 32  # of a batch: below -1; of a retention plan: it has expired
+    INVALID_TIMESTAMP = 32  # of a batch: below -1; of a plan: it has expired
     UNSUPPORTED_VERSION = 35  # of ListOffsets: a negative timestamp that means nothing here
     INVALID_PARTITIONS = 37  # none, or too many
     INVALID_REQUEST = 42  # contradicts itself, or what is known; nothing was changed
-    POLICY_VIOLATION = 44  # of a retention plan: the topic's settings keep this data
+    POLICY_VIOLATION = 44  # of a plan: the topic's settings, or runs, or an open lease keep this
     OUT_OF_ORDER_SEQUENCE_NUMBER = 45  # of a batch: not the one after its predecessor
     DUPLICATE_SEQUENCE_NUMBER = 46  # the object is committed, its answer is no longer kept
     INVALID_PRODUCER_EPOCH = 47  # of a batch: a newer epoch of this producer has written
@@ -82,7 +84,7 @@ class ErrorCode(IntEnum):
     STALE_BROKER_EPOCH = 77  # the same, because a newer epoch of the broker holds a lease
     INVALID_RECORD = 87  # of a batch: an idempotent one without epoch or sequence
     UNKNOWN_TOPIC_ID = 100  # never heard of, or deleted
-    INCONSISTENT_CLUSTER_ID = 104  # of a retention plan: another cluster's
+    INCONSISTENT_CLUSTER_ID = 104  # of a plan: another cluster's
 
 
 NEVER_COMMITTED = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.STALE_BROKER_EPOCH})
@@ -157,6 +159,13 @@ class BatchCoordinator(Protocol):
         self, request: IsSafeToDeleteFileRequest
     ) -> IsSafeToDeleteFileResponse:
         """Is the object not committed? Yes also means: it never will be."""
+
+    async def mark_orphans(self, request: MarkOrphansRequest) -> MarkOrphansResponse:
+        """Take over objects that a listing found: those that nothing needs are to be deleted.
+
+        Each key is judged as `is_safe_to_delete_file` would, but nothing is fenced: an object that
+        can still be committed is refused, and goes, if it must, when its lease is over. Idempotent.
+        """
 
     async def close(self) -> None:
         """Stop; calls under way end with CoordinatorError."""

@@ -55,6 +55,8 @@ from records.rpc.objects import (
     GetFilesToDeleteResponse,
     IsSafeToDeleteFileRequest,
     IsSafeToDeleteFileResponse,
+    MarkOrphansRequest,
+    MarkOrphansResponse,
     ReleaseObjectLeaseRequest,
     ReleaseObjectLeaseResponse,
 )
@@ -310,6 +312,9 @@ class Leader:
     ) -> Decision[Any]:
         return decide.decide_safe_to_delete(request, self.pending, self._machine.store, context)
 
+    def _mark_orphans(self, request: MarkOrphansRequest, context: Context) -> Decision[Any]:
+        return decide.decide_found_orphans(request, self.pending, self._machine.store, context)
+
     def _sweep_leases(self, context: Context) -> Decision[Any]:
         return decide.decide_expired_leases(self.pending, context)
 
@@ -343,6 +348,7 @@ _DECISIONS: Final[dict[type[Request], Callable[[Leader, Any, Context], Decision[
     DeleteDisklessRecordsRequest: Leader._delete_records,
     DeleteFilesRequest: Leader._removals,
     IsSafeToDeleteFileRequest: Leader._safe_to_delete,
+    MarkOrphansRequest: Leader._mark_orphans,
 }
 
 _SWEEPS: Final[tuple[Callable[[Leader, Context], Decision[Any]], ...]] = (
@@ -468,6 +474,10 @@ class QuorumCoordinator(ReadOnlyCoordinator):
     ) -> IsSafeToDeleteFileResponse:
         """See BatchCoordinator."""
         return await self._ask(request, IsSafeToDeleteFileResponse)
+
+    async def mark_orphans(self, request: MarkOrphansRequest) -> MarkOrphansResponse:
+        """See BatchCoordinator."""
+        return await self._ask(request, MarkOrphansResponse)
 
     async def sweep(self) -> None:
         """Every step of a sweep once: for tests and tools; a leader does it by itself."""

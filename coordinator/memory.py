@@ -25,7 +25,7 @@ from coordinator.describe import describe_object, describe_topics
 from coordinator.interface import CoordinatorError, ErrorCode
 from coordinator.reads import find_batches, list_offsets
 from coordinator.retention import Place, retention_pass
-from coordinator.runs import Run, StoredObject, runs_of
+from coordinator.runs import Run, StoredObject, found_orphan, runs_of
 from coordinator.settings import CoordinatorSettings
 from coordinator.state import (
     Answer,
@@ -48,6 +48,7 @@ from records.diskless import (
     ObjectCommitRecord,
     ObjectsMarkedRecord,
     ObjectsRemovedRecord,
+    OrphansFoundRecord,
 )
 from records.frame import decode_record
 from records.rpc.coordinator import (
@@ -81,6 +82,8 @@ from records.rpc.objects import (
     GetFilesToDeleteResponse,
     IsSafeToDeleteFileRequest,
     IsSafeToDeleteFileResponse,
+    MarkOrphansRequest,
+    MarkOrphansResponse,
     ReleaseObjectLeaseRequest,
     ReleaseObjectLeaseResponse,
 )
@@ -126,6 +129,9 @@ class InMemoryState:
                     if stored is not None and stored.marked_at_ms < 0:
                         marked = stored._replace(marked_at_ms=record.marked_at_ms)
                         self.objects[object_id] = marked
+            case OrphansFoundRecord():
+                for object_id in record.object_ids:
+                    self.objects.setdefault(object_id, found_orphan(record.marked_at_ms))
             case ObjectsRemovedRecord():
                 for object_id in record.object_ids:
                     gone = self.objects.pop(object_id, None)
@@ -443,6 +449,11 @@ class InMemoryCoordinator:
         """See BatchCoordinator."""
         context = self.context()
         return self.commit(decide.decide_safe_to_delete(request, self.state, self.state, context))
+
+    async def mark_orphans(self, request: MarkOrphansRequest) -> MarkOrphansResponse:
+        """See BatchCoordinator."""
+        context = self.context()
+        return self.commit(decide.decide_found_orphans(request, self.state, self.state, context))
 
     async def describe_topics(
         self, request: DescribeDisklessTopicsRequest

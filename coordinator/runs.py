@@ -74,12 +74,17 @@ def runs_of(record: ObjectCommitRecord, log_ids: Sequence[int]) -> list[RunRow]:
 
 
 class StoredObject(NamedTuple):
-    """An object that was committed and is not yet removed."""
+    """An object that was committed and is not yet removed; or one that a listing found."""
 
     size_bytes: int
     used_bytes: int  # the sum of its live runs
     object_format: int
     broker_id: int
-    committed_at_ms: int
+    committed_at_ms: int  # -1: it never was
     marked_at_ms: int  # -1: not marked
     topics: tuple[bytes, ...]  # ids of those that had accepted batches in it, rising
+
+
+def found_orphan(marked_at_ms: int) -> StoredObject:
+    """An object of which nothing is known but that it is in the store, and to be deleted."""
+    return StoredObject(0, 0, 0, -1, -1, marked_at_ms, ())

@@ -42,6 +42,7 @@ from records.diskless import (
     ObjectCommitRecord,
     ObjectsMarkedRecord,
     ObjectsRemovedRecord,
+    OrphansFoundRecord,
     ProducersExpiredRecord,
 )
 from records.schema import MetadataRecord
@@ -540,7 +541,7 @@ def _removed(tables: Tables, record: ObjectsRemovedRecord) -> None:
             tables.leases[lease_id] = lease._replace(orphans=without(lease.orphans, object_ids))
 
 
-def _nothing_here(_tables: Tables, _record: ObjectsMarkedRecord) -> None:
+def _nothing_here(_tables: Tables, _record: ObjectsMarkedRecord | OrphansFoundRecord) -> None:
     """Marks stand beside the objects, which are not in these tables."""
 
 
@@ -560,6 +561,7 @@ _APPLY: Final[Mapping[type[MetadataRecord], Callable[[Tables, Any], None]]] = {
     DeleteFenceRecord: _fenced,
     ObjectsRemovedRecord: _removed,
     ObjectsMarkedRecord: _nothing_here,
+    OrphansFoundRecord: _nothing_here,
 }
 
 RECORD_TYPES: Final = frozenset(_APPLY)

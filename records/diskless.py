@@ -175,6 +175,17 @@ class DisklessPartitionsReleasedRecord(MetadataRecord, key=1114, versions="0"):
     controller_epoch: Int32  # only a higher one can bring them back
 
 
+class OrphansFoundRecord(MetadataRecord, key=1115, versions="0"):
+    """Objects that a listing of the store showed, that nothing refers to and nothing ever can.
+
+    They stand among the objects from now on, marked, with no size, no writer and no commit: they go
+    after the delay like those that had runs. An id that is there already stays as it is.
+    """
+
+    object_ids: Array[Int64]
+    marked_at_ms: Int64
+
+
 class CoordinatorState(MetadataRecord, key=1120, versions="0"):
     """What a coordinator counts: the first data record of its checkpoints."""
 
@@ -214,7 +225,11 @@ class RunsState(MetadataRecord, key=1122, versions="0"):
 
 
 class ObjectsState(MetadataRecord, key=1123, versions="0"):
-    """Objects as a checkpoint has them, by rising id."""
+    """Objects as a checkpoint has them, by rising id.
+
+    One that a listing found, and that was never committed, has no size, broker -1 and committed at
+    -1.
+    """
 
     object_ids: Array[Int64]
     sizes_bytes: Array[Int64]

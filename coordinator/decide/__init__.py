@@ -26,6 +26,7 @@ from coordinator.decide.log_start import (
     decide_retention,
 )
 from coordinator.decide.objects import (
+    decide_found_orphans,
     decide_marks,
     decide_removals,
     decide_safe_to_delete,
@@ -54,6 +55,7 @@ __all__ = [
     "decide_expired_producers",
     "decide_expired_tombstones",
     "decide_forgotten_leases",
+    "decide_found_orphans",
     "decide_init_topics",
     "decide_marks",
     "decide_release",

@@ -133,7 +133,8 @@ def _judge_without_lease(
     granted = 0 <= request.lease_id < counters.next_lease_id
     if not granted or not 0 <= request.object_id < counters.next_object_id:
         return _refuse(ErrorCode.INVALID_REQUEST, f"no lease {request.lease_id} was granted")
-    if candidates.stored_object(request.object_id) is not None:
+    stored = candidates.stored_object(request.object_id)
+    if stored is not None and stored.committed_at_ms >= 0:
         return _refuse(ErrorCode.DUPLICATE_SEQUENCE_NUMBER, "its answer is no longer kept")
     return _refuse(ErrorCode.OPERATION_NOT_ATTEMPTED, f"lease {request.lease_id} is long over")
 

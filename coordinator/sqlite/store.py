@@ -23,7 +23,7 @@ from uuid import UUID
 import msgpack
 
 from coordinator.runs import Run, StoredObject, runs_of
-from coordinator.sqlite import database, graves, rows
+from coordinator.sqlite import database, graves, objects, rows
 from coordinator.sqlite.graves import ABOVE_EVERY_OFFSET, Graves
 from coordinator.sqlite.runs import Dead, Runs, Tally
 from coordinator.sqlite.schema import SPAN_RUNS
@@ -49,6 +49,7 @@ from records.diskless import (
     ObjectCommitRecord,
     ObjectsMarkedRecord,
     ObjectsRemovedRecord,
+    OrphansFoundRecord,
 )
 from records.schema import MetadataRecord
 from records.types import Epoch, Offset, OffsetAndEpoch
@@ -163,10 +164,19 @@ class Store:
                 apply_record(self, record)
                 self._remove_logs([topic.log_ids[partition] for partition in record.partitions])
             case ObjectsMarkedRecord():
-                self._mark_objects(record)
+                self._drain()
+                self.changed_records += objects.mark(self.connection, record)
+            case OrphansFoundRecord():
+                self._drain()
+                added = objects.add_found(self.connection, record)
+                self.object_count += added
+                self.changed_records += added
             case ObjectsRemovedRecord():
                 apply_record(self, record)
-                self._remove_objects(record)
+                self._drain()
+                gone = objects.remove(self.connection, record)
+                self.object_count -= gone
+                self.changed_records += gone
             case _:
                 apply_record(self, record)
 
@@ -241,23 +251,6 @@ class Store:
             self.changed_records += gone.rowcount + 1
         removed = frozenset(log_ids)
         self.producers.forget(lambda key: key[0] in removed)
-
-    def _mark_objects(self, record: ObjectsMarkedRecord) -> None:
-        self._drain()
-        self.connection.executemany(
-            "UPDATE objects SET marked_at_ms = ? WHERE object_id = ? AND marked_at_ms = -1",
-            [(record.marked_at_ms, object_id) for object_id in record.object_ids],
-        )
-        self.changed_records += len(record.object_ids)
-
-    def _remove_objects(self, record: ObjectsRemovedRecord) -> None:
-        self._drain()
-        gone = self.connection.executemany(
-            "DELETE FROM objects WHERE object_id = ?",
-            [(object_id,) for object_id in record.object_ids],
-        )
-        self.object_count -= gone.rowcount
-        self.changed_records += gone.rowcount
 
     # -- transactions --------------------------------------------------------------------------
 

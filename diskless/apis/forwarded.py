@@ -2,7 +2,7 @@
 
 The controller is asked what it alone decides: DescribeQuorum of the cluster's own log,
 UpdateFeatures, UnregisterBroker. The leader of a batch coordinator describes its topics and
-objects, and judges retention plans. What stands in the image is told from the image.
+objects, and judges the plans of sweeps. What stands in the image is told from the image.
 
 The surprise: a request travels on in the newest version that both sides know, and old versions say
 some things in other fields. What this changes is put right here, there and back.
@@ -47,6 +47,7 @@ from records.rpc.descriptions import (
 from records.rpc.objects import (
     DescribeDisklessObjectRequest,
     DescribeDisklessTopicsRequest,
+    MarkOrphansRequest,
 )
 from records.rpc.quorum import DescribeQuorumRequest, DescribeQuorumResponse, ReplicaState
 from records.types import ZERO_UUID
@@ -62,8 +63,10 @@ COORDINATED: Final[Mapping[int, type[Request]]] = {
     1105: DescribeDisklessTopicsRequest,
     1106: DescribeDisklessObjectRequest,
     1108: ApplyRetentionRequest,
+    1109: MarkOrphansRequest,
 }
-"""What a client may ask of a batch coordinator: to look, and to keep to its topics' settings."""
+"""What a client may ask of a batch coordinator: to look, to keep to its topics' settings, and to
+delete what nothing can need."""
 
 _QuorumTopic = DescribeQuorumResponse.TopicData
 _Update = UpdateFeaturesRequest.FeatureUpdateKey

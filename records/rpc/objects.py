@@ -2,6 +2,7 @@
 
 KIP-1164's interface has calls about files (getFilesToDelete, deleteFiles, isSafeToDeleteFile) and
 gives them no RPCs; leases are ours, and make orphaned objects enumerable without listing a bucket.
+MarkOrphans is for what even they cannot know: an upload that ended after its key was cleaned.
 The last two are for people: the overview of topics and of one object that KIP-1163 asks of its
 `kafka-diskless-metadata.sh`.
 
@@ -107,6 +108,27 @@ class IsSafeToDeleteFileResponse(Response, key=1104, versions="0"):
     error_code: Int16 = 0
     error_message: String | None = None
     is_safe: Bool = False
+
+
+class MarkOrphansRequest(Request, key=1109, versions="0"):
+    """A sweep has found these objects in the store, and in the metadata nothing that needs them.
+
+    Keys of one coordinator. Source: DESIGN §10 (keys go to the coordinator, a broker deletes).
+    """
+
+    coordinator_partition: Int32
+    cluster_id: String  # whose objects the sweep listed
+    expires_at_ms: Int64  # of the plan they stand in; ms since 1970
+    object_keys: Array[String]
+
+
+class MarkOrphansResponse(Response, key=1109, versions="0"):
+    """A result for each key, in the order of the request; 0 also for what was to go already."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0  # of the whole request; the keys then have no results
+    error_message: String | None = None
+    key_error_codes: Array[Int16] = ()
 
 
 class DescribeDisklessTopicsRequest(Request, key=1105, versions="0"):

@@ -270,7 +270,7 @@ def test_what_would_let_a_client_harm_others_is_not_passed_on() -> None:
     """IsSafeToDeleteFile fences an object, AllocateProducerIds spends ids: brokers' own calls."""
 
     async def story(world: ClusterWorld, handlers: dict[int, Served]) -> None:
-        assert sorted(handlers) == [55, 57, 64, 1105, 1106, 1108, 1112, 1113]
+        assert sorted(handlers) == [55, 57, 64, 1105, 1106, 1108, 1109, 1112, 1113]
         assert world.image.brokers
 
     tell(story)

@@ -26,6 +26,7 @@ from records.rpc.objects import (
     GetFilesToDeleteRequest,
     IsSafeToDeleteFileRequest,
     IsSafeToDeleteFileResponse,
+    MarkOrphansRequest,
     ReleaseObjectLeaseRequest,
 )
 from tests.coordinator.subjects import KEYS, World
@@ -162,6 +163,24 @@ class Broker:
     async def ask_safe(self, key: str) -> IsSafeToDeleteFileResponse:
         request = IsSafeToDeleteFileRequest(coordinator_partition=0, object_key=key)
         return await self.world.coordinator.is_safe_to_delete_file(request)
+
+
+async def mark_orphans(
+    world: World,
+    *object_ids: int,
+    keys: Sequence[str] = (),
+    cluster_id: str = KEYS.cluster_id,
+    expires_in_ms: int = 1_000,
+) -> list[int] | int:
+    """A sweep's call: the error code of each object, or of all."""
+    request = MarkOrphansRequest(
+        coordinator_partition=0,
+        cluster_id=cluster_id,
+        expires_at_ms=world.now_ms() + expires_in_ms,
+        object_keys=(*map(KEYS.key, object_ids), *keys),
+    )
+    response = await world.coordinator.mark_orphans(request)
+    return response.error_code or list(response.key_error_codes)
 
 
 async def create(

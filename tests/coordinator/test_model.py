@@ -16,7 +16,16 @@ from uuid import UUID
 import pytest
 
 from records.rpc.coordinator import CommitBatch, CommitBatchesRequest, CommitBatchResult
-from tests.coordinator.actors import Broker, batch, create, delete, delete_records, find, results
+from tests.coordinator.actors import (
+    Broker,
+    batch,
+    create,
+    delete,
+    delete_records,
+    find,
+    mark_orphans,
+    results,
+)
 from tests.coordinator.subjects import KEYS, SETTINGS, MemoryWorld
 
 STEPS = 400
@@ -39,6 +48,7 @@ class Life:
         self.logs: dict[tuple[UUID, int], Log] = {}
         self.starts: dict[tuple[UUID, int], int] = {}
         self.store: set[int] = set()  # objects that exist
+        self.gone: set[int] = set()  # objects that were deleted
         self.brokers: list[Broker] = []
         self.next: dict[tuple[UUID, int, int], int] = {}  # what each producer sends next
         self.written: dict[tuple[UUID, int, int], list[tuple[int, int]]] = {}  # first, count
@@ -54,7 +64,7 @@ class Life:
             self.brokers.append(broker)
         steps = [self.commit] * 12 + [self.retry] * 3 + [self.arrive_late] * 2
         steps += [self.delete_some, self.pass_time, self.lead_anew, self.clean, self.new_epoch]
-        steps += [self.is_it_safe]
+        steps += [self.is_it_safe, self.upload_again, self.sweep]
         for number in range(STEPS):
             await self.random.choice(steps)()
             if number % 100 == 99:
@@ -229,12 +239,29 @@ class Life:
             return
         object_id = self.random.choice(sorted(self.store))
         if await self.brokers[0].is_safe(object_id):
-            self.store.discard(object_id)
+            self.delete_from_store({object_id})
             self.seen["safe"] += 1
+
+    def delete_from_store(self, object_ids: set[int]) -> None:
+        self.gone |= object_ids & self.store
+        self.store -= object_ids
+
+    async def upload_again(self) -> None:
+        """A request that a broker gave up long ago reaches the store at last."""
+        if self.gone:
+            self.store.add(self.random.choice(sorted(self.gone)))
+
+    async def sweep(self) -> None:
+        """Whatever somebody believes to be an orphan: live data must survive it."""
+        believed = self.random.sample(sorted(self.store | self.gone), k=min(3, len(self.store)))
+        codes = await mark_orphans(self.world, *believed)
+        assert isinstance(codes, list)
+        assert set(codes) <= {0, 44}
+        self.seen.update(f"swept {code}" for code in codes)
 
     async def clean(self) -> None:
         files = await self.brokers[0].files(limit=10)
-        self.store.difference_update(files)
+        self.delete_from_store(set(files))
         assert set(await self.brokers[0].deleted(*files)) <= {0}
         self.seen["cleaned"] += len(files)
 
@@ -268,6 +295,7 @@ class Life:
             await broker.release()
         for _ in range(200):
             await self.world.advance(100_000)
+            await mark_orphans(self.world, *self.store)
             await self.clean()
         assert not self.store
         state = self.world.coordinator.state
@@ -293,6 +321,10 @@ def test_the_lives_met_what_matters() -> None:
     if not SEEN:
         test_a_random_life_keeps_the_invariants(0)
     wanted = ("duplicates", "in sequence", "refused 55", "refused 77", "batch refused 45", "burnt")
-    missing = [what for what in (*wanted, "leaders", "cleaned", "safe") if not SEEN[what]]
+    missing = [
+        what
+        for what in (*wanted, "leaders", "cleaned", "safe", "swept 0", "swept 44")
+        if not SEEN[what]
+    ]
     assert not missing, f"{missing} never happened: {dict(SEEN)}"
     assert SEEN["retried 46"] or SEEN["retried"], dict(SEEN)

@@ -36,6 +36,8 @@ from records.rpc.objects import (
     GetFilesToDeleteResponse,
     IsSafeToDeleteFileRequest,
     IsSafeToDeleteFileResponse,
+    MarkOrphansRequest,
+    MarkOrphansResponse,
     ReleaseObjectLeaseRequest,
     ReleaseObjectLeaseResponse,
 )
@@ -44,6 +46,22 @@ from tests.records.golden import Golden, golden_name
 OK = "00000000 0000"  # throttle_time_ms, error_code
 
 GOLDEN: list[Golden] = [
+    Golden(
+        MarkOrphansRequest(
+            coordinator_partition=1, cluster_id="c", expires_at_ms=9, object_keys=("k",)
+        ),
+        0,
+        "00000001 02 63 0000000000000009"  # coordinator_partition, cluster_id, expires_at_ms
+        "02 02 6b"  # one key
+        "00",
+    ),
+    Golden(
+        MarkOrphansResponse(key_error_codes=(0, 44)),
+        0,
+        OK + "00"  # no error_message
+        "03 0000 002c"  # of the first key NONE, of the second POLICY_VIOLATION
+        "00",
+    ),
     Golden(
         ApplyRetentionRequest(
             cluster_id="c",

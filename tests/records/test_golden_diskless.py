@@ -34,6 +34,7 @@ from records.diskless import (
     ObjectsMarkedRecord,
     ObjectsRemovedRecord,
     ObjectsState,
+    OrphansFoundRecord,
     ProducersExpiredRecord,
     ProducersState,
     RunsState,
@@ -215,6 +216,14 @@ GOLDEN: list[Golden] = [
         ObjectsMarkedRecord(object_ids=(1, 2), marked_at_ms=1_700_000_000_000),
         0,
         "01 d508 00"  # frame version 1, type 1109, record version 0
+        "03 0000000000000001 0000000000000002"  # object_ids: 1, 2
+        "0000018bcfe56800"  # marked_at_ms: 1700000000000
+        "00",  # no tagged fields
+    ),
+    Golden(
+        OrphansFoundRecord(object_ids=(1, 2), marked_at_ms=1_700_000_000_000),
+        0,
+        "01 db08 00"  # frame version 1, type 1115, record version 0
         "03 0000000000000001 0000000000000002"  # object_ids: 1, 2
         "0000018bcfe56800"  # marked_at_ms: 1700000000000
         "00",  # no tagged fields

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 
 import pytest
+
+# Hundreds of processes are started here. Where bytecode is not to be written (as images of
+# containers have it), each would compile all of Esker first: a second of work instead of a third.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

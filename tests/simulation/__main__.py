@@ -1,6 +1,7 @@
 """The simulation from a shell: replay, soak, hunt mutants.
 
 python -m tests.simulation --seed 0x2f1c --trace    one schedule and its last steps
+python -m tests.simulation --seed 0x2f1c --calm     as `make test` runs it
 python -m tests.simulation --seed 0x2f1c --digest   the hash of all that happens in it
 python -m tests.simulation --soak                   fresh seeds until interrupted
 python -m tests.simulation --soak --schedules 3000 --events 10000000
@@ -15,7 +16,7 @@ import itertools
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -24,8 +25,8 @@ from tests.simulation.cluster import Cluster, Result
 from tests.simulation.coordinator_cluster import draw_coordinators, run_plan
 from tests.simulation.coordinator_mutants import MUTANTS as COORDINATOR_MUTANTS
 from tests.simulation.mutants import MUTANTS, Mutant
-from tests.simulation.plan import draw
-from tests.simulation.run import RARE, ScheduleFailed, Tally, quiet, run_one
+from tests.simulation.plan import draw, draw_calm
+from tests.simulation.run import RARE, ScheduleFailed, Tally, quiet, run_calm, run_one
 from tests.simulation.snapshot_mutants import SNAPSHOT_MUTANTS
 from tests.simulation.world import Trace
 
@@ -62,6 +63,7 @@ QUORUM: Final = Kind(
     rare=RARE,
     mutants=[(mutant.name, partial(_kill, mutant)) for mutant in (*MUTANTS, *SNAPSHOT_MUTANTS)],
 )
+CALM: Final = replace(QUORUM, command=f"{COMMAND} --calm", draw=draw_calm, run_one=run_calm)
 COORDINATORS: Final = Kind(
     command=f"{COMMAND} --coordinators",
     draw=draw_coordinators,
@@ -86,8 +88,9 @@ def main() -> int:
     parser.add_argument("--mutants", action="store_true", help="fresh seeds for each mutant")
     parser.add_argument("--limit", type=int, default=1000, help="seeds to try for each mutant")
     parser.add_argument("--coordinators", action="store_true", help="batch coordinators on it")
+    parser.add_argument("--calm", action="store_true", help="as `make test` runs the quorum's")
     options = parser.parse_args()
-    kind = COORDINATORS if options.coordinators else QUORUM
+    kind = COORDINATORS if options.coordinators else CALM if options.calm else QUORUM
     with quiet():
         if options.soak:
             first = options.seed if options.seed is not None else time.time_ns() >> 10

@@ -172,7 +172,9 @@ class Checker:
     ) -> None:
         """After a restart: what is on the disk from `start` on, read by the production code."""
         before = self.ledgers[node_id]
-        installed = before.installing == start and start not in before.chains
+        # What it replaces may have had a batch that ends there, too, and was never committed.
+        truth = self.committed.chains.get(start)
+        installed = before.installing == start and before.chains.get(start) != truth
         now = (self.committed if installed else before).begun_at(start)
         if installed or before.installing == start:
             before.durable_end = start

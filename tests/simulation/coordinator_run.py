@@ -9,7 +9,7 @@ from typing import Final
 
 from tests.simulation.cluster import Result
 from tests.simulation.coordinator_cluster import RARE, CoordinatorPlan, draw_coordinators, run_plan
-from tests.simulation.run import SHRINK_SECONDS, ScheduleFailed, Tally, quiet
+from tests.simulation.run import SHRINK_SECONDS, ScheduleFailed, Tally, quiet, uncollected
 from tests.simulation.shrink import shrink
 
 COMMAND: Final = "pytest tests/simulation/test_coordinators.py -k storm"
@@ -22,7 +22,8 @@ def run_many(seeds: Iterable[int], command: str) -> Tally:
     tally, began = Tally(), time.process_time()
     with quiet():
         for seed in seeds:
-            tally.add(run_one(seed, command))
+            with uncollected():
+                tally.add(run_one(seed, command))
     tally.seconds = time.process_time() - began
     return tally
 

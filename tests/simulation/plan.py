@@ -6,7 +6,7 @@ A plan is data. So a failing one can be run again with fewer faults until none c
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Final, NamedTuple
 
@@ -133,6 +133,25 @@ def draw(seed: int) -> Plan:
         heal_all=random.random() < 0.7,
         **_draw_snapshots(seed),
     )
+
+
+CALM_PAUSE_US: Final = 25 * MS
+DENSE_ONE_IN: Final = 13
+
+
+def draw_calm(seed: int) -> Plan:
+    """The plan of a seed with all of its faults, and, mostly, a client that waits.
+
+    What a client appends between two faults is most of what a schedule costs and least of what it
+    finds: so twice as many schedules fit into the same time.
+    """
+    plan = draw(seed)
+    return plan if seed % DENSE_ONE_IN == 0 else calmed(plan)
+
+
+def calmed(plan: Plan) -> Plan:
+    """The same with fewer operations between faults."""
+    return replace(plan, pause_us=max(plan.pause_us, CALM_PAUSE_US))
 
 
 def _draw_snapshots(seed: int) -> dict[str, Any]:

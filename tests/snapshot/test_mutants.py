@@ -133,5 +133,6 @@ def test_the_mutant_is_caught(mutant: Patch, story: Callable[[], None]) -> None:
     story()
     with pytest.MonkeyPatch.context() as patch:
         mutant(patch)
+        patch.delenv("CI", raising=False)  # there pytest takes a minute to explain this to nobody
         with pytest.raises((AssertionError, pytest.fail.Exception, RuntimeError)):
             story()

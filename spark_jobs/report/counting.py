@@ -52,6 +52,7 @@ AGES: Final = (
 """Classes of age: what each is called, and where it ends (exclusive), in ms."""
 
 _AGE_ENDS: Final = np.array([end for _, end in AGES if end is not None], np.int64)
+STILL_THERE: Final = -1
 DUPLICATE: Final = -1
 """An outcome beside the error codes: 0 was stored."""
 
@@ -69,14 +70,13 @@ class Counting:
         parts = _checkpoint if work.span.is_checkpoint else _commits
         return merged(parts(self, work))
 
-    def removed(self, log: int, object_ids: Numbers) -> npt.NDArray[np.bool_]:
-        """Which of these objects are gone."""
-        gone = self.known.removed.get(log)
-        if gone is None or not len(gone):
-            return np.zeros(len(object_ids), np.bool_)
-        at = np.minimum(np.searchsorted(gone, object_ids), len(gone) - 1)
-        found: npt.NDArray[np.bool_] = gone[at] == object_ids
-        return found
+    def removed_ms(self, log: int, object_ids: Numbers) -> Numbers:
+        """When each of these objects went, its bucket; STILL_THERE: it is there."""
+        gone = self.known.removed.get(log, np.zeros((2, 0), np.int64))
+        if not gone.shape[1]:
+            return np.full(len(object_ids), STILL_THERE, np.int64)
+        at = np.minimum(np.searchsorted(gone[0], object_ids), gone.shape[1] - 1)
+        return np.where(gone[0][at] == object_ids, gone[1][at], STILL_THERE)
 
     def log_starts(self, topics: list[str], partitions: Numbers, codes: Numbers) -> Numbers:
         """Of each of these partitions, whose topic is topics[code]."""
@@ -118,6 +118,8 @@ def _counted(
     keys: dict[str, Numbers],
     values: dict[str, Numbers | None],
     topics: list[str] | None = None,
+    *,
+    label: str = "",
 ) -> pa.Table:
     """Rows of a measure, one for each different key; a value None counts rows.
 
@@ -134,7 +136,7 @@ def _counted(
     named |= {name: found[f"{name}_{one}"].combine_chunks() for name, one in how}
     if topics is not None:
         named["name"] = pa.array(topics, pa.string()).take(named["name"])
-    return rows(measure, found.num_rows, **named)
+    return rows(measure, found.num_rows, label=label, **named)
 
 
 def _of_batches(job: Counting, log: int, batches: _Batches) -> Iterator[pa.Table]:
@@ -254,19 +256,21 @@ def _rot(
 
     Args:  batch_bytes: of each object, without its framing.
     """
-    there = ~job.removed(log, objects.ids)
+    removed_ms = job.removed_ms(log, objects.ids)
+    there = removed_ms == STILL_THERE
+    yield _counted("removed_in", {"time_ms": removed_ms[~there]}, {"objects": None})
     used = _sums(runs.place[runs.live], runs.sizes[runs.live], len(there))
     dead = batch_bytes - used
     status = np.where(used == 0, FREE, np.where(dead == 0, LIVE, PINNED))
     age = np.searchsorted(_AGE_ENDS, job.now_ms - objects.committed_ms, side="right")
     for label in (LIVE, PINNED, FREE):
         of_label = there & (status == label)
-        counted = _counted(
+        yield _counted(
             "rot",
             {"level": age[of_label]},
             {"objects": None, "bytes": batch_bytes[of_label], "part_bytes": used[of_label]},
+            label=label,
         )
-        yield counted.set_column(2, "label", pa.array([label] * counted.num_rows, pa.string()))
     framing = objects.sizes - batch_bytes
     yield rows("framing", 1, objects=int(there.sum()), bytes=int(framing[there].sum()))
     kept = there[runs.place]

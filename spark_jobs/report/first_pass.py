@@ -53,7 +53,7 @@ class FirstPass:
     window: Window
 
     def __call__(self, work: Work) -> pa.Table:
-        """The piece's rows: `log_start`, `topic`, `removed`, `log` and `epoch`."""
+        """The piece's rows: `log_start`, `topic`, `removed`, `log`, `epoch`."""
         seen = _Seen(work.log)
         for place, value in work.span.values():
             key, _, _ = read_frame(value)
@@ -71,8 +71,7 @@ class _Seen:
     epochs: dict[int, tuple[int, int, int]] = field(default_factory=dict)  # records, first, last ms
     starts: dict[tuple[str, int], int] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
-    removed: list[int] = field(default_factory=list)
-    removed_in: Counter[int] = field(default_factory=Counter)
+    removed: dict[int, int] = field(default_factory=dict)  # object: when, its bucket
 
     def count(self, place: Place, key: int, size: int, window: Window) -> None:
         bucket = 0 if place.from_checkpoint else window.bucket(place.timestamp_ms)
@@ -102,8 +101,8 @@ class _Seen:
             case DisklessPartitionsRecord():
                 self.names[encode_uuid(record.topic_id)] = record.topic_name
             case ObjectsRemovedRecord():
-                self.removed += record.object_ids
-                self.removed_in[window.bucket(place.timestamp_ms)] += len(record.object_ids)
+                bucket = window.bucket(place.timestamp_ms)
+                self.removed.update(dict.fromkeys(record.object_ids, bucket))
 
     def start(self, topic_id: str, partition: int, start: int) -> None:
         place = topic_id, partition
@@ -145,12 +144,12 @@ class _Seen:
                     name=list(self.names),
                     label=list(self.names.values()),
                 ),
-                rows("removed", len(self.removed), number=self.log, level=self.removed),
                 rows(
-                    "removed_in",
-                    len(self.removed_in),
-                    time_ms=list(self.removed_in),
-                    objects=list(self.removed_in.values()),
+                    "removed",
+                    len(self.removed),
+                    number=self.log,
+                    level=list(self.removed),
+                    time_ms=list(self.removed.values()),
                 ),
             ]
         )
@@ -166,7 +165,7 @@ class Known:
     """What the first pass found that the second one needs: small, and sent to every task."""
 
     log_starts: dict[tuple[str, int], int]  # of partitions whose log starts above 0
-    removed: dict[int, Numbers]  # by coordinator: ids of objects that are gone, rising
+    removed: dict[int, Numbers]  # by coordinator: ids of objects that are gone, rising; and when
 
 
 def known_of(first: pa.Table) -> Known:
@@ -174,11 +173,16 @@ def known_of(first: pa.Table) -> Known:
     starts = first.filter(pc.equal(first["measure"], "log_start"))
     columns = [starts[name].to_pylist() for name in ("name", "number", "highest")]
     removed = first.filter(pc.equal(first["measure"], "removed"))
-    logs, ids = removed["number"].to_numpy(), removed["level"].to_numpy()
+    logs = removed["number"].to_numpy()
+    gone = np.stack([removed[name].to_numpy().astype(np.int64) for name in ("level", "time_ms")])
     return Known(
         {(topic, partition): start for topic, partition, start in zip(*columns, strict=True)},
-        {int(log): np.sort(ids[logs == log]) for log in np.unique(logs)},
+        {int(log): _by_id(gone[:, logs == log]) for log in np.unique(logs)},
     )
+
+
+def _by_id(gone: Numbers) -> Numbers:
+    return gone[:, np.argsort(gone[0], kind="stable")]
 
 
 def names_of(first: pa.Table) -> dict[str, str]:

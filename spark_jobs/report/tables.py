@@ -405,7 +405,7 @@ def _objects_kept(facts: Facts) -> Rows:
     committed: dict[int, int] = defaultdict(int)
     for row in _of(facts.counts, "broker"):
         committed[row["time_ms"]] += row["objects"]
-    removed = {row["time_ms"]: row["objects"] for row in _of(facts.first, "removed_in")}
+    removed = {row["time_ms"]: row["objects"] for row in _of(facts.counts, "removed_in")}
     held = sum(row["objects"] for row in _of(facts.counts, "framing"))
     rows = []
     for time_ms in reversed(facts.window.starts()):

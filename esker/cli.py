@@ -26,6 +26,7 @@ COMMANDS: Final = {
     "consume": "esker.commands.consume",
     "dev": "esker.commands.dev",
     "diskless": "esker.commands.diskless",
+    "doctor": "esker.commands.doctor",
     "dump-log": "esker.commands.dump_log",
     "groups": "esker.commands.groups",
     "produce": "esker.commands.produce",

@@ -36,7 +36,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.class_archive import ClassArchive, archive_for
 from spark_jobs.failures import Failure, SessionError, explain
-from spark_jobs.java import HINT, JavaError, find_java, home_for_spark
+from spark_jobs.java import HINT, Java, JavaError, find_java, home_for_spark
 from spark_jobs.masters import Master, parse_master, parse_memory
 from spark_jobs.shipping import code_zip
 
@@ -152,11 +152,9 @@ def _start(
 ) -> tuple[SparkSession, _Running]:
     try:
         java = find_java()
-        home = home_for_spark(java, cache)
     except JavaError as error:
         raise SessionError(Failure(str(error), HINT)) from None
-    except OSError as error:
-        raise SessionError(Failure(f"Java's wrapper cannot be written: {error}")) from None
+    home = _home(java, cache, scratch)
     python = _python(where)
     archive = archive_for(java, Path(pyspark.__path__[0]) / "jars", cache)
     options = (*JVM_OPTIONS, *jvm_options)
@@ -183,6 +181,13 @@ def _start(
         if isinstance(error, PySparkException | Py4JError | OSError):
             raise _not_started(error, log, already) from None
         raise
+
+
+def _home(java: Java, cache: Path | None, scratch: Path) -> Path:
+    try:
+        return home_for_spark(java, cache)
+    except OSError:
+        return home_for_spark(java, scratch)  # nothing can be kept: for this once
 
 
 def _launch(

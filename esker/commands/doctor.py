@@ -1,0 +1,112 @@
+"""`esker doctor`: what is there of what Esker needs, and what is missing.
+
+Source: DESIGN §10 (exit codes).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from typing import Annotated, Any, Final
+
+import typer
+
+from esker.commands.spark_session import Master
+from esker.commands.spark_store import Endpoint, Region
+from esker.commands.tables import table
+from esker.doctor import Check, State, examine, passed
+
+app = typer.Typer(add_completion=False)
+
+EXAMPLE: Final = "Example: esker doctor --start"
+ENVIRONMENT: Final = 3
+NAMES: Final = {State.OK: "ok", State.NOTE: "note", State.MISSING: "MISSING"}
+
+
+@app.command(epilog=EXAMPLE)
+def doctor(
+    start: Annotated[
+        bool, typer.Option("--start", help="Also start Spark and run a job, as jobs will be run.")
+    ] = False,
+    master: Master = None,
+    store: Annotated[
+        str | None,
+        typer.Option(metavar="DIR|s3://BUCKET", help="Also look into this object store."),
+    ] = None,
+    endpoint: Endpoint = None,
+    region: Region = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Say what this machine has for jobs of `esker spark`, and what it lacks.
+
+    Exit code 3 if something is missing.
+    """
+    checks = list(examine())
+    if store is not None:
+        checks += _store(store, endpoint, region)
+    if start or master is not None:
+        checks += _start(master)
+    if as_json:
+        told = [_as_json(check) for check in checks]
+        typer.echo(json.dumps({"ok": passed(checks), "checks": told}))
+    else:
+        cells = [(check.name, NAMES[check.state], check.found) for check in checks]
+        typer.echo(table(("Check", "State", "Found"), cells))
+        for check in checks:
+            if check.hint:
+                typer.echo(f"{check.name}: {check.hint}")
+    if not passed(checks):
+        raise typer.Exit(ENVIRONMENT)
+
+
+def _as_json(check: Check) -> dict[str, Any]:
+    told = {"name": check.name, "state": check.state.value, "found": check.found}
+    return told | ({"hint": check.hint} if check.hint else {})
+
+
+def _store(uri: str, endpoint: str | None, region: str | None) -> Iterator[Check]:
+    """The first key of a listing is all that is asked for."""
+    from spark_jobs.object_store import StoreError, StoreOptions, open_store
+
+    try:
+        objects = open_store(uri, StoreOptions(endpoint, region))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    try:
+        first = next(iter(objects.list()), None)
+    except StoreError as error:
+        hint = "see --endpoint and --region, and the credentials above"
+        yield Check("object store", State.MISSING, f"{uri}: {error}", hint)
+    else:
+        yield Check("object store", State.OK, f"{uri}, {'empty' if first is None else 'listed'}")
+    finally:
+        objects.close()
+
+
+def _start(master: str | None) -> Iterator[Check]:
+    """A session, and one job whose task runs Python."""
+    from esker.doctor import INSTALL
+
+    try:
+        from spark_jobs import probing
+        from spark_jobs.failures import SessionError
+    except ModuleNotFoundError as error:
+        yield Check("a job", State.MISSING, f"no {error.name}", INSTALL)
+        return
+    before = time.monotonic()
+    try:
+        found = probing.probe(master)
+    except SessionError as error:
+        failure = error.failure
+        yield Check("a job", State.MISSING, failure.sentence, failure.hint)
+    else:
+        took = time.monotonic() - before
+        same = found.python == sys.version.split()[0]
+        yield Check(
+            "a job",
+            State.OK,
+            f"on {found.master} in {took:.1f} s: Spark {found.spark}, Python {found.python}"
+            + ("" if same else ", which is not the one here"),
+        )

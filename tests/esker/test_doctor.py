@@ -1,0 +1,178 @@
+"""`esker doctor` says what is there, what is missing, and what would help."""
+
+from __future__ import annotations
+
+import json
+import os
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from esker import doctor
+from esker.cli import app
+from esker.doctor import Check, State, available_memory, examine, passed, within
+from spark_jobs import java
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """A machine with nothing but this Python."""
+    return {"PATH": "", "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+
+def checks(environment: dict[str, str]) -> dict[str, Check]:
+    return {check.name: check for check in examine(environment)}
+
+
+def fake_java(home: Path, version: str) -> Path:
+    (home / "bin").mkdir(parents=True)
+    (home / "bin" / "java").write_text("#!/bin/sh\n")
+    (home / "bin" / "java").chmod(0o755)
+    (home / "release").write_text(f'JAVA_VERSION="{version}"\n')
+    return home
+
+
+def test_without_java_it_says_what_to_install(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(java, "bundled", lambda: None)
+    found = checks(environment)["Java"]
+    assert (found.state, found.found) == (State.MISSING, "found none")
+    assert "openjdk-17" in found.hint
+    assert "esker[spark,java]" in found.hint
+
+
+def test_an_old_java_is_named_as_what_was_found(
+    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(java, "bundled", lambda: None)
+    environment["JAVA_HOME"] = str(fake_java(tmp_path / "old", "11.0.2"))
+    found = checks(environment)["Java"]
+    assert found.state is State.MISSING
+    assert found.found == f"found only Java 11.0.2 (JAVA_HOME: {tmp_path}/old)"
+
+
+def test_an_old_java_beside_a_new_one_is_only_mentioned(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    environment["JAVA_HOME"] = str(fake_java(tmp_path / "old", "11.0.2"))
+    environment["PATH"] = str(fake_java(tmp_path / "new", "17.0.9") / "bin")
+    found = checks(environment)["Java"]
+    assert (found.state, found.found) == (
+        State.NOTE, f"Java 17.0.9 (PATH: {tmp_path}/new)"
+    )  # fmt: skip
+    assert "11.0.2" in found.hint
+
+
+@pytest.mark.parametrize("version", ["3.5.1", "5.0.0.dev1", None])
+def test_pyspark_must_be_there_and_in_the_range_that_our_package_declares(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, version: str | None
+) -> None:
+    real = metadata.version
+
+    def told(name: str) -> str:
+        if name != "pyspark":
+            return real(name)
+        if version is None:
+            raise metadata.PackageNotFoundError(name)
+        return version
+
+    monkeypatch.setattr(metadata, "version", told)
+    found = checks(environment)["pyspark"]
+    assert found.state is State.MISSING
+    assert found.found.startswith(version or "not installed")
+    assert ">=4.2" in found.found
+    assert found.hint == "pip install 'esker[spark]'"
+
+
+def test_what_make_installs_is_all_there() -> None:
+    found = checks(dict(os.environ))
+    packages = {name: found[name].state for name in doctor.SPARK_PACKAGES}
+    assert packages == dict.fromkeys(doctor.SPARK_PACKAGES, State.OK)
+    assert found["Avro in Spark"].state is State.OK
+    assert found["Java"].state is not State.MISSING
+
+
+def test_a_spark_of_another_release_is_not_used_and_that_is_said(
+    environment: dict[str, str],
+) -> None:
+    assert "SPARK_HOME" not in checks(environment)
+    found = checks({**environment, "SPARK_HOME": "/opt/spark-3"})["SPARK_HOME"]
+    assert (found.state, found.found) == (State.NOTE, "/opt/spark-3, ignored")
+
+
+def test_no_room_for_temporary_files_stops_jobs_and_no_cache_does_not(
+    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "gone"))
+    found = checks({**environment, "XDG_CACHE_HOME": str(tmp_path / "file")})
+    assert (found["temporary files"].state, found["cache"].state) == (State.MISSING, State.NOTE)
+    assert "TMPDIR" in found["temporary files"].hint
+    assert "XDG_CACHE_HOME" in found["cache"].hint
+
+
+def test_of_machine_and_container_the_smaller_memory_counts(tmp_path: Path) -> None:
+    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:    8388608 kB\n")
+    assert available_memory(tmp_path / "meminfo", tmp_path) == 8 << 30, "no container"
+    (tmp_path / "memory.max").write_text("max\n")
+    assert available_memory(tmp_path / "meminfo", tmp_path) == 8 << 30, "one without a limit"
+    (tmp_path / "memory.max").write_text(f"{2 << 30}\n")
+    (tmp_path / "memory.current").write_text(f"{1 << 30}\n")
+    assert available_memory(tmp_path / "meminfo", tmp_path) == 1 << 30
+    assert available_memory(tmp_path / "none", tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("version", "wanted", "is_within"),
+    [
+        ("18.0", ">=18", True),
+        ("17.9.9", ">=18", False),
+        ("3", ">=2.2,<3", False),
+        ("2.10", ">=2.2,<3", True),
+        ("1.0", "", True),
+    ],
+)
+def test_versions_are_compared_as_numbers(version: str, wanted: str, is_within: bool) -> None:
+    assert within(version, wanted) is is_within
+
+
+def test_the_command_ends_with_3_if_something_is_missing(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(java, "bundled", lambda: None)
+    shown = CliRunner().invoke(app, ["doctor"], env={**environment, "JAVA_HOME": ""})
+    assert shown.exit_code == 3
+    assert "Java             MISSING  found none\n" in shown.output
+    assert "\nJava: install Java 17 or newer" in shown.output
+
+
+def test_as_json_the_same(environment: dict[str, str], tmp_path: Path) -> None:
+    home = fake_java(tmp_path / "java", "17.0.9")
+    shown = CliRunner().invoke(
+        app, ["doctor", "--json"], env={**environment, "JAVA_HOME": str(home)}
+    )
+    assert shown.exit_code == 0, shown.output
+    told: dict[str, Any] = json.loads(shown.stdout)
+    assert told["ok"] is True
+    found = {check["name"]: check for check in told["checks"]}
+    assert found["Java"]["found"] == f"Java 17.0.9 (JAVA_HOME: {home})"
+    assert found["class archive"]["state"] == "note"
+
+
+def test_a_store_is_looked_into_where_one_is_named(tmp_path: Path) -> None:
+    (tmp_path / "objects").mkdir()
+    shown = CliRunner().invoke(app, ["doctor", "--store", str(tmp_path / "objects")])
+    assert "object store" in shown.output
+    assert "empty" in shown.output
+    shown = CliRunner().invoke(app, ["doctor", "--store", str(tmp_path / "none")])
+    assert (shown.exit_code, "object store     MISSING" in shown.output) == (3, True), shown.output
+
+
+def test_all_notes_pass() -> None:
+    ok, note = Check("a", State.OK, ""), Check("b", State.NOTE, "")
+    assert passed([ok, note])
+    assert not passed([ok, Check("c", State.MISSING, "")])

@@ -6,6 +6,9 @@ BIN := .venv/bin
 # More than two cores: a third of the tests' time is waiting for processes that they started.
 TEST_WORKERS ?= 3
 
+# Container images set it; then each process compiles all of Esker anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test check bench soak lock clean java
 
 .venv/.ready: pyproject.toml constraints.txt

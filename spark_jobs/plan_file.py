@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 KIND: Final = "esker-retention-plan"
-VERSION: Final = 1
+VERSION: Final = 2
 EXPIRES_AFTER_MS: Final = 3_600_000
 
 
@@ -38,6 +38,8 @@ class PlanRow(NamedTuple):
     limit: int  # of that setting
     runs: int  # that go
     bytes: int  # that go, logically
+    runs_before: int  # that live
+    bytes_before: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,140 +1,306 @@
-"""A retention sweep: what would go, what that frees, and what stands in the way.
+"""A retention plan from digests: whole pieces first, single runs only where a limit is crossed.
 
-The arithmetic is the coordinator's own (`coordinator.planner`), so a plan made here says what the
-coordinator would have done. A plan is only for topics whose `esker.retention.enforcer` leaves the
-work to somebody outside; and it is a proposal: the coordinator judges every row again when it is
-applied.
+Four passes over the pieces of a log, each of which sends back little:
 
-What operators need most is not in the rows. An object holds batches of many partitions, and goes
-only when the last of them does: one topic that keeps its data for a year pins the dead bytes of all
-its neighbours. So a plan comes with what it frees, and with who pins how much.
+1. the digests, that is one row for each partition of a piece;
+2. of pieces that a log start lies in: what is alive of those partitions (the digest does not know);
+3. of pieces that a new log start lies in: the runs of those partitions;
+4. with all log starts known, old and new: what that frees (`spark_jobs.effects`).
 
-Source: DESIGN §7 (Retention, Deletion), §10; KIP-1163 (objects are shared).
+The arithmetic is the coordinator's own planner, twice. First every piece is taken for one run; what
+it removes whole, goes whole, and the first piece that it does not is where the limit is crossed.
+Then the runs of that piece, with the bytes that are gone before it taken off the total.
+
+The surprise is time: one young run protects all that is behind it. So if time's limit is crossed in
+an earlier piece than size's, time has nothing to say about the later one.
+
+Source: DESIGN §7 (retention), §10.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from coordinator.planner import NOTHING, RETENTION_MS, Runs, plan_retention
-from spark_jobs.plan_file import Effect, PlanRow
-from spark_jobs.state import LogState
+from coordinator.planner import NOTHING, RETENTION_BYTES, UNLIMITED, Runs, plan_retention
+from records.frame import decode_record
+from spark_jobs.digests import Digest, Rows
+from spark_jobs.partitions import Partitions
+from spark_jobs.plan_file import PlanRow
 from spark_jobs.topics import BOTH, EXTERNAL, TopicSettings
 
 Numbers = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+GONE: Final = np.iinfo(np.int64).max
+"""The log start of a partition that is not there any more: nothing of it lives."""
 
 
-def plan_rows(
-    state: LogState, topics: Mapping[str, TopicSettings], *, coordinator: int, now_ms: int
-) -> list[PlanRow]:
-    """What retention removes of one coordinator's partitions, by topic id and partition.
+class Starts(NamedTuple):
+    """Log starts by topic and index; `GONE` where there is no partition."""
+
+    by_topic: Mapping[str, Numbers]
+
+    def of(self, digest: Digest) -> Numbers:
+        """Of each partition of a digest."""
+        found = np.full(len(digest), GONE, np.int64)
+        for code, topic_id in enumerate(digest.topic_ids):
+            starts = self.by_topic.get(topic_id)
+            if starts is not None and len(starts):
+                here = np.flatnonzero(digest.topics == code)
+                index = digest.partitions[here]
+                known = starts[np.minimum(index, len(starts) - 1)]
+                found[here] = np.where(index < len(starts), known, GONE)
+        return found
+
+
+# --- asked of a piece -----------------------------------------------------------------------------
+
+
+class Question(NamedTuple):
+    """Rows of one piece's digest that are to be looked at, and where each partition begins."""
+
+    rows: Numbers
+    starts: Numbers
+
+
+class Live(NamedTuple):
+    """What is alive of each of them."""
+
+    counts: Numbers
+    byte_sums: Numbers
+    max_timestamps: Numbers
+
+
+class LiveRuns(NamedTuple):
+    """How many runs of each are alive, and all those runs."""
+
+    counts: Numbers
+    runs: Runs
+
+
+def live_of(digest: Digest, rows: Rows, asked: Question) -> Live:
+    """What ends at or above the log starts, added up."""
+    counts, runs = runs_of(digest, rows, asked)
+    code = np.repeat(np.arange(len(counts)), counts)
+    youngest = np.full(len(counts), np.iinfo(np.int64).min, np.int64)
+    np.maximum.at(youngest, code, runs.timestamps)
+    sums = np.zeros(len(counts), np.int64)
+    np.add.at(sums, code, runs.byte_sizes)
+    return Live(counts, sums, youngest)
+
+
+def runs_of(digest: Digest, rows: Rows, asked: Question) -> LiveRuns:
+    """What ends at or above the log starts, run by run."""
+    ends = np.cumsum(digest.run_counts)
+    counts = digest.run_counts[asked.rows]
+    begins = ends[asked.rows] - counts
+    before = np.cumsum(counts) - counts
+    place = np.arange(int(counts.sum())) + np.repeat(begins - before, counts)
+    alive = rows.last_offsets[place] >= np.repeat(asked.starts, counts)
+    code = np.repeat(np.arange(len(counts)), counts)[alive]
+    place = place[alive]
+    columns = (column[place] for column in (rows.last_offsets, rows.timestamps, rows.byte_sizes))
+    return LiveRuns(
+        np.bincount(code, minlength=len(counts)),
+        Runs(*(column.astype(np.int64) for column in columns)),
+    )
+
+
+# --- worked out of the answers --------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Entries:
+    """One row for each partition of each piece that has something alive: by partition, by piece."""
+
+    partition: Numbers
+    piece: Numbers
+    row: Numbers  # of the piece's digest
+    counts: Numbers
+    byte_sums: Numbers
+    last_offsets: Numbers
+    max_timestamps: Numbers
+    partly: Mask  # the log start lies in it
+
+
+class Planner:
+    """One coordinator's plan, from the digests of all pieces of its log, in order.
+
+        planner = Planner(digests, topics)
+        planner.begun({piece: live_of(...) for piece, question in planner.beginnings()})
+        rows = planner.plan(0, {piece: runs_of(...) for piece, question in planner.boundaries(now)})
 
     Topics that the cluster log does not know are left alone: they are being deleted, or are newer
     than what was read of it.
-
-    Args:    now_ms: ms since 1970, that ages are counted from.
     """
-    partitions = state.partitions.to_pylist()
-    counts = np.diff(state.run_bounds)
-    mine = np.array(
-        [
-            row["deleted_at_ms"] is None
-            and row["topic_id"] in topics
-            and topics[row["topic_id"]].enforcer in (EXTERNAL, BOTH)
-            for row in partitions
-        ],
-        np.bool_,
-    )
-    kept = np.repeat(mine, counts)
-    rows = [row for row, is_mine in zip(partitions, mine, strict=True) if is_mine]
-    settings = [topics[row["topic_id"]] for row in rows]
-    sizes = _column(state, "byte_size")[kept]
-    times = _column(state, "max_timestamp")[kept]
-    appended = _column(state, "appended_at_ms")[kept]
-    bounds = np.concatenate(([0], np.cumsum(counts[mine]))).astype(np.int64)
-    summed = np.concatenate(([0], np.cumsum(sizes)))
-    plan = plan_retention(
-        Runs(_column(state, "last_offset")[kept], np.where(times < 0, appended, times), sizes),
-        bounds,
-        log_start_offsets=[row["log_start_offset"] for row in rows],
-        total_bytes=summed[bounds[1:]] - summed[bounds[:-1]],
-        retention_ms=[one.retention_ms for one in settings],
-        retention_bytes=[one.retention_bytes for one in settings],
-        now_ms=now_ms,
-    )
-    found = []
-    for i in np.flatnonzero(plan.reasons != NOTHING).tolist():
-        row, reason = rows[i], int(plan.reasons[i])
-        one = settings[i]
-        found.append(
-            PlanRow(
-                coordinator,
-                row["topic_id"],
-                row["topic"],
-                row["partition"],
-                row["log_start_offset"],
-                int(plan.log_start_offsets[i]),
-                reason,
-                one.retention_ms if reason == RETENTION_MS else one.retention_bytes,
-                int(plan.removed_runs[i]),
-                int(plan.removed_bytes[i]),
-            )
+
+    def __init__(self, digests: Sequence[Digest], topics: Mapping[str, TopicSettings]) -> None:
+        self.partitions = Partitions()
+        for digest in digests:
+            for record in digest.records:
+                self.partitions.apply(decode_record(record))
+        self.starts = _starts(self.partitions)
+        places = self.partitions.in_order()
+        alive = {one for one, topic in self.partitions.topics.items() if topic.deleted_at_ms < 0}
+        mine = {
+            topic_id
+            for topic_id, one in topics.items()
+            if topic_id in alive and one.enforcer in (EXTERNAL, BOTH)
+        }
+        self._places = [place for place in places if place[0] in mine]
+        self._entries = _gathered(digests, self._places, self.starts)
+        of_topics = self.partitions.topics
+        self._old = np.array(
+            [of_topics[t].partitions[i].log_start for t, i in self._places], np.int64
         )
+        keep = [topics[topic_id] for topic_id, _ in self._places]
+        self._keep_ms = np.array([one.retention_ms for one in keep], np.int64)
+        self._keep_bytes = np.array([one.retention_bytes for one in keep], np.int64)
+        self._bounds = np.searchsorted(self._entries.partition, np.arange(len(self._places) + 1))
+
+    def beginnings(self) -> Iterator[tuple[int, Question]]:
+        """By piece, what to ask `live_of` because log starts lie in it."""
+        yield from self._questions(np.flatnonzero(self._entries.partly))
+
+    def begun(self, answers: Mapping[int, Live]) -> None:
+        """The answers, by piece."""
+        entries = self._entries
+        for piece, live in answers.items():
+            at = np.flatnonzero(entries.partly & (entries.piece == piece))
+            entries.counts[at] = live.counts
+            entries.byte_sums[at] = live.byte_sums
+            entries.max_timestamps[at] = live.max_timestamps
+
+    def boundaries(self, now_ms: int) -> Iterator[tuple[int, Question]]:
+        """By piece, what to ask `runs_of` because limits are crossed in it."""
+        entries, bounds = self._entries, self._bounds
+        self._now_ms = now_ms
+        self._bytes_before = _sums(entries.byte_sums, bounds)
+        self._whole = plan_retention(
+            Runs(entries.last_offsets, entries.max_timestamps, entries.byte_sums),
+            bounds,
+            log_start_offsets=self._old,
+            total_bytes=self._bytes_before,
+            retention_ms=self._keep_ms,
+            retention_bytes=self._keep_bytes,
+            now_ms=now_ms,
+        )
+        self._crossed = bounds[:-1] + self._whole.removed_runs  # an entry of each partition
+        limited = (self._keep_ms >= 0) | (self._keep_bytes >= 0)
+        self._asked = np.flatnonzero((self._crossed < bounds[1:]) & limited)  # partitions
+        yield from self._questions(self._crossed[self._asked])
+
+    def plan(self, coordinator: int, answers: Mapping[int, LiveRuns]) -> list[PlanRow]:
+        """What retention removes, by topic id and partition. The answers by piece."""
+        entries, whole = self._entries, self._whole
+        log_starts, reasons = whole.log_start_offsets.copy(), whole.reasons.copy()
+        gone_bytes = whole.removed_bytes.copy()
+        gone_runs = _sums(entries.counts, self._bounds, whole.removed_runs)
+        for piece, (counts, runs) in answers.items():
+            asked = self._asked[entries.piece[self._crossed[self._asked]] == piece]
+            by_size = whole.reasons[asked] == RETENTION_BYTES
+            inside = plan_retention(
+                runs,
+                np.concatenate(([0], np.cumsum(counts))),
+                log_start_offsets=log_starts[asked],
+                total_bytes=self._bytes_before[asked] - gone_bytes[asked],
+                # time's limit was crossed before: a young run stands in front of these
+                retention_ms=np.where(by_size, UNLIMITED, self._keep_ms[asked]),
+                retention_bytes=self._keep_bytes[asked],
+                now_ms=self._now_ms,
+            )
+            some = inside.reasons != NOTHING
+            log_starts[asked] = inside.log_start_offsets
+            reasons[asked[some]] = inside.reasons[some]
+            gone_runs[asked] += inside.removed_runs
+            gone_bytes[asked] += inside.removed_bytes
+        runs_before = _sums(entries.counts, self._bounds)
+        keep = np.where(reasons == RETENTION_BYTES, self._keep_bytes, self._keep_ms)
+        columns = (
+            self._old, log_starts, reasons, keep, gone_runs, gone_bytes, runs_before,
+            self._bytes_before,
+        )  # fmt: skip
+        some = np.flatnonzero(reasons != NOTHING)
+        rows = zip(some.tolist(), *(column[some].tolist() for column in columns), strict=True)
+        return [self._row(coordinator, *row) for row in rows]
+
+    def _row(self, coordinator: int, number: int, *numbers: int) -> PlanRow:
+        topic_id, index = self._places[number]
+        return PlanRow(
+            coordinator, topic_id, self.partitions.topics[topic_id].name, index, *numbers
+        )
+
+    def _questions(self, which: Numbers) -> Iterator[tuple[int, Question]]:
+        """Of some entries, which rise; in each piece in the order of the entries."""
+        entries = self._entries
+        for piece in np.unique(entries.piece[which]).tolist():
+            here = which[entries.piece[which] == piece]
+            yield piece, Question(entries.row[here], self._old[entries.partition[here]])
+
+
+def _gathered(
+    digests: Sequence[Digest], places: Sequence[tuple[str, int]], starts: Starts
+) -> _Entries:
+    """What is alive of these partitions, as far as digests know."""
+    numbers = _numbered(places)
+    parts = []
+    for piece, digest in enumerate(digests):
+        partition, start = numbers.of(digest), starts.of(digest)
+        row = np.flatnonzero((partition != GONE) & (digest.last_offsets >= start))
+        parts.append(
+            (
+                partition[row], np.full(len(row), piece), row, digest.run_counts[row],
+                digest.byte_sums[row].astype(np.int64), digest.last_offsets[row],
+                digest.max_timestamps[row], digest.first_ends[row] < start[row],
+            )
+        )  # fmt: skip
+    if not parts:
+        return _Entries(*(np.zeros(0, np.int64),) * 7, np.zeros(0, np.bool_))
+    columns = [np.concatenate(one) for one in zip(*parts, strict=True)]
+    order = np.argsort(columns[0], kind="stable")
+    return _Entries(*(column[order] for column in columns))
+
+
+def _numbered(places: Sequence[tuple[str, int]]) -> Starts:
+    """Each partition's number, found as log starts are."""
+    by_topic: dict[str, tuple[list[int], list[int]]] = {}
+    for number, (topic_id, index) in enumerate(places):
+        indexes, numbers = by_topic.setdefault(topic_id, ([], []))
+        indexes.append(index)
+        numbers.append(number)
+    found = {}
+    for topic_id, (indexes, numbers) in by_topic.items():
+        found[topic_id] = np.full(indexes[-1] + 1, GONE, np.int64)
+        found[topic_id][indexes] = numbers
+    return Starts(found)
+
+
+def _sums(values: Numbers, bounds: Numbers, counts: Numbers | None = None) -> Numbers:
+    """Of each partition: of all its entries, or of so many of the first."""
+    summed = np.concatenate((np.zeros(1, np.int64), np.cumsum(values)))
+    ends = bounds[1:] if counts is None else bounds[:-1] + counts
+    found: Numbers = summed[ends] - summed[bounds[:-1]]
     return found
 
 
-def effect_of(state: LogState, rows: list[PlanRow]) -> Effect:
-    """What the rows of this coordinator would do to its objects, if all of them were applied."""
-    starts = {(row.topic_id, row.partition): row.new_log_start for row in rows}
-    partitions = state.partitions.to_pylist()
-    new_starts = np.array(
-        [starts.get((one["topic_id"], one["partition"]), 0) for one in partitions], np.int64
-    )
-    partition = np.repeat(np.arange(len(partitions)), np.diff(state.run_bounds))
-    sizes, objects = _column(state, "byte_size"), _column(state, "object_id")
-    stays = _column(state, "last_offset") >= new_starts[partition]
-    ids = state.objects.column("object_id").to_numpy()
-    stored = state.objects.column("size_bytes").to_numpy()
-    used_before = state.objects.column("used_bytes").to_numpy()
-    used = np.zeros(len(ids), np.int64)
-    np.add.at(used, np.searchsorted(ids, objects[stays]), sizes[stays])
-    freed = (used_before > 0) & (used == 0)
-    dead = np.where(used > 0, stored - used, 0)
-    return Effect(
-        live_bytes=int(sizes.sum()),
-        removed_bytes=int(sizes[~stays].sum()),
-        objects_freed=int(freed.sum()),
-        freed_bytes=int(stored[freed].sum()),
-        pinned_bytes=int(dead.sum()),
-        pinned_by=_pinned_by(
-            [one["topic"] for one in partitions],
-            partition[stays],
-            np.searchsorted(ids, objects[stays]),
-            dead,
-        ),
-    )
+def _starts(partitions: Partitions) -> Starts:
+    found = {}
+    for topic_id, topic in partitions.topics.items():
+        starts = np.full(max(topic.partitions, default=-1) + 1, GONE, np.int64)
+        for index, one in topic.partitions.items():
+            starts[index] = one.log_start
+        found[topic_id] = starts
+    return Starts(found)
 
 
-def _pinned_by(
-    topics: list[str], partition: Numbers, place: Numbers, dead: Numbers
-) -> dict[str, int]:
-    """Topic: the dead bytes of all objects in which it has live runs; most first.
-
-    An object that several topics pin counts for each of them: it goes when the last lets go.
-    """
-    names = sorted(set(topics))
-    code = np.array([names.index(name) for name in topics], np.int64)
-    if not len(partition):
-        return {}
-    pairs = np.unique(np.stack((code[partition], place)), axis=1)
-    total = np.bincount(pairs[0], weights=dead[pairs[1]], minlength=len(names)).astype(np.int64)
-    found = {name: int(n) for name, n in zip(names, total.tolist(), strict=True) if n}
-    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
-
-
-def _column(state: LogState, name: str) -> Numbers:
-    values: Numbers = state.runs.column(name).to_numpy()
-    return values
+def moved(starts: Starts, rows: Sequence[PlanRow]) -> Starts:
+    """Log starts as they are once these rows are applied."""
+    found = {topic_id: one.copy() for topic_id, one in starts.by_topic.items()}
+    for row in rows:
+        found[row.topic_id][row.partition] = row.new_log_start
+    return Starts(found)

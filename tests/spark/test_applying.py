@@ -20,7 +20,7 @@ TOPIC, OTHER = encode_uuid(random_uuid()), encode_uuid(random_uuid())
 
 
 def row(partition: int, *, coordinator: int = 0, topic_id: str = TOPIC) -> PlanRow:
-    return PlanRow(coordinator, topic_id, "t", partition, 0, 10 + partition, 1, 5, 1, 100)
+    return PlanRow(coordinator, topic_id, "t", partition, 0, 10 + partition, 1, 5, 1, 100, 4, 400)
 
 
 def plan(*rows: PlanRow, live_bytes: int = 10_000) -> Plan:
@@ -87,7 +87,7 @@ def test_a_plan_comes_back_as_it_was_written(tmp_path: Path) -> None:
         lambda text: text[:0],
         lambda text: text[:0] + "hello\n",
         lambda text: text.replace("esker-retention-plan", "shopping-list"),
-        lambda text: text.replace('"version": 1', '"version": 2'),
+        lambda text: text.replace('"version": 2', '"version": 3'),
         lambda text: "\n".join(text.splitlines()[1:]),
     ],
 )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,6 +14,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from coordinator.decide.log_start import NewLogStart
+from coordinator.memory import InMemoryState
 from coordinator.retention import retention_pass
 from coordinator.view import StaticView, TopicConfig
 from raft.segments.segment import segment_name
@@ -27,10 +31,12 @@ from records.schema import MetadataRecord
 from records.uuids import decode_uuid, encode_uuid, random_uuid
 from spark_jobs.log_files import LogFiles
 from spark_jobs.plan_file import PlanRow
-from spark_jobs.retention import effect_of, plan_rows
+from spark_jobs.sidecars import Sidecars, Work
 from spark_jobs.state import LogState, state_at
+from spark_jobs.sweep import make_plan
 from spark_jobs.topics import TopicSettings, topics_at
 from tests.spark.logs import write_log
+from tests.spark.plans import Worlds, naive_effect, naive_rows
 from tests.spark.test_state import Lives
 
 seen: Counter[str] = Counter()
@@ -40,73 +46,76 @@ def settings_of(state: LogState, **values: Any) -> dict[str, TopicSettings]:
     given = {"retention_ms": -1, "retention_bytes": -1, "enforcer": "external"} | values
     return {
         row["topic_id"]: TopicSettings(row["topic"], **given)
-        for row in state.partitions.to_pylist()
+        for row in state.topics.to_pylist()
+        if row["topic"]
     }
 
 
 class Swept(Lives):
-    """What those lives leave is swept, by each of the two."""
+    """What those lives leave is swept, by everybody who can."""
 
     def look(self, directory: Path) -> None:
         end = self.oracle.applied_offset
-        (directory / segment_name(0)).write_bytes(self.world.log.read(0, 1 << 30))
-        state = state_at(LogFiles(directory), end)
+        whole = directory / "log-0"
+        whole.mkdir()
+        (whole / segment_name(0)).write_bytes(self.world.log.read(0, 1 << 30))
+        state = state_at(LogFiles(whole), end)
         random = Random(end)
-        for _ in range(8):
+        if self.taken is not None and self.taken[0] < end and random.random() < 0.5:
+            self.from_checkpoint(whole, *self.taken)
+            seen["from a checkpoint"] += 1
+        worlds = Worlds(directory, [(whole, end)], random)
+        for _ in range(4):
             keep_ms, keep_bytes = random.choice([-1, 0, 300, 700]), random.choice([-1, 0, 100, 250])
             now_ms = random.choice([400, 900, self.world.now_ms()])
-            self.compare(state, keep_ms, keep_bytes, now_ms)
+            topics = settings_of(state, retention_ms=keep_ms, retention_bytes=keep_bytes)
+            worlds.set(topics)
+            with tempfile.TemporaryDirectory() as cache:
+                self.compare(worlds, state, topics, now_ms, Sidecars(Path(cache)))
 
-    def compare(self, state: LogState, keep_ms: int, keep_bytes: int, now_ms: int) -> None:
-        config = TopicConfig(
-            retention_ms=None if keep_ms < 0 else keep_ms,
-            retention_bytes=None if keep_bytes < 0 else keep_bytes,
-        )
-        theirs = retention_pass(
-            self.oracle, StaticView(default_config=config), now_ms, max_runs=1_000_000
-        )
-        topics = settings_of(state, retention_ms=keep_ms, retention_bytes=keep_bytes)
-        rows = plan_rows(state, topics, coordinator=0, now_ms=now_ms)
-        ours = [
-            NewLogStart(
-                decode_uuid(row.topic_id), row.partition, row.new_log_start, row.reason, row.limit
-            )
+    def compare(
+        self,
+        worlds: Worlds,
+        state: LogState,
+        topics: dict[str, TopicSettings],
+        now_ms: int,
+        sidecars: Sidecars,
+    ) -> None:
+        plan = make_plan(worlds, now_ms=now_ms, sidecars=sidecars)
+        assert make_plan(worlds, now_ms=now_ms, sidecars=sidecars) == plan, "however it is cut"
+        rows = naive_rows(state, topics, coordinator=0, now_ms=now_ms)
+        assert plan.rows == rows
+        assert plan.effects[0] == naive_effect(state, rows)
+        assert rows_of_coordinator(self.oracle, topics, now_ms) == sorted(
+            (decode_uuid(row.topic_id), row.partition, row.new_log_start, row.reason, row.limit)
             for row in rows
-        ]
-        key = NewLogStart.__getitem__
-        assert sorted(ours, key=lambda r: (key(r, 0), key(r, 1))) == sorted(
-            theirs.rows, key=lambda r: (key(r, 0), key(r, 1))
         )
-        seen[f"reason {ours[0].reason}" if ours else "nothing to do"] += 1
-        assert_effect(state, rows)
+        seen[f"reason {rows[0].reason}" if rows else "nothing to do"] += 1
+        seen["dead before"] += any(row.old_log_start for row in rows)
+        seen["freed"] += plan.effects[0].objects_freed > 0
+        seen["pinned"] += bool(plan.effects[0].pinned_by)
 
 
-def assert_effect(state: LogState, rows: list[PlanRow]) -> None:
-    """The effect, counted the slow way."""
-    starts = {(row.topic_id, row.partition): row.new_log_start for row in rows}
-    used: Counter[int] = Counter()
-    removed = 0
-    for run in state.runs.to_pylist():
-        stays = run["last_offset"] >= starts.get((run["topic_id"], run["partition"]), 0)
-        used[run["object_id"]] += run["byte_size"] if stays else 0
-        removed += 0 if stays else run["byte_size"]
-    objects = state.objects.to_pylist()
-    freed = [one for one in objects if one["used_bytes"] and not used[one["object_id"]]]
-    pinned = [one for one in objects if used[one["object_id"]]]
-    effect = effect_of(state, rows)
-    assert effect.removed_bytes == removed == sum(row.bytes for row in rows)
-    assert (effect.objects_freed, effect.freed_bytes) == (
-        len(freed), sum(one["size_bytes"] for one in freed),
-    )  # fmt: skip
-    assert effect.pinned_bytes == sum(one["size_bytes"] - used[one["object_id"]] for one in pinned)
+def rows_of_coordinator(
+    oracle: InMemoryState, topics: Mapping[str, TopicSettings], now_ms: int
+) -> list[NewLogStart]:
+    """What it would do itself. All topics have the same settings."""
+    one = next(iter(topics.values()), TopicSettings("", -1, -1, "external"))
+    config = TopicConfig(
+        retention_ms=None if one.retention_ms < 0 else one.retention_ms,
+        retention_bytes=None if one.retention_bytes < 0 else one.retention_bytes,
+    )
+    view = StaticView(default_config=config)
+    return sorted(retention_pass(oracle, view, now_ms, max_runs=1_000_000).rows)
 
 
 def test_a_plan_is_what_the_coordinator_would_do() -> None:
+    """And what somebody slow would: digests of any pieces, their files, the planner's two steps."""
     seen.clear()
     run_state_machine_as_test(
         Swept,
         settings=settings(
-            max_examples=15,
+            max_examples=12,
             stateful_step_count=50,
             deadline=None,
             derandomize=True,
@@ -116,7 +125,10 @@ def test_a_plan_is_what_the_coordinator_would_do() -> None:
         ),
     )
     print(dict(sorted(seen.items())))
-    for what in ("reason 1", "reason 2", "nothing to do"):
+    for what in (
+        "reason 1", "reason 2", "nothing to do", "from a checkpoint", "dead before", "freed",
+        "pinned",
+    ):  # fmt: skip
         assert seen[what], f"{what}: {seen[what]} times in all examples"
 
 
@@ -144,7 +156,7 @@ def commit(object_id: int, *topics: Any, offset: int) -> ObjectCommitRecord:
     )  # fmt: skip
 
 
-def two_topics(tmp_path: Path) -> LogState:
+def two_topics(tmp_path: Path) -> tuple[Worlds, LogState]:
     """Three objects: shared by both topics, of the first alone, shared again."""
     records: list[list[MetadataRecord]] = [
         [partitions(TOPIC, "short", 0), partitions(OTHER, "long", 1)],
@@ -153,18 +165,23 @@ def two_topics(tmp_path: Path) -> LogState:
         [commit(3, TOPIC, OTHER, offset=20)],
     ]
     end = write_log(tmp_path / "log-0", records)
-    return state_at(LogFiles(tmp_path / "log-0"), end)
+    state = state_at(LogFiles(tmp_path / "log-0"), end)
+    return Worlds(tmp_path, [(tmp_path / "log-0", end)]), state
 
 
 def test_one_topic_that_keeps_its_data_pins_its_neighbours(tmp_path: Path) -> None:
-    state = two_topics(tmp_path)
+    worlds, state = two_topics(tmp_path)
     topics = settings_of(state, retention_ms=0)
     topics[encode_uuid(OTHER)] = TopicSettings("long", -1, -1, "external")
-    rows = plan_rows(state, topics, coordinator=4, now_ms=10_000)
-    assert rows == [
-        PlanRow(4, encode_uuid(TOPIC), "short", 0, 0, 30, reason=1, limit=0, runs=3, bytes=300)
-    ]
-    effect = effect_of(state, rows)
+    worlds.set(topics)
+    plan = make_plan(worlds, now_ms=10_000)
+    assert plan.rows == [
+        PlanRow(
+            0, encode_uuid(TOPIC), "short", 0, 0, 30, reason=1, limit=0, runs=3, bytes=300,
+            runs_before=3, bytes_before=300,
+        )
+    ]  # fmt: skip
+    effect = plan.effects[0]
     assert (effect.objects_freed, effect.freed_bytes) == (1, 120)
     assert effect.pinned_bytes == 2 * (100 + 20)  # the dead batch, and what is of no batch
     assert effect.pinned_by == {"long": 240}
@@ -172,19 +189,44 @@ def test_one_topic_that_keeps_its_data_pins_its_neighbours(tmp_path: Path) -> No
 
 
 def test_the_coordinators_own_topics_are_left_to_it(tmp_path: Path) -> None:
-    state = two_topics(tmp_path)
-    assert not plan_rows(
-        state,
-        settings_of(state, retention_ms=0, enforcer="coordinator"),
-        coordinator=0,
-        now_ms=10_000,
-    )
-    both = settings_of(state, retention_ms=0, enforcer="both")
-    assert len(plan_rows(state, both, coordinator=0, now_ms=10_000)) == 2
+    worlds, state = two_topics(tmp_path)
+    worlds.set(settings_of(state, retention_ms=0, enforcer="coordinator"))
+    assert not make_plan(worlds, now_ms=10_000).rows
+    worlds.set(settings_of(state, retention_ms=0, enforcer="both"))
+    assert len(make_plan(worlds, now_ms=10_000).rows) == 2
 
 
 def test_a_topic_that_the_cluster_log_does_not_know_is_left_alone(tmp_path: Path) -> None:
-    assert plan_rows(two_topics(tmp_path), {}, coordinator=0, now_ms=10_000) == []
+    worlds, _ = two_topics(tmp_path)
+    worlds.set({})
+    assert not make_plan(worlds, now_ms=10_000).rows
+
+
+def test_a_digest_that_was_damaged_is_made_again(tmp_path: Path) -> None:
+    worlds, state = two_topics(tmp_path)
+    worlds.set(settings_of(state, retention_ms=0))
+    kept = Sidecars(tmp_path / "digests")
+    plan = make_plan(worlds, now_ms=10_000, sidecars=kept)
+    (file,) = (tmp_path / "digests" / "worlds" / "__diskless-metadata-0").iterdir()
+    whole = file.read_bytes()
+    for harm in (b"", whole[:40], whole[:-3], whole[:60] + b"x" + whole[61:], whole[:-1] + b"x"):
+        file.write_bytes(harm)
+        assert make_plan(worlds, now_ms=10_000, sidecars=kept) == plan
+        assert file.read_bytes() == whole
+    shutil.rmtree(tmp_path / "digests")
+    (tmp_path / "digests").write_text("no directory")
+    assert make_plan(worlds, now_ms=10_000, sidecars=kept) == plan, "that cannot be written"
+
+
+def test_of_a_growing_log_only_the_newest_digest_is_kept(tmp_path: Path) -> None:
+    kept = Sidecars(tmp_path / "digests")
+    log = LogFiles(tmp_path / "log-0")
+    two_topics(tmp_path)
+    for end in (3, 5, 4):
+        for span in log.spans(end):
+            kept.digest(Work("cluster", "log-0", span))
+    names = sorted(path.name for path in (tmp_path / "digests" / "cluster" / "log-0").iterdir())
+    assert names == [f"{0:020}-{end:020}.runs" for end in (4, 5)]
 
 
 def test_settings_are_the_topics_or_the_clusters_or_built_in(tmp_path: Path) -> None:

@@ -1,0 +1,110 @@
+"""Who works on the pieces of a log: this process, or Spark.
+
+An engine is given a function and what to call it with, piece by piece, and gives back what it
+returned, in order. The function reads the piece where it is called; only its answer travels, and
+whoever writes one keeps it small. So both engines run the same code on the same pieces, and a plan
+cannot tell which of them made it.
+
+The surprise is what Spark is asked for: no table goes in, and none comes out. A range of numbers is
+mapped to answers, one task a piece; a task whose executor is lost is run again elsewhere.
+
+Source: DESIGN §10.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, Protocol, TypeVar
+
+import pyarrow as pa
+
+from records.errors import RecordError
+from spark_jobs.log_files import LostRangeError
+from spark_jobs.logs import LogsError
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+THREADS: Final = 2
+"""Of the local engine: much of the work is NumPy's and checksums', which let others run."""
+
+
+class Engine(Protocol):
+    """Something that works on pieces."""
+
+    def run(
+        self,
+        task: Callable[[A], R],
+        work: Sequence[A],
+        progress: Callable[[int], None] = lambda _: None,
+    ) -> list[R]:
+        """What `task` returns for each of `work`, in order. `progress` is told how many more.
+
+        Raises:  what `task` raises; by Spark, LogsError for what it may raise while it reads.
+        """
+        ...
+
+
+class LocalEngine:
+    """Two threads of this process."""
+
+    def run(
+        self,
+        task: Callable[[A], R],
+        work: Sequence[A],
+        progress: Callable[[int], None] = lambda _: None,
+    ) -> list[R]:
+        """As `Engine.run`."""
+        found = []
+        with ThreadPoolExecutor(THREADS) as pool:
+            for one in pool.map(task, work):
+                found.append(one)
+                progress(1)
+        return found
+
+
+class SparkEngine:
+    """One Spark job; a task for each piece."""
+
+    def __init__(self, spark: Any) -> None:
+        self._spark = spark
+
+    def run(
+        self,
+        task: Callable[[A], R],
+        work: Sequence[A],
+        progress: Callable[[int], None] = lambda _: None,
+    ) -> list[R]:
+        """As `Engine.run`."""
+        if not work:
+            return []
+        pickled = [pickle.dumps(one) for one in work]
+
+        def answers(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    yield _answered(task, number, pickled[number])
+
+        rows = self._spark.range(0, len(work), 1, len(work)).mapInArrow(
+            answers, "number bigint, failed boolean, answer binary"
+        )
+        table = rows.toArrow()
+        progress(len(work))
+        found: dict[int, Any] = {}
+        for number, failed, answer in zip(*(c.to_pylist() for c in table.columns), strict=True):
+            if failed:
+                raise LogsError(answer.decode())
+            found[number] = pickle.loads(answer)
+        return [found[number] for number in range(len(work))]
+
+
+def _answered(task: Callable[[Any], Any], number: int, work: bytes) -> pa.RecordBatch:
+    """Bad bytes and lost files are answers: to run the task again would not help."""
+    failed = False
+    try:
+        answer = pickle.dumps(task(pickle.loads(work)))
+    except (LogsError, LostRangeError, RecordError, OSError) as error:
+        failed, answer = True, str(error).encode()
+    return pa.RecordBatch.from_pydict({"number": [number], "failed": [failed], "answer": [answer]})

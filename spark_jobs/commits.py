@@ -57,6 +57,7 @@ _TOPIC_INDEXES: Final = _COLUMNS.index("topic_indexes")
 _PARTITIONS: Final = _COLUMNS.index("partitions")
 _BATCH_COUNTS: Final = _COLUMNS.index("batch_counts")
 _OF_BATCHES: Final = tuple(range(_BATCH_COUNTS + 1, len(_COLUMNS)))
+_BYTE_SIZES: Final = _COLUMNS.index("byte_sizes")
 _OPTIONAL: Final = (_COLUMNS.index("error_codes"), _COLUMNS.index("duplicates"))
 
 PLACE_FIELDS: Final = (
@@ -80,6 +81,20 @@ SCHEMA: Final = pa.schema(
     ]
 )
 """One row a batch; what is of the whole object stands in each of its rows."""
+
+OBJECT_SCHEMA: Final = pa.schema(
+    [
+        *PLACE_FIELDS,
+        *(pa.field(field.name, _ARROW[_width(field)], nullable=False) for field in _HEAD),
+        pa.field("topics", pa.int32(), nullable=False),
+        pa.field("partitions", pa.int32(), nullable=False),
+        pa.field("batches", pa.int32(), nullable=False),
+        pa.field("batch_bytes", pa.int64(), nullable=False),
+        pa.field("refused_batches", pa.int32(), nullable=False),
+        pa.field("duplicate_batches", pa.int32(), nullable=False),
+    ]
+)
+"""One row an object, as it was committed."""
 
 
 class Columns(NamedTuple):
@@ -115,18 +130,9 @@ class CommitColumns:
 
         Raises:  MalformedMessageError if it is no ObjectCommitRecord of a version known here.
         """
-        value = memoryview(value)
-        _, version, position = read_frame(value)
-        if version not in ObjectCommitRecord.schema().versions:
-            raise _malformed(version, "", position, "no such version is known")
-        try:
-            head = _HEAD_STRUCT.unpack_from(value, position)
-            columns = _cut(value, position + _HEAD_STRUCT.size)
-        except (struct.error, IndexError, ValueError) as error:
-            raise _malformed(version, "", position, str(error)) from None
+        head, columns = parse_commit(value)
         rows = len(columns[_OF_BATCHES[0]]) // _WIDTHS[_OF_BATCHES[0]]
         groups = len(columns[_BATCH_COUNTS]) // _WIDTHS[_BATCH_COUNTS]
-        _check(version, columns, rows, groups)
         for i in _OPTIONAL:
             if not columns[i]:
                 columns[i] = bytes(rows * _WIDTHS[i])
@@ -225,6 +231,69 @@ class CommitColumns:
             raise _malformed(
                 0, "batch_counts", 0, f"groups that do not fit, at log offset {offset}"
             )
+
+
+class ObjectColumns:
+    """Collects commits, and gives them out with a row for each object."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[Any, ...]] = []
+
+    @property
+    def rows(self) -> int:
+        """Collected and not taken."""
+        return len(self._rows)
+
+    def add(self, place: Place, value: Buffer) -> None:
+        """As `CommitColumns.add`."""
+        head, columns = parse_commit(value)
+        sizes, codes, duplicates = (_numbers(columns[i], i) for i in (_BYTE_SIZES, *_OPTIONAL))
+        self._rows.append(
+            (
+                *place,
+                *head,
+                len(columns[_TOPIC_IDS]) // _UUID_BYTES,
+                len(columns[_BATCH_COUNTS]) // _WIDTHS[_BATCH_COUNTS],
+                len(sizes),
+                int(sizes.sum()),
+                int(np.count_nonzero(codes)),
+                int(np.count_nonzero(duplicates)),
+            )
+        )
+
+    def take(self) -> pa.RecordBatch:
+        """What was collected since the last time, in order."""
+        rows, self._rows = self._rows, []
+        columns = _transposed(rows, len(OBJECT_SCHEMA))
+        arrays = [
+            pa.array(column, field.type)
+            for column, field in zip(columns, OBJECT_SCHEMA, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=OBJECT_SCHEMA)
+
+
+def parse_commit(value: Buffer) -> tuple[tuple[int, ...], list[Buffer]]:
+    """What is of the whole object, and the bytes of each column.
+
+    Raises:  MalformedMessageError if it is no ObjectCommitRecord of a version known here.
+    """
+    value = memoryview(value)
+    _, version, position = read_frame(value)
+    if version not in ObjectCommitRecord.schema().versions:
+        raise _malformed(version, "", position, "no such version is known")
+    try:
+        head = _HEAD_STRUCT.unpack_from(value, position)
+        columns = _cut(value, position + _HEAD_STRUCT.size)
+    except (struct.error, IndexError, ValueError) as error:
+        raise _malformed(version, "", position, str(error)) from None
+    rows = len(columns[_OF_BATCHES[0]]) // _WIDTHS[_OF_BATCHES[0]]
+    groups = len(columns[_BATCH_COUNTS]) // _WIDTHS[_BATCH_COUNTS]
+    _check(version, columns, rows, groups)
+    return head, columns
+
+
+def _numbers(column: Buffer, index: int) -> Numbers:
+    return np.frombuffer(column, f">i{_WIDTHS[index]}")
 
 
 def _cut(value: memoryview, position: int) -> list[Buffer]:

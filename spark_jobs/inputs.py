@@ -14,11 +14,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from spark_jobs.logs import Logs, LogsError, ReplicaLogs, logs_in
 from spark_jobs.object_store import StoreOptions, open_store
 from spark_jobs.quorum_link import Address
 from spark_jobs.quorum_logs import QuorumLogs
+
+AMAZON: Final = StoreOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +31,8 @@ class Inputs:
     log_dir: Path | None = None
     controllers: tuple[Address, ...] = ()
     archive: str | None = None  # DIR or s3://BUCKET/PREFIX
-    archive_endpoint: str | None = None  # of S3, if it is not Amazon's: http[s]://HOST:PORT
     timeout_ms: int = 10_000
+    store: StoreOptions = AMAZON  # how the archive's bucket is reached
 
 
 def open_logs(inputs: Inputs) -> Logs:
@@ -43,7 +46,7 @@ def open_logs(inputs: Inputs) -> Logs:
         if inputs.log_dir is not None or inputs.controllers:
             raise LogsError("an archive stands alone: it holds only what is committed")
         try:
-            store = open_store(inputs.archive, StoreOptions(endpoint=inputs.archive_endpoint))
+            store = open_store(inputs.archive, inputs.store)
         except ValueError as error:
             raise LogsError(str(error)) from None
         return ArchivedLogs(store)

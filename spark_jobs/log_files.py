@@ -93,6 +93,13 @@ class LogFiles:
         """Ids of the whole checkpoints there are now, rising. Raises OSError."""
         return list_checkpoints(self._files, self.directory)
 
+    def checkpoint_spans(self) -> list[FileSpan]:
+        """The same, to be read. Raises OSError."""
+        return [
+            FileSpan(self.directory / checkpoint_name(one), True, 0, one.offset)
+            for one in self.checkpoints()
+        ]
+
     def end_offset(self) -> int:
         """Where the whole batches end that are there now; 0 if there is nothing at all.
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from raft.segments.files import RealFileSystem
 from raft.segments.high_watermarks import read_high_watermarks
@@ -101,6 +101,15 @@ class Log(Protocol):
         ...
 
 
+@runtime_checkable
+class HasCheckpoints(Protocol):
+    """A log whose checkpoints can be read by themselves: an archive has none."""
+
+    def checkpoints(self) -> Sequence[Span]:
+        """Those that can be read, oldest first. Raises OSError; LogsError."""
+        ...
+
+
 class Logs(Protocol):
     """The logs of one cluster."""
 
@@ -134,6 +143,11 @@ class CommittedFiles:
     def end_offset(self) -> int:
         """The smaller of what is committed and what is here: a replica may lag."""
         return min(self._high_watermark(), self.files.end_offset())
+
+    def checkpoints(self) -> Sequence[FileSpan]:
+        """Those that can be read, oldest first. Raises OSError."""
+        end_offset = self.end_offset()
+        return [one for one in self.files.checkpoint_spans() if one.end_offset <= end_offset]
 
     def spans(
         self,

@@ -110,6 +110,13 @@ class QuorumLog:
         """The high watermark. Raises LogsError."""
         return self.describe().high_watermark
 
+    def checkpoints(self) -> Sequence[QuorumSpan]:
+        """Those that the leader has, oldest first. Raises LogsError."""
+        found = self.describe().checkpoints
+        return [
+            QuorumSpan(self._quorum, self.name, True, 0, one.offset, one.epoch) for one in found
+        ]
+
     def spans(
         self,
         end_offset: int,

@@ -51,12 +51,6 @@ Archive = Annotated[
         "--archive", metavar="DIR|s3://BUCKET/PREFIX", help="An archive of the logs, instead."
     ),
 ]
-ArchiveEndpoint = Annotated[
-    str | None,
-    typer.Option(
-        "--archive-endpoint", metavar="URL", help="Of the archive's S3, if it is not Amazon's."
-    ),
-]
 
 
 def inputs_of(
@@ -65,10 +59,16 @@ def inputs_of(
     archive: str | None,
     timeout_ms: int,
     *,
-    archive_endpoint: str | None = None,
+    endpoint: str | None = None,
+    region: str | None = None,
 ) -> Inputs:
-    """What these options name. Raises typer.BadParameter unless it is one place."""
+    """What these options name.
+
+    Args:    endpoint, region: of an archive's bucket (`esker.commands.spark_store`).
+    Raises:  typer.BadParameter unless it is one place.
+    """
     from spark_jobs.inputs import Inputs
+    from spark_jobs.object_store import StoreOptions
 
     if archive is not None and (log_dir is not None or bootstrap_controller is not None):
         raise typer.BadParameter("--archive stands alone: it holds only what is committed")
@@ -80,7 +80,7 @@ def inputs_of(
     if bootstrap_controller is not None:
         found = endpoints(bootstrap_controller, "--bootstrap-controller")
         controllers = tuple((one.host, one.port) for one in found)
-    return Inputs(log_dir, controllers, archive, archive_endpoint, timeout_ms)
+    return Inputs(log_dir, controllers, archive, timeout_ms, StoreOptions(endpoint, region))
 
 
 def open_logs(inputs: Inputs) -> Logs:

@@ -1,0 +1,69 @@
+"""What a read is made of: which spans, and what had to be done to find them.
+
+    plan = plan_spans(logs.log(name), name, end_offset, start_offset=None)
+    plan.spans, plan.remarks
+
+A log's head is cut now and then, and a checkpoint stands for what was there. That is no loss for
+who asks for the beginning: it is where a log begins then, and a remark says so. Whoever asks for an
+offset that is gone wants the records themselves, and gets an error; or, if that was allowed, the
+checkpoint and what follows it, and a remark that says what is missing.
+
+Source: KIP-630 (a log begins with a checkpoint once its head is cut); DESIGN §10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spark_jobs.log_files import SPLIT_BYTES, LostRangeError
+from spark_jobs.logs import Log, Span
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """Spans in order, and what is to be said of them."""
+
+    log: str
+    spans: Sequence[Span]
+    remarks: tuple[str, ...] = ()
+
+
+def plan_spans(
+    log: Log,
+    name: str,
+    end_offset: int,
+    *,
+    start_offset: int | None = None,
+    split_bytes: int = SPLIT_BYTES,
+    fail_on_data_loss: bool = True,
+) -> ReadPlan:
+    """How to read a log from `start_offset` (None: its beginning) to `end_offset`, exclusive.
+
+    Raises:  LostRangeError; LogsError; OSError.
+    """
+    remarks: list[str] = []
+    try:
+        spans = log.spans(end_offset, start_offset=start_offset, split_bytes=split_bytes)
+    except LostRangeError as error:
+        if fail_on_data_loss:
+            raise
+        remarks.append(f"{name}: lost: {error}")
+        spans = _after_the_loss(log, end_offset, error, split_bytes)
+    if spans and spans[0].is_checkpoint:
+        end = spans[0].end_offset
+        remarks.append(f"{name}: what is before offset {end} is read from the checkpoint there")
+    return ReadPlan(name, spans, tuple(remarks))
+
+
+def _after_the_loss(
+    log: Log, end_offset: int, error: LostRangeError, split_bytes: int
+) -> Sequence[Span]:
+    """The checkpoint and what follows; without one, what is left."""
+    try:
+        return log.spans(end_offset, split_bytes=split_bytes)
+    except LostRangeError as again:
+        earliest = error.earliest if again.earliest is None else again.earliest
+        if earliest is None or earliest >= end_offset:
+            return ()
+        return log.spans(end_offset, start_offset=earliest, split_bytes=split_bytes)

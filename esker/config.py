@@ -136,6 +136,7 @@ def _check_together(values: Mapping[str, Any], given: Mapping[str, str]) -> Node
         log_start=LogStartSettings(
             max_lag_ms=values["metadata.start.offset.lag.time.max.ms"],
             max_retention_bytes=None if retention_bytes < 0 else retention_bytes,
+            archive_max_lag_bytes=values["esker.archive.max.lag.bytes"],
         ),
         max_idle_interval_ms=values["metadata.max.idle.interval.ms"],
         session_timeout_ms=values["broker.session.timeout.ms"],

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from raft.driver.counters import Timings
 from raft.driver.keeping import LogStartView, Taken
@@ -32,6 +33,9 @@ from snapshot.log_start import (
 )
 from snapshot.policy import SnapshotPolicy, SnapshotSettings
 from snapshot.shelf import Shelf
+
+READERS_RETURN_MS: Final = 10_000
+"""An archive that follows a log looks for a new leader every second or two."""
 
 
 def monotonic_ms() -> int:
@@ -60,13 +64,16 @@ class SnapshotKeeping:
         return leader_log_start(
             [Candidate(*one) for one in view.checkpoints],
             [
-                Holder(
-                    f"node {one.node_id}",
-                    Kind.VOTER if one.voter else Kind.OBSERVER,
-                    one.offset,
-                    one.last_fetch_ms,
-                )
-                for one in view.replicas
+                *(
+                    Holder(
+                        f"node {one.node_id}",
+                        Kind.VOTER if one.voter else Kind.OBSERVER,
+                        one.offset,
+                        one.last_fetch_ms,
+                    )
+                    for one in view.replicas
+                ),
+                *self._readers(view, view.leading_since_ms),
             ],
             log_start_offset=view.log_start_offset,
             log_bytes=view.log_bytes,
@@ -74,6 +81,19 @@ class SnapshotKeeping:
             leading_since_ms=view.leading_since_ms,
             settings=self.log_starts,
         )
+
+    def _readers(self, view: LogStartView, since_ms: int) -> list[Holder]:
+        """Archives, and for a moment after an election one that was not heard of yet."""
+        bound = self.log_starts.archive_max_lag_bytes
+        if not bound:
+            return []
+        readers = [
+            Holder(f"archive {one.node_id}", Kind.READER, one.offset, one.last_fetch_ms, bound)
+            for one in view.readers
+        ]
+        if view.now_ms - since_ms < min(READERS_RETURN_MS, self.log_starts.live_ms):
+            readers.append(Holder("an archive, perhaps", Kind.READER, None, view.now_ms, bound))
+        return readers
 
     def host(
         self,

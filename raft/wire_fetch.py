@@ -189,6 +189,12 @@ def fetch_ref(message: rpc.FetchRequest, version: int) -> tuple[GroupRef, FetchF
     return GroupRef(name, partition.partition), FetchForm(topic.topic, topic.topic_id)
 
 
+def archived_offset_of(message: rpc.FetchRequest) -> Offset | None:
+    """How much an archive has, if this is the Fetch of one."""
+    offset = message.topics[0].partitions[0].archived_offset
+    return Offset(offset) if offset >= 0 else None
+
+
 def read_fetch(message: rpc.FetchRequest, version: int) -> core.FetchRequest:
     """A replica's Fetch. Raises BadRequestError."""
     partition = message.topics[0].partitions[0]

@@ -6,12 +6,13 @@ whoever *holds on* to it:
 
 - a **replica** that lives (it fetched within `live_ms`, be it a checkpoint) holds what it has not
   fetched yet;
-- a **reader** of its own (the archive) holds what it has not read yet, up to a bound of its own in
-  bytes, and whether it lives or not.
+- a **reader** that lives (the archive) holds what it does not have durably yet, up to a bound of
+  its own in bytes.
 
 A replica's hold ends when a checkpoint is older than `max_lag_ms`, or when log and checkpoints
-together take more than `max_retention_bytes`: one slow observer must not fill every disk. The bound
-of a reader ends only its own hold.
+together take more than `max_retention_bytes`: one slow observer must not fill every disk. Neither
+ends a reader's hold, nor does its bound end anybody else's: what an archive never got is lost to
+it, while a replica finds all it needs in a checkpoint.
 
 The surprise is what a new leader knows: nobody. Nobody known to be slow looks just like nobody
 being slow, so it cuts nothing before every voter has fetched from it, or `live_ms` have passed.
@@ -70,6 +71,7 @@ class LogStartSettings:
     live_ms: int = 300_000
     max_lag_ms: int = 7 * 24 * 3_600_000  # metadata.start.offset.lag.time.max.ms
     max_retention_bytes: int | None = 100 * 1024 * 1024  # metadata.max.retention.bytes; None: any
+    archive_max_lag_bytes: int = 1024 * 1024 * 1024  # esker.archive.max.lag.bytes; 0: no hold
 
     def __post_init__(self) -> None:
         if self.live_ms < 0:
@@ -78,6 +80,8 @@ class LogStartSettings:
             raise ValueError(f"max_lag_ms={self.max_lag_ms} is negative")
         if self.max_retention_bytes is not None and self.max_retention_bytes < 0:
             raise ValueError(f"max_retention_bytes={self.max_retention_bytes} is negative")
+        if self.archive_max_lag_bytes < 0:
+            raise ValueError(f"archive_max_lag_bytes={self.archive_max_lag_bytes} is negative")
 
 
 def leader_log_start(
@@ -96,7 +100,9 @@ def leader_log_start(
              observer it has heard of, and readers. log_bytes: from the start on, now.
     """
     beyond = [one for one in candidates if one.snapshot_id.offset > log_start_offset]
-    free = [one for one in beyond if not _read_on(one, holders)]
+    readers = [one for one in holders if one.kind is Kind.READER]
+    readers = [one for one in readers if _lives(one, now_ms, settings)]
+    free = [one for one in beyond if not _read_on(one, readers)]
     chosen: Candidate | None = None
     for candidate in free:
         if candidate.age_ms >= settings.max_lag_ms:
@@ -132,15 +138,19 @@ def _later(one: Candidate | None, other: Candidate | None) -> Candidate | None:
     )
 
 
-def _read_on(candidate: Candidate, holders: Sequence[Holder]) -> bool:
+def _lives(holder: Holder, now_ms: int, settings: LogStartSettings) -> bool:
+    """Did it fetch lately?"""
+    seen_ms = holder.last_seen_ms
+    return seen_ms is not None and now_ms - seen_ms <= settings.live_ms
+
+
+def _read_on(candidate: Candidate, readers: Sequence[Holder]) -> bool:
     """Does a reader still need what is before this checkpoint's end, within its bound?
 
     What starting here would take from it is at least what lies after here, so its lag is more than
     `log_bytes_after`; only when that alone exceeds its bound is the bound surely passed.
     """
-    for holder in holders:
-        if holder.kind is not Kind.READER:
-            continue
+    for holder in readers:
         behind = holder.offset is None or holder.offset < candidate.snapshot_id.offset
         within = holder.max_lag_bytes is None or candidate.log_bytes_after <= holder.max_lag_bytes
         if behind and within:
@@ -159,7 +169,7 @@ def _replicated(
     live = [
         one.offset or 0  # it lives and holds nothing: it is fetching a checkpoint
         for one in replicas
-        if one.last_seen_ms is not None and now_ms - one.last_seen_ms <= settings.live_ms
+        if _lives(one, now_ms, settings)
     ]
     return min(live, default=(1 << 63) - 1)
 

@@ -200,6 +200,7 @@ class Manifest:
     batches: int
     first_timestamp_ms: int
     last_timestamp_ms: int
+    last_epoch: int  # of its last record; of a checkpoint its own
     counts: tuple[Counted, ...]
     files: tuple[Written, ...]
 
@@ -232,6 +233,7 @@ class Manifest:
                 batches=int(found["batches"]),
                 first_timestamp_ms=int(found["first_timestamp_ms"]),
                 last_timestamp_ms=int(found["last_timestamp_ms"]),
+                last_epoch=int(found["last_epoch"]),
                 counts=tuple(Counted(**one) for one in found["counts"]),
                 files=tuple(Written(**one) for one in found["files"]),
             )

@@ -94,6 +94,7 @@ class _RangeFiles:
         self._next: int | None = None if task.range.is_checkpoint else task.range.start_offset
         self._first_ms: int | None = None
         self._last_ms = 0
+        self._last_epoch = 0
 
     def add(self, rows: list[Row]) -> None:
         """A batch's records, in order."""
@@ -101,7 +102,7 @@ class _RangeFiles:
         self._batches += bool(wanted)
         self._envelope.write(wanted)
         for row in wanted:
-            self._last_ms = row["timestamp_ms"]
+            self._last_ms, self._last_epoch = row["timestamp_ms"], row["epoch"]
             if self._first_ms is None:
                 self._first_ms = self._last_ms
             kind = (row["type"], row["version"], row["name"], row["control"])
@@ -178,6 +179,7 @@ class _RangeFiles:
             batches=self._batches,
             first_timestamp_ms=self._first_ms or 0,
             last_timestamp_ms=self._last_ms,
+            last_epoch=self._last_epoch,
             counts=tuple(counts),
             files=tuple(written),
         )

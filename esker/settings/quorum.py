@@ -88,6 +88,13 @@ SETTINGS: Final = (
         "Bytes of a log and its checkpoints past which it waits for no replica; -1: no bound.",
     ),
     Setting(
+        "esker.archive.max.lag.bytes",
+        integer(0, 2**63 - 1),
+        LogStartSettings().archive_max_lag_bytes,
+        "Bytes of a log that are kept for a running archive that has not got them yet; past that "
+        "they go, and it goes on from a checkpoint. 0: nothing is kept for archives.",
+    ),
+    Setting(
         "metadata.max.idle.interval.ms",
         integer(0, 2**31 - 1),
         500,

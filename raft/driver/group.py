@@ -64,7 +64,7 @@ from raft.core.events import (
 )
 from raft.core.messages import Request
 from raft.core.quorum import Quorum
-from raft.core.voters import Endpoint
+from raft.core.voters import Endpoint, ReplicaKey
 from raft.driver.answering import Answers
 from raft.driver.answers import Asked
 from raft.driver.counters import Counters
@@ -277,6 +277,12 @@ class GroupDriver:
         """A request for this group came in."""
         correlation = self.answers.take_in(connection, asked)
         self.post(Received(connection, correlation, request))
+
+    def heard_reader(self, key: ReplicaKey, archived_offset: Offset) -> None:
+        """An archive fetches: while we lead, the log start waits for what it has not got."""
+        if self.log_start is not None and self.quorum.followers is not None:
+            now_ms = time.monotonic_ns() // 1_000_000
+            self.log_start.readers.heard(key, archived_offset, now_ms)
 
     def connection_closed(self, connection: int) -> None:
         """Nothing need be answered on it any more."""

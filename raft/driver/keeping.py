@@ -36,6 +36,14 @@ class FollowingReplica(NamedTuple):
     last_fetch_ms: int | None
 
 
+class ReadingArchive(NamedTuple):
+    """Somebody who keeps the log elsewhere, as its leader knows it."""
+
+    node_id: NodeId  # as whom it fetches
+    offset: Offset  # it has everything below, durably
+    last_fetch_ms: int
+
+
 class LogStartView(NamedTuple):
     """What there is to know when it is to be decided where a log may start. Times on one clock."""
 
@@ -46,6 +54,7 @@ class LogStartView(NamedTuple):
     leading_since_ms: int | None  # None: we do not lead
     replicas: Sequence[FollowingReplica]  # of a leader: all others
     leader_log_start: Offset | None  # of a follower: what its leader last said
+    readers: Sequence[ReadingArchive] = ()  # of a leader
 
 
 class Taken(NamedTuple):

@@ -21,7 +21,13 @@ from typing import Final
 from raft.core.messages import ReplicaState
 from raft.core.quorum import Quorum
 from raft.driver.disk_work import DiskWork
-from raft.driver.keeping import FollowingReplica, KeptCheckpoint, LogStartView
+from raft.driver.keeping import (
+    FollowingReplica,
+    KeptCheckpoint,
+    LogStartView,
+    ReadingArchive,
+)
+from raft.driver.readers import Readers
 from raft.driver.storage import Storage
 from records.types import NodeId, Offset, OffsetAndEpoch
 
@@ -49,6 +55,7 @@ class LogStart:
 
         Args:    leader_log_start: what a leader said last. before: called before the log is cut.
         """
+        self.readers = Readers()
         self._quorum = quorum
         self._storage = storage
         self._disk = disk
@@ -125,9 +132,14 @@ class LogStart:
         self._first_seen_ms = {one: self._first_seen_ms.get(one, now_ms) for one in ids}
         followers, leader_id = quorum.followers, quorum.leader_id
         replicas: list[FollowingReplica] = []
+        readers = {reader.key: reader for reader in self.readers.known}
         if followers is not None:
             replicas += (_replica(state, voter=True) for state in followers.voters)
-            replicas += (_replica(state, voter=False) for state in followers.observers)
+            replicas += (  # a reader is waited for by a rule of its own
+                _replica(state, voter=False)
+                for state in followers.observers
+                if state.key not in readers
+            )
         follows = followers is None and leader_id is not None and leader_id != quorum.node_id
         return LogStartView(
             now_ms=now_ms,
@@ -147,6 +159,10 @@ class LogStart:
             leader_log_start=(
                 self._leader_log_start(leader_id) if follows and leader_id is not None else None
             ),
+            readers=[
+                ReadingArchive(reader.key.id, reader.offset, reader.last_fetch_ms)
+                for reader in readers.values()
+            ],
         )
 
 

@@ -174,6 +174,9 @@ class Service:
                     return payload(header, wire_fetch.refuse_fetch(ref, form, error))
                 return bench.fetch(header, message, form)
             request = wire_fetch.read_fetch(message, version)
+            archived = wire_fetch.archived_offset_of(message)
+            if archived is not None and request.cluster_id in (None, self._host.cluster_id):
+                group.heard_reader(request.replica, archived)
         except BadRequestError:
             error = ErrorCode.INVALID_REQUEST
             return payload(header, fetch.FetchResponse(error_code=error, responses=()))

@@ -1,7 +1,8 @@
 """Fetch and FetchSnapshot: how clients read, and how replicas replicate.
 
 Source: KIP-227 (sessions), KIP-516 (topic ids), KIP-595 (replicas of the quorum), KIP-630
-(snapshots), KIP-1166 (the high watermark that a replica knows travels with its Fetch).
+(snapshots), KIP-1166 (the high watermark that a replica knows travels with its Fetch). The tagged
+field 1000 is ours: DESIGN §6 (what the log start waits for).
 """
 
 from typing import Annotated
@@ -43,6 +44,8 @@ class FetchRequest(Request, key=1, versions="4-18", flexible="12+"):
             partition_max_bytes: Int32
             replica_directory_id: Annotated[Uuid, since(17), tag(0), IGNORABLE] = ZERO_UUID
             high_watermark: Annotated[Int64, since(18), tag(1), IGNORABLE] = 2**63 - 1
+            # Ours (Java skips the tag): an archive has everything below, and needs what follows.
+            archived_offset: Annotated[Int64, since(12), tag(1000), IGNORABLE] = -1
 
         topic: Annotated[String, until(12), IGNORABLE] = ""
         topic_id: Annotated[Uuid, since(13), IGNORABLE] = ZERO_UUID

@@ -10,14 +10,17 @@ from uuid import UUID
 
 import pytest
 
-from raft.driver.keeping import LogStartView, NoSnapshots
+from raft.core.messages import ReplicaState
+from raft.core.voters import ReplicaKey
+from raft.driver.keeping import LogStartView, NoSnapshots, ReadingArchive
 from raft.driver.log_start import LogStart
+from raft.driver.readers import MAX_READERS, Reader, Readers
 from raft.driver.storage import Storage
 from raft.segments.files import RealFileSystem
 from raft.segments.log import LogConfig
 from raft.wire import Group
 from records.batch_writer import build_value_batch
-from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
+from records.types import ZERO_UUID, Epoch, NodeId, Offset, OffsetAndEpoch
 
 GROUP = Group("t", 0, UUID(int=5))
 BATCHES = 20
@@ -46,13 +49,15 @@ def filled(tmp_path: Path) -> tuple[Storage, int]:
     return storage, len(data)
 
 
-def views(storage: Storage) -> list[LogStartView]:
+def views(
+    storage: Storage, *, observers: tuple[ReplicaState, ...] = (), readers: tuple[Reader, ...] = ()
+) -> list[LogStartView]:
     """What the rule is told of this log by its leader; it never wants it cut."""
     told: list[LogStartView] = []
     quorum = SimpleNamespace(
         node_id=1,
         leader_id=1,
-        followers=SimpleNamespace(since_ms=0, voters=(), observers=()),
+        followers=SimpleNamespace(since_ms=0, voters=(), observers=observers),
         log=SimpleNamespace(snapshot_id=storage.snapshots.newest, high_watermark=BATCHES),
     )
     log_start = LogStart(
@@ -64,6 +69,8 @@ def views(storage: Storage) -> list[LogStartView]:
         before=lambda: None,
         on_fatal=lambda _: None,
     )
+    for reader in readers:
+        log_start.readers.heard(*reader)
     log_start.look()
     return told
 
@@ -83,6 +90,28 @@ def test_what_lies_before_the_start_of_a_log_is_no_part_of_its_size(tmp_path: Pa
         assert all(one >= two for one, two in itertools.pairwise((view.log_bytes, *after)))
     assert storage.log.size_bytes == batch_bytes * BATCHES
     storage.close()
+
+
+def test_an_archive_is_known_by_what_it_has_and_not_by_what_it_fetches(tmp_path: Path) -> None:
+    """It fetches ahead of what is durable there; as an observer it would hold the wrong thing."""
+    storage, _ = filled(tmp_path)
+    storage.snapshots = Shelf(5, 15)
+    archive, broker = (ReplicaKey(NodeId(node), ZERO_UUID) for node in (2_000_000_007, 9))
+    observers = tuple(ReplicaState(key, Offset(20), 1_000, 1_000) for key in (archive, broker))
+    (view,) = views(storage, observers=observers, readers=(Reader(archive, Offset(4), 1_000),))
+    assert view.readers == [ReadingArchive(archive.id, Offset(4), 1_000)]
+    assert [replica.node_id for replica in view.replicas] == [broker.id]
+    storage.close()
+
+
+def test_of_too_many_readers_the_one_that_is_silent_longest_is_forgotten() -> None:
+    readers = Readers()
+    keys = [ReplicaKey(NodeId(node), ZERO_UUID) for node in range(MAX_READERS + 1)]
+    for at_ms, key in enumerate(keys):
+        readers.heard(key, Offset(0), at_ms)
+        readers.heard(keys[0], Offset(at_ms), at_ms)  # which goes on fetching
+    assert {reader.key for reader in readers.known} == {keys[0], *keys[2:]}
+    assert readers.known[0] == Reader(keys[0], Offset(MAX_READERS), MAX_READERS)
 
 
 def test_a_checkpoint_that_cannot_be_looked_at_cuts_nothing_and_stops_nobody(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from uuid import UUID
 
+import msgspec
 import pytest
 from crc32c import crc32c
 from hypothesis import given
@@ -247,3 +248,25 @@ def test_fetch_by_an_unknown_id_says_so() -> None:
     with pytest.raises(UnexpectedAnswerError):
         wire_fetch.read_fetch_response(over_the_wire(answer, 17))
     assert isinstance(answer, fetch.FetchResponse)
+
+
+def test_what_an_archive_has_travels_in_a_tag_that_others_skip() -> None:
+    request = core.FetchRequest(
+        cluster_id=None, replica=ReplicaKey(NodeId(2_000_000_001), UUID(int=0)),
+        epoch=Epoch(3), fetch_offset=Offset(500), last_fetched_epoch=Epoch(3), max_bytes=1,
+    )  # fmt: skip
+    plain = wire_fetch.write_fetch(GROUP, request, 12)
+    (topic,) = plain.topics
+    partition = msgspec.structs.replace(topic.partitions[0], archived_offset=7)
+    topic = msgspec.structs.replace(topic, partitions=(partition,))
+    message = msgspec.structs.replace(plain, topics=(topic,))
+    tagged = bytes.fromhex(
+        "01 e807 08"  # one tagged field, number 1000, of eight bytes
+        "0000000000000007"  # the archive has everything below
+    )
+    data = encode_message(message, 12)
+    assert data.count(tagged) == 1
+    assert data.replace(tagged, b"\0") == encode_message(plain, 12)
+    assert wire_fetch.archived_offset_of(over_the_wire(message, 12)) == 7
+    assert wire_fetch.archived_offset_of(over_the_wire(plain, 12)) is None
+    assert wire_fetch.read_fetch(message, 12) == wire_fetch.read_fetch(plain, 12)

@@ -9,11 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from esker.keeping import SnapshotKeeping
-from raft.driver.keeping import Hosted, Taken
+from esker.keeping import READERS_RETURN_MS, SnapshotKeeping
+from raft.driver.keeping import Hosted, KeptCheckpoint, LogStartView, ReadingArchive, Taken
 from raft.memory import MemoryLog, SilentTicket
 from raft.segments.files import RealFileSystem
+from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
 from snapshot.kv import KeyValueMachine
+from snapshot.log_start import LogStartSettings
 from tests.snapshot.machines import draft
 
 NAME = "closing-0"
@@ -62,3 +64,74 @@ def test_a_group_that_ends_leaves_no_thread_and_no_part(tmp_path: Path, *, finis
     asyncio.run(asyncio.wait_for(live_and_end(), 20))
     names = [path.name for path in tmp_path.iterdir()]
     assert [name.endswith(".checkpoint") for name in names] == [True] * finish
+
+
+# --- archives hold the log start ------------------------------------------------------------------
+
+BOUND = 1_000
+LATER_MS = 10 * READERS_RETURN_MS
+
+
+def log_start(*readers: ReadingArchive, now_ms: int = LATER_MS, bound: int = BOUND) -> int:
+    """Where a leader since 0 lets a log begin, whose checkpoints end 1500, 1000 and 500 bytes
+    before its end; its size alone would make it begin at the last.
+    """
+    settings = LogStartSettings(max_retention_bytes=0, archive_max_lag_bytes=bound)
+    view = LogStartView(
+        now_ms=now_ms,
+        log_start_offset=Offset(0),
+        log_bytes=2_000,
+        checkpoints=[
+            KeptCheckpoint(OffsetAndEpoch(Offset(offset), Epoch(1)), 10, 2_000 - 50 * offset, 0)
+            for offset in (10, 20, 30)
+        ],
+        leading_since_ms=0,
+        replicas=[],
+        leader_log_start=None,
+        readers=readers,
+    )
+    chosen = SnapshotKeeping(node_id=1, log_starts=settings).log_start(view)
+    return 0 if chosen is None else chosen.offset
+
+
+def archive(offset: int, *, ago_ms: int = 0) -> ReadingArchive:
+    return ReadingArchive(NodeId(2_000_000_001), Offset(offset), LATER_MS - ago_ms)
+
+
+@pytest.mark.parametrize(
+    ("readers", "bound", "expected"),
+    [
+        ((), BOUND, 30),  # nobody: as it was
+        ((archive(30),), BOUND, 30),
+        ((archive(29),), BOUND, 20),
+        ((archive(29),), 10_000, 20),
+        ((archive(12),), BOUND, 10),
+        ((archive(0),), BOUND, 10),  # past its bound the log start moves on
+        ((archive(0),), 499, 30),
+        ((archive(0),), 1_500, 0),
+        ((archive(0, ago_ms=300_000),), 1_500, 0),
+        ((archive(0, ago_ms=300_001),), 1_500, 30),  # it fetches no more: nobody waits
+        ((archive(30), archive(15)), BOUND, 10),  # each for itself
+        ((archive(0),), 0, 30),  # nothing is kept for archives
+    ],
+)
+def test_a_running_archive_holds_the_log_start_up_to_its_bound(
+    readers: tuple[ReadingArchive, ...], bound: int, expected: int
+) -> None:
+    """esker.archive.max.lag.bytes; neither age nor metadata.max.retention.bytes ends it."""
+    assert log_start(*readers, bound=bound) == expected
+
+
+@pytest.mark.parametrize(
+    ("now_ms", "bound", "expected"),
+    [
+        (READERS_RETURN_MS - 1, 10_000, 0),
+        (READERS_RETURN_MS - 1, BOUND, 10),
+        (READERS_RETURN_MS - 1, 0, 30),  # there can be none
+        (READERS_RETURN_MS, 10_000, 30),
+    ],
+)
+def test_a_new_leader_waits_a_moment_for_archives_it_cannot_know(
+    now_ms: int, bound: int, expected: int
+) -> None:
+    assert log_start(now_ms=now_ms, bound=bound) == expected

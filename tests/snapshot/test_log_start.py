@@ -177,7 +177,8 @@ READERS = [
     ([voter(40), reader(12, None)], 10),
     ([voter(40), reader(0, None)], 0),
     ([voter(40), reader(None, None)], 0),
-    ([voter(40), reader(0, None, ago_ms=100 * LIVE_MS)], 0),  # it holds on, dead or alive
+    ([voter(40), reader(0, None, ago_ms=LIVE_MS)], 0),
+    ([voter(40), reader(0, None, ago_ms=LIVE_MS + 1)], 30),  # it holds on while it fetches
     # its own bound: so many bytes of the log are kept for it, and what that takes
     ([voter(40), reader(0, 299)], 10),
     ([voter(40), reader(0, 300)], 0),
@@ -232,7 +233,9 @@ def test_a_follower_without_checkpoints_cuts_nothing():
     assert follower_log_start([], 1_000, log_start_offset=0) is None
 
 
-@pytest.mark.parametrize("field", ["live_ms", "max_lag_ms", "max_retention_bytes"])
+@pytest.mark.parametrize(
+    "field", ["live_ms", "max_lag_ms", "max_retention_bytes", "archive_max_lag_bytes"]
+)
 def test_impossible_settings_are_refused_by_name(field):
     with pytest.raises(ValueError, match=field):
         LogStartSettings(**{field: -1})

@@ -32,6 +32,7 @@ from records.diskless import (
     ObjectsMarkedRecord,
     ObjectsRemovedRecord,
     ObjectsState,
+    OrphansFoundRecord,
     ProducersExpiredRecord,
     ProducersState,
     RunsState,
@@ -62,6 +63,8 @@ from spark_jobs.tables import OBJECT_COMMIT_KEY
 
 _Object = tuple[int, int, int, int, tuple[str, ...]]
 """Size, broker, commit time, format; ids of the topics with batches in it."""
+
+_ORPHAN: Final[_Object] = (0, -1, -1, 0, ())
 
 TOPICS_SCHEMA: Final = pa.schema(
     [
@@ -188,6 +191,7 @@ class _Gathered:
         self._offset = 0  # of the record that is applied
         self._marked: dict[int, int] = {}
         self._removed: set[int] = set()
+        self._found: dict[int, int] = {}  # orphans that a listing showed: when they were marked
 
     def take(self, place: Place, value: Buffer) -> None:
         """Apply a record that is no commit."""
@@ -239,6 +243,12 @@ class _Gathered:
 
     def removed(self, record: ObjectsRemovedRecord) -> None:
         self._removed.update(record.object_ids)
+        for object_id in record.object_ids:
+            self._found.pop(object_id, None)
+
+    def orphans_found(self, record: OrphansFoundRecord) -> None:
+        for object_id in record.object_ids:
+            self._found.setdefault(object_id, record.marked_at_ms)
 
     # --- all together -------------------------------------------------------------------------
 
@@ -278,6 +288,10 @@ class _Gathered:
         self._objects.update(zip(objects, zip(*columns, topics, strict=True), strict=True))
         for object_id in self._removed:
             self._objects.pop(object_id, None)
+        for object_id, marked_at_ms in self._found.items():
+            if object_id not in self._objects:  # what is known stays as it is
+                self._objects[object_id] = _ORPHAN
+                self._marked[object_id] = marked_at_ms
 
     def _all_runs(
         self,
@@ -382,6 +396,7 @@ _APPLY: Final = {
     ProducersExpiredRecord: _Gathered.producers_expired,
     ObjectsMarkedRecord: _Gathered.marked,
     ObjectsRemovedRecord: _Gathered.removed,
+    OrphansFoundRecord: _Gathered.orphans_found,
 }
 _OF_STATE: Final[dict[int, Any]] = {
     key: _APPLY[record] for key, record in METADATA_RECORDS.items() if record in _APPLY and key

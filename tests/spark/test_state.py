@@ -24,6 +24,8 @@ from raft.segments.segment import segment_name
 from records.diskless import (
     DisklessPartitionsRecord,
     ObjectCommitRecord,
+    ObjectsRemovedRecord,
+    OrphansFoundRecord,
     ProducersExpiredRecord,
 )
 from records.types import Epoch, OffsetAndEpoch
@@ -276,3 +278,21 @@ def test_before_what_was_cut_off_the_earliest_possible_offset_is_named(tmp_path:
     assert state_at(log, timestamp_ms=500).offset == 2
     with pytest.raises(LogsError, match="no offset 4: what is committed ends at 3"):
         state_at(log, 4)
+
+
+def test_an_orphan_that_a_listing_showed_is_an_object_until_it_is_removed(tmp_path: Path) -> None:
+    records = [
+        OrphansFoundRecord(object_ids=(5, 7), marked_at_ms=10),
+        OrphansFoundRecord(object_ids=(5,), marked_at_ms=20),
+        ObjectsRemovedRecord(object_ids=(5,)),
+        OrphansFoundRecord(object_ids=(5, 6), marked_at_ms=30),
+    ]
+    state = InMemoryState()
+    for offset, record in enumerate(records):
+        state.apply(offset, record)
+    write_log(tmp_path / "log-0", [records])
+    found = as_rows(state_at(LogFiles(tmp_path / "log-0")))
+    assert found["objects"] == expected(state)["objects"]
+    assert {one: stored.marked_at_ms for one, stored in state.objects.items()} == {
+        5: 30, 6: 30, 7: 10,
+    }  # fmt: skip

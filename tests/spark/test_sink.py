@@ -1,0 +1,155 @@
+"""Whatever moment a stream dies at, and however often it runs a batch: each offset is here once."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'esker[spark]'")
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql.types import StructType
+
+from spark_jobs import sink
+from spark_jobs.sink import OffsetFiles, OffsetFileWriter, SinkError, Written
+
+
+class Killed(BaseException):
+    """What a crash looks like from inside."""
+
+
+def rows(first: int, end: int) -> list[pa.RecordBatch]:
+    """As tasks get them: some batches."""
+    whole = pa.RecordBatch.from_pydict({"log_offset": list(range(first, end))})
+    return [whole.slice(0, 3), whole.slice(3), whole.slice(0, 0)]
+
+
+def run(directory: Path, batch: int, *ranges: tuple[int, int]) -> None:
+    """A batch of some tasks, as Spark runs it."""
+    writer = OffsetFileWriter(directory)
+    messages = [pickle.loads(pickle.dumps(writer)).write(iter(rows(*one))) for one in ranges]
+    writer.commit(pickle.loads(pickle.dumps([*messages, None])), batch)
+
+
+def offsets(directory: Path) -> list[int]:
+    """As anybody reads them who lists the directory."""
+    return [
+        value
+        for path in sorted(directory.glob("*.parquet"))
+        for value in pq.read_table(path)["log_offset"].to_pylist()
+    ]
+
+
+def test_files_are_named_by_what_they_hold(tmp_path: Path) -> None:
+    run(tmp_path, 0, (0, 5), (5, 9))
+    run(tmp_path, 1)
+    run(tmp_path, 2, (12, 20))
+    assert [path.name for path in sorted(tmp_path.glob("*.parquet"))] == [
+        "00000000000000000000-00000000000000000005.parquet",
+        "00000000000000000005-00000000000000000009.parquet",
+        "00000000000000000012-00000000000000000020.parquet",
+    ]
+    assert offsets(tmp_path) == [*range(9), *range(12, 20)]
+    assert not list((tmp_path / "_parts").iterdir())
+
+
+def test_a_batch_that_runs_again_changes_nothing(tmp_path: Path) -> None:
+    run(tmp_path, 0, (0, 5), (5, 9))
+    before = {path: path.stat().st_ino for path in tmp_path.glob("*.parquet")}
+    run(tmp_path, 0, (0, 2), (2, 9))  # cut up otherwise
+    assert {path: path.stat().st_ino for path in tmp_path.glob("*.parquet")} == before
+    assert not list((tmp_path / "_parts").iterdir())
+
+
+def test_every_moment_to_die_at_leaves_each_offset_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before each rename and each flush of a commit, in turn."""
+    rename, flush = sink._rename, sink._make_durable
+    moments = 0
+    for moment in range(1_000):
+        directory = tmp_path / str(moment)
+        run(directory, 0, (0, 4))
+        left = moment
+
+        def step() -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise Killed
+
+        def renamed(source: Path, target: Path) -> None:
+            step()
+            rename(source, target)
+
+        def flushed(path: Path) -> None:
+            step()
+            flush(path)
+
+        monkeypatch.setattr(sink, "_rename", renamed)
+        monkeypatch.setattr(sink, "_make_durable", flushed)
+        try:
+            run(directory, 1, (4, 8), (8, 9))
+            died = False
+        except Killed:
+            died = True
+        monkeypatch.setattr(sink, "_rename", rename)
+        monkeypatch.setattr(sink, "_make_durable", flush)
+        run(directory, 1, (4, 6), (6, 9))  # Spark runs it again, if it does not know better
+        run(directory, 2, (9, 12))
+        assert offsets(directory) == list(range(12)), f"died at moment {moment}"
+        moments = moment
+        if not died:
+            break
+    assert moments > 10
+
+
+def test_a_stream_begun_anew_is_not_thrown_away_unseen(tmp_path: Path) -> None:
+    run(tmp_path, 0, (0, 5))
+    run(tmp_path, 1, (5, 9))
+    for batch, range_, said in (
+        (0, (0, 9), "another stream's"),
+        (0, (9, 12), "another stream's"),
+        (3, (9, 12), "goes up to batch 1"),
+        (2, (8, 12), "offsets up to 9 are here"),
+    ):
+        with pytest.raises(SinkError, match=said):
+            run(tmp_path, batch, range_)
+    assert offsets(tmp_path) == list(range(9))
+
+
+def test_rows_out_of_order_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SinkError, match="in the log's order, and once"):
+        run(tmp_path, 0, (0, 5), (3, 9))
+    assert offsets(tmp_path) == []
+
+
+def test_a_batch_that_fails_leaves_no_parts(tmp_path: Path) -> None:
+    writer = OffsetFileWriter(tmp_path)
+    written = writer.write(iter(rows(0, 5)))
+    writer.abort([written, None], 0)
+
+    def broken() -> object:
+        yield from rows(0, 5)
+        raise Killed
+
+    with pytest.raises(Killed):
+        writer.write(broken())  # type: ignore[arg-type]
+    assert not list((tmp_path / "_parts").iterdir())
+    assert writer.write(iter([])) == Written()
+
+
+def test_what_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
+    schema = StructType().add("log_offset", "long")
+    with pytest.raises(SinkError, match="name a directory"):
+        OffsetFiles({}).streamWriter(schema, overwrite=False)
+    with pytest.raises(SinkError, match="no log_offset"):
+        OffsetFiles({"path": str(tmp_path)}).streamWriter(StructType(), overwrite=False)
+    run(tmp_path, 0, (0, 5))
+    (page,) = (tmp_path / "_batches").glob("*.json")
+    page.write_text('{"files": [{"name": "../x", "part": "y"}]}')
+    with pytest.raises(SinkError, match="is no batch's page"):
+        run(tmp_path, 1, (5, 9))

@@ -5,10 +5,11 @@ write them out as it ends, checked and linked, and map that file the next time (
 seconds to the second job ten go. The file is 150 MB and belongs to one build of Java and one set of
 jars; a JVM that finds that it does not fit goes on without it.
 
-The surprise is who may write it: two sessions end at once, a disk is full, a machine stops
-half-way. So each JVM writes a file of its own, which takes the archive's name only when the JVM has
-ended well, and whoever reads it has the JVM compare checksums. One that a JVM dies of all the same
-is removed.
+The surprise is how little the JVM looks at it: one that was cut short kills it (Java 17). So each
+JVM writes a file of its own, which takes the archive's name only when the JVM has ended well; size
+and checksum lie beside it and are compared before each start; and an archive that a JVM dies of all
+the same is removed. Two sessions that end at once, a full disk and a machine that stops half-way
+cost the next start its speed, no more.
 
 Source: JEP 350; DESIGN §10.
 """
@@ -22,14 +23,17 @@ import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Final
+
+from crc32c import crc32c
 
 from spark_jobs.java import Java, cache_directory
 
 KEPT: Final = 3  # archives of other Javas or other jars
 SPACE_BYTES: Final = 1 << 30  # that must be free before one is written
-LEAST_BYTES: Final = 1 << 20  # nothing whole is smaller
+LEAST_BYTES: Final = 1 << 16  # nothing whole is smaller
 BASE_TIMEOUT_SECONDS: Final = 120
 
 
@@ -41,23 +45,37 @@ class ClassArchive:
     writing: Path  # this process's own, until it is whole
 
     @property
-    def exists(self) -> bool:
-        """Can it be read?"""
-        return self.file.exists()
+    def mark(self) -> Path:
+        """Size and checksum of the file."""
+        return self.file.with_suffix(".jsa.crc32c")
 
-    def options(self) -> tuple[str, ...]:
-        """For the JVM: read it, or write it on ending; nothing where neither is possible."""
-        if self.exists:
-            with suppress(OSError):  # the newest are kept
-                os.utime(self.file)
-            return (f"-XX:SharedArchiveFile={self.file}", "-Xshare:auto", "-XX:+VerifySharedSpaces")
+    def is_whole(self) -> bool:
+        """Can it be read? One that is damaged goes."""
+        try:
+            if self.mark.read_text() == _measure(self.file):
+                os.utime(self.file)  # the newest are kept
+                return True
+        except (OSError, ValueError):  # no file, or an empty one, which cannot be mapped
+            pass
+        self.discard()
+        return False
+
+    def reading(self) -> tuple[str, ...]:
+        """For a JVM that is to start from it."""
+        return (f"-XX:SharedArchiveFile={self.file}", "-Xshare:auto")
+
+    def writing_options(self) -> tuple[str, ...]:
+        """For a JVM that is to write it on ending; nothing where it cannot be written."""
         return (f"-XX:ArchiveClassesAtExit={self.writing}",) if self._prepare() else ()
 
     def keep(self, exit_code: int) -> None:
         """The JVM has ended: what it wrote is the archive from now on, if it is whole."""
         try:
             if exit_code == 0 and self.writing.stat().st_size >= LEAST_BYTES:
+                made = self.writing.with_suffix(".mark")
+                made.write_text(_measure(self.writing))
                 self.writing.replace(self.file)
+                made.replace(self.mark)  # until here the archive is taken for a damaged one
                 _tidy(self.file.parent)
         except OSError:
             pass  # nothing was written, or the disk is full: the next session tries again
@@ -67,8 +85,9 @@ class ClassArchive:
 
     def discard(self) -> None:
         """A JVM did not start with it."""
-        with suppress(OSError):
-            self.file.unlink()
+        for path in (self.file, self.mark):
+            with suppress(OSError):
+                path.unlink()
 
     def _prepare(self) -> bool:
         try:
@@ -107,13 +126,22 @@ def _has_base(java: Java) -> bool:
     return (java.home / "lib" / "server" / "classes.jsa").exists()
 
 
+def _measure(file: Path) -> str:
+    with file.open("rb") as opened, mmap(opened.fileno(), 0, access=ACCESS_READ) as content:
+        return f"{len(content)} {crc32c(content):08x}\n"
+
+
 def _tidy(directory: Path) -> None:
     """Only the newest stay, and no leftovers of processes that are gone."""
     archives = sorted(directory.glob("*.jsa"), key=lambda path: -path.stat().st_mtime)
-    left = [path for path in directory.glob("*.new") if not _lives(path.suffixes[-2][1:])]
-    for path in [*archives[KEPT:], *left]:
-        with suppress(OSError):
-            path.unlink()
+    for old in archives[KEPT:]:
+        for path in (old, old.with_suffix(".jsa.crc32c")):
+            with suppress(OSError):
+                path.unlink()
+    for path in (*directory.glob("*.new"), *directory.glob("*.mark")):
+        if not _lives(path.suffixes[-2][1:]):
+            with suppress(OSError):
+                path.unlink()
 
 
 def _lives(process: str) -> bool:

@@ -53,7 +53,6 @@ JVM_OPTIONS: Final = ("-XX:+UseSerialGC", "-Djava.net.preferIPv4Stack=true")
 SETTINGS: Final[Mapping[str, str]] = {
     "spark.driver.maxResultSize": COLLECTED,
     "spark.log.level": "ERROR",
-    "spark.master.rest.enabled": "false",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(BATCH_ROWS),
     "spark.sql.python.filterPushdown.enabled": "true",
@@ -61,6 +60,19 @@ SETTINGS: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """What was asked for, checked."""
+
+    where: Master
+    conf: Mapping[str, str]
+    jvm_options: tuple[str, ...]
+    scratch: Path
+    log: Path
+    cache: Path | None
+    keep_classes: bool
 
 
 @dataclass(slots=True)
@@ -84,10 +96,13 @@ def start_session(
     log_file: Path | None = None,
     jvm_options: tuple[str, ...] = (),
     cache: Path | None = None,
+    keep_classes: bool = True,
 ) -> SparkSession:
     """A session on `master`, by default two threads or more of this process's own JVM.
 
-    `memory` is the driver's heap. What Spark and its Python workers print goes to `log_file`.
+    Args:    memory: the driver's heap.
+             log_file: takes what Spark and its Python workers print.
+             keep_classes: write a class archive at the end where `cache` has none.
     Raises:  SessionError.
     """
     global _running
@@ -100,7 +115,6 @@ def start_session(
         raise SessionError(Failure(str(error)), usage=True) from None
     where.check_reachable()
     scratch = _scratch()
-    log = log_file or scratch / "spark.log"
     chosen = {
         **SETTINGS,
         **_placed(where),
@@ -111,12 +125,21 @@ def start_session(
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         **(settings or {}),
     }
+    wanted = _Wanted(
+        where=where,
+        conf=chosen,
+        jvm_options=(*JVM_OPTIONS, *jvm_options),
+        scratch=scratch,
+        log=log_file or scratch / "spark.log",
+        cache=cache,
+        keep_classes=keep_classes,
+    )
     try:
-        session, _running = _start(where, chosen, jvm_options, scratch, log, cache)
+        started, _running = _start(wanted)
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
-    return session
+    return started
 
 
 def stop_session(session: SparkSession) -> None:
@@ -142,74 +165,72 @@ def session(master: str | None = None, *, app: str, **given: Any) -> Iterator[Sp
 # --- starting -----------------------------------------------------------------------------------
 
 
-def _start(
-    where: Master,
-    chosen: Mapping[str, str],
-    jvm_options: tuple[str, ...],
-    scratch: Path,
-    log: Path,
-    cache: Path | None,
-) -> tuple[SparkSession, _Running]:
+def _start(wanted: _Wanted) -> tuple[SparkSession, _Running]:
     try:
         java = find_java()
     except JavaError as error:
         raise SessionError(Failure(str(error), HINT)) from None
-    home = _home(java, cache, scratch)
-    python = _python(where)
-    archive = archive_for(java, Path(pyspark.__path__[0]) / "jars", cache)
-    options = (*JVM_OPTIONS, *jvm_options)
+    archive = archive_for(java, Path(pyspark.__path__[0]) / "jars", wanted.cache)
+    already = _size(wanted.log)
     try:
-        with log.open("ab") as said:
-            already = said.tell()
-            reading = archive is not None and archive.exists
-            more = archive.options() if archive else ()
-            try:
-                gateway = _launch(chosen, (*options, *more), home, python, said)
-            except PySparkException:
-                if archive is None or not reading:
-                    raise
-                archive.discard()
-                archive = None
-                gateway = _launch(chosen, options, home, python, said)
+        gateway, writing = _launched(wanted, java, archive)
     except (PySparkException, OSError) as error:
-        raise _not_started(error, log, already) from None
-    running = _Running(gateway, scratch, None if reading else archive)
+        raise _not_started(error, wanted.log, already) from None
+    running = _Running(gateway, wanted.scratch, writing)
     try:
-        return _connect(where, chosen, gateway), running
+        return _connect(wanted, gateway), running
     except BaseException as error:
         _end(running)
         if isinstance(error, PySparkException | Py4JError | OSError):
-            raise _not_started(error, log, already) from None
+            raise _not_started(error, wanted.log, already) from None
         raise
 
 
-def _home(java: Java, cache: Path | None, scratch: Path) -> Path:
+def _launched(
+    wanted: _Wanted, java: Java, archive: ClassArchive | None
+) -> tuple[Any, ClassArchive | None]:
+    """The JVM, and the archive that it will write. One that does not start from an archive gets
+    a second chance without."""
+    if archive is not None and archive.is_whole():
+        try:
+            return _launch(wanted, java, archive.reading()), None
+        except PySparkException:
+            archive.discard()
+    elif archive is not None and wanted.keep_classes:
+        return _launch(wanted, java, archive.writing_options()), archive
+    return _launch(wanted, java, ()), None
+
+
+def _launch(wanted: _Wanted, java: Java, options: tuple[str, ...]) -> Any:
+    """A JVM, ready to be spoken to."""
+    options = (*wanted.jvm_options, *options)
+    options += (
+        f"-XX:ErrorFile={wanted.scratch}/hs_err.log",
+    )  # else it lies in the user's directory
+    conf = _conf({**wanted.conf, "spark.driver.extraJavaOptions": " ".join(options)})
     try:
-        return home_for_spark(java, cache)
+        home = home_for_spark(java, wanted.cache)
     except OSError:
-        return home_for_spark(java, scratch)  # nothing can be kept: for this once
-
-
-def _launch(
-    chosen: Mapping[str, str], options: tuple[str, ...], home: Path, python: str, said: Any
-) -> Any:
-    """The JVM, ready to be spoken to."""
-    conf = _conf({**chosen, "spark.driver.extraJavaOptions": " ".join(options)})
-    with _environment(
-        JAVA_HOME=str(home),
-        PYSPARK_PYTHON=python,
-        SPARK_HOME=pyspark.__path__[0],  # jars of another release would not understand us
-        PYSPARK_SUBMIT_ARGS=None,
+        home = home_for_spark(java, wanted.scratch)  # nothing can be kept: for this once
+    with (
+        wanted.log.open("ab") as said,
+        _environment(
+            JAVA_HOME=str(home),
+            PYSPARK_PYTHON=_python(wanted.where),
+            PYSPARK_SUBMIT_ARGS=None,
+            SPARK_HOME=pyspark.__path__[0],  # jars of another release would not understand us
+            SPARK_LAUNCHER_OPTS="-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        ),
     ):
         streams = {"stdout": said, "stderr": said}
         return launch_gateway(conf, streams)  # type: ignore[no-untyped-call,unused-ignore]
 
 
-def _connect(where: Master, chosen: Mapping[str, str], gateway: Any) -> SparkSession:
-    with _environment(PYSPARK_PYTHON=_python(where)):
-        context = SparkContext(conf=_conf(chosen), gateway=gateway)
-    if not where.is_local:
-        context.addPyFile(str(code_zip(Path(chosen["spark.local.dir"]))))
+def _connect(wanted: _Wanted, gateway: Any) -> SparkSession:
+    with _environment(PYSPARK_PYTHON=_python(wanted.where)):
+        context = SparkContext(conf=_conf(wanted.conf), gateway=gateway)
+    if not wanted.where.is_local:
+        context.addPyFile(str(code_zip(wanted.scratch)))
     return SparkSession(context)
 
 
@@ -246,6 +267,13 @@ def _scratch() -> Path:
         raise SessionError(
             Failure(f"no directory to work in: {error}", "set TMPDIR to one that can be written")
         ) from None
+
+
+def _size(log: Path) -> int:
+    try:
+        return log.stat().st_size
+    except OSError:
+        return 0
 
 
 def _not_started(error: BaseException, log: Path, start: int) -> SessionError:

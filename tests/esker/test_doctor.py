@@ -15,6 +15,7 @@ from esker import doctor
 from esker.cli import app
 from esker.doctor import Check, State, available_memory, examine, passed, within
 from spark_jobs import java
+from tests.spark.fake_java import fake_java
 
 
 @pytest.fixture
@@ -25,14 +26,6 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 def checks(environment: dict[str, str]) -> dict[str, Check]:
     return {check.name: check for check in examine(environment)}
-
-
-def fake_java(home: Path, version: str) -> Path:
-    (home / "bin").mkdir(parents=True)
-    (home / "bin" / "java").write_text("#!/bin/sh\n")
-    (home / "bin" / "java").chmod(0o755)
-    (home / "release").write_text(f'JAVA_VERSION="{version}"\n')
-    return home
 
 
 def test_without_java_it_says_what_to_install(

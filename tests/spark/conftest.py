@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+CACHE: Final = Path(__file__).parents[2] / ".cache"
+
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """Tests leave nothing behind in it: no view, no setting, no stream."""
-    from spark_jobs.session import start_session, stop_session
+    """Tests leave nothing behind in it: no view, no setting, no stream.
 
-    session = start_session(app="tests")
-    try:
-        yield session
-    finally:
-        stop_session(session)
+    Compiled by the fast compiler only: no test is long enough for the other. The class archive is
+    for the next run; where CI is set there is none.
+    """
+    from spark_jobs.session import session
+
+    with session(
+        "local[2]",
+        app="tests",
+        cache=CACHE,
+        jvm_options=("-XX:TieredStopAtLevel=1",),
+        keep_classes="CI" not in os.environ,
+    ) as started:
+        yield started

@@ -9,27 +9,14 @@ import pytest
 
 from spark_jobs import java
 from spark_jobs.java import DROPPED, Java, JavaError, find_java, home_for_spark
+from tests.spark.fake_java import fake_java
 
-MODULES = 'MODULES="java.base jdk.incubator.vector"\n'
+PRINT_ARGUMENTS = 'printf "%s\\n" "$@"'
 
 
 @pytest.fixture(autouse=True)
 def nothing_bundled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "bundled", lambda: None)
-
-
-def fake_java(home: Path, version: str, modules: str = MODULES, *, release: bool = True) -> Path:
-    """A home whose `java` says its version, and prints its arguments one a line otherwise."""
-    program = home / "bin" / "java"
-    program.parent.mkdir(parents=True)
-    program.write_text(
-        f'#!/bin/sh\n[ "$1" = -version ] && echo \'openjdk version "{version}"\' >&2\n'
-        'printf "%s\\n" "$@"\n'
-    )
-    program.chmod(0o755)
-    if release:
-        (home / "release").write_text(f'JAVA_VERSION="{version}"\n{modules}')
-    return home
 
 
 def test_java_home_comes_before_the_path(tmp_path: Path) -> None:
@@ -74,7 +61,9 @@ def test_no_java_and_a_broken_one_are_the_same(tmp_path: Path) -> None:
 
 
 def test_a_runtime_without_the_vector_module_is_wrapped(tmp_path: Path) -> None:
-    home = fake_java(tmp_path / "it's a path", "21.0.8", 'MODULES="java.base"\n')
+    home = fake_java(
+        tmp_path / "it's a path", "21.0.8", PRINT_ARGUMENTS, modules='MODULES="java.base"\n'
+    )
     found = find_java({"JAVA_HOME": str(home), "PATH": ""})
     wrapped = home_for_spark(found, tmp_path / "cache")
     assert wrapped != home

@@ -1,0 +1,154 @@
+"""The class archive: there or not, whole or not, a session starts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+
+from spark_jobs import class_archive
+from spark_jobs.class_archive import KEPT, LEAST_BYTES, ClassArchive, archive_for
+from spark_jobs.java import Java, find_java
+
+MAIN: Final = "org.apache.spark.launcher.Main"  # small, and in the jars that we use
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> ClassArchive:
+    return ClassArchive(tmp_path / "c" / "java-1.jsa", tmp_path / "c" / f"java-1.{os.getpid()}.new")
+
+
+def write(path: Path, size: int = LEAST_BYTES) -> None:
+    path.parent.mkdir(exist_ok=True)
+    with path.open("wb") as file:
+        file.truncate(size)
+
+
+def test_it_is_written_once_and_read_from_then_on(archive: ClassArchive) -> None:
+    assert not archive.is_whole()
+    assert archive.writing_options() == (f"-XX:ArchiveClassesAtExit={archive.writing}",)
+    write(archive.writing)
+    archive.keep(0)
+    assert archive.is_whole()
+    assert archive.reading()[0] == f"-XX:SharedArchiveFile={archive.file}"
+    assert not archive.writing.exists()
+
+
+@pytest.mark.parametrize("change", [b"", b"short", b"\0" * (LEAST_BYTES + 1), b"x" * LEAST_BYTES])
+def test_one_that_was_changed_is_not_read_and_goes(archive: ClassArchive, change: bytes) -> None:
+    write(archive.writing)
+    archive.keep(0)
+    archive.file.write_bytes(change)
+    assert not archive.is_whole()
+    assert list(archive.file.parent.iterdir()) == []
+
+
+def test_one_whose_mark_did_not_get_written_is_not_read(archive: ClassArchive) -> None:
+    """The machine stopped between the two."""
+    write(archive.file)
+    assert not archive.is_whole()
+    write(archive.writing)
+    archive.keep(0)
+    write(archive.file, LEAST_BYTES + 1)
+    assert not archive.is_whole()
+
+
+@pytest.mark.parametrize(("size", "exit_code"), [(LEAST_BYTES, 1), (LEAST_BYTES - 1, 0)])
+def test_one_that_is_not_whole_is_not_kept(
+    archive: ClassArchive, size: int, exit_code: int
+) -> None:
+    write(archive.writing, size)
+    archive.keep(exit_code)
+    assert list(archive.file.parent.iterdir()) == []
+
+
+def test_of_two_that_end_at_once_either_is_kept(archive: ClassArchive) -> None:
+    other = ClassArchive(archive.file, archive.file.with_name("java-1.1.new"))
+    write(archive.writing)
+    write(other.writing, LEAST_BYTES + 1)
+    archive.keep(0)
+    other.keep(0)
+    names = sorted(path.name for path in archive.file.parent.iterdir())
+    assert names == ["java-1.jsa", "java-1.jsa.crc32c"]
+    assert archive.file.stat().st_size == LEAST_BYTES + 1
+    assert archive.is_whole()
+
+
+def test_a_jvm_that_wrote_nothing_is_no_error(archive: ClassArchive) -> None:
+    archive.keep(0)
+    archive.discard()
+    assert not archive.is_whole()
+
+
+def test_on_a_full_disk_none_is_written(
+    archive: ClassArchive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Usage(NamedTuple):
+        free: int = class_archive.SPACE_BYTES - 1
+
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage())
+    assert archive.writing_options() == ()
+
+
+def test_where_nothing_can_be_written_none_is(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    nowhere = tmp_path / "file" / "classes"
+    assert ClassArchive(nowhere / "a.jsa", nowhere / "a.1.new").writing_options() == ()
+
+
+def test_only_the_newest_stay_and_no_leftovers(archive: ClassArchive) -> None:
+    directory = archive.file.parent
+    for number in range(KEPT + 2):
+        write(directory / f"java-0.{number}.jsa")
+        os.utime(directory / f"java-0.{number}.jsa", (number, number))
+    write(directory / "java-1.999999999.new")  # of a process that is gone
+    write(directory / "java-1.1.new")  # of one that lives
+    write(archive.writing)
+    archive.keep(0)
+    names = sorted(path.name for path in directory.iterdir() if path.suffix != ".crc32c")
+    assert names == ["java-0.3.jsa", "java-0.4.jsa", "java-1.1.new", "java-1.jsa"]
+
+
+def test_another_java_or_other_jars_have_another_archive(tmp_path: Path) -> None:
+    def named(java: str, jar: str) -> str:
+        home, jars = tmp_path / java, tmp_path / f"jars-{jar}"
+        (home / "lib" / "server").mkdir(parents=True, exist_ok=True)
+        (home / "lib" / "server" / "classes.jsa").touch()
+        if not (home / "lib" / "server" / "libjvm.so").exists():
+            (home / "lib" / "server" / "libjvm.so").write_text(java)
+        jars.mkdir(exist_ok=True)
+        (jars / jar).touch()
+        java_there = Java(home=home, version="17", source="PATH")
+        found = archive_for(java_there, jars, tmp_path / "cache")
+        assert found is not None
+        return found.file.name
+
+    assert named("a", "x-1.jar") == named("a", "x-1.jar")
+    assert len({named("a", "x-1.jar"), named("ab", "x-1.jar"), named("a", "x-2.jar")}) == 3
+
+
+@pytest.mark.spark
+def test_what_java_wrote_it_starts_from(tmp_path: Path) -> None:
+    import pyspark
+
+    java = find_java()
+    jars = Path(pyspark.__path__[0]) / "jars"
+    archive = archive_for(java, jars, tmp_path)
+    assert archive is not None
+    launcher = next(jars.glob("spark-launcher_*.jar"))
+
+    def run(*options: str) -> str:
+        command = [str(java.home / "bin" / "java"), *options, "-cp", str(launcher), MAIN]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode, "Not enough arguments" in done.stderr) == (1, True), done
+        return done.stdout
+
+    run(*archive.writing_options())
+    archive.keep(0)
+    assert archive.is_whole()
+    loaded = run(*archive.reading(), "-Xlog:class+load")
+    assert f"{MAIN} source: shared objects file (top)" in loaded

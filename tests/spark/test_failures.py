@@ -1,0 +1,106 @@
+"""What people meet becomes one sentence and what helps. The texts are what Spark and Java print."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_jobs.failures import Failure, SessionError, explain, known, raised_in_worker
+
+JOB_ABORTED = """An error occurred while calling o61.collectToPython.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 1 \
+times, most recent failure: Lost task 0.0 in stage 0.0 (TID 0) (127.0.0.1 executor driver): \
+org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "pyspark/worker.py", line 3412, in main
+    process()
+  File "spark_jobs/reading.py", line 31, in read_table
+    raise LostRangeError(directory, start, end)
+{raised}
+
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(x.scala:610)
+"""
+
+MET = [
+    (
+        "Error occurred during initialization of VM\n"
+        "Could not reserve enough space for 943718400KB object heap",
+        "the machine has not as much memory as the JVM asks for; try --memory 512m",
+    ),
+    (
+        "OpenJDK 64-Bit Server VM warning: INFO: os::commit_memory(0x0, 715849728, 0) failed; "
+        "error='Not enough space' (errno=12)\n# There is insufficient memory for the Java Runtime "
+        "Environment to continue.",
+        "the machine has not as much memory as the JVM asks for; try --memory 512m",
+    ),
+    (
+        "java.lang.UnsupportedClassVersionError: org/apache/spark/launcher/Main has been compiled "
+        "by a more recent version of the Java Runtime (class file version 61.0)",
+        "this Java is too old for Spark; install Java 17",
+    ),
+    (
+        "java.lang.IllegalArgumentException: System memory 259522560 must be at least 471859200.",
+        "with so little memory Spark does not start; try --memory 1g",
+    ),
+    (
+        "java.net.BindException: Address already in use: Service 'sparkDriver' failed after 16 "
+        "retries (on a random free port)!",
+        "a port that Spark wants is taken; ",
+    ),
+    (
+        "java.net.BindException: Cannot assign requested address: Service 'sparkDriver' failed",
+        "Spark cannot listen on this machine's address; ",
+    ),
+    ("java.lang.OutOfMemoryError: Java heap space", "the JVM ran out of memory; give it more"),
+    ("java.io.IOException: No space left on device", "a disk is full that Spark writes to; "),
+    (
+        "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9 than that in "
+        "driver: 3.11, PySpark cannot run with different minor versions.",
+        "the workers run another Python, 3.9; set PYSPARK_PYTHON",
+    ),
+    (
+        'java.io.IOException: Cannot run program "/opt/python3": error=2, No such file',
+        "the workers have no /opt/python3; set PYSPARK_PYTHON",
+    ),
+    (
+        JOB_ABORTED.format(raised="ModuleNotFoundError: No module named 'pyarrow.compute'"),
+        "the workers' Python lacks pyarrow.compute; on each: pip install 'esker[spark]'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("said", "sentence"), MET)
+def test_what_people_meet_is_known(said: str, sentence: str) -> None:
+    assert str(known(said)).startswith(sentence)
+    assert "\n" not in str(known(said))
+
+
+def test_what_our_own_code_raised_in_a_worker_is_found_again() -> None:
+    lost = Exception(JOB_ABORTED.format(raised="spark_jobs.log_files.LostRangeError: 0 to 17 gone"))
+    assert raised_in_worker(lost) == ("LostRangeError", "0 to 17 gone")
+    assert str(explain(lost)) == "LostRangeError: 0 to 17 gone"
+
+
+def test_of_chained_errors_the_last_counts() -> None:
+    chained = (
+        "KeyError: 'a'\n\nDuring handling of the above exception, another exception occurred:\n\n"
+        "Traceback (most recent call last):\n  File x\nrecords.errors.CorruptBatchError: at 9"
+    )
+    found = raised_in_worker(Exception(JOB_ABORTED.format(raised=chained)))
+    assert found == ("CorruptBatchError", "at 9")
+
+
+def test_anything_else_is_its_first_line_and_that_is_short() -> None:
+    assert str(explain(ValueError("no\nand more"))) == "Spark failed: no"
+    assert str(explain(ValueError(""))) == "Spark failed: ValueError"
+    java = Exception("An error occurred while calling o1.x.\n: java.lang.Exception: why\n\tat x")
+    assert str(explain(java)) == "Spark failed: java.lang.Exception: why"
+    assert len(str(explain(ValueError("x" * 10_000)))) < 600
+
+
+def test_what_the_jvm_printed_counts_as_well() -> None:
+    error = explain(RuntimeError("[JAVA_GATEWAY_EXITED]"), "Could not reserve enough space")
+    assert "memory" in error.sentence
+
+
+def test_an_error_reads_as_one_sentence() -> None:
+    assert str(SessionError(Failure("it broke", "mend it"))) == "it broke; mend it"
+    assert str(SessionError(Failure("it broke"))) == "it broke"

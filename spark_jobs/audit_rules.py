@@ -1,0 +1,128 @@
+"""What an audit claims, rule by rule, and what it found.
+
+    @rule("offsets-contiguous", "5", "A partition's batch begins where the last one ended.")
+    def offsets_contiguous(commits: Commits) -> Faults: ...
+
+A rule is a pure function of facts that were read elsewhere; it yields what contradicts it and
+decides nothing else. So the same function runs in this process, in a task of Spark's, and in a test
+that breaks one thing and demands that one rule says so.
+
+The surprise: a broken log can break a rule ten million times. Each is counted, and a few are kept,
+the first one first.
+
+Source: DESIGN §10 (exit codes), §11 (the invariants and their numbers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, TypeVar
+
+KEPT: Final = 100
+"""Of one rule, in the file of violations; all are counted."""
+
+F = TypeVar("F", bound=Callable[..., "Faults"])
+
+
+class Fault(NamedTuple):
+    """One contradiction, as a rule sees it; which log it is in others know."""
+
+    offset: int | None  # in the log; None: of no record
+    what: str  # with the values
+    record: str = ""  # the record's type
+    object_id: int | None = None
+
+
+Faults = Iterator[Fault]
+
+
+class Rule(NamedTuple):
+    """What must be true. Its `check` has the facts that it needs as arguments."""
+
+    name: str
+    invariant: str  # numbers of DESIGN §11
+    sentence: str
+    check: Callable[..., Faults]
+    loss: bool  # broken, it means that data is gone
+
+
+RULES: Final[dict[str, Rule]] = {}
+"""Every rule by its name, in the order of the modules that declare them."""
+
+
+def rule(name: str, invariant: str, sentence: str, *, loss: bool = False) -> Callable[[F], F]:
+    """Declare a rule."""
+
+    def declare(check: F) -> F:
+        assert name not in RULES, f"two rules are called {name}"
+        RULES[name] = Rule(name, invariant, sentence, check, loss)
+        return check
+
+    return declare
+
+
+def rules_of(module: str) -> list[Rule]:
+    """Those that a module declares, in its order."""
+    return [one for one in RULES.values() if one.check.__module__ == module]
+
+
+class Violation(NamedTuple):
+    """One contradiction, and where it stands."""
+
+    rule: str
+    log: str
+    offset: int | None
+    record: str
+    object_id: int | None
+    what: str
+
+    def order(self) -> tuple[Any, ...]:
+        """By which the first is first: the log, then the offset in it."""
+        offset = -1 if self.offset is None else self.offset
+        return self.log, offset, -1 if self.object_id is None else self.object_id, self.what
+
+
+@dataclass(slots=True)
+class Findings:
+    """What was found, rule by rule. Those of many tasks are put together by `merge`."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    kept: dict[str, list[Violation]] = field(default_factory=dict)
+
+    def add(self, name: str, log: str, faults: Iterable[Fault]) -> None:
+        """Count them all, keep the first few."""
+        assert name in RULES, f"no rule is called {name}"
+        for fault in faults:
+            self.counts[name] = self.counts.get(name, 0) + 1
+            kept = self.kept.setdefault(name, [])
+            if len(kept) < KEPT:
+                kept.append(
+                    Violation(name, log, fault.offset, fault.record, fault.object_id, fault.what)
+                )
+
+    def check(self, log: str, rules: Iterable[Rule], *facts: Any) -> None:
+        """Hold facts to these rules."""
+        for one in rules:
+            self.add(one.name, log, one.check(*facts))
+
+    def merge(self, other: Findings) -> None:
+        """With another's."""
+        for name, count in other.counts.items():
+            self.counts[name] = self.counts.get(name, 0) + count
+            both = sorted([*self.kept.get(name, ()), *other.kept[name]], key=Violation.order)
+            self.kept[name] = both[:KEPT]
+
+    def first(self, name: str) -> Violation:
+        """The first one of a rule."""
+        return min(self.kept[name], key=Violation.order)
+
+    @property
+    def loses_data(self) -> bool:
+        """Is any of it about bytes that are gone?"""
+        return any(RULES[name].loss for name in self.counts)
+
+
+def by_name(counts: Mapping[str, int]) -> list[tuple[Rule, int]]:
+    """The rules that were broken, and how often, in the rules' order."""
+    return [(one, counts[name]) for name, one in RULES.items() if counts.get(name)]

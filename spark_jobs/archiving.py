@@ -19,11 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from functools import partial
+from typing import Final, Protocol, TypeVar
 from uuid import uuid4
 
 from spark_jobs.archive_layout import (
     ABOUT_KEY,
+    AVRO,
     CHECKPOINT,
     LOG,
     About,
@@ -42,6 +44,9 @@ from spark_jobs.log_files import LostRangeError
 from spark_jobs.logs import Log, Logs, Span
 from spark_jobs.object_store import ObjectStore, StoreError
 
+T = TypeVar("T")
+R = TypeVar("R")
+
 RANGE_BYTES: Final = 16 * 1024 * 1024
 """Of log that one range has, about. A task holds a range's files in memory."""
 
@@ -50,24 +55,27 @@ class ForeignArchiveError(ArchiveError):
     """The archive is another cluster's."""
 
 
+class TablesError(ArchiveError):
+    """The archive has its tables in another format."""
+
+
 class Engine(Protocol):
-    """What does the tasks."""
+    """What does the work: here, or on a cluster."""
 
-    def run(self, store: ObjectStore, tasks: Sequence[Task]) -> Iterator[Manifest]:
-        """The files of each task, and its manifest, in the order of the tasks.
+    def run(self, work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+        """What `work` makes of each, in their order. All three are pickled on their way.
 
-        Raises:  as `write_range`, when it is the failed task's turn.
+        Raises:  what `work` raises, when it is that item's turn.
         """
         ...
 
 
 class LocalEngine:
-    """Does them here, one after the other."""
+    """Does it here, one after the other."""
 
-    def run(self, store: ObjectStore, tasks: Sequence[Task]) -> Iterator[Manifest]:
+    def run(self, work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
         """As `Engine.run`."""
-        for task in tasks:
-            yield write_range(store, task)
+        return map(work, items)
 
 
 @dataclass(slots=True)
@@ -82,12 +90,14 @@ class LogPass:
     batches: int = 0
     ranges: int = 0
     bytes: int = 0
+    last_epoch: int | None = None  # of the last record before the end; None: nothing was done
     lost: list[tuple[int, int]] = field(default_factory=list)
     counts: dict[tuple[int, int, str | None, bool], Counted] = field(default_factory=dict)
 
     def add(self, manifest: Manifest) -> None:
         """A range is archived."""
         self.end_offset = manifest.range.end_offset
+        self.last_epoch = manifest.last_epoch
         self.records += manifest.records
         self.batches += manifest.batches
         self.ranges += 1
@@ -110,15 +120,15 @@ class LogPass:
 Progress = Callable[[Range], None]
 
 
-def open_archive(store: ObjectStore, cluster_id: str, tables: str | None, default: str) -> About:
+def open_archive(store: ObjectStore, cluster_id: str, tables: str | None = None) -> About:
     """The archive at a store, for this cluster's logs; begun if there is none.
 
-    Args:    tables: AVRO or PARQUET; None: as the archive has it, `default` in a new one.
-    Raises:  ForeignArchiveError; ArchiveError.
+    Args:    tables: AVRO or PARQUET; None: as the archive has it, AVRO in a new one.
+    Raises:  ForeignArchiveError; TablesError; ArchiveError.
     """
     about = read_about(store)
     if about is None:
-        about = About(cluster_id, uuid4(), tables or default)
+        about = About(cluster_id, uuid4(), tables or AVRO)
         try:
             if not store.write_new(ABOUT_KEY, about.to_json()):
                 about = read_about(store) or about
@@ -130,7 +140,7 @@ def open_archive(store: ObjectStore, cluster_id: str, tables: str | None, defaul
             f"{cluster_id}: give another --out"
         )
     if tables is not None and tables != about.tables:
-        raise ArchiveError(
+        raise TablesError(
             f"{store.uri} has its tables as {about.tables}, not {tables}: give another --out"
         )
     return about
@@ -194,7 +204,7 @@ def archive_log(
                 tasks = work.planned()
             if not tasks:
                 return done
-            for manifest in engine.run(store, tasks):
+            for manifest in engine.run(partial(write_range, store), tasks):
                 store.write_new(manifest.range.manifest_key, manifest.to_json())
                 done.add(manifest)
                 progress(manifest.range)

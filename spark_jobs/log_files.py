@@ -43,8 +43,14 @@ class LostRangeError(Exception):
         """
         first = "" if earliest is None else f"; the first offset is {earliest}"
         super().__init__(f"{where}: offsets from {wanted} on are gone ({why}){first}")
+        self.where = where
         self.wanted = wanted
         self.earliest = earliest
+        self.why = why
+
+    def __reduce__(self) -> tuple[type[LostRangeError], tuple[Path | str, int, int | None, str]]:
+        """It is raised in tasks too, and pickled on its way back."""
+        return LostRangeError, (self.where, self.wanted, self.earliest, self.why)
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,7 @@ def test_a_running_archive_holds_the_log_start_up_to_its_bound_and_then_tells_wh
     cluster: Cluster, store: ObjectStore
 ) -> None:
     logs = logs_of(cluster)
-    about = open_archive(store, CLUSTER_ID, None, "avro")
+    about = open_archive(store, CLUSTER_ID)
     with (
         Hold(logs.quorum, about.archive_id, every_s=0.2) as hold,
         cluster.client(cluster.wait_for_leader()) as client,
@@ -149,7 +149,7 @@ def test_a_running_archive_holds_the_log_start_up_to_its_bound_and_then_tells_wh
 def test_a_new_leader_is_told_by_itself(cluster: Cluster, store: ObjectStore) -> None:
     """Soft state: no record says that there is an archive, and none is needed."""
     logs = logs_of(cluster)
-    about = open_archive(store, CLUSTER_ID, None, "avro")
+    about = open_archive(store, CLUSTER_ID)
     leader = cluster.wait_for_leader()
     with Hold(logs.quorum, about.archive_id, every_s=0.2) as hold:
         with cluster.client(leader) as client:

@@ -56,10 +56,13 @@ class Topic(NamedTuple):
 
     name: str
     partitions: int
-    retention_ms: int | None  # None: for ever
+    kept: float | None  # as a part of all the time there is; None: for ever
     batch_bytes: int
     share: float  # how many of a hundred objects have it
     skew: float = 1.0  # how unequal its partitions are
+
+    def retention_ms(self, length_ms: int) -> int | None:
+        return None if self.kept is None else int(self.kept * length_ms)
 
     @property
     def topic_id(self) -> UUID:
@@ -67,12 +70,12 @@ class Topic(NamedTuple):
 
 
 TOPICS: Final = (
-    Topic("ship-positions", 12, 25 * MINUTE, 180_000, 0.95, 1.4),
-    Topic("crane-telemetry", 8, 40 * MINUTE, 90_000, 0.8),
-    Topic("gate-events", 6, 60 * MINUTE, 24_000, 0.6),
+    Topic("ship-positions", 12, 0.2, 180_000, 0.95, 1.4),
+    Topic("crane-telemetry", 8, 0.33, 90_000, 0.8),
+    Topic("gate-events", 6, 0.5, 24_000, 0.6),
     Topic("customs-filings", 3, None, 9_000, 0.35),
-    Topic("billing <eu> & more", 2, 7 * 24 * 60 * MINUTE, 15_000, 0.2),
-    Topic("debug-traces", 4, 15 * MINUTE, 60_000, 0.3),
+    Topic("billing <eu> & more", 2, 20, 15_000, 0.2),
+    Topic("debug-traces", 4, 0.12, 60_000, 0.3),
 )
 
 
@@ -98,14 +101,16 @@ def build(
     seconds: int = 7_200,
     step_ms: int = 1_000,
     seed: int = 11,
+    size: float = 1,
     cut: bool = False,
     segment_batches: int = 2_000,
 ) -> World:
     """Live it, and write it down.
 
-    Args:  cut: the log's head is gone, a checkpoint from half-time stands for it.
+    Args:  size: of batches, in multiples of what is usual.
+           cut: the log's head is gone, a checkpoint from half-time stands for it.
     """
-    harbour = _Harbour(seconds * 1_000, step_ms, seed, directory / "machine")
+    harbour = _Harbour(seconds * 1_000, step_ms, seed, size, directory / "machine")
     asyncio.run(harbour.live())
     files = RealFileSystem()
     directory.mkdir(exist_ok=True)
@@ -118,8 +123,11 @@ def build(
 
 
 class _Harbour:
-    def __init__(self, length_ms: int, step_ms: int, seed: int, directory: Path) -> None:
+    def __init__(
+        self, length_ms: int, step_ms: int, seed: int, size: float, directory: Path
+    ) -> None:
         self.random = Random(seed)
+        self.size = size
         self.length_ms, self.step_ms = length_ms, step_ms
         self.clocks = ManualClocks()
         directory.mkdir(parents=True)
@@ -134,7 +142,9 @@ class _Harbour:
     async def live(self) -> None:
         for topic in TOPICS:
             assert await create(self.world, topic.topic_id, topic.partitions, name=topic.name) == 0
-            self.world.view.configs[topic.topic_id] = TopicConfig(retention_ms=topic.retention_ms)
+            self.world.view.configs[topic.topic_id] = TopicConfig(
+                retention_ms=topic.retention_ms(self.length_ms)
+            )
         for broker_id in (1, 2, 3):
             self.brokers.append(Broker(self.world, broker_id))
         steps = self.length_ms // self.step_ms
@@ -196,7 +206,13 @@ class _Harbour:
     def _batch(self, topic: Topic, partition: int, place: int, at: float) -> CommitBatch:
         random = self.random
         size = max(
-            80, int(topic.batch_bytes * random.lognormvariate(0, 0.8) * (1 + sin(at * 9) / 2))
+            80,
+            int(
+                self.size
+                * topic.batch_bytes
+                * random.lognormvariate(0, 0.8)
+                * (1 + sin(at * 9) / 2)
+            ),
         )
         records = max(1, size // 400)
         late = int(random.lognormvariate(4.7, 0.7)) + (1_500 if 0.6 < at < 0.66 else 0)
@@ -242,7 +258,7 @@ class _Harbour:
 def _write_cluster(directory: Path, length_ms: int) -> int:
     directory.mkdir()
     parts, offset = [], 0
-    for at, records in _cluster():
+    for at, records in _cluster(length_ms):
         values = [encode_record(record) for record in records]
         timestamp = START_MS + int(at * length_ms)
         parts.append(
@@ -253,12 +269,12 @@ def _write_cluster(directory: Path, length_ms: int) -> int:
     return offset
 
 
-def _cluster() -> Iterable[tuple[float, Sequence[MetadataRecord]]]:
+def _cluster(length_ms: int) -> Iterable[tuple[float, Sequence[MetadataRecord]]]:
     """When, as a part of the whole, and what."""
     for number in (1, 2, 3):
         yield 0.0, [_broker(number)]
         yield 0.004 * number, [_change(number, fenced=-1)]
-    yield 0.01, [one for topic in TOPICS for one in _topic(topic)]
+    yield 0.01, [one for topic in TOPICS for one in _topic(topic, length_ms)]
     yield 0.2, [NoOpRecord()]
     yield 0.42, [_change(3, fenced=1)]
     yield 0.5, [_change(3, fenced=-1)]
@@ -303,9 +319,9 @@ def _change(number: int, *, fenced: int = 0, leaving: int = 0) -> BrokerRegistra
     )
 
 
-def _topic(topic: Topic) -> Iterable[MetadataRecord]:
+def _topic(topic: Topic, length_ms: int) -> Iterable[MetadataRecord]:
     yield TopicRecord(name=topic.name, topic_id=topic.topic_id)
-    retention = -1 if topic.retention_ms is None else topic.retention_ms
+    retention = topic.retention_ms(length_ms) or -1
     yield ConfigRecord(
         resource_type=2, resource_name=topic.name, name="retention.ms", value=str(retention)
     )

@@ -1,0 +1,285 @@
+"""What the tables come to: a few numbers, and sentences that say what to do about them.
+
+    found = summarise(report)
+    found.numbers["dead_bytes"], found.findings[0].text
+
+The numbers are what `--json` prints, the sentences are the page's first screen; both are worked out
+here once. A sentence is only said if its number is large enough to act on; if none is, the page
+says that.
+
+Source: DESIGN §10 (what data costs, where it rots).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from spark_jobs.report.job import Report
+from spark_jobs.report.tables import NOT_IDEMPOTENT
+from spark_jobs.report.words import count, duration, plain, several, share, size
+
+COST, ROT, RISK, GOOD = "cost", "rot", "risk", "good"
+"""What a finding is about: money, bytes that nobody can read, something to look into, or peace."""
+
+SMALL_OBJECT: Final = 1 << 20
+"""Below this a month of keeping an object costs less than a hundredth of its upload."""
+
+_DEAD_WORTH_TELLING: Final = 0.10
+_GINI_WORTH_TELLING: Final = 0.60
+_REFUSED_WORTH_TELLING: Final = 0.001
+_NEGATIVE_WORTH_TELLING: Final = 0.001
+_FEW: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One sentence or two; names out of the log are plain, and not yet escaped."""
+
+    about: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The first screen."""
+
+    lead: str
+    numbers: Mapping[str, float | None]
+    findings: Sequence[Finding]
+
+
+def summarise(report: Report) -> Summary:
+    """See the module."""
+    tables = {name: table.to_pydict() for name, table in report.tables.items()}
+    numbers = _numbers(report, tables)
+    found = [finding for say in _SAY for finding in say(report, tables, numbers)]
+    if not found:
+        found = [Finding(GOOD, "Nothing stands out: no pile of dead bytes, no hot partition, no "
+                               "refused batch.")]  # fmt: skip
+    return Summary(_lead(report, numbers), numbers, found)
+
+
+def gini(values: Sequence[int] | np.ndarray[Any, Any]) -> float:
+    """How unequal: 0 if all are equal, towards 1 if one has everything.
+
+    >>> gini([1, 1, 1, 1]), gini([0, 0, 0, 8]), gini([])
+    (0.0, 0.75, 0.0)
+    """
+    ordered = np.sort(np.asarray(values, np.float64))
+    if not len(ordered) or not ordered.sum():
+        return 0.0
+    ranks = np.arange(1, len(ordered) + 1)
+    found = (2 * ranks - len(ordered) - 1) @ ordered / (len(ordered) * ordered.sum())
+    return round(float(found), 12)
+
+
+def _numbers(report: Report, tables: Mapping[str, dict[str, Any]]) -> dict[str, float | None]:
+    costs = dict(zip(tables["costs"]["item"], tables["costs"]["amount"], strict=True))
+    kept = dict(zip(tables["costs"]["item"], tables["costs"]["quantity"], strict=True))
+    ages = report.tables["object_ages"]
+    latency = report.tables["commit_latency"].slice(0, 1).to_pylist() or [{}]
+    objects, uploaded = sum(tables["broker_objects"]["objects"]), tables["broker_objects"]["bytes"]
+    seconds = max(1_000, report.window.last_ms - report.window.start_ms) / 1000
+    written = np.array(tables["partitions"]["bytes"], np.int64)
+    small = _small(report.tables["sizes"])
+    return {
+        "window_s": seconds,
+        "topics": sum(not gone for gone in tables["topics"]["deleted"]),
+        "partitions": len(written),
+        "written_bytes": int(written.sum()),
+        "written_records": sum(tables["partitions"]["records"]),
+        "batches": sum(tables["partitions"]["batches"]),
+        "objects_committed": objects,
+        "objects_committed_bytes": sum(uploaded),
+        "object_bytes_mean": sum(uploaded) / objects if objects else None,
+        "small_objects": small[0],
+        "small_object_bytes": small[1],
+        "objects_kept": sum(ages["objects"].to_pylist()),
+        "stored_bytes": sum(n for item, n in kept.items() if item != "uploads of objects"),
+        "live_bytes": kept["live bytes"],
+        "pinned_bytes": kept["dead bytes in objects that are kept"],
+        "free_bytes": kept["objects that wait for their deletion"],
+        "cost_month": sum(costs.values()),
+        "cost_requests_month": costs["uploads of objects"],
+        "cost_pinned_month": costs["dead bytes in objects that are kept"],
+        "puts_per_second": objects / seconds,
+        "commit_latency_p50_ms": latency[0].get("p50_ms"),
+        "commit_latency_p99_ms": latency[0].get("p99_ms"),
+        "commit_latency_batches": latency[0].get("batches", 0),
+        "commit_latency_negative": latency[0].get("negative", 0),
+        "gini_partitions": gini(written),
+        "fencings": _changes(tables, "fencings"),
+        "elections": _elections(tables),
+    }
+
+
+def _small(sizes: pa.Table) -> tuple[int, int]:
+    rows = [one for one in sizes.to_pylist() if one["what"] == "object"]
+    small = [one for one in rows if one["at_least"] < SMALL_OBJECT]
+    return sum(one["count"] for one in small), sum(one["bytes"] for one in small)
+
+
+def _changes(tables: Mapping[str, dict[str, Any]], what: str) -> int:
+    changes = tables["cluster_changes"]
+    pairs = zip(changes["what"], changes["count"], strict=True)
+    return sum(n for name, n in pairs if name == what)
+
+
+def _elections(tables: Mapping[str, dict[str, Any]]) -> int:
+    return len(tables["epochs"]["epoch"]) - len(set(tables["epochs"]["log"]))
+
+
+def _lead(report: Report, n: Mapping[str, Any]) -> str:
+    if report.is_empty:
+        return "The logs hold no record yet: there is nothing to report on."
+    if not n["stored_bytes"]:
+        return "No object is stored: there is nothing to pay for, and nothing that could rot."
+    prices = report.question.prices
+    requests = share(n["cost_requests_month"], n["cost_month"])
+    return (
+        f"Your data costs {prices.text(n['cost_month'])} a month, {requests} of it for uploads; "
+        f"{share(n['pinned_bytes'] + n['free_bytes'], n['stored_bytes'])} of the "
+        f"{size(n['stored_bytes'])} in the store can no longer be read."
+    )
+
+
+# --- what is worth saying -----------------------------------------------------------------------
+
+
+def _dead(report: Report, _: Mapping[str, Any], n: Mapping[str, Any]) -> Iterator[Finding]:
+    if n["pinned_bytes"] < _DEAD_WORTH_TELLING * n["stored_bytes"] or not n["pinned_bytes"]:
+        return
+    topics = report.tables["topics"].to_pylist()
+    worst = sorted(topics, key=lambda one: -one["pinned_alone_bytes"])[0]
+    text = (
+        f"{size(n['pinned_bytes'])} are dead but pinned: their objects also hold live batches, so "
+        f"they stay, for {report.question.prices.text(n['cost_pinned_month'])} a month."
+    )
+    if worst["pinned_alone_bytes"]:
+        text += (
+            f" {plain(worst['topic'])} alone keeps {size(worst['pinned_alone_bytes'])} of them "
+            f"with {size(worst['live_bytes'])} of live data, {_keeps(worst['retention_ms'])}."
+        )
+    yield Finding(ROT, text)
+
+
+def _keeps(retention_ms: int | None) -> str:
+    if retention_ms is None:
+        return "though it is deleted"
+    return "which it keeps for ever" if retention_ms < 0 else f"kept for {duration(retention_ms)}"
+
+
+def _free(_: Report, __: Mapping[str, Any], n: Mapping[str, Any]) -> Iterator[Finding]:
+    if n["free_bytes"] > _DEAD_WORTH_TELLING * n["stored_bytes"]:
+        yield Finding(
+            ROT,
+            f"{size(n['free_bytes'])} are in objects that nothing refers to: they go after "
+            "diskless.file.delete.delay.ms, if brokers are there to delete them.",
+        )
+
+
+def _requests(report: Report, _: Mapping[str, Any], n: Mapping[str, Any]) -> Iterator[Finding]:
+    if not n["objects_committed"] or n["cost_requests_month"] < n["cost_month"] / 2:
+        return
+    text = (
+        f"Uploads cost more than what they store: {count(n['puts_per_second'])} a second, "
+        f"{size(n['object_bytes_mean'])} each."
+    )
+    options = report.tables["what_if"].to_pylist()
+    now = next(one for one in options if one["current"])
+    later = [one for one in options if one["commit_interval_ms"] >= 2 * now["commit_interval_ms"]]
+    if later and now["amount"] and later[0]["amount"] < 0.95 * now["amount"]:
+        prices = report.question.prices
+        text += (
+            f" A commit interval of {later[0]['commit_interval_ms']} ms instead of "
+            f"{now['commit_interval_ms']} would save "
+            f"{prices.text(now['amount'] - later[0]['amount'])} a month, and make every produce "
+            f"wait up to {later[0]['commit_interval_ms'] - now['commit_interval_ms']} ms longer."
+        )
+    yield Finding(COST, text)
+
+
+def _smalls(_: Report, __: Mapping[str, Any], n: Mapping[str, Any]) -> Iterator[Finding]:
+    if n["small_objects"] > n["objects_committed"] / 2:
+        yield Finding(
+            COST,
+            f"{share(n['small_objects'], n['objects_committed'])} of the objects are below 1 MiB: "
+            f"they hold {share(n['small_object_bytes'], n['objects_committed_bytes'])} of the "
+            "bytes, and each costs as many requests as a large one.",
+        )
+
+
+def _hot(report: Report, __: Mapping[str, Any], n: Mapping[str, Any]) -> Iterator[Finding]:
+    partitions = report.tables["partitions"].slice(0, 1).to_pylist()
+    if n["partitions"] < _FEW or n["gini_partitions"] < _GINI_WORTH_TELLING:
+        return
+    hottest = partitions[0]
+    yield Finding(
+        RISK,
+        f"Partitions are loaded unequally (Gini {n['gini_partitions']:.2f}): "
+        f"{plain(hottest['topic'])}-{hottest['partition']} alone got "
+        f"{share(hottest['bytes'], n['written_bytes'])} of all bytes.",
+    )
+
+
+def _late(_: Report, __: Mapping[str, Any], n: Mapping[str, Any]) -> Iterator[Finding]:
+    batches, negative = n["commit_latency_batches"], n["commit_latency_negative"]
+    if batches and negative > _NEGATIVE_WORTH_TELLING * batches:
+        yield Finding(
+            RISK,
+            f"{share(negative, batches)} of the batches were committed before their own time: a "
+            "producer's clock is ahead, and retention.ms keeps its data for longer than meant.",
+        )
+
+
+def _refused(_: Report, tables: Mapping[str, Any], n: Mapping[str, Any]) -> Iterator[Finding]:
+    rows = list(zip(tables["outcomes"]["outcome"], tables["outcomes"]["batches"], strict=True))
+    refused = [(name, batches) for name, batches in rows if name != "stored"]
+    wasted = sum(batches for _, batches in refused)
+    if wasted > _REFUSED_WORTH_TELLING * (n["batches"] + wasted):
+        names = several([f"{name} ({count(batches)})" for name, batches in refused])
+        yield Finding(RISK, f"{count(wasted)} batches were uploaded and not stored: {names}.")
+
+
+def _idempotence(_: Report, tables: Mapping[str, Any], n: Mapping[str, Any]) -> Iterator[Finding]:
+    rows = zip(
+        tables["producer_throughput"]["producer"], tables["producer_throughput"]["batches"],
+        strict=True,
+    )  # fmt: skip
+    without = sum(batches for who, batches in rows if who == NOT_IDEMPOTENT)
+    if without > n["batches"] / 2:
+        yield Finding(
+            RISK,
+            f"{share(without, n['batches'])} of the batches come from producers without "
+            "idempotence: what they send again is stored again.",
+        )
+
+
+def _unrest(_: Report, tables: Mapping[str, Any], n: Mapping[str, Any]) -> Iterator[Finding]:
+    fenced = {
+        broker
+        for broker, state, to in zip(
+            tables["brokers"]["broker_id"], tables["brokers"]["state"], tables["brokers"]["to_ms"],
+            strict=True,
+        )
+        if state == "fenced" and to is None
+    }  # fmt: skip
+    if fenced:
+        names = several([str(one) for one in sorted(fenced)])
+        yield Finding(RISK, f"Fenced at the end, so nobody is sent there: broker {names}.")
+    if n["fencings"] or n["elections"]:
+        yield Finding(
+            RISK,
+            f"{count(n['fencings'])} times a broker was fenced, {count(n['elections'])} times a "
+            "log got a new leader.",
+        )
+
+
+_SAY: Final = (
+    _dead, _free, _requests, _smalls, _hot, _late, _refused, _idempotence, _unrest,
+)  # fmt: skip

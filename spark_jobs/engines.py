@@ -24,6 +24,9 @@ from records.errors import RecordError
 from spark_jobs.log_files import LostRangeError
 from spark_jobs.logs import LogsError
 
+TASKS: Final = 64
+"""Of a Spark job at most: each has its price, and pieces may be small."""
+
 A = TypeVar("A")
 R = TypeVar("R")
 
@@ -66,10 +69,11 @@ class LocalEngine:
 
 
 class SparkEngine:
-    """One Spark job; a task for each piece."""
+    """One Spark job; a task for each piece, or for a few if they are many."""
 
-    def __init__(self, spark: Any) -> None:
+    def __init__(self, spark: Any, tasks: int = TASKS) -> None:
         self._spark = spark
+        self._tasks = tasks
 
     def run(
         self,
@@ -87,7 +91,7 @@ class SparkEngine:
                 for number in batch.column(0).to_pylist():
                     yield _answered(task, number, pickled[number])
 
-        rows = self._spark.range(0, len(work), 1, len(work)).mapInArrow(
+        rows = self._spark.range(0, len(work), 1, min(len(work), self._tasks)).mapInArrow(
             answers, "number bigint, failed boolean, answer binary"
         )
         table = rows.toArrow()

@@ -29,8 +29,11 @@ Step = Callable[[int], None]
 
 
 @contextmanager
-def bar(what: str, total: int) -> Iterator[Step]:
-    """A bar on a terminal, nothing elsewhere; gives what moves it on by so many."""
+def bar(what: str, total: int | None) -> Iterator[Step]:
+    """A bar on a terminal, nothing elsewhere; gives what moves it on by so many.
+
+    Args:  total: None where nobody knows: it moves, and does not fill.
+    """
     if not sys.stderr.isatty():
         yield lambda _: None
         return

@@ -37,6 +37,7 @@ from spark_jobs.engines import Engine
 from spark_jobs.log_files import FileSpan, LogFiles
 from spark_jobs.logs import DISKLESS_METADATA, Log, Logs, Span
 from spark_jobs.object_store import ObjectStore
+from spark_jobs.tables import OBJECT_COMMIT_KEY
 
 SPLIT_BYTES: Final = 16 * 1024 * 1024
 """Of log that one task judges: a million batches or so, a few hundred MB as columns."""
@@ -74,6 +75,11 @@ class LogReport:
     objects: int = 0  # in use, as of the end
     objects_read: int = 0  # with their bytes
     live_bytes: int = 0
+
+    @property
+    def commits(self) -> int:
+        """Of objects."""
+        return sum(n for (kind, _), n in self.types.items() if kind == OBJECT_COMMIT_KEY)
 
 
 @dataclass(slots=True)

@@ -57,6 +57,7 @@ def rule(name: str, invariant: str, sentence: str, *, loss: bool = False) -> Cal
     def declare(check: F) -> F:
         assert name not in RULES, f"two rules are called {name}"
         RULES[name] = Rule(name, invariant, sentence, check, loss)
+        check.__doc__ = sentence
         return check
 
     return declare

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import typer
 
-from esker.commands import spark_archive, spark_retention
+from esker.commands import spark_archive, spark_audit, spark_retention
 
 app = typer.Typer(no_args_is_help=True, help="Analysis of the log, and retention sweeps.")
 app.command(epilog=spark_archive.EXAMPLE)(spark_archive.archive)
+app.command(epilog=spark_audit.EXAMPLE)(spark_audit.audit)
 app.add_typer(spark_retention.app, name="retention")
 
 

@@ -35,7 +35,8 @@ SECTIONS: Final = (
     ("rot", "Where it rots", (figures.ages, figures.pins)),
     ("throughput", "Who writes", (figures.topic_throughput, figures.producer_throughput)),
     ("load", "Where the load is", (figures.hot, figures.inequality)),
-    ("shape", "What it is made of", (figures.batch_sizes, figures.object_sizes, figures.fan_in, figures.outcomes)),
+    ("shape", "What it is made of",
+     (figures.batch_sizes, figures.object_sizes, figures.fan_in, figures.outcomes)),
     ("latency", "How late it is", (figures.latency,)),
     ("cluster", "Who served, who led",
      (figures_cluster.brokers, figures_cluster.changes, figures_cluster.epochs)),
@@ -45,7 +46,8 @@ SECTIONS: Final = (
 )  # fmt: skip
 
 
-_BEFORE_UNIT: Final = re.compile(r"(?<=\d) (?=(?:%|[kMGTP]?B|ms|s|min|h|d|y|[A-Z]{3})\b|%)")
+_UNITS: Final = r"(?:(?:[kMGTP]?B|MiB|ms|s|min|h|d|y|[A-Z]{3})\b|%)"
+_BEFORE_UNIT: Final = re.compile(rf"(?<=\d) (?={_UNITS})")
 
 
 def page(report: Report, summary: Summary, *, engine: str) -> str:
@@ -129,8 +131,8 @@ def _figure(report: Report, one: Figure) -> str:
     rows = "".join(_table(name, report.tables[name]) for name in one.tables)
     kind = "wide" if one.is_wide else "half"
     return (
-        f'<figure id="{one.key}" class="{kind}"><h3>{escape(one.title)}</h3>\n{shown}'
-        f"<figcaption>{escape(one.caption)}</figcaption>"
+        f'<figure id="{one.key}" class="{kind}"><h3>{_whole(one.title)}</h3>\n{shown}'
+        f"<figcaption>{_whole(one.caption)}</figcaption>"
         f"<details><summary>The numbers</summary>{rows}</details></figure>\n"
     )
 

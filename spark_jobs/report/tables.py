@@ -36,8 +36,8 @@ Rows = list[dict[str, Any]]
 MONTH_MS: Final = 730 * 3_600_000
 """A twelfth of a year."""
 
-INTERVALS_MS: Final = (50, 100, 250, 500, 1_000, 2_000, 5_000)
-"""Commit intervals that are tried, beside the one in force."""
+INTERVALS: Final = (0.2, 0.4, 1, 2, 4, 8, 20)
+"""Commit intervals that are tried, in multiples of the one in force."""
 
 NOT_IDEMPOTENT: Final = "not idempotent"
 
@@ -305,8 +305,8 @@ def puts_at(facts: Facts, interval_ms: int) -> float:
 
     A broker's object closes an interval after its first batch came; what lies between that and the
     next first batch stays as it was. Where objects came faster than the interval, several
-    coordinators or full buffers closed them: there the number goes with the interval, down to what
-    full buffers make of these bytes.
+    coordinators or full buffers closed them: there the number goes with the interval. Full buffers
+    are the bound below, or what there was if that was less.
     """
     number, time, objects, sizes = _columns(
         facts.counts, "broker", "number", "time_ms", "objects", "bytes"
@@ -317,13 +317,14 @@ def puts_at(facts: Facts, interval_ms: int) -> float:
     now = facts.commit_interval_ms
     idle = apart - now
     fewer = np.where(idle >= 0, width / (interval_ms + idle), objects * now / interval_ms)
-    return float(np.maximum(fewer, sizes / facts.buffer_bytes).sum()) if len(number) else 0.0
+    full = np.minimum(objects, sizes / facts.buffer_bytes)
+    return float(np.maximum(fewer, full).sum()) if len(number) else 0.0
 
 
 def _what_if(facts: Facts) -> Rows:
     sizes = sum(row["bytes"] for row in _of(facts.counts, "broker"))
     rows = []
-    for interval in sorted({*INTERVALS_MS, facts.commit_interval_ms}):
+    for interval in sorted({max(1, round(facts.commit_interval_ms * one)) for one in INTERVALS}):
         objects = puts_at(facts, interval)
         a_month = objects / facts.months
         rows.append(

@@ -1,0 +1,64 @@
+"""A report's files: the page, its numbers, and the tables beside it.
+
+    OUT/report.html          the page
+    OUT/report.json          the numbers and sentences of its first screen
+    OUT/tables/NAME.parquet  what its figures are drawn from
+
+Each file is written under another name and renamed, so that a report that is looked at while the
+next one is made is an old one or a new one, never half of one. The page comes last.
+
+Source: DESIGN §10.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from spark_jobs.report.job import Report
+from spark_jobs.report.page import page
+from spark_jobs.report.summary import Summary
+
+
+def as_json(report: Report, summary: Summary, *, engine: str) -> dict[str, Any]:
+    """What `--json` prints: the first screen, for programs."""
+    return {
+        "cluster_id": report.cluster_id,
+        "as_of_ms": report.question.now_ms,
+        "from_ms": report.window.start_ms,
+        "to_ms": report.window.last_ms,
+        "engine": engine,
+        "logs": dict(report.ends),
+        "prices": report.question.prices.source,
+        "currency": report.question.prices.currency,
+        "lead": summary.lead,
+        "numbers": dict(summary.numbers),
+        "findings": [{"about": one.about, "text": one.text} for one in summary.findings],
+        "tables": {name: table.num_rows for name, table in report.tables.items()},
+    }
+
+
+def write_report(report: Report, summary: Summary, out: Path, *, engine: str) -> Path:
+    """Write all of it; the page's path. Raises OSError."""
+    tables = out / "tables"
+    tables.mkdir(parents=True, exist_ok=True)
+    for name, table in report.tables.items():
+        _replace(
+            tables / f"{name}.parquet",
+            lambda path, table=table: pq.write_table(table, path, compression="zstd"),  # type: ignore[misc]
+        )
+    told = json.dumps(as_json(report, summary, engine=engine), indent=2) + "\n"
+    _replace(out / "report.json", lambda path: path.write_text(told, encoding="utf-8"))
+    html = page(report, summary, engine=engine)
+    _replace(out / "report.html", lambda path: path.write_text(html, encoding="utf-8"))
+    return out / "report.html"
+
+
+def _replace(path: Path, write: Callable[[Path], object]) -> None:
+    new = path.with_name(f".{path.name}.new")
+    write(new)
+    new.replace(path)

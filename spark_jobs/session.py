@@ -49,6 +49,9 @@ ARCHIVING_SECONDS: Final = 180.0  # alone on two cores it takes ten
 SAID_BYTES: Final = 1 << 16  # of the log's end, when an error is looked for
 
 JVM_OPTIONS: Final = ("-XX:+UseSerialGC", "-Djava.net.preferIPv4Stack=true")
+QUICK: Final = ("-XX:TieredStopAtLevel=1",)
+"""The fast compiler alone. On two cores the other one takes a core from the first half minute; only
+what aggregates for longer than that, in the JVM, gets its time back."""
 
 SETTINGS: Final[Mapping[str, str]] = {
     "spark.driver.maxResultSize": COLLECTED,
@@ -94,7 +97,7 @@ def start_session(
     memory: str = MEMORY,
     settings: Mapping[str, str] | None = None,
     log_file: Path | None = None,
-    jvm_options: tuple[str, ...] = (),
+    heavy: bool = False,
     cache: Path | None = None,
     keep_classes: bool = True,
 ) -> SparkSession:
@@ -102,6 +105,7 @@ def start_session(
 
     Args:    memory: the driver's heap.
              log_file: takes what Spark and its Python workers print.
+             heavy: the JVM itself will compute for minutes; then it compiles better, and later.
              keep_classes: write a class archive at the end where `cache` has none.
     Raises:  SessionError.
     """
@@ -128,7 +132,7 @@ def start_session(
     wanted = _Wanted(
         where=where,
         conf=chosen,
-        jvm_options=(*JVM_OPTIONS, *jvm_options),
+        jvm_options=JVM_OPTIONS if heavy else (*JVM_OPTIONS, *QUICK),
         scratch=scratch,
         log=log_file or scratch / "spark.log",
         cache=cache,

@@ -57,9 +57,17 @@ Debug = Annotated[bool, typer.Option("--debug", help="Print whole errors, not th
 
 @contextmanager
 def spark_session(
-    app: str, master: str | None, memory: str, spark_log: Path | None, *, debug: bool = False
+    app: str,
+    master: str | None,
+    memory: str,
+    spark_log: Path | None,
+    *,
+    debug: bool = False,
+    heavy: bool = False,
 ) -> Iterator[SparkSession]:
     """A session for as long as it lasts; what goes wrong in it ends the command.
+
+    `heavy` is for jobs in which the JVM itself computes for minutes.
 
     The job's own errors (of reading, of the store) pass: they are the command's to tell.
     """
@@ -75,7 +83,9 @@ def spark_session(
     log_file = spark_log or _new_log(app)
     try:
         with _waiting("starting Spark"):
-            started = session.start_session(master, app=app, memory=memory, log_file=log_file)
+            started = session.start_session(
+                master, app=app, memory=memory, log_file=log_file, heavy=heavy
+            )
     except SessionError as error:
         code = USAGE if error.usage else ENVIRONMENT
         _fail(str(error), code, error, error.log_file, debug=debug)

@@ -19,8 +19,7 @@ CACHE: Final = Path(__file__).parents[2] / ".cache"
 def spark() -> Iterator[SparkSession]:
     """Tests leave nothing behind in it: no view, no setting, no stream.
 
-    Compiled by the fast compiler only: no test is long enough for the other. The class archive is
-    for the next run; where CI is set there is none.
+    The class archive is for the next run; where CI is set there is none.
     """
     from spark_jobs.session import session
 
@@ -28,7 +27,6 @@ def spark() -> Iterator[SparkSession]:
         "local[2]",
         app="tests",
         cache=CACHE,
-        jvm_options=("-XX:TieredStopAtLevel=1",),
         keep_classes="CI" not in os.environ,
     ) as started:
         yield started

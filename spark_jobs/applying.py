@@ -90,17 +90,19 @@ async def apply_plan(
     coordinator: Callable[[int], Coordinator],
     *,
     progress: Callable[[int], None] = lambda _: None,
+    rows_of_request: int = ROWS_OF_REQUEST,
 ) -> Outcome:
     """Apply what the journal does not know yet.
 
     Args:    coordinator: of a partition of `__diskless-metadata`.
              progress: told how many rows were answered, after each request.
+             rows_of_request: at most; one request is what may be asked twice after a crash.
     Raises:  OSError; ValueError if the journal is another plan's.
     """
     outcome = journal.read()
     known = outcome.applied.keys() | outcome.refused.keys()
     open_rows = [(i, row) for i, row in enumerate(plan.rows) if i not in known]
-    async for answers in _answers(plan, open_rows, coordinator, outcome):
+    async for answers in _answers(plan, open_rows, coordinator, outcome, rows_of_request):
         journal.write(answers)
         for row, error, log_start in answers:
             if error:
@@ -116,11 +118,12 @@ async def _answers(
     rows: Sequence[tuple[int, PlanRow]],
     coordinator: Callable[[int], Coordinator],
     outcome: Outcome,
+    rows_of_request: int,
 ) -> AsyncIterator[list[tuple[int, int, int]]]:
     for number, of_coordinator in groupby(rows, key=lambda one: one[1].coordinator):
         waiting = list(of_coordinator)
         while waiting:
-            some, waiting = waiting[:ROWS_OF_REQUEST], waiting[ROWS_OF_REQUEST:]
+            some, waiting = waiting[:rows_of_request], waiting[rows_of_request:]
             try:
                 answer = await coordinator(number).apply_retention(_request(plan, number, some))
             except CoordinatorError as error:

@@ -12,7 +12,7 @@ Source: DESIGN §10.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -20,40 +20,68 @@ from typing import Any, Final
 from spark_jobs.digests import Digest
 from spark_jobs.effects import PieceEffect, effect_of, summed
 from spark_jobs.engines import Engine, LocalEngine
-from spark_jobs.log_files import LostRangeError
 from spark_jobs.logs import (
     CLUSTER_METADATA,
     DISKLESS_METADATA,
     Log,
     Logs,
-    LogsError,
-    ReplicaLogs,
     coordinators_of,
-    logs_in,
 )
 from spark_jobs.plan_file import Effect, Plan, PlanRow
 from spark_jobs.retention import Live, LiveRuns, Planner, Question, Starts, live_of, moved, runs_of
 from spark_jobs.sidecars import Sidecars, Work
-from spark_jobs.topics import topics_at
-
-__all__ = ["READING_ERRORS", "ReplicaLogs", "logs_in", "make_plan"]
-
-READING_ERRORS: Final = (LogsError, LostRangeError)
-"""What reading logs may raise besides damage and what the disk says."""
-
-PIECE_BYTES: Final = 64 * 1024 * 1024
-"""Of log in one piece. Its digest is kept by its offsets, so this is not to be changed lightly."""
+from spark_jobs.topics import TopicSettings, topics_at
 
 Progress = Callable[[str], None]
 
+PIECE_BYTES: Final = 64 * 1024 * 1024
+"""Of log in one piece. Digests are kept by their offsets: with another size they are made anew."""
+
+PASSES: Final = 4
+"""Over pieces; `progress` is told the name of each."""
+
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
-    """Where a piece belongs: to which of the planners, and which of its digests."""
+class Piece:
+    """Where a piece belongs: to which of the coordinators, and which of its pieces it is."""
 
-    planner: int
+    coordinator: int  # by its place in the survey
     number: int
     work: Work
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What there is to look at, and what it is looked at with."""
+
+    cluster_id: str
+    read: Mapping[str, int]  # log: its committed end, exclusive
+    topics: Mapping[str, TopicSettings]
+    coordinators: Sequence[int]
+    pieces: Sequence[Piece]
+
+
+def survey(logs: Logs) -> Survey:
+    """What can be read now.
+
+    Raises:  LogsError; LostRangeError, DamagedFileError, RecordError; OSError.
+    """
+    read: dict[str, int] = {}
+
+    def committed(name: str) -> tuple[Log, int]:
+        log = logs.log(name)
+        read[name] = log.end_offset()
+        return log, read[name]
+
+    topics = topics_at(*committed(CLUSTER_METADATA))
+    coordinators = coordinators_of(logs)
+    pieces = []
+    for i, coordinator in enumerate(coordinators):
+        name = f"{DISKLESS_METADATA}{coordinator}"
+        log, end = committed(name)
+        for number, span in enumerate(log.spans(end, split_bytes=PIECE_BYTES)):
+            pieces.append(Piece(i, number, Work(logs.cluster_id, name, span)))
+    return Survey(logs.cluster_id, read, topics, coordinators, pieces)
 
 
 def make_plan(
@@ -72,85 +100,63 @@ def make_plan(
              progress: told what is done next.
     Raises:  LogsError; LostRangeError, DamagedFileError, RecordError; OSError.
     """
-    engine = engine or LocalEngine()
-    kept = sidecars or Sidecars(None)
-    read: dict[str, int] = {}
+    found, kept = survey(logs), sidecars or Sidecars(None)
+    return plan_of(found, now_ms, engine or LocalEngine(), kept, progress)
 
-    def committed(name: str) -> tuple[Log, int]:
-        log = logs.log(name)
-        read[name] = log.end_offset()
-        return log, read[name]
 
-    progress("settings")
-    topics = topics_at(*committed(CLUSTER_METADATA))
-    coordinators = coordinators_of(logs)
-    pieces: list[_Piece] = []
-    for i, coordinator in enumerate(coordinators):
-        name = f"{DISKLESS_METADATA}{coordinator}"
-        log, end = committed(name)
-        for number, span in enumerate(log.spans(end, split_bytes=PIECE_BYTES)):
-            pieces.append(_Piece(i, number, Work(logs.cluster_id, name, span)))
+def plan_of(
+    found: Survey,
+    now_ms: int,
+    engine: Engine,
+    kept: Sidecars,
+    progress: Progress = lambda _: None,
+) -> Plan:
+    """The same of what was surveyed."""
     progress("digests")
-    digests: list[list[Digest]] = [[] for _ in coordinators]
-    for piece, digest in zip(
-        pieces, engine.run(partial(_digest, kept), [piece.work for piece in pieces]), strict=True
-    ):
-        digests[piece.planner].append(digest)
-    planners = [Planner(one, topics) for one in digests]
+    digests: list[list[Digest]] = [[] for _ in found.coordinators]
+    told = engine.run(partial(_digest, kept), [piece.work for piece in found.pieces])
+    for piece, digest in zip(found.pieces, told, strict=True):
+        digests[piece.coordinator].append(digest)
+    planners = [Planner(one, found.topics) for one in digests]
     progress("log starts")
-    _begin(engine, kept, pieces, planners)
+    asked = [dict(planner.beginnings()) for planner in planners]
+    begun = _ask(engine, partial(_live, kept), found.pieces, asked)
+    for planner, live in zip(planners, begun, strict=True):
+        planner.begun(live)
     progress("limits")
-    rows = _rows(engine, kept, pieces, planners, coordinators, now_ms)
+    asked = [dict(planner.boundaries(now_ms)) for planner in planners]
+    crossed = _ask(engine, partial(_boundary, kept), found.pieces, asked)
+    rows = [
+        planner.plan(coordinator, runs)
+        for planner, coordinator, runs in zip(planners, found.coordinators, crossed, strict=True)
+    ]
     progress("objects")
-    effects = _effects(engine, kept, pieces, planners, rows)
+    effects = _effects(engine, kept, found.pieces, planners, rows)
     return Plan(
-        logs.cluster_id,
+        found.cluster_id,
         now_ms,
-        read,
+        found.read,
         [row for some in rows for row in some],
-        dict(zip(coordinators, effects, strict=True)),
+        dict(zip(found.coordinators, effects, strict=True)),
     )
 
 
-def _begin(engine: Engine, kept: Sidecars, pieces: list[_Piece], planners: list[Planner]) -> None:
-    asked = [dict(planner.beginnings()) for planner in planners]
-    answers = _ask(engine, partial(_live, kept), pieces, asked)
-    for planner, told in zip(planners, answers, strict=True):
-        planner.begun(told)
-
-
-def _rows(
-    engine: Engine,
-    kept: Sidecars,
-    pieces: list[_Piece],
-    planners: list[Planner],
-    coordinators: list[int],
-    now_ms: int,
-) -> list[list[PlanRow]]:
-    asked = [dict(planner.boundaries(now_ms)) for planner in planners]
-    answers = _ask(engine, partial(_boundary, kept), pieces, asked)
-    return [
-        planner.plan(coordinator, told)
-        for planner, coordinator, told in zip(planners, coordinators, answers, strict=True)
-    ]
-
-
 def _ask(
-    engine: Engine, task: Any, pieces: list[_Piece], asked: list[dict[int, Question]]
+    engine: Engine, task: Any, pieces: Sequence[Piece], asked: list[dict[int, Question]]
 ) -> list[dict[int, Any]]:
     """Each planner's questions about its pieces, answered."""
-    some = [piece for piece in pieces if piece.number in asked[piece.planner]]
-    told = engine.run(task, [(one.work, asked[one.planner][one.number]) for one in some])
+    some = [piece for piece in pieces if piece.number in asked[piece.coordinator]]
+    told = engine.run(task, [(one.work, asked[one.coordinator][one.number]) for one in some])
     answers: list[dict[int, Any]] = [{} for _ in asked]
     for piece, answer in zip(some, told, strict=True):
-        answers[piece.planner][piece.number] = answer
+        answers[piece.coordinator][piece.number] = answer
     return answers
 
 
 def _effects(
     engine: Engine,
     kept: Sidecars,
-    pieces: list[_Piece],
+    pieces: Sequence[Piece],
     planners: list[Planner],
     rows: list[list[PlanRow]],
 ) -> list[Effect]:
@@ -159,12 +165,12 @@ def _effects(
         for planner, some in zip(planners, rows, strict=True)
     ]
     told = engine.run(
-        partial(_effect, kept), [(piece.work, *starts[piece.planner]) for piece in pieces]
+        partial(_effect, kept), [(piece.work, *starts[piece.coordinator]) for piece in pieces]
     )
     effects = []
     for i, planner in enumerate(planners):
         names = {topic_id: topic.name for topic_id, topic in planner.partitions.topics.items()}
-        parts = (part for piece, part in zip(pieces, told, strict=True) if piece.planner == i)
+        parts = (part for piece, part in zip(pieces, told, strict=True) if piece.coordinator == i)
         effects.append(summed(parts, names))
     return effects
 

@@ -1,59 +1,101 @@
 """`esker spark retention`: planned, shown and applied in three steps.
 
-A plan is a file, and nothing is deleted that nobody has looked at. It is made from a log directory;
-how much of that is committed, the quorum is asked.
+A plan is a file, and nothing is deleted that nobody has looked at. Planning needs no coordinator's
+consent and no delete permission; applying needs a coordinator, who judges every row again.
 
 Source: DESIGN §10.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 import time
-from datetime import UTC, datetime
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
-from types import ModuleType
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from coordinator.client import CoordinatorClient, CoordinatorError, ErrorCode
-from esker.admin import AdminError, describe_quorum, describe_quorum_by_broker
 from esker.client import ClientError, KafkaClient
 from esker.commands.controlled import AsJson, Controller, Server, Target, TimeoutMs, target
 from esker.commands.spark_common import ENVIRONMENT, INTERRUPTED, PARTLY, STALE, USAGE, bar, stop
-from esker.commands.tables import table
+from esker.commands.spark_inputs import (
+    Archive,
+    FromQuorum,
+    LogDir,
+    inputs_of,
+    open_logs,
+    reading_errors,
+)
+from esker.commands.spark_retention_tables import SHOWN_ROWS, plan_json, plan_lines
+from esker.commands.spark_session import MEMORY, Debug, Master, Memory, SparkLog, spark_session
+from esker.commands.spark_store import Endpoint, Region
 from raft.net.runner import run
-from records.errors import RecordError
 from records.rpc.coordinator import ApplyRetentionRequest, ApplyRetentionResponse
-from spark_jobs.applying import Coordinator, Journal, Outcome, apply_plan
-from spark_jobs.plan_file import Plan, PlanError, PlanRow, read_plan, write_plan
+from spark_jobs.applying import ROWS_OF_REQUEST, Coordinator, Journal, Outcome, apply_plan
+from spark_jobs.java import cache_directory
+from spark_jobs.plan_file import Plan, PlanError, read_plan, write_plan
+from spark_jobs.prices import Prices, PricesError, read_prices
+
+if TYPE_CHECKING:
+    from spark_jobs.engines import Engine
 
 app = typer.Typer(no_args_is_help=True, help="What is older or more than a topic keeps.")
 
 _AT: Final = "--bootstrap-controller 127.0.0.1:9093"
-PLAN_EXAMPLE = f"Example: esker spark retention plan --log-dir data/node1 --out plan.jsonl {_AT}"
+PLAN_EXAMPLE = f"Example: esker spark retention plan --out plan.jsonl {_AT}"
 SHOW_EXAMPLE = "Example: esker spark retention show plan.jsonl"
 APPLY_EXAMPLE = f"Example: esker spark retention apply plan.jsonl {_AT}"
 
-SHOWN_ROWS: Final = 20
-REASONS: Final = {1: "retention.ms", 2: "retention.bytes"}
+SPARK_PIECES: Final = 24
+"""Of 64 MiB: from there on `auto` takes Spark. It takes as long to start as these take here."""
 
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan's file.")]
+PriceFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--prices", metavar="FILE", help="What the store costs, as TOML; default: S3's list prices."
+    ),
+]
+
+
+class EngineName(StrEnum):
+    """Who makes a plan; they make the same."""
+
+    AUTO = "auto"
+    LOCAL = "local"
+    SPARK = "spark"
 
 
 @app.command(epilog=PLAN_EXAMPLE)
 def plan(
-    log_dir: Annotated[
-        Path, typer.Option(metavar="DIR", help="A node's log directory; any node's will do.")
-    ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where the plan is written to.")],
-    bootstrap_controller: Controller = None,
-    bootstrap_server: Server = None,
+    log_dir: LogDir = None,
+    bootstrap_controller: FromQuorum = None,
+    archive: Archive = None,
+    endpoint: Endpoint = None,
+    region: Region = None,
+    engine: Annotated[
+        EngineName,
+        typer.Option(help="This process, or Spark; auto: Spark if there is much of it."),
+    ] = EngineName.AUTO,
+    digests: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Where digests are kept; default: ~/.cache/esker/digests."
+        ),
+    ] = None,
+    prices: PriceFile = None,
     now: Annotated[
         int | None, typer.Option(metavar="MS", help="Count ages from here; default: the clock.")
     ] = None,
+    master: Master = None,
+    memory: Memory = MEMORY,
+    spark_log: SparkLog = None,
+    debug: Debug = False,
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = 10_000,
 ) -> None:
@@ -61,27 +103,51 @@ def plan(
 
     Nothing is changed: the plan is a file, to be shown and applied within an hour.
     """
-    at = target(bootstrap_controller, bootstrap_server)
+    inputs = inputs_of(
+        log_dir, bootstrap_controller, archive, timeout_ms, endpoint=endpoint, region=region
+    )
+    paid = _prices(prices)
     now_ms = time.time_ns() // 1_000_000 if now is None else now
-    sweep = _sweep()
     try:
-        names = sweep.logs_in(log_dir)
-        committed = {name: _high_watermark(at, name, timeout_ms) for name in names}
-        with bar("reading", len(names)) as step:
-            logs = sweep.ReplicaLogs(log_dir, committed)
-            made = sweep.make_plan(logs, now_ms=now_ms, progress=lambda _: step(1))
+        from spark_jobs import sweep
+        from spark_jobs.sidecars import Sidecars
+    except ModuleNotFoundError as error:
+        stop(f"{error.name} is not installed: pip install 'esker[spark]'", ENVIRONMENT)
+    kept = Sidecars(cache_directory() / "digests" if digests is None else digests)
+    try:
+        found = sweep.survey(open_logs(inputs))
+        large = master is not None or len(found.pieces) >= SPARK_PIECES
+        takes_spark = engine is EngineName.SPARK or (engine is EngineName.AUTO and large)
+        with (
+            _engine(takes_spark, master, memory, spark_log, debug=debug) as chosen,
+            bar("planning", sweep.PASSES) as step,
+        ):
+            made = sweep.plan_of(found, now_ms, chosen, kept, lambda _: step(1))
         write_plan(made, out)
-    except (*sweep.READING_ERRORS, RecordError, AdminError, OSError) as error:
+    except reading_errors() as error:
         stop(str(error), ENVIRONMENT)
-    _print_plan(made, as_json=as_json)
-    if not as_json:
+    _print_plan(made, paid, as_json=as_json)
+    if not as_json and made.rows:
         typer.echo(f"Written to {out}. To apply it: esker spark retention apply {out}")
 
 
+@contextmanager
+def _engine(
+    takes_spark: bool, master: str | None, memory: str, spark_log: Path | None, *, debug: bool
+) -> Iterator[Engine]:
+    from spark_jobs.engines import LocalEngine, SparkEngine
+
+    if not takes_spark:
+        yield LocalEngine()
+        return
+    with spark_session("retention", master, memory, spark_log, debug=debug) as session:
+        yield SparkEngine(session)
+
+
 @app.command(epilog=SHOW_EXAMPLE)
-def show(file: PlanFile, as_json: AsJson = False) -> None:
+def show(file: PlanFile, prices: PriceFile = None, as_json: AsJson = False) -> None:
     """Print what a plan would do."""
-    _print_plan(_read(file), as_json=as_json)
+    _print_plan(_read(file), _prices(prices), as_json=as_json)
 
 
 @app.command(epilog=APPLY_EXAMPLE)
@@ -92,6 +158,10 @@ def apply(
     allow_large: Annotated[
         bool, typer.Option("--allow-large", help="Also if it removes over 25 % of all bytes.")
     ] = False,
+    rows_per_request: Annotated[
+        int,
+        typer.Option(min=1, max=ROWS_OF_REQUEST, metavar="N", help="Partitions trimmed at once."),
+    ] = ROWS_OF_REQUEST,
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = 30_000,
 ) -> None:
@@ -103,11 +173,11 @@ def apply(
     made = _read(file)
     if made.is_large and not allow_large:
         stop(f"{file} removes more than 25 % of all bytes; look at it with `show`, and if it is "
-              "meant, apply it with --allow-large", USAGE)  # fmt: skip
+             "meant, apply it with --allow-large", USAGE)  # fmt: skip
     journal = Journal(file.with_name(file.name + ".journal"), made)
     try:
         with bar("applying", len(made.rows)) as step:
-            outcome = run(_apply(at, made, journal, step, timeout_ms))
+            outcome = run(_apply(at, made, journal, step, timeout_ms, rows_per_request))
     except KeyboardInterrupt:
         stop(f"interrupted; to go on: esker spark retention apply {file}", INTERRUPTED)
     except (OSError, ValueError) as error:
@@ -115,7 +185,9 @@ def apply(
     _print_outcome(file, made, outcome, as_json=as_json)
 
 
-async def _apply(at: Target, made: Plan, journal: Journal, step: Any, timeout_ms: int) -> Outcome:
+async def _apply(
+    at: Target, made: Plan, journal: Journal, step: Any, timeout_ms: int, rows_of_request: int
+) -> Outcome:
     addresses = [(one.host, one.port) for one in at.addresses]
     clients: dict[int, CoordinatorClient] = {}
 
@@ -127,7 +199,9 @@ async def _apply(at: Target, made: Plan, journal: Journal, step: Any, timeout_ms
         return clients[number]
 
     try:
-        return await apply_plan(made, journal, coordinator, progress=step)
+        return await apply_plan(
+            made, journal, coordinator, progress=step, rows_of_request=rows_of_request
+        )
     finally:
         for client in clients.values():
             await client.close()
@@ -151,21 +225,6 @@ class _ThroughBrokers:
             raise CoordinatorError(code, str(error)) from error
 
 
-def _high_watermark(at: Target, log: str, timeout_ms: int) -> int:
-    topic, _, partition = log.rpartition("-")
-    ask = describe_quorum_by_broker if at.brokers else describe_quorum
-    found = run(ask(at.addresses, topic, int(partition), timeout_ms=timeout_ms))
-    return found.partition.high_watermark
-
-
-def _sweep() -> ModuleType:
-    """The module that reads logs, which needs Arrow: not every installation has it."""
-    try:
-        return importlib.import_module("spark_jobs.sweep")
-    except ModuleNotFoundError as error:
-        stop(f"{error.name} is not installed: pip install 'esker[spark]'", ENVIRONMENT)
-
-
 def _read(file: Path) -> Plan:
     try:
         return read_plan(file)
@@ -178,53 +237,19 @@ def _read(file: Path) -> Plan:
 # --- what people see ----------------------------------------------------------------------------
 
 
-def _print_plan(made: Plan, *, as_json: bool) -> None:
+def _prices(file: Path | None) -> Prices:
+    try:
+        return read_prices(file)
+    except PricesError as error:
+        stop(str(error), USAGE)
+
+
+def _print_plan(made: Plan, prices: Prices, *, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(_as_json(made)))
-        return
-    at = datetime.fromtimestamp(made.now_ms / 1000, UTC).isoformat(timespec="seconds")
-    typer.echo(f"Plan {made.plan_id} of cluster {made.cluster_id}, as of {at}")
-    if not made.rows:
-        typer.echo("Nothing to remove.")
+        typer.echo(json.dumps(plan_json(made, prices)))
     else:
-        rows = sorted(made.rows, key=lambda row: -row.bytes)[:SHOWN_ROWS]
-        typer.echo(table(_HEADINGS, [_cells(row) for row in rows]))
-        if len(made.rows) > len(rows):
-            typer.echo(f"... and {len(made.rows) - len(rows)} more")
-    for number, effect in sorted(made.effects.items()):
-        typer.echo(
-            f"Coordinator {number}: {effect.removed_bytes} of {effect.live_bytes} live bytes go; "
-            f"{effect.objects_freed} objects of {effect.freed_bytes} bytes become free"
-        )
-        if effect.pinned_bytes:
-            pinning = ", ".join(f"{topic} ({n})" for topic, n in list(effect.pinned_by.items())[:5])
-            typer.echo(f"  {effect.pinned_bytes} dead bytes stay, pinned by {pinning}")
-
-
-_HEADINGS: Final = (
-    "Topic", "Partition", "LogStart", "NewLogStart", "Runs", "Bytes", "Because",
-)  # fmt: skip
-
-
-def _cells(row: PlanRow) -> tuple[str, ...]:
-    numbers = (row.partition, row.old_log_start, row.new_log_start, row.runs, row.bytes)
-    return (row.topic, *map(str, numbers), f"{REASONS[row.reason]}={row.limit}")
-
-
-def _as_json(made: Plan) -> dict[str, Any]:
-    effects = {
-        str(number): {name: getattr(effect, name) for name in effect.__slots__}
-        for number, effect in made.effects.items()
-    }
-    return {
-        "plan_id": made.plan_id,
-        "cluster_id": made.cluster_id,
-        "now_ms": made.now_ms,
-        "expires_at_ms": made.expires_at_ms,
-        "logs": dict(made.logs),
-        "rows": [row._asdict() for row in made.rows],
-        "effects": effects,
-    }
+        for line in plan_lines(made, prices):
+            typer.echo(line)
 
 
 def _print_outcome(file: Path, made: Plan, outcome: Outcome, *, as_json: bool) -> None:

@@ -12,7 +12,6 @@ import pytest
 from coordinator.client import CoordinatorError, ErrorCode
 from records.rpc.coordinator import ApplyRetentionRequest, ApplyRetentionResponse
 from records.uuids import encode_uuid, random_uuid
-from spark_jobs import applying
 from spark_jobs.applying import Journal, Outcome, apply_plan
 from spark_jobs.plan_file import Effect, Plan, PlanError, PlanRow, read_plan, write_plan
 
@@ -67,8 +66,9 @@ class Coordinators:
         return ApplyRetentionResponse(responses=tuple(told))
 
 
-def applied(made: Plan, journal: Path, coordinators: Coordinators) -> Outcome:
-    return asyncio.run(apply_plan(made, Journal(journal, made), coordinators))
+def applied(made: Plan, journal: Path, coordinators: Coordinators, at_once: int = 500) -> Outcome:
+    ask = apply_plan(made, Journal(journal, made), coordinators, rows_of_request=at_once)
+    return asyncio.run(ask)
 
 
 def test_a_plan_comes_back_as_it_was_written(tmp_path: Path) -> None:
@@ -127,19 +127,15 @@ def test_a_plan_that_every_row_is_refused_of_for_its_age_is_stale(tmp_path: Path
     assert outcome.is_stale()
 
 
-def test_requests_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(applying, "ROWS_OF_REQUEST", 2)
+def test_requests_are_bounded(tmp_path: Path) -> None:
     coordinators = Coordinators()
-    outcome = applied(plan(*map(row, range(5))), tmp_path / "j", coordinators)
+    outcome = applied(plan(*map(row, range(5))), tmp_path / "j", coordinators, 2)
     assert len(outcome.applied) == 5
     assert len(coordinators.requests) == 3
 
 
-def test_what_was_killed_goes_on_where_its_journal_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_killed_goes_on_where_its_journal_ends(tmp_path: Path) -> None:
     """Killed after the coordinator did the second request, and before that was written down."""
-    monkeypatch.setattr(applying, "ROWS_OF_REQUEST", 2)
     made, journal = plan(*map(row, range(5))), tmp_path / "j"
     coordinators = Coordinators()
 
@@ -149,16 +145,16 @@ def test_what_was_killed_goes_on_where_its_journal_ends(
 
     coordinators.before = killed
     with pytest.raises(KeyboardInterrupt):
-        applied(made, journal, coordinators)
+        applied(made, journal, coordinators, 2)
     assert Journal(journal, made).read().applied == {0: 10, 1: 11}
     with journal.open("a") as file:
         file.write('{"plan_id": "' + made.plan_id)  # a line that was being written
     coordinators.before = None
-    outcome = applied(made, journal, coordinators)
+    outcome = applied(made, journal, coordinators, 2)
     assert outcome.applied == {i: 10 + i for i in range(5)}
     assert len(coordinators.requests) == 4, "one request twice, and the last"
     assert len(Journal(journal, made).read().applied) == 5
-    applied(made, journal, coordinators)
+    applied(made, journal, coordinators, 2)
     assert len(coordinators.requests) == 4, "and nothing is left to ask"
 
 

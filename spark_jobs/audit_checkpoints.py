@@ -221,6 +221,10 @@ class _Reading:
         columns = {name: np.zeros(len(place), np.int64) for name in COLUMNS} | given
         columns["log_offset"] += self.facts.offset - 1
         columns["producer_id"] -= 1
+        ids, inverse = np.unique(columns["object_id"], return_inverse=True)
+        known = (self.facts.objects.get(one) for one in ids.tolist())
+        sizes = np.array([-1 if one is None else one.size_bytes for one in known], np.int64)
+        columns["size_bytes"] = sizes[inverse]
         return Rows(self.codes, place, columns)
 
 

@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 import numpy as np
+from crc32c import crc32c
 
 from records.batch import iter_batches
 from records.errors import RecordError
@@ -33,7 +34,6 @@ from records.wal import (
     PartitionBytes,
     footer_range,
     parse_footer,
-    verify_partition,
 )
 from spark_jobs.audit_commits import COMMIT
 from spark_jobs.audit_rows import Numbers, Rows, groups, slices
@@ -102,12 +102,10 @@ def object_whole(looks: Sequence[Look]) -> Faults:
     for look in looks:
         if look.size_bytes is None:
             continue
-        rows = look.claim.rows
-        needed = int((rows["byte_offset"] + rows["byte_size"]).max())
-        told = int(rows["size_bytes"][0]) if look.claim.whole else None
-        if look.size_bytes < needed or look.size_bytes != (told or look.size_bytes):
-            what = f"{look.size_bytes} bytes, {needed if told is None else told} were committed"
-            yield _fault(look, f"{what}; {_affected(rows)}")
+        committed = int(look.claim.rows["size_bytes"][0])
+        if look.size_bytes != committed:
+            what = f"{look.size_bytes} bytes, {committed} were committed"
+            yield _fault(look, f"{what}; {_affected(look.claim.rows)}")
 
 
 @rule("footer-agrees", "5", "An object's footer says what the log says of it.")
@@ -222,9 +220,11 @@ def missing(looks: Sequence[Look]) -> list[tuple[int, Fault]]:
 def _look(bucket: Bucket, claim: Claim, *, deep: bool) -> Look:
     store, key = bucket.store, bucket.keys.key(claim.object_id)
     found = store.head(key)
-    if found is None or not deep:
-        return Look(claim, key, None if found is None else found.size_bytes)
+    if found is None:
+        return Look(claim, key, None)
     size = found.size_bytes
+    if not deep or size != claim.rows["size_bytes"][0]:  # its footer is not where it should be
+        return Look(claim, key, size)
     try:
         if size < TRAILER.size:
             return Look(claim, key, size, None, (f"{size} bytes are too few for a footer",))
@@ -241,30 +241,35 @@ def _look(bucket: Bucket, claim: Claim, *, deep: bool) -> Look:
 
 
 def _bad_bytes(bucket: Bucket, key: str, claim: Claim, part: PartitionBytes) -> Iterator[str]:
+    """Of one partition's bytes; damage is told with the offsets that it is of."""
     place = encode_uuid(part.topic_id), part.partition
     name = f"{place[0]}-{place[1]}"
     if part.size_bytes > MAX_READ_BYTES:
         yield f"{name} has {part.size_bytes} bytes in it, more than can be"
         return
     data = bucket.store.read(key, part.byte_offset, part.size_bytes)
+    rows, told = claim.rows, False
+    code = rows.places.index(place) if place in rows.places else -1
+    for row in np.flatnonzero(rows.place == code).tolist():
+        begin = int(rows["byte_offset"][row]) - part.byte_offset
+        what = _bad_batch(data[max(begin, 0) : begin + int(rows["byte_size"][row])], rows, row)
+        if what is not None:
+            told = True
+            ends = int(rows.end_offset[row]) - 1
+            yield f"{name} offsets {rows['base_offset'][row]} to {ends}: {what}"
+    if not told and crc32c(data) != part.crc:
+        ends = part.byte_offset + part.size_bytes
+        yield f"{name}, bytes {part.byte_offset} to {ends}: their checksum is not the footer's"
+
+
+def _bad_batch(data: bytes, rows: Rows, row: int) -> str | None:
+    """A batch's bytes, or a run's: is each batch in them sound, and are they all of it?"""
+    if len(data) != rows["byte_size"][row]:
+        return f"{len(data)} bytes of {rows['byte_size'][row]} are in its partition's part"
     try:
-        verify_partition(part, data)
-        found = [
-            (part.byte_offset + batch.position, batch.header.size_bytes, batch.header.record_count)
-            for batch in iter_batches(data)
-        ]
+        counts = [batch.header.record_count for batch in iter_batches(data)]
     except RecordError as error:
-        yield f"{name}: {error}"
-        return
-    if not claim.whole or place not in claim.rows.places:
-        return
-    rows = claim.rows
-    mine = np.flatnonzero(rows.place == rows.places.index(place)).tolist()
-    told = [
-        (int(rows["byte_offset"][i]), int(rows["byte_size"][i]), int(rows["record_count"][i]))
-        for i in mine
-    ]
-    if mine and sorted(told) != found:
-        wrong = next((pair for pair in zip(sorted(told), found, strict=False)
-                      if pair[0] != pair[1]), (told, found))  # fmt: skip
-        yield f"{name}: committed are {wrong[0]}, there are {wrong[1]} (at, bytes, records)"
+        return str(error)
+    if sum(counts) != rows["record_count"][row]:
+        return f"{sum(counts)} records in {len(counts)} batches, not {rows['record_count'][row]}"
+    return None

@@ -31,6 +31,7 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "scratch").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
     monkeypatch.setattr(java, "bundled", lambda: None)
+    monkeypatch.setattr(pyspark.SparkContext, "_active_spark_context", None)  # of other tests
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
     return tmp_path / "scratch"

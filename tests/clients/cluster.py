@@ -31,7 +31,7 @@ from records.rpc.cluster import MetadataRequest, MetadataResponse
 from tests.clients.client import eventually
 from tests.driver.client import Client as Wire
 from tests.driver.cluster import ROOT
-from tests.interop.kafka_run import free_port
+from tests.ports import free_port
 
 NODES: Final = (1, 2, 3)
 FIRST_BROKER: Final = 101

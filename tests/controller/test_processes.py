@@ -61,7 +61,7 @@ from snapshot.reader import CheckpointReader
 from tests.controller.test_refusals import alter, chunk, controller, delete, grow
 from tests.controller.world import creation, registration
 from tests.driver.client import Client
-from tests.driver.cluster import free_ports
+from tests.ports import free_ports
 
 R = TypeVar("R", bound=Response)
 PATIENCE_S = 30.0

@@ -45,7 +45,7 @@ from records.rpc.objects import (
     IsSafeToDeleteFileRequest,
     ReleaseObjectLeaseRequest,
 )
-from tests.driver.cluster import free_ports
+from tests.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 KEYS = ObjectKeys(prefix="p", cluster_id="abc", coordinator_partition=0)

@@ -19,7 +19,7 @@ from coordinator.interface import CoordinatorError
 from coordinator.settings import CoordinatorSettings
 from tests.coordinator.contract import Contract
 from tests.coordinator.subjects import SETTINGS, START_MS, MutableView, World
-from tests.driver.cluster import free_ports
+from tests.ports import free_ports
 
 NODES = 3
 PATIENCE_S = 20

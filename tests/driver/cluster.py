@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -26,20 +25,10 @@ from raft.segments.files import RealFileSystem
 from raft.segments.properties import MetaProperties, write_meta_properties
 from records.types import NodeId
 from tests.driver.client import Client, ClientError
+from tests.ports import free_ports
 
 CLUSTER_ID = "xBIbbGYlSzqHPEyzl9QSWw"
 ROOT = Path(__file__).parents[2]
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 class Cluster:

@@ -11,8 +11,8 @@ from raft.driver import Node
 from raft.net.handlers import Served, payload
 from raft.net.rpc import open_rpc
 from records.rpc.coordinator import DeleteDisklessTopicsRequest, DeleteDisklessTopicsResponse
-from tests.driver.cluster import free_ports
 from tests.driver.test_node import config_of, leading_log, log_dir
+from tests.ports import free_ports
 
 __all__ = ["log_dir"]  # a fixture
 

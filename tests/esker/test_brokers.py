@@ -20,7 +20,7 @@ from tests.clients.client import EARLIEST, Message, eventually
 from tests.clients.cluster import EskerCluster
 from tests.clients.confluent import Confluent
 from tests.driver.client import Client as Wire
-from tests.interop.kafka_run import free_port
+from tests.ports import free_port
 
 FIRST, SECOND = 101, 102
 FETCH_BY_NAME = 11

@@ -29,25 +29,21 @@ from esker.dev import (
     Store,
     belongings,
     identify,
-    is_free,
     make_plan,
     owned,
     remove,
 )
 from esker.dev_child import ALONE_S
 from esker.properties import read_properties
+from tests.ports import free_row
 
 PATIENCE_S = 60
 runner = CliRunner()
 
 
 def free_port() -> int:
-    """The first of a row of free ports, outside the range that clients get."""
-    start = 21_000 + os.getpid() % 400 * 20
-    for port in range(start, 32_000, 2 * QUORUM_PORTS_FROM):
-        if all(is_free(port + one) for one in (0, 1, 10, 11, 12)):
-            return port
-    raise AssertionError("no free ports")
+    """The first of a row of free ports: brokers', and the quorum's above."""
+    return free_row((0, 1, *(QUORUM_PORTS_FROM + one for one in range(3))))
 
 
 def plan_of(directory: Path, **settings: str) -> Plan:

@@ -18,8 +18,9 @@ from esker.config import load_config
 from esker.storage import format_storage
 from tests.driver.client import Client, ClientError
 from tests.interop.kafka_rpc import Connection, RpcError
-from tests.interop.kafka_run import free_port, stop_process, until
+from tests.interop.kafka_run import stop_process, until
 from tests.interop.kafka_scenario import CLUSTER_ID
+from tests.ports import free_port
 
 PROJECT: Final = Path(__file__).parents[2]
 METADATA_TOPIC: Final = "__cluster_metadata"

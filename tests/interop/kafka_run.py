@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import shutil
 import socket
 import subprocess
@@ -20,6 +19,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from tests.ports import free_port
 
 LOG4J: Final = Path(__file__).with_name("log4j2.properties")
 DUMP: Final = "org.apache.kafka.tools.DumpLogSegments"
@@ -34,11 +35,6 @@ WAIT_TIMEOUT_S: Final = 60.0
 POLL_INTERVAL_S: Final = 0.02
 
 _ENCODINGS: Final = ("file.encoding", "stdout.encoding", "sun.stdout.encoding")
-
-PORT_RANGES: Final = 8
-PORTS_OF_WORKER: Final = 2_000
-
-_taken_ports: set[int] = set()
 
 
 HUNG_RUNS: Final = 2  # of a tool that did not end, before the run that counts
@@ -179,28 +175,6 @@ class Plan:
             for listener in listeners:
                 _wait_until_listening(node, self.ports[listener])
             yield node
-
-
-def free_port() -> int:
-    """A port of the loopback that nobody has, outside the range the system gives to clients.
-
-    Each worker of pytest has a range of its own: between here and a process that binds the port, a
-    second or more may pass.
-    """
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    lowest = 15_000 + worker % PORT_RANGES * PORTS_OF_WORKER
-    for _ in range(1000):
-        port = random.randrange(lowest, lowest + PORTS_OF_WORKER)
-        if port in _taken_ports:
-            continue
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        _taken_ports.add(port)
-        return port
-    raise ToolFailedError(f"no free port among {PORTS_OF_WORKER} from {lowest} on")
 
 
 def configure_node(

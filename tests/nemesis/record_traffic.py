@@ -163,7 +163,8 @@ class Traffic:
                         history.unknown[value] = repr(error)
                     break
                 numbers[value.partition] += 1
-            producer.poll(PAUSE_S)
+            producer.poll(0)
+            self._stop.wait(PAUSE_S)
         if producer.flush(FLUSH_S + 10):
             raise WrongRecordsError(f"{name} has records of which it was told nothing")
         if fatal:

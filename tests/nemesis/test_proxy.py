@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.driver.cluster import free_ports
 from tests.nemesis.proxy import Links
+from tests.ports import free_ports
 
 
 @pytest.fixture

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
 from raft.net import Listener, loop_factory
+from tests.ports import free_port
 
 LOOPS = {"asyncio": asyncio.SelectorEventLoop, "uvloop": loop_factory()}
 
@@ -38,9 +38,7 @@ def on_loop(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, Any
 @pytest.fixture
 def unused_port() -> int:
     """A loopback port on which nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    return free_port()
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -24,6 +24,7 @@ from diskless.stores import ObjectStorage
 from diskless.stores.directory import DirectoryStorage
 from diskless.stores.memory import MemoryStore
 from diskless.stores.s3 import S3Config, S3Storage
+from tests.ports import free_port
 from tests.stores.radosgw import MISSING, Radosgw, is_installed, radosgw
 
 START_S = 30.0
@@ -33,9 +34,7 @@ _buckets = count(1)
 @pytest.fixture(scope="session")
 def s3_endpoint() -> Iterator[str]:
     """The address of a moto server of this test process."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     server = subprocess.Popen(
         [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
         stdout=subprocess.DEVNULL,

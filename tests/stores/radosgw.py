@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import uuid4
 
+from tests.ports import free_port
+
 PROGRAMS: Final = ("ceph-mon", "ceph-osd", "radosgw", "ceph", "ceph-authtool", "monmaptool")
 MISSING: Final = (
     "radosgw is not here: apt-get install --no-install-recommends "
@@ -78,7 +80,7 @@ def is_installed() -> bool:
 def radosgw(home: Path) -> Iterator[Radosgw]:
     """A cluster below `home`, gone with the block."""
     fsid, osd = str(uuid4()), str(uuid4())
-    mon_port, port = _free_port(), _free_port()
+    mon_port, port = free_port(), free_port()
     for name in ("mon", "osd"):
         (home / name).mkdir()
     (home / "ceph.conf").write_text(CONF.format(fsid=fsid, mon_port=mon_port, home=home))
@@ -139,9 +141,3 @@ def _wait_for(port: int) -> None:
         except OSError:
             assert time.monotonic() < deadline, f"radosgw does not listen after {READY_S} s"
             time.sleep(0.1)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -57,7 +57,9 @@ def brokers(report: Report, summary: Summary) -> Figure:
     fencings, left = int(summary.numbers["fencings"] or 0), len(by_broker) - len(shown)
     return figure(
         "brokers",
-        f"{count(len(by_broker))} brokers, fenced {count(fencings)} times after they had served."
+        f"{count(len(by_broker))} brokers, "
+        + (f"fenced {count(fencings)} times after they had served." if fencings
+           else "none of which was fenced after it had served.")
         if shown else "No broker ever registered.",
         "When each broker served. A fenced one is named to no client; that costs no partition its "
         "leader."

@@ -99,7 +99,10 @@ class _Seen:
                 for partition in record.partitions:
                     self.start(encode_uuid(record.topic_id), partition, GONE)
             case DisklessPartitionsRecord():
-                self.names[encode_uuid(record.topic_id)] = record.topic_name
+                topic_id, first = encode_uuid(record.topic_id), record.first_partition
+                self.names[topic_id] = record.topic_name
+                for partition in range(first, first + record.partition_count):
+                    self.start(topic_id, partition, 0)
             case ObjectsRemovedRecord():
                 bucket = window.bucket(place.timestamp_ms)
                 self.removed.update(dict.fromkeys(record.object_ids, bucket))
@@ -164,7 +167,7 @@ def _type_name(key: int) -> str:
 class Known:
     """What the first pass found that the second one needs: small, and sent to every task."""
 
-    log_starts: dict[tuple[str, int], int]  # of partitions whose log starts above 0
+    log_starts: dict[tuple[str, int], int]  # by topic id and partition
     removed: dict[int, Numbers]  # by coordinator: ids of objects that are gone, rising; and when
 
 

@@ -28,7 +28,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from spark_jobs.report.words import count, plain
 
@@ -41,6 +41,7 @@ TOKENS: Final = {
 """The page's colours: what each is called in its style sheet, and on light paper. All differ."""
 
 SERIES: Final = tuple(f"c{number}" for number in range(1, 9))
+FEW_POINTS: Final = 40  # of a line, which are drawn as points too: some may stand alone
 WIDE: Final = (11.4, 3.1)
 HALF: Final = (5.6, 3.1)
 
@@ -215,9 +216,14 @@ def lines_over_time(
         axes = figure.add_subplot()
         if logarithmic:
             axes.set_yscale("log")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=7))
+            axes.yaxis.set_minor_formatter(NullFormatter())
         for name, colour, values in layers:
-            marker = "o" if len(times_ms) == 1 else None
-            axes.plot(when(times_ms), values, color=TOKENS[colour], label=name, marker=marker)
+            few = np.isfinite(values).sum() < FEW_POINTS
+            axes.plot(
+                when(times_ms), values, color=TOKENS[colour], label=name,
+                marker="o" if few else None, markersize=4,
+            )  # fmt: skip
         time_axis(axes, times_ms[0], times_ms[-1])
         worded(axes, "y", word, label)
         legend_above(axes)
@@ -266,7 +272,7 @@ def columns(names: Sequence[str], layers: Layers, word: Word, label: str, below:
             total = total + heights
         every = max(1, -(-len(names) // (20 if figure.get_figwidth() > 8 else 9)))
         axes.set_xticks(places[::every], list(names)[::every])
-        axes.set_xlim(-0.6, max(len(names), 3) - 0.4)
+        axes.set_xlim(-0.6, max(len(names), 6) - 0.4)
         worded(axes, "y", word, label)
         axes.set_xlabel(below)
         if len(layers) > 1:

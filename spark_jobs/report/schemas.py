@@ -55,7 +55,7 @@ TABLES: Final[Mapping[str, TableSpec]] = {
         "topic_id text as Kafka writes it",
         "topic text its name; its id where no name is known",
         "deleted flag it is in no cluster log any more",
-        "partitions number that hold bytes or were written to",
+        "partitions number that there are, or were when they were written to",
         *_WRITTEN,
         "live_bytes number that can be read",
         "dead_bytes number that can't, in objects that are there still",
@@ -78,7 +78,7 @@ TABLES: Final[Mapping[str, TableSpec]] = {
         *_WRITTEN,
     ),
     "partitions": _table(
-        "Every partition that was written to or holds bytes.",
+        "Every partition, the most written first; those of deleted topics while they are told of.",
         "topic text its topic's name",
         "partition number its index",
         *_WRITTEN,

@@ -141,10 +141,12 @@ def _lead(report: Report, n: Mapping[str, Any]) -> str:
         return "No object is stored: there is nothing to pay for, and nothing that could rot."
     prices = report.question.prices
     requests = share(n["cost_requests_month"], n["cost_month"])
+    dead = n["pinned_bytes"] + n["free_bytes"]
+    stored = size(n["stored_bytes"])
+    rots = f"{share(dead, n['stored_bytes'])} of the {stored} in the store can no longer be read"
     return (
         f"Your data costs {prices.text(n['cost_month'])} a month, {requests} of it for uploads; "
-        f"{share(n['pinned_bytes'] + n['free_bytes'], n['stored_bytes'])} of the "
-        f"{size(n['stored_bytes'])} in the store can no longer be read."
+        f"{rots if dead else f'all of the {stored} in the store can be read'}."
     )
 
 

@@ -111,7 +111,6 @@ def _written(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _topics(facts: Facts) -> Rows:
-    gone = {row["name"] for row in _of(facts.first, "log_start") if row["highest"] == GONE}
     found: dict[str, dict[str, Any]] = defaultdict(lambda: defaultdict(int))
     places: dict[str, set[int]] = defaultdict(set)
     for row in _of(facts.counts, "partition"):
@@ -128,8 +127,10 @@ def _topics(facts: Facts) -> Rows:
         one["pinned_objects"] += row["objects"]
         one["pinned_bytes"] += row["bytes"]
         one["pinned_alone_bytes"] += row["part_bytes"]
-    for topic_id in {*facts.topics, *(facts.names.keys() - gone)} - found.keys():
-        found[topic_id]["bytes"] = 0
+    for row in _of(facts.first, "log_start"):
+        if row["highest"] != GONE:
+            found[row["name"]]["bytes"] += 0
+            places[row["name"]].add(row["number"])
     numbers = [one.name for one in TABLES["topics"].columns if one.kind == "number"]
     rows = []
     for topic_id, values in found.items():
@@ -176,6 +177,9 @@ def _partitions(facts: Facts) -> Rows:
         empty |= dict.fromkeys(("batches", "records", "bytes", "live_bytes"), 0)
         return rows.setdefault((row["name"], row["number"]), empty)
 
+    for row in _of(facts.first, "log_start"):
+        if row["highest"] != GONE:
+            one(row)
     for row in _of(facts.counts, "partition"):
         times = {"first_ms": row["lowest"], "last_ms": row["highest"]}
         one(row).update(_written(row) | times)

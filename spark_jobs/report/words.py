@@ -67,13 +67,13 @@ def share(part: float, whole: float) -> str:
     """A part of a whole.
 
     >>> share(1, 3), share(0, 3), share(1, 100_000), share(2_999, 3_000), share(1, 0)
-    ('33 %', '0 %', '< 0.1 %', '> 99.9 %', '0 %')
+    ('33 %', '0 %', 'under 0.1 %', 'over 99.9 %', '0 %')
     """
     per_cent = 100 * part / whole if whole else 0.0
     if 0 < per_cent < 0.1:
-        return "< 0.1 %"
+        return "under 0.1 %"
     if 99.9 < per_cent < 100:
-        return "> 99.9 %"
+        return "over 99.9 %"
     return f"{per_cent:.1f} %" if 0 < per_cent < 10 else f"{per_cent:.0f} %"
 
 

@@ -161,7 +161,7 @@ class CommitColumns:
             for column, field in zip((*place, *head), SCHEMA, strict=False)
         ]
         arrays += [
-            self._topics().take(pa.array(np.repeat(self._topic_rows(), counts))),
+            self._topic_ids(counts),
             pa.array(np.repeat(self._column(_PARTITIONS), counts)),
             *(pa.array(self._column(i)) for i in _OF_BATCHES),
         ]
@@ -199,17 +199,15 @@ class CommitColumns:
         width = _WIDTHS[index]
         return np.frombuffer(b"".join(self._parts[index]), f">i{width}").astype(f"=i{width}")
 
-    def _topics(self) -> pa.Array:
+    def _topic_ids(self, counts: Numbers) -> pa.Array:
+        """Of each batch, as text; each topic is spelt once, however many commits name it."""
         ids = b"".join(self._parts[_TOPIC_IDS])
-        known: dict[bytes, str] = {}
-        names = []
-        for at in range(0, len(ids), _UUID_BYTES):
-            raw = ids[at : at + _UUID_BYTES]
-            name = known.get(raw)
-            if name is None:
-                name = known[raw] = encode_uuid(UUID(bytes=raw))
-            names.append(name)
-        return pa.array(names, pa.string())
+        raw = pa.FixedSizeBinaryArray.from_buffers(
+            pa.binary(_UUID_BYTES), len(ids) // _UUID_BYTES, [None, pa.py_buffer(ids)]
+        ).dictionary_encode()
+        names = pa.array(encode_uuid(UUID(bytes=one)) for one in raw.dictionary.to_pylist())
+        indexes = raw.indices.to_numpy(zero_copy_only=False)[self._topic_rows()]
+        return names.cast(pa.string()).take(pa.array(np.repeat(indexes, counts)))
 
     def _topic_rows(self) -> Numbers:
         """For each group, which of all topic ids is its own."""

@@ -261,6 +261,8 @@ class OneLog:
             partial(judge, shared), list(zip(spans, before, strict=True))
         )
         for one in judged:
+            if one.store_failed is not None:
+                raise one.store_failed
             self._findings.merge(one.findings)
         return judged
 

@@ -28,6 +28,7 @@ from spark_jobs.audit_rules import RULES, Fault, Findings, rules_of
 from spark_jobs.audit_store import Bucket, check_store, claims_of, look_at, missing
 from spark_jobs.commits import CommitColumns
 from spark_jobs.logs import Span
+from spark_jobs.object_store import StoreError
 from spark_jobs.tables import OBJECT_COMMIT_KEY
 
 COMMIT_RULES: Final = (
@@ -47,6 +48,7 @@ class Judged:
     objects: Numbers  # of commits: id, size, broker, time, log offset; a column each
     missing: list[tuple[int, Fault]]
     read: int  # objects whose bytes were read
+    store_failed: StoreError | None = None  # then nothing is said of objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,10 @@ def judge(shared: Shared, work: tuple[Span, Ends]) -> Judged:
     if shared.bucket is not None:
         used = np.unique(runs["object_id"][deaths >= shared.end_offset])
         alive = used[~np.isin(used, [*ledger.marked, *ledger.removed])]
-        looks = look_at(shared.bucket, claims_of(rows, alive, whole=not span.is_checkpoint))
+        try:
+            looks = look_at(shared.bucket, claims_of(rows, alive, whole=not span.is_checkpoint))
+        except StoreError as error:  # an answer: engines raise only what is wrong with logs
+            return Judged(findings, live, heads, [], 0, error)
         check_store(shared.log, looks, findings)
         missed = missing(looks)
         read = sum(look.footer is not None for look in looks)

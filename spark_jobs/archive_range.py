@@ -17,6 +17,7 @@ import io
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
@@ -46,6 +47,8 @@ from spark_jobs.tables import columns_of, schema_of, table_name
 
 CHUNK_ROWS: Final = 10_000
 """Decoded at once, a record's worth more."""
+
+_ENVELOPE_FINGERPRINT: Final = fingerprint(ENVELOPE_SCHEMA)
 
 TABLE_OF: Final = {key: table_name(record) for key, record in METADATA_RECORDS.items()}
 
@@ -161,7 +164,7 @@ class _RangeFiles:
 
         put(
             ENVELOPE, AVRO, self._envelope.rows, self._envelope.finish(),
-            fingerprint(ENVELOPE_SCHEMA),
+            _ENVELOPE_FINGERPRINT,
         )  # fmt: skip
         for table in sorted(self._tables.values(), key=lambda one: one.name):
             for kept in table.flush():
@@ -189,6 +192,11 @@ class _RangeFiles:
 # --- tables ---------------------------------------------------------------------------------------
 
 
+@cache
+def _fingerprint_of(table: str) -> str:
+    return fingerprint(avro_schema(table))
+
+
 class _Table:
     """The rows of one record type, decoded in chunks."""
 
@@ -198,7 +206,7 @@ class _Table:
         self._columns, _ = columns_of(name)
         self._chunk: list[tuple[Row, Place, Buffer]] = []
         avro = avro_schema(name)
-        self.schema = fingerprint(avro)
+        self.schema = _fingerprint_of(name)
         self._sink: _Sink = (
             _ParquetSink(name, metadata)
             if suffix == PARQUET

@@ -24,6 +24,7 @@ Source: KIP-482 (tagged fields), Avro 1.12 specification (Schema Resolution).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any, Final
 
 import pyarrow as pa
@@ -39,8 +40,10 @@ _PLACE: Final = frozenset(field.name for field in PLACE_FIELDS)
 _GROWS: Final = {("int", "long"), ("float", "double")}
 
 
+@cache
 def avro_schema(table: str) -> dict[str, Any]:
-    """The Avro schema of a table's rows. Raises TableError; ValueError for `record`.
+    """The Avro schema of a table's rows; nobody changes it. Raises TableError; ValueError for
+    `record`.
 
     >>> [field["name"] for field in avro_schema("no_op")["fields"]][:3]
     ['from_checkpoint', 'log_offset', 'log_epoch']

@@ -1,0 +1,544 @@
+"""An archive gives back what was archived, byte for byte, and says so of what it cannot.
+
+Source: DESIGN §10, §11 (2: an offset and epoch name one byte string for ever).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from records.batch import iter_batches
+from records.errors import RecordError
+from records.frame import decode_record
+from spark_jobs.archive_check import check_archive
+from spark_jobs.archive_layout import (
+    AVRO,
+    CHECKPOINT,
+    PARQUET,
+    About,
+    ArchiveError,
+    DamagedArchiveError,
+    Range,
+    chain,
+)
+from spark_jobs.archive_layout import LOG as KIND_LOG
+from spark_jobs.archived_logs import ArchivedLogs, read_manifest
+from spark_jobs.archiving import (
+    ForeignArchiveError,
+    LocalEngine,
+    LogPass,
+    TablesError,
+    archive,
+    open_archive,
+)
+from spark_jobs.avro_files import AvroFileError, AvroWriter, read_avro
+from spark_jobs.envelope import SCHEMA, EnvelopeError, batches_of, rows_of
+from spark_jobs.log_files import LostRangeError
+from spark_jobs.logs import Log, LogsError
+from spark_jobs.object_store import ObjectStore, StoreOptions, open_store
+from spark_jobs.reading import read_table
+from spark_jobs.tables import RECORD, schema_of
+from tests.spark.archive_world import (
+    CLUSTER_ID,
+    LOG,
+    DyingStore,
+    FileLogs,
+    KilledError,
+    odd_batches,
+)
+from tests.stores.conftest import new_bucket, s3_endpoint
+
+__all__ = ["s3_endpoint"]
+
+RANGE_BYTES = 1_500  # several batches
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> FileLogs:
+    """A log of two segments with batches of every kind."""
+    logs = FileLogs(tmp_path / "node")
+    batches = odd_batches(seed=5, count=60)
+    logs.append(batches[:35])
+    logs.append(batches[35:], roll=True)
+    return logs
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ObjectStore:
+    (tmp_path / "archive").mkdir()
+    return open_store(str(tmp_path / "archive"))
+
+
+def one_pass(
+    logs: FileLogs, store: ObjectStore, tables: str | None = None, range_bytes: int = RANGE_BYTES
+) -> LogPass:
+    about = open_archive(store, logs.cluster_id, tables)
+    (done,) = archive(logs, store, about=about, engine=LocalEngine(), range_bytes=range_bytes)
+    return done
+
+
+def values(
+    log: Log, end_offset: int, start_offset: int | None = None
+) -> list[tuple[object, bytes]]:
+    spans = log.spans(end_offset, start_offset=start_offset)
+    return [(place, bytes(value)) for span in spans for place, value in span.values()]
+
+
+def raw(store: ObjectStore) -> bytes:
+    log = ArchivedLogs(store).log(LOG)
+    spans = log.spans(log.end_offset())
+    return b"".join(bytes(batch.view) for span in spans for batch in span.batches())
+
+
+# --- what comes back ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_batch_made_again_from_its_rows_is_the_batch(seed: int) -> None:
+    """Compressed, keyed, with headers, transactional, control; frames spelt oddly, or none."""
+    data = b"".join(odd_batches(seed, 80))
+    batches = list(iter_batches(data))
+    writer = AvroWriter(SCHEMA, {"of": "a test"})
+    carried_whole = 0
+    for batch in batches:
+        rows = rows_of(batch)
+        assert [row["offset"] for row in rows] == list(
+            range(batch.header.base_offset, batch.header.end_offset)
+        )
+        carried_whole += len(rows[0]["batch"] or b"") > 61
+        writer.write(rows)
+    again = list(batches_of(read_avro(writer.finish())))
+    assert [bytes(batch.view) for batch in again] == [bytes(batch.view) for batch in batches]
+    assert 0 < carried_whole < len(batches)
+
+
+def test_the_archive_is_the_log_byte_for_byte(logs: FileLogs, store: ObjectStore) -> None:
+    done = one_pass(logs, store)
+    assert done.end_offset == logs.end_offset
+    assert done.ranges > 5
+    assert raw(store) == logs.raw()
+    archived = ArchivedLogs(store)
+    assert (archived.cluster_id, archived.names()) == (CLUSTER_ID, [LOG])
+    assert archived.log(LOG).end_offset() == logs.end_offset
+    assert values(archived.log(LOG), logs.end_offset) == values(logs.log(LOG), logs.end_offset)
+
+
+def test_every_record_reads_the_same_from_the_archive(tmp_path: Path, store: ObjectStore) -> None:
+    """Tasks are pickled on their way, with their store; any end and any beginning will do."""
+    logs = FileLogs(tmp_path / "node")
+    logs.append(odd_batches(seed=5, count=60, framed=True))
+    one_pass(logs, store)
+    archived = ArchivedLogs(store).log(LOG)
+    for start, end in [(None, logs.end_offset), (0, 40), (17, 90), (101, 102)]:
+        rows = []
+        for spans in (
+            logs.log(LOG).spans(end, start_offset=start),
+            pickle.loads(pickle.dumps(archived.spans(end, start_offset=start))),
+        ):
+            batches = [one for span in spans for one in read_table(RECORD, span)]
+            rows.append([row for batch in batches for row in batch.to_pylist()])
+        assert rows[0] == rows[1]
+        assert 0 < len(rows[0]) <= end
+
+
+def test_a_span_is_read_as_far_as_it_is_wanted(logs: FileLogs, store: ObjectStore) -> None:
+    one_pass(logs, store)
+    (span,) = ArchivedLogs(store).log(LOG).spans(logs.end_offset)
+    part = span.within(50, 60)
+    assert part is not None
+    assert [place.offset for place, _ in part.values()] == [
+        place.offset for place, _ in span.values() if 50 <= place.offset <= 60
+    ]
+    assert len(part.ranges) < len(span.ranges)
+    assert span.within(logs.end_offset, logs.end_offset + 5) is None
+
+
+def test_small_files_are_read_together_and_large_ones_apart(
+    logs: FileLogs, store: ObjectStore
+) -> None:
+    done = one_pass(logs, store)
+    log = ArchivedLogs(store).log(LOG)
+    assert len(log.spans(logs.end_offset)) == 1
+    apart = log.spans(logs.end_offset, split_bytes=1)
+    assert len(apart) == done.ranges
+    assert all(one.end_offset == two.start_offset for one, two in pairwise(apart))
+
+
+# --- pass after pass ------------------------------------------------------------------------------
+
+
+def test_a_second_pass_writes_what_is_new_and_a_third_nothing(
+    logs: FileLogs, store: ObjectStore
+) -> None:
+    first = one_pass(logs, store)
+    assert one_pass(logs, store).records == 0
+    logs.append(odd_batches(6, 5, first_offset=logs.end_offset, epoch=2))
+    second = one_pass(logs, store)
+    assert (second.start_offset, second.end_offset) == (first.end_offset, logs.end_offset)
+    assert raw(store) == logs.raw()
+    assert not check_archive(store, engine=LocalEngine()).faults
+
+
+def test_what_is_not_committed_is_not_archived(logs: FileLogs, store: ObjectStore) -> None:
+    whole, logs.end_offset = logs.end_offset, 60
+    assert one_pass(logs, store).end_offset == 60
+    logs.end_offset = whole
+    one_pass(logs, store)
+    assert raw(store) == logs.raw()
+
+
+def test_a_replica_that_is_behind_its_archive_adds_nothing(
+    logs: FileLogs, store: ObjectStore
+) -> None:
+    """Nor does it finish a plan that goes further than what it knows to be committed."""
+    whole = logs.end_offset
+    dying = DyingStore(store, 4, after=True)  # archive.json, the plan, two files
+    with pytest.raises(KilledError):
+        one_pass(logs, dying)  # type: ignore[arg-type]
+    logs.end_offset = 30
+    assert one_pass(logs, store).end_offset <= 30
+    logs.end_offset = whole
+    assert one_pass(logs, store).end_offset == whole
+    assert raw(store) == logs.raw()
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_killed_at_any_write_nothing_is_lost_and_nothing_twice(
+    tmp_path: Path, *, after: bool
+) -> None:
+    """The log grows meanwhile, so a plan made anew would have other ranges. What is in the
+    directories is what the manifests name: who reads files by a pattern reads each record once.
+    """
+    batches = odd_batches(seed=5, count=20)
+    died = 0
+    for writes in range(1_000):
+        directory = tmp_path / f"archive-{after}-{writes}"
+        directory.mkdir()
+        store = open_store(str(directory))
+        grown = FileLogs(tmp_path / f"node-{after}-{writes}")
+        grown.append(batches[:17])
+        try:
+            one_pass(grown, DyingStore(store, writes, after=after))  # type: ignore[arg-type]
+        except KilledError:
+            died += 1
+        grown.append(batches[17:])
+        done = one_pass(grown, store)
+        assert done.end_offset == grown.end_offset
+        assert raw(store) == grown.raw(), f"killed at write {writes}"
+        found = check_archive(store, engine=LocalEngine())
+        assert not found.faults, f"killed at write {writes}"
+        assert not found.strangers, f"killed at write {writes}"
+        if writes > died:
+            break
+    assert died > 10
+
+
+def test_two_jobs_at_once_write_the_same(logs: FileLogs, store: ObjectStore) -> None:
+    """Whoever writes the plan first decides; the other one follows it."""
+    other = FileLogs(logs.directory, logs.end_offset)
+    about = open_archive(store, CLUSTER_ID)
+
+    class Interrupted(LocalEngine):
+        """Between any two ranges of ours the other one does a whole pass."""
+
+        def run(self, work, items):  # type: ignore[no-untyped-def]
+            for item in items:
+                archive(other, store, about=about, engine=LocalEngine(), range_bytes=700)
+                yield work(item)
+
+    archive(logs, store, about=about, engine=Interrupted(), range_bytes=RANGE_BYTES)
+    assert raw(store) == logs.raw()
+    found = check_archive(store, engine=LocalEngine())
+    assert (found.faults, found.strangers) == ([], [])
+
+
+# --- a head that was cut --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cut(tmp_path: Path) -> tuple[FileLogs, bytes]:
+    """A log that begins at 100 with a checkpoint, and the checkpoint's bytes."""
+    logs = FileLogs(tmp_path / "node")
+    logs.append(odd_batches(7, 25))
+    while logs.end_offset < 100:
+        logs.append(odd_batches(8, 1, first_offset=logs.end_offset))
+    at = logs.end_offset
+    logs.append(odd_batches(9, 20, first_offset=at, epoch=3), roll=True)
+    snapshot_id = logs.checkpoint(at, 2, ["x", "y"])
+    return logs, (
+        logs.directory / LOG / f"{at:020d}-{snapshot_id.epoch:010d}.checkpoint"
+    ).read_bytes()
+
+
+def test_an_archive_may_begin_with_a_checkpoint(
+    cut: tuple[FileLogs, bytes], store: ObjectStore
+) -> None:
+    logs, checkpoint = cut
+    logs.cut_to(100)
+    done = one_pass(logs, store)
+    assert done.lost == []  # it never had what was before
+    assert raw(store) == checkpoint + logs.raw()
+    assert values(ArchivedLogs(store).log(LOG), logs.end_offset) == values(
+        logs.log(LOG), logs.end_offset
+    )
+    with pytest.raises(LostRangeError) as lost:
+        ArchivedLogs(store).log(LOG).spans(50)
+    assert lost.value.earliest == 100
+    assert not check_archive(store, engine=LocalEngine()).faults
+
+
+def test_what_was_lost_is_told_and_the_archive_goes_on_from_the_checkpoint(
+    cut: tuple[FileLogs, bytes], store: ObjectStore
+) -> None:
+    logs, checkpoint = cut
+    before = logs.raw()
+    ends = [batch.header.end_offset for batch in iter_batches(before)]
+    whole, logs.end_offset = logs.end_offset, max(end for end in ends if end <= 60)
+    archived = one_pass(logs, store).end_offset
+    logs.end_offset = whole
+    logs.cut_to(100)
+    done = one_pass(logs, store)
+    assert done.lost == [(archived, 100)]
+    manifest = read_manifest(store, Range(LOG, archived, 100, CHECKPOINT))
+    assert json.loads(manifest.to_json())["lost_offsets"] == [archived, 100]
+
+    log = ArchivedLogs(store).log(LOG)
+    assert raw(store) == checkpoint + logs.raw()
+    early = b"".join(bytes(one.view) for span in log.spans(archived) for one in span.batches())
+    assert before.startswith(early)
+    assert len(early) > 1_000
+    for end, start in [(archived + 1, None), (99, None), (101, 0), (100, archived)]:
+        with pytest.raises(LostRangeError):
+            log.spans(end, start_offset=start)
+    assert [span.is_checkpoint for span in log.spans(100)] == [True]
+    assert not log.spans(whole, start_offset=100)[0].is_checkpoint
+    found = check_archive(store, engine=LocalEngine())
+    assert [(one.start_offset, one.end_offset) for one in found.lost] == [(archived, 100)]
+    assert found.faults == []
+
+
+def test_the_head_may_be_cut_between_plan_and_reading(
+    cut: tuple[FileLogs, bytes], store: ObjectStore
+) -> None:
+    logs, checkpoint = cut
+    about = open_archive(store, CLUSTER_ID)
+
+    class Late(LocalEngine):
+        """The segments go when two ranges are done."""
+
+        def run(self, work, items):  # type: ignore[no-untyped-def]
+            for number, item in enumerate(items):
+                if number == 2:
+                    logs.cut_to(100)
+                yield work(item)
+
+    (done,) = archive(logs, store, about=about, engine=Late(), range_bytes=RANGE_BYTES)
+    assert [end for _, end in done.lost] == [100]
+    assert done.end_offset == logs.end_offset
+    assert raw(store) == checkpoint + logs.raw()
+    assert not check_archive(store, engine=LocalEngine()).faults
+
+
+def test_a_log_without_head_and_without_checkpoint_is_an_error(
+    cut: tuple[FileLogs, bytes], store: ObjectStore
+) -> None:
+    logs, _ = cut
+    logs.cut_to(100)
+    for path in (logs.directory / LOG).glob("*.checkpoint"):
+        path.unlink()
+    with pytest.raises(LostRangeError, match="no checkpoint"):
+        one_pass(logs, store)
+
+
+# --- what this code does not know -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tables", [AVRO, PARQUET])
+def test_what_cannot_be_decoded_is_kept_and_counted_and_the_rest_decoded(
+    logs: FileLogs, store: ObjectStore, tables: str
+) -> None:
+    done = one_pass(logs, store, tables)
+    good = {"topic": [], "feature_level": []}  # type: dict[str, list[int]]
+    bad = 0
+    for place, value in values(logs.log(LOG), logs.end_offset):
+        try:
+            name = type(decode_record(value)).__name__
+        except RecordError:
+            bad += 1
+            continue
+        table = {"TopicRecord": "topic", "FeatureLevelRecord": "feature_level"}.get(name)
+        if table is not None:
+            good[table].append(place.offset)  # type: ignore[attr-defined]
+    assert sum(one.kept_as_bytes for one in done.kept_as_bytes) == bad > 5
+    assert {one.type for one in done.kept_as_bytes} >= {9_999, 2, -1}
+    for table, offsets in good.items():
+        rows = table_rows(store, table, tables)
+        assert [row["log_offset"] for row in rows] == offsets
+        assert set(rows[0]) == set(schema_of(table).names)
+
+
+def table_rows(store: ObjectStore, table: str, suffix: str) -> list[dict[str, object]]:
+    """A table's rows from all its files, in the order of their names."""
+    rows = []
+    for found in store.list(f"data/{LOG}/{table}/"):
+        assert found.key.endswith(f".{suffix}")
+        data = store.read(found.key, 0, found.size_bytes)
+        rows += read_avro(data) if suffix == AVRO else pq.read_table(io.BytesIO(data)).to_pylist()
+    return rows
+
+
+def test_parquet_has_the_rows_of_avro(tmp_path: Path, logs: FileLogs) -> None:
+    rows = []
+    for suffix in (AVRO, PARQUET):
+        (tmp_path / suffix).mkdir()
+        store = open_store(str(tmp_path / suffix))
+        one_pass(logs, store, suffix)
+        rows.append(table_rows(store, "topic", suffix))
+        assert not check_archive(store, engine=LocalEngine()).faults
+    assert rows[0] == rows[1]
+    assert len(rows[0]) > 20
+
+
+# --- what is wrong --------------------------------------------------------------------------------
+
+
+def test_an_archive_is_of_one_cluster_and_one_format(logs: FileLogs, store: ObjectStore) -> None:
+    one_pass(logs, store)
+    with pytest.raises(ForeignArchiveError, match="another --out"):
+        one_pass(replace(logs, cluster_id="another"), store)
+    with pytest.raises(TablesError, match="avro, not parquet"):
+        one_pass(logs, store, PARQUET)
+    store.write("archive.json", b'{"format": 2}')
+    with pytest.raises(ArchiveError, match="format 2"):
+        ArchivedLogs(store)
+
+
+def test_what_is_no_archive_says_so(store: ObjectStore) -> None:
+    with pytest.raises(LogsError, match=r"no archive.json"):
+        ArchivedLogs(store)
+    with pytest.raises(LogsError):
+        ArchivedLogs(open_store(f"{store.uri}/nowhere"))
+
+
+def flipped(data: bytes) -> bytes:
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+
+
+DAMAGE: list[tuple[str, Callable[[bytes], bytes], str]] = [
+    ("record", flipped, "SHA-256"),
+    ("record", lambda data: data[: len(data) // 2], "SHA-256"),
+    ("record", lambda _: b"", "SHA-256"),
+    ("topic", flipped, "SHA-256"),
+    ("manifest", lambda data: data[:50], "manifest"),
+    ("manifest", lambda data: data.replace(b'"records"', b'"wreckords"'), "records"),
+    ("manifest", lambda data: data.replace(CLUSTER_ID.encode(), b"another"), "another"),
+]
+
+
+@pytest.mark.parametrize(("what", "change", "told"), DAMAGE)
+def test_damage_is_found_and_named(
+    logs: FileLogs, store: ObjectStore, what: str, change: Callable[[bytes], bytes], told: str
+) -> None:
+    one_pass(logs, store)
+    prefix = "manifest/" if what == "manifest" else f"data/{LOG}/{what}/"
+    hit = list(store.list(prefix))[1]
+    store.write(hit.key, change(store.read(hit.key, 0, hit.size_bytes)))
+    (fault,) = check_archive(store, engine=LocalEngine()).faults
+    assert told in fault.what
+    if what == "record":
+        with pytest.raises(DamagedArchiveError, match="SHA-256"):
+            values(ArchivedLogs(store).log(LOG), logs.end_offset)
+
+
+def test_what_is_gone_is_found_and_named(logs: FileLogs, store: ObjectStore) -> None:
+    one_pass(logs, store)
+    root = Path(store.uri)
+    files = sorted((root / "data" / LOG / "record").iterdir())
+    files[2].unlink()
+    (fault,) = check_archive(store, engine=LocalEngine()).faults
+    assert files[2].name in fault.what
+
+    manifests = sorted((root / "manifest" / LOG).iterdir())
+    manifests[3].unlink()
+    faults = check_archive(store, engine=LocalEngine()).faults
+    assert "no manifest" in faults[-1].what
+    assert ArchivedLogs(store).log(LOG).end_offset() == faults[-1].start_offset
+
+
+def test_a_file_nobody_wrote_is_told_and_no_fault(logs: FileLogs, store: ObjectStore) -> None:
+    one_pass(logs, store)
+    store.write(f"data/{LOG}/record/mine.avro", b"?")
+    found = check_archive(store, engine=LocalEngine())
+    assert (found.faults, found.strangers) == ([], [f"data/{LOG}/record/mine.avro"])
+
+
+@pytest.mark.parametrize("data", [b"", b"Obj\x01", b"x" * 100, b"Obj\x01\x02\x00"])
+def test_bytes_that_are_no_avro_are_an_error(data: bytes) -> None:
+    with pytest.raises(AvroFileError):
+        list(read_avro(data))
+
+
+def test_any_cut_of_an_avro_file_is_an_error_or_whole_blocks(logs: FileLogs) -> None:
+    writer = AvroWriter(SCHEMA, {})
+    for batch in iter_batches(logs.raw()):
+        writer.write(rows_of(batch))
+    data = writer.finish()
+    for size in range(0, len(data), 97):
+        try:
+            rows = list(read_avro(data[:size]))
+        except AvroFileError:
+            continue
+        assert rows == []
+
+
+def test_rows_without_their_batch_are_an_error() -> None:
+    (batch, *_) = iter_batches(b"".join(odd_batches(3, 4)[1:]))
+    rows = rows_of(batch) * 2
+    rows[0] = {**rows[0], "batch": None}
+    with pytest.raises(EnvelopeError, match="beginning"):
+        list(batches_of(rows))
+
+
+def test_links_make_a_chain_one_way_only() -> None:
+    """Two jobs that ran at once left these; every reader goes the same way."""
+    links = [
+        Range(LOG, 0, 9, KIND_LOG),
+        Range(LOG, 0, 5, KIND_LOG),
+        Range(LOG, 0, 7, CHECKPOINT),
+        Range(LOG, 5, 8, CHECKPOINT),
+        Range(LOG, 9, 12, KIND_LOG),
+        Range(LOG, 8, 20, KIND_LOG),
+        Range(LOG, 21, 22, KIND_LOG),
+    ]
+    assert [(one.end_offset, one.kind) for one in chain(links)] == [
+        (5, KIND_LOG),
+        (8, CHECKPOINT),
+        (20, KIND_LOG),
+    ]
+
+
+def test_what_is_written_down_is_read_again(logs: FileLogs, store: ObjectStore) -> None:
+    about = open_archive(store, logs.cluster_id)
+    assert About.from_json(about.to_json()) == about
+    assert open_archive(store, logs.cluster_id) == about
+
+
+def test_an_archive_on_s3(logs: FileLogs, s3_endpoint: str) -> None:
+    config = new_bucket(s3_endpoint)
+    options = StoreOptions(config.endpoint_url, config.region)
+    store = open_store(f"s3://{config.bucket}/archive", options)
+    one_pass(logs, store, range_bytes=10_000)
+    logs.append(odd_batches(6, 5, first_offset=logs.end_offset, epoch=2))
+    one_pass(logs, store, range_bytes=10_000)
+    assert raw(store) == logs.raw()
+    assert not check_archive(store, engine=LocalEngine()).faults

@@ -162,13 +162,10 @@ class QuorumLog:
     def _cuts(
         self, link: QuorumLink, found: Described, start: int, end: int, split_bytes: int
     ) -> Iterator[tuple[int, int]]:
-        """About equally many offsets each: of bytes only the leader's disk knows."""
-        held = max(1, found.log_end_offset - found.log_start_offset)
-        size = found.log_bytes * (end - start) // held
-        pieces = max(1, min(_MAX_SPLITS, end - start, -(-size // max(1, split_bytes))))
+        """At multiples of one number of offsets, so that a log that grows keeps its old pieces."""
+        step = _step(found, split_bytes)
         first = start
-        for number in range(1, pieces):
-            wanted = start + (end - start) * number // pieces
+        for wanted in range((start // step + 1) * step, end, step):
             answer = link.fetch(wanted, max_bytes=1)
             batch = next(iter_batches(answer.records, allow_partial_tail=True), None)
             cut = wanted if batch is None else batch.header.base_offset
@@ -203,6 +200,16 @@ class QuorumLogs:
         if name not in self._names:
             raise LogsError(f"the cluster has no log {name}; it has: {', '.join(self._names)}")
         return QuorumLog(self.quorum, name)
+
+
+def _step(found: Described, split_bytes: int) -> int:
+    """About `split_bytes` in offsets, as a power of two: it stays the same while a log grows.
+
+    How many bytes are where, only the leader's disk knows; so all are taken for equally large.
+    """
+    held = max(1, found.log_end_offset - found.log_start_offset)
+    offsets = max(split_bytes * held // max(1, found.log_bytes), held // _MAX_SPLITS, 1)
+    return 1 << (int(offsets).bit_length() - 1)
 
 
 def _epoch_before(found: Described, offset: int) -> int | None:

@@ -15,7 +15,7 @@ from spark_jobs import quorum_logs
 from spark_jobs.checkpoint_copy import copies_of, copy_checkpoint
 from spark_jobs.log_files import LostRangeError
 from spark_jobs.logs import LogsError
-from spark_jobs.quorum_link import Fetched, GoneError, Quorum, QuorumLink
+from spark_jobs.quorum_link import Described, Fetched, GoneError, Quorum, QuorumLink
 from spark_jobs.quorum_logs import QuorumLog, QuorumLogs, QuorumSpan
 from tests.driver.cluster import CLUSTER_ID, Cluster
 from tests.driver.test_cluster import QUICK, eventually
@@ -111,6 +111,15 @@ def test_a_quorum_is_read_while_leaders_die_and_heads_are_cut(
             with pytest.raises(GoneError):
                 copy_checkpoint(link, copies, OffsetAndEpoch(Offset(3), Epoch(1)))
         assert not half.exists()
+
+
+def test_a_log_that_grows_keeps_its_old_pieces() -> None:
+    sizes = {
+        quorum_logs._step(Described(1, 0, records, records, 97 * records, ()), 50_000)
+        for records in range(3_000, 30_000, 100)
+    }
+    assert sizes == {512}
+    assert quorum_logs._step(Described(1, 0, 0, 0, 0, ()), 50_000) == 32_768  # nothing to cut
 
 
 def test_nobody_to_ask_is_one_sentence() -> None:

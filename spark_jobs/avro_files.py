@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import fastavro
+from fastavro.read import SchemaResolutionError
 from fastavro.write import Writer
 
 CODEC: Final = "deflate"
@@ -29,7 +30,7 @@ _MARKER_BYTES: Final = 16
 
 
 class AvroFileError(Exception):
-    """Bytes that are no whole Avro file. The message says what is wrong."""
+    """Bytes that are no whole Avro file, or none that this schema can read."""
 
 
 class AvroWriter:
@@ -75,6 +76,8 @@ def read_avro(data: bytes, schema: Mapping[str, Any] | None = None) -> Iterator[
             io.BytesIO(data), None if schema is None else fastavro.parse_schema(dict(schema))
         )
         yield from reader
+    except SchemaResolutionError as error:
+        raise AvroFileError(f"written with a schema that cannot be read so: {error}") from None
     except (ValueError, EOFError, KeyError, IndexError, TypeError, OverflowError) as error:
         raise AvroFileError(f"no Avro file, or not all of it: {error}") from None
     except (zlib.error, MemoryError, UnicodeError, AttributeError, StopIteration) as error:

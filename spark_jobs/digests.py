@@ -141,38 +141,37 @@ def _piece(found: _Found, rows: Rows, records: list[bytes]) -> Piece:
 
 
 def _runs(columns: Columns) -> tuple[_Found, Rows]:
-    """Accepted batches by partition, and those that touch as one."""
-    code, topics, partitions = _codes(columns)
+    """Accepted batches of a group that touch are a run; then runs by partition."""
+    codes, topics, partitions = _codes(columns)
     batches = columns.batches
-    records = np.repeat(np.arange(len(columns.rows_of), dtype=np.int32), columns.rows_of)
-    code = np.repeat(code, columns.batch_counts)
+    group = np.repeat(np.arange(len(codes), dtype=np.int32), columns.batch_counts)
     if batches["error_codes"].any() or batches["duplicates"].any():
         kept = np.flatnonzero((batches["error_codes"] == 0) & (batches["duplicates"] == 0))
-        code, records = code[kept], records[kept]
+        group = group[kept]
         batches = {name: column[kept] for name, column in batches.items()}
-    order = np.argsort(code, kind="stable")
-    code, records = code[order], records[order]
-    batches = {name: column[order] for name, column in batches.items()}
-    place, sizes = batches["byte_offsets"], batches["byte_sizes"]
-    kinds = batches["timestamp_types"]
+    place, sizes, kinds = (
+        batches[name] for name in ("byte_offsets", "byte_sizes", "timestamp_types")
+    )
     touches = (
-        (records[1:] == records[:-1])
+        (group[1:] == group[:-1])
         & (place[1:] == place[:-1] + sizes[:-1])
-        & (code[1:] == code[:-1])
         & (kinds[1:] == kinds[:-1])
     )
-    first = np.flatnonzero(np.concatenate((np.ones(min(1, len(code)), np.bool_), ~touches)))
-    last = np.append(first[1:], len(code))[: len(first)] - 1
-    code, records = code[first], records[first]
+    first = np.flatnonzero(np.concatenate((np.ones(min(1, len(group)), np.bool_), ~touches)))
+    last = np.append(first[1:], len(group))[: len(first)] - 1
+    group = group[first]
+    code = codes[group]
+    order = np.argsort(code, kind="stable")
+    record = np.repeat(np.arange(len(columns.rows_of), dtype=np.int32), columns.groups_of)[group]
+    ends = (batches["base_offsets"] + batches["record_counts"] - 1)[last]
     times = _reduced(np.maximum, batches["max_timestamps"], first)
-    committed = columns.heads["committed_at_ms"]
     if len(times) and times.min() < 0:
-        times = np.where(times < 0, committed[records], times)
+        times = np.where(times < 0, columns.heads["committed_at_ms"][record], times)
     rows = Rows(
-        batches["base_offsets"][last] + batches["record_counts"][last] - 1,
-        times,
-        _reduced(np.add, sizes, first),
-        records,
+        ends[order],
+        times[order],
+        _reduced(np.add, sizes, first)[order],
+        record[order],
         columns.heads["size_bytes"],
     )
     counts = np.bincount(code, minlength=len(topics))

@@ -12,6 +12,8 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.spark.report_world import World
+
 CACHE: Final = Path(__file__).parents[2] / ".cache"
 
 
@@ -30,3 +32,11 @@ def spark() -> Iterator[SparkSession]:
         keep_classes="CI" not in os.environ,
     ) as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def harbour(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """A cluster's two hours, for reports."""
+    from tests.spark.report_world import build
+
+    return build(tmp_path_factory.mktemp("harbour") / "log", step_ms=40_000, segment_batches=150)

@@ -65,13 +65,13 @@ def offsets_contiguous(commits: Commits) -> Faults:
 @rule("batches-placed", "5", "A batch is accepted only for a partition that is there.")
 def batches_placed(commits: Commits) -> Faults:
     rows, ledger = commits.rows.where(commits.rows.accepted), commits.ledger
-    for code in np.unique(rows.place).tolist():
-        topic_id, _ = place = rows.places[code]
-        lives = ledger.places.get(place, ())
-        mine = np.flatnonzero(rows.place == code)
+    order, starts = groups(rows.place)
+    for start, end in slices(starts, len(order)):
+        mine = order[start:end]
+        topic_id, _ = place = rows.places[int(rows.place[mine[0]])]
         offsets = rows["log_offset"][mine]
         there = np.zeros(len(mine), np.bool_)
-        for life in lives:
+        for life in ledger.places.get(place, ()):
             there |= (offsets > life.created) & (offsets < life.gone)
         for topic in ledger.topics.get(topic_id, ()):
             there &= (offsets < topic.deleted) | (offsets > topic.expired)
@@ -82,11 +82,9 @@ def batches_placed(commits: Commits) -> Faults:
 @rule("released-empty", "5", "A partition that is let go never had a batch.")
 def released_empty(commits: Commits) -> Faults:
     rows = commits.rows.where(commits.rows.accepted)
-    for code in np.unique(rows.place).tolist():
-        released = [
-            life for life in commits.ledger.places.get(rows.places[code], ()) if life.released
-        ]
-        for life in released:
+    for code, place in enumerate(rows.places):
+        lives = commits.ledger.places.get(place, ())
+        for life in (life for life in lives if life.released):
             offsets = rows["log_offset"]
             mine = (rows.place == code) & (offsets > life.created) & (offsets < life.gone)
             for row in np.flatnonzero(mine).tolist()[:1]:
@@ -109,12 +107,13 @@ def log_start_within(commits: Commits) -> Faults:
         rows.places[rows.place[order[start]]]: order[start:end]
         for start, end in slices(starts, len(order))
     }
+    end_offset = rows.end_offset
     for offset, place, log_start in moved:
         end = commits.before.partitions.get(place, 0)
         mine = group_of.get(place)
         if mine is not None:
             at = int(np.searchsorted(rows["log_offset"][mine], offset))
-            end = int(rows.end_offset[mine[at - 1]]) if at else end
+            end = int(end_offset[mine[at - 1]]) if at else end
         if log_start > end:
             what = f"{place[0]}-{place[1]}: log start {log_start}, the high watermark is {end}"
             yield Fault(offset, what, "LogStartOffsetsRecord")

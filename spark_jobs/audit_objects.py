@@ -58,6 +58,7 @@ def runs_of(rows: Rows) -> Rows:
 def died(runs: Rows, ledger: Ledger) -> Numbers:
     """The log offset whose record took each run's life; NEVER: it is live."""
     found = np.full(len(runs), NEVER, np.int64)
+    last_offset = runs.end_offset - 1
     order, starts = groups(runs.place)
     for start, end in slices(starts, len(order)):
         mine = order[start:end]
@@ -69,7 +70,7 @@ def died(runs: Rows, ledger: Ledger) -> Numbers:
                 offsets, log_starts = (
                     np.array(column) for column in zip(*life.starts, strict=True)
                 )
-                at = np.searchsorted(log_starts, runs.end_offset[here] - 1, side="right")
+                at = np.searchsorted(log_starts, last_offset[here], side="right")
                 known = at < len(offsets)
                 found[here[known]] = np.minimum(offsets[at[known]], life.gone)
     return found

@@ -27,6 +27,8 @@ Flags = npt.NDArray[np.bool_]
 Place = tuple[str, int]
 """A partition: its topic's id, and its index."""
 
+_LIFT: Final = 2**31  # of indexes, so that none is below 0
+
 KEPT_BATCHES: Final = 5
 MAX_SEQUENCE: Final = 2**31 - 1
 """After it comes 0."""
@@ -80,10 +82,10 @@ def rows_of(batch: pa.RecordBatch) -> Rows:
     names = topics.dictionary.to_pylist()
     codes = topics.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     indexes = batch.column("partition").to_numpy().astype(np.int64)
-    pairs, place = np.unique(np.stack((codes, indexes)), axis=1, return_inverse=True)
-    places = [(names[code], index) for code, index in pairs.T.tolist()]
+    pairs, place = np.unique((codes << 32) + indexes + _LIFT, return_inverse=True)
+    places = [(names[pair >> 32], (pair & (2**32 - 1)) - _LIFT) for pair in pairs.tolist()]
     columns = {name: batch.column(name).to_numpy().astype(np.int64) for name in COLUMNS}
-    return Rows(places, place.reshape(-1), columns)
+    return Rows(places, place.astype(np.int64), columns)
 
 
 def groups(*keys: Numbers) -> tuple[Numbers, Numbers]:
@@ -176,10 +178,11 @@ def ends_of(rows: Rows) -> Ends:
     """What a span's commits leave behind; partitions of refused batches are not among it."""
     ends = Ends()
     kept = rows.where(rows.accepted)
+    end_offset = kept.end_offset
     order, starts = groups(kept.place)
     for _, end in slices(starts, len(order)):
         row = order[end - 1]
-        ends.partitions[kept.places[kept.place[row]]] = int(kept.end_offset[row])
+        ends.partitions[kept.places[kept.place[row]]] = int(end_offset[row])
     order, starts = groups(rows["lease_id"])
     for _, end in slices(starts, len(order)):
         row = order[end - 1]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -14,29 +12,13 @@ import pytest
 from coordinator.memory import InMemoryState
 from coordinator.ranges import contains
 from coordinator.state import LeaseFinder
-from records.compression import Buffer
 from records.frame import encode_record
 from records.metadata import NoOpRecord
 from spark_jobs.known_objects import Kind, Known, known_of
 from spark_jobs.logs import LogsError
-from spark_jobs.place import Place
-from tests.coordinator.test_model import Life
+from tests.spark.orphans_world import RecordedLife, Values
 
 SEEN: Counter[str] = Counter()
-
-
-@dataclass(frozen=True)
-class Values:
-    """A span of records that are in memory."""
-
-    records: Sequence[bytes]
-    is_checkpoint: bool = False
-    start_offset: int = 0
-    end_offset: int = 0
-
-    def values(self) -> Iterator[tuple[Place, Buffer]]:
-        for at, value in enumerate(self.records):
-            yield Place(self.is_checkpoint, self.start_offset + at, 1, 0), value
 
 
 def expected(state: InMemoryState, object_id: int) -> Kind:
@@ -55,12 +37,11 @@ def expected(state: InMemoryState, object_id: int) -> Kind:
     return Kind.OF_LEASE if contains(lease.orphans, object_id) else Kind.ORPHAN
 
 
-class Watched(Life):
+class Watched(RecordedLife):
     """A random life that is looked at, now and then, from outside."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
-        self.records: list[bytes] = []  # leaders come and go, the log goes on
         self.steps = 0
         self.dead: set[int] = set()
         self.looks = Random(seed)
@@ -68,21 +49,11 @@ class Watched(Life):
 
     async def check(self) -> None:
         await super().check()
-        self.gather()
         self.steps += 1
         if self.steps % 40 == 20:
             self.look()
         if self.looks.random() < 0.01:
             self.checkpoint = (await self.world.checkpoint(), len(self.records))
-
-    async def lead_anew(self) -> None:
-        self.gather()
-        await super().lead_anew()
-
-    def gather(self) -> None:
-        log = self.world.coordinator.log
-        self.records += [encode_record(record) for _, record in log]
-        log.clear()
 
     def look(self) -> None:
         state = self.world.coordinator.state

@@ -40,6 +40,15 @@ def check_key(key: str) -> None:
         raise ValueError(f"{key[:200]!r} is no object key")
 
 
+def spread(object_id: int) -> int:
+    """What the two hex digits of an object's key say, 0 to 255.
+
+    >>> spread(4711)
+    206
+    """
+    return crc32(object_id.to_bytes(8, "big")) >> 24
+
+
 class ForeignKeyError(ValueError):
     """A key that this coordinator never gave to an object."""
 
@@ -75,8 +84,7 @@ class ObjectKeys:
 
     def key(self, object_id: int) -> str:
         """The key of an object."""
-        spread = crc32(object_id.to_bytes(8, "big")) >> 24
-        name = f"{spread:02x}/{self.cluster_id}/{self.coordinator_partition}/{object_id}"
+        name = f"{spread(object_id):02x}/{self.cluster_id}/{self.coordinator_partition}/{object_id}"
         return f"{self.prefix}/{name}" if self.prefix else name
 
     def object_id(self, key: str) -> int:

@@ -55,13 +55,16 @@ class Life:
         self.sent: list[tuple[Broker, CommitBatchesRequest, list[CommitBatchResult] | int]] = []
         self.late: list[tuple[Broker, CommitBatchesRequest]] = []
 
-    async def run(self) -> None:
+    async def begin(self) -> None:
         for topic in self.topics:
             await self.create(topic)
         for broker_id in (1, 2):
             broker = Broker(self.world, broker_id)
             await broker.acquire(20)
             self.brokers.append(broker)
+
+    async def run(self) -> None:
+        await self.begin()
         steps = [self.commit] * 12 + [self.retry] * 3 + [self.arrive_late] * 2
         steps += [self.delete_some, self.pass_time, self.lead_anew, self.clean, self.new_epoch]
         steps += [self.is_it_safe, self.upload_again, self.sweep]
@@ -259,8 +262,8 @@ class Life:
         assert set(codes) <= {0, 44}
         self.seen.update(f"swept {code}" for code in codes)
 
-    async def clean(self) -> None:
-        files = await self.brokers[0].files(limit=10)
+    async def clean(self, limit: int = 10) -> None:
+        files = await self.brokers[0].files(limit=limit)
         self.delete_from_store(set(files))
         assert set(await self.brokers[0].deleted(*files)) <= {0}
         self.seen["cleaned"] += len(files)

@@ -8,16 +8,20 @@ apply. After every step the model looks whether all that is referred to is there
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 from uuid import UUID
 
+import numpy as np
 import pytest
 
 from coordinator.interface import ErrorCode
 from records.rpc.coordinator import CommitBatch
 from records.rpc.objects import MarkOrphansRequest, MarkOrphansResponse
 from spark_jobs import listing
+from spark_jobs.known_objects import Ids, Kind, Known, is_in
 from spark_jobs.orphans import (
     GRACE_MS,
     HOUR_MS,
@@ -32,7 +36,7 @@ from tests.coordinator.actors import batch, delete
 from tests.coordinator.subjects import SETTINGS
 from tests.spark.orphans_world import NAMING, FileSet, HeldUpStore, MemoryLogs, RecordedLife, now
 
-SWEEPS = 6
+SWEEPS = 5
 RESTING_MS = 2 * SETTINGS.answer_retention_ms
 
 
@@ -55,12 +59,15 @@ class Race(RecordedLife):
         for _ in range(SWEEPS):
             self.go_on(40)
             self.seen["planned"] += self.sweep_all().planned.objects
-            await self.world.advance(self.pace.choice((1, 30, 50, 80)) * HOUR_MS)
+            await self.world.advance(self.pace.choice((0, 0, 0, 30, 50, 80)) * HOUR_MS)
         await self.finish()
 
     def batch(self, topic: UUID, partition: int, place: int) -> CommitBatch:  # noqa: ARG002
         """Of no producer: days pass here, and producers expire."""
         return batch(place, self.random.randint(1, 4))
+
+    async def clean(self, limit: int = 10_000) -> None:
+        await super().clean(limit)
 
     async def step(self) -> None:
         actions = [self.commit] * 8 + [self.arrive_late, self.retry, self.upload_again]
@@ -128,7 +135,7 @@ class Race(RecordedLife):
             await broker.release()
         await self.rest()
         self.store |= self.gone - self.store
-        for _ in range(2):
+        for _ in range(3):  # the first may find that a clock went back
             self.sweep_all()
             await self.world.advance(GRACE_MS)
             await self.rest()
@@ -137,9 +144,12 @@ class Race(RecordedLife):
         assert kept, "something had to be left"
 
     async def rest(self) -> None:
-        for _ in range(40):
+        """Until all leases are forgotten: before that, what they had committed is not touched."""
+        for _ in range(300):
             await self.world.advance(RESTING_MS)
             await self.clean()
+            if not self.world.coordinator.state.leases and not await self.brokers[0].files():
+                break
         self.gather()
 
 
@@ -149,11 +159,45 @@ def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listing, "THREADS", 1)
 
 
-@pytest.mark.parametrize("seed", range(12))
+def careless_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep that takes everything for an orphan that is not live, and at once."""
+
+    def classify(self: Known, ids: Ids) -> Any:
+        return np.where(is_in(self.live, ids), Kind.LIVE, Kind.ORPHAN)
+
+    monkeypatch.setattr(Known, "classify", classify)
+
+
+def careless_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator that takes over whatever it is given."""
+    monkeypatch.setattr("coordinator.decide.objects._what_keeps", lambda *_: None)
+
+
+AT_ONCE = Rules(grace_ms=0)
+
+
+@pytest.mark.parametrize("seed", [2, 3])
 def test_whatever_happens_meanwhile_only_orphans_go_and_in_the_end_all(
     seed: int, tmp_path: Path
 ) -> None:
-    """A run is its seed: repeat one with `-k "meanwhile and 2"`."""
+    """A run is its seed: repeat one with `-k "meanwhile and 3"`."""
     race = Race(seed, tmp_path, Rules())
     now(race.run())
     assert race.seen["planned"], "the race planned nothing"
+
+
+@pytest.mark.parametrize("careless", [careless_job, careless_coordinator])
+def test_the_job_or_the_coordinator_alone_is_enough_to_keep_what_lives(
+    careless: Callable[[pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    careless(monkeypatch)
+    now(Race(3, tmp_path, AT_ONCE).run())
+
+
+def test_the_race_is_lost_if_neither_of_them_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    careless_job(monkeypatch)
+    careless_coordinator(monkeypatch)
+    with pytest.raises(AssertionError):
+        now(Race(11, tmp_path, AT_ONCE).run())

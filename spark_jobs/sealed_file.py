@@ -1,0 +1,123 @@
+"""Files of rows that are written once, from front to back, and believed only if they are whole.
+
+    with writing(path, "esker-orphans-plan", header) as rows:
+        rows.add({"key": "7f/c/0/12"})
+    read = SealedFile(path, "esker-orphans-plan")
+    for row in read.rows(): ...
+
+JSON, one object a line: a header, the rows, and a seal that counts and hashes all that came before
+it. A file appears under its name when it is complete. Before the first row is given out the whole
+file is read once, so whoever acts on rows never acts on half of a file, or on one that was edited.
+Neither side holds more than a line.
+
+Source: DESIGN §10 (plans).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Final
+
+VERSION: Final = 1
+MAX_LINE_BYTES: Final = 1 << 20
+ID_DIGITS: Final = 16
+
+
+class SealError(Exception):
+    """A file that is none of these, or not a whole one. One sentence naming the file."""
+
+
+class Rows:
+    """What `writing` gives: rows go in, and at the end what is known only then."""
+
+    def __init__(self, file: IO[bytes], header: Mapping[str, Any]) -> None:
+        self.end: dict[str, Any] = {}  # goes into the seal, as it is when all rows are written
+        self._file = file
+        self._hash = hashlib.sha256()
+        self._count = 0
+        self._line(header)
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """One more. Raises OSError."""
+        self._line(row)
+        self._count += 1
+
+    def seal(self) -> None:
+        """No more. Raises OSError."""
+        seal = {"rows": self._count, "end": self.end}
+        self._hash.update(_dumped(seal))
+        self._file.write(_dumped({**seal, "sha256": self._hash.hexdigest()}))
+
+    def _line(self, what: Mapping[str, Any]) -> None:
+        line = _dumped(what)
+        self._hash.update(line)
+        self._file.write(line)
+
+
+def _dumped(what: Mapping[str, Any]) -> bytes:
+    return json.dumps(what).encode() + b"\n"
+
+
+@contextmanager
+def writing(path: Path, kind: str, header: Mapping[str, Any]) -> Iterator[Rows]:
+    """A file of this kind, there once this ends without an error. Raises OSError."""
+    partial = path.with_name(path.name + ".part")
+    try:
+        with partial.open("wb") as file:
+            rows = Rows(file, {"kind": kind, "version": VERSION, **header})
+            yield rows
+            rows.seal()
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+class SealedFile:
+    """A whole file, looked at from front to back when this is made."""
+
+    def __init__(self, path: Path, kind: str) -> None:
+        """Raises SealError if it is not a whole one of this kind; OSError."""
+        self.path = path
+        try:
+            self._check(kind)
+        except (ValueError, KeyError, TypeError) as error:
+            raise SealError(f"{path} is no whole {kind} ({error}): make a new one") from None
+
+    def _check(self, kind: str) -> None:
+        digest = hashlib.sha256()
+        count, last = -1, b""
+        with self.path.open("rb") as file:
+            while line := file.readline(MAX_LINE_BYTES):
+                if not line.endswith(b"\n"):
+                    raise ValueError("its last line is cut off")
+                digest.update(last)
+                last, count = line, count + 1
+                if count == 0:
+                    self.header: Mapping[str, Any] = json.loads(line)
+        if count < 1:
+            raise ValueError("it has no seal")
+        if self.header["kind"] != kind:
+            raise ValueError(f"it is a {self.header['kind']}")
+        if self.header["version"] != VERSION:
+            raise ValueError(f"it is of version {self.header['version']}, not {VERSION}")
+        seal = json.loads(last)
+        hashed = seal.pop("sha256")
+        digest.update(_dumped(seal))
+        if seal["rows"] != count - 1 or digest.hexdigest() != hashed:
+            raise ValueError("it was changed after it was written, or cut off")
+        self.count: int = seal["rows"]
+        self.end: Mapping[str, Any] = seal["end"]
+        self.file_id: str = hashed[:ID_DIGITS]  # the same for the same contents
+
+    def rows(self, start: int = 0) -> Iterator[dict[str, Any]]:
+        """The rows from the `start`th on, counted from 0. Raises OSError."""
+        with self.path.open("rb") as file:
+            file.readline()
+            for number in range(self.count):
+                line = file.readline()
+                if number >= start:
+                    yield json.loads(line)

@@ -20,7 +20,7 @@ Source: DESIGN §7 (runs, used bytes), §10; KIP-630 (a checkpoint stands for th
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final
 
@@ -29,22 +29,18 @@ import pyarrow as pa
 
 from records.compression import Buffer
 from records.diskless import (
-    ObjectsMarkedRecord,
-    ObjectsRemovedRecord,
     ObjectsState,
-    OrphansFoundRecord,
-    ProducersExpiredRecord,
     ProducersState,
     RunsState,
 )
 from records.frame import METADATA_RECORDS, decode_record, read_frame
 from records.uuids import encode_uuid
 from spark_jobs import producers
+from spark_jobs.changes import KEYS as CHANGES_KEYS
+from spark_jobs.changes import Changes
 from spark_jobs.commits import CommitColumns
 from spark_jobs.log_files import LostRangeError
 from spark_jobs.logs import Log, LogsError, Span
-from spark_jobs.partitions import KEYS as PARTITIONS_KEYS
-from spark_jobs.partitions import Partitions
 from spark_jobs.place import Place
 from spark_jobs.producers import PRODUCERS_SCHEMA
 from spark_jobs.runs import (
@@ -135,16 +131,21 @@ def state_at(log: Log, offset: int | None = None, *, timestamp_ms: int | None = 
     Raises:  StateGoneError naming the first offset that there can be a state of; LogsError for an
              offset that is not committed yet; LostRangeError; as `Span.values`.
     """
+    end, spans = span_of_state(log, offset)
+    return state_of(spans, end, until_ms=timestamp_ms)
+
+
+def span_of_state(log: Log, offset: int | None) -> tuple[int, Sequence[Span]]:
+    """The offset, or where the log ends, and what gives the state there. Raises as `state_at`."""
     end = log.end_offset()
     if offset is not None and not 0 <= offset <= end:
         raise LogsError(f"there is no offset {offset}: what is committed ends at {end}")
     try:
-        spans = log.spans(end if offset is None else offset)
+        return (end, log.spans(end)) if offset is None else (offset, log.spans(offset))
     except LostRangeError as error:
         if offset is None or (earliest := _earliest(log)) is None or earliest <= offset:
             raise
         raise StateGoneError(f"offset {offset}", earliest) from error
-    return state_of(spans, end if offset is None else offset, until_ms=timestamp_ms)
 
 
 def _earliest(log: Log) -> int | None:
@@ -170,38 +171,48 @@ def state_of(spans: Iterable[Span], offset: int, *, until_ms: int | None = None)
                 if place.from_checkpoint:
                     raise StateGoneError(f"time {until_ms}", place.offset + 1)
                 return gathered.state(place.offset)
-            key = read_frame(value)[0]
-            if key == OBJECT_COMMIT_KEY:
-                gathered.commits.add(place, value)
-            elif key in _OF_STATE or key in PARTITIONS_KEYS:
-                gathered.take(place, value)
+            gathered.see(place, value)
     return gathered.state(offset)
+
+
+def state_of_piece(span: Span, changes: Changes) -> LogState:
+    """What a span has of the whole log's state, if these are all changes of the whole log.
+
+    Its runs and objects are those of the whole log that stand in this span. High watermarks and
+    producers are as this span alone knows them; orphans that a listing showed are left out.
+    """
+    gathered = _Gathered(replace(changes, found={}, marked=dict(changes.marked)))
+    for place, value in span.values():
+        if read_frame(value)[0] not in CHANGES_KEYS:
+            gathered.see(place, value)
+    return gathered.state(span.end_offset)
+
+
+def state_of_changes(changes: Changes, offset: int) -> LogState:
+    """What the changes of a whole log say by themselves: no runs, and no object but orphans."""
+    return _Gathered(replace(changes, marked=dict(changes.marked))).state(offset)
 
 
 class _Gathered:
     """What was read so far: commits as columns, the rest applied one by one."""
 
-    def __init__(self) -> None:
-        self.commits = CommitColumns()
-        self._partitions = Partitions()
+    def __init__(self, changes: Changes | None = None) -> None:
+        self._commits = CommitColumns()
+        self._changes = changes or Changes()
+        self._partitions = self._changes.partitions
         self._runs: list[tuple[str, int, Numbers]] = []  # of checkpoints, columns by rows
         self._objects: dict[int, _Object] = {}
         self._producers: list[tuple[int, ProducersState]] = []  # of checkpoints, by log id
-        self._forgotten: dict[tuple[int, int], int] = {}  # log id and producer: log offset
-        self._offset = 0  # of the record that is applied
-        self._marked: dict[int, int] = {}
-        self._removed: set[int] = set()
-        self._found: dict[int, int] = {}  # orphans that a listing showed: when they were marked
 
-    def take(self, place: Place, value: Buffer) -> None:
-        """Apply a record that is no commit."""
-        self._offset = place.offset
-        record: Any = decode_record(value)
-        key = record.schema().key
-        if key in PARTITIONS_KEYS:
-            self._partitions.apply(record)
-        else:
-            _OF_STATE[key](self, record)
+    def see(self, place: Place, value: Buffer) -> None:
+        """One record, in the order of the log."""
+        key = read_frame(value)[0]
+        if key == OBJECT_COMMIT_KEY:
+            self._commits.add(place, value)
+        elif key in CHANGES_KEYS:
+            self._changes.apply(place.offset, decode_record(value))
+        elif key in _OF_STATE:
+            _OF_STATE[key](self, decode_record(value))
 
     # --- one by one ---------------------------------------------------------------------------
 
@@ -228,27 +239,10 @@ class _Gathered:
         self._objects.update(zip(record.object_ids, zip(*columns, strict=True), strict=True))
         for object_id, marked_at_ms in zip(record.object_ids, record.marked_at_ms, strict=True):
             if marked_at_ms >= 0:
-                self._marked[object_id] = marked_at_ms
+                self._changes.marked[object_id] = marked_at_ms
 
     def producers_state(self, record: ProducersState) -> None:
         self._producers.append((record.log_id, record))
-
-    def producers_expired(self, record: ProducersExpiredRecord) -> None:
-        for key in zip(record.log_ids, record.producer_ids, strict=True):
-            self._forgotten[key] = self._offset
-
-    def marked(self, record: ObjectsMarkedRecord) -> None:
-        for object_id in record.object_ids:
-            self._marked.setdefault(object_id, record.marked_at_ms)
-
-    def removed(self, record: ObjectsRemovedRecord) -> None:
-        self._removed.update(record.object_ids)
-        for object_id in record.object_ids:
-            self._found.pop(object_id, None)
-
-    def orphans_found(self, record: OrphansFoundRecord) -> None:
-        for object_id in record.object_ids:
-            self._found.setdefault(object_id, record.marked_at_ms)
 
     # --- all together -------------------------------------------------------------------------
 
@@ -256,7 +250,7 @@ class _Gathered:
         places = self._partitions.in_order()
         number = {place: i for i, place in enumerate(places)}
         logs = [self._partitions.topics[topic_id].partitions[index] for topic_id, index in places]
-        commits = self.commits.take()
+        commits = self._commits.take()
         numbers, accepted = numbers_of(commits, number), is_accepted(commits)
         self._see_objects(commits, accepted)
         there = accepted & (numbers >= 0)
@@ -286,12 +280,12 @@ class _Gathered:
         objects = ids[first].tolist()
         topics = [of_topics.get(object_id, ()) for object_id in objects]
         self._objects.update(zip(objects, zip(*columns, topics, strict=True), strict=True))
-        for object_id in self._removed:
+        for object_id in self._changes.removed:
             self._objects.pop(object_id, None)
-        for object_id, marked_at_ms in self._found.items():
+        for object_id, marked_at_ms in self._changes.found.items():
             if object_id not in self._objects:  # what is known stays as it is
                 self._objects[object_id] = _ORPHAN
-                self._marked[object_id] = marked_at_ms
+                self._changes.marked[object_id] = marked_at_ms
 
     def _all_runs(
         self,
@@ -312,8 +306,9 @@ class _Gathered:
         )
 
     def _with_times(self, rows: Numbers) -> Numbers:
-        times = [self._objects[object_id][2] for object_id in rows[2].tolist()]
-        rows[6] = times
+        """Once all objects are known. Of one that is removed there are only dead runs."""
+        objects = (self._objects.get(object_id, _ORPHAN) for object_id in rows[2].tolist())
+        rows[6] = [one[2] for one in objects]
         return rows
 
     def _producer_table(
@@ -329,7 +324,7 @@ class _Gathered:
         rows = np.concatenate([*old, new], axis=1)
         forgotten = {
             (of_log.get(log, -1), producer): offset
-            for (log, producer), offset in self._forgotten.items()
+            for (log, producer), offset in self._changes.forgotten.items()
         }
         rows = producers.not_forgotten(rows[:, rows[producers.PARTITION] >= 0], forgotten)
         return producers.producer_table(places, *producers.last_batches(rows))
@@ -381,7 +376,7 @@ class _Gathered:
                 used,
                 pa.array([fact[1] for fact in facts], pa.int32()),
                 pa.array([fact[2] for fact in facts], pa.int64()),
-                pa.array([self._marked.get(one) for one in ids.tolist()], pa.int64()),
+                pa.array([self._changes.marked.get(one) for one in ids.tolist()], pa.int64()),
                 pa.array([fact[3] for fact in facts], pa.int8()),
                 pa.array([list(fact[4]) for fact in facts], pa.list_(pa.string())),
             ],
@@ -393,10 +388,6 @@ _APPLY: Final = {
     RunsState: _Gathered.runs_state,
     ObjectsState: _Gathered.objects_state,
     ProducersState: _Gathered.producers_state,
-    ProducersExpiredRecord: _Gathered.producers_expired,
-    ObjectsMarkedRecord: _Gathered.marked,
-    ObjectsRemovedRecord: _Gathered.removed,
-    OrphansFoundRecord: _Gathered.orphans_found,
 }
 _OF_STATE: Final[dict[int, Any]] = {
     key: _APPLY[record] for key, record in METADATA_RECORDS.items() if record in _APPLY and key

@@ -14,6 +14,9 @@ from records.diskless import (
     LogStartOffsetsRecord,
     ObjectCommitRecord,
     ObjectsMarkedRecord,
+    ObjectsRemovedRecord,
+    OrphansFoundRecord,
+    ProducersExpiredRecord,
 )
 from records.schema import MetadataRecord
 
@@ -22,11 +25,11 @@ PARTITIONS: Final = 3
 NAMES: Final = {topic_id: f"t{topic_id.int}" for topic_id in TOPICS}
 
 
-def random_log(random: Random) -> list[list[MetadataRecord]]:
-    """Batches of records. Times are between 0 and a thousand, and do not rise."""
+def random_log(random: Random, batches: int | None = None) -> list[list[MetadataRecord]]:
+    """So many batches of records. Times are between 0 and a thousand, and do not rise."""
     world = _World(random)
     found: list[list[MetadataRecord]] = [list(world.created())]
-    for _ in range(random.randint(0, 25)):
+    for _ in range(random.randint(0, 25) if batches is None else batches):
         found.append([world.next() for _ in range(random.randint(1, 3))])
     return found
 
@@ -37,6 +40,7 @@ class _World:
         self._ends = {(topic, i): [0, 0] for topic in TOPICS for i in range(PARTITIONS)}
         self._deleted: set[UUID] = set()
         self._objects = 0
+        self._epochs: dict[tuple[UUID, int, int], int] = {}  # of producers in partitions
 
     def created(self) -> Iterator[MetadataRecord]:
         for number, topic in enumerate(TOPICS):
@@ -63,7 +67,30 @@ class _World:
             )
         if what < 0.25:
             return ObjectsMarkedRecord(object_ids=(self._random.randint(0, 9),), marked_at_ms=1)
+        if what < 0.28:
+            return OrphansFoundRecord(object_ids=(self._random.randint(0, 99),), marked_at_ms=2)
+        if what < 0.31:
+            return ObjectsRemovedRecord(object_ids=(self._random.randint(50, 99),))
+        if what < 0.35 and self._epochs:
+            return self._forgotten()
         return self._commit()
+
+    def _forgotten(self) -> MetadataRecord:
+        """It begins anew, at whatever epoch."""
+        topic, index, producer = self._random.choice(sorted(self._epochs))
+        del self._epochs[topic, index, producer]
+        log_id = TOPICS.index(topic) * PARTITIONS + index
+        return ProducersExpiredRecord(log_ids=(log_id,), producer_ids=(producer,))
+
+    def _producer(self, topic: UUID, index: int) -> tuple[int, int, int]:
+        """One of a few, whose epochs rise; or none."""
+        producer = self._random.choice([-1, 7, 8])
+        if producer < 0:
+            return -1, -1, -1
+        key = topic, index, producer
+        epoch = self._epochs.get(key, self._random.randint(0, 3))
+        self._epochs[key] = epoch + int(self._random.random() < 0.1)
+        return producer, self._epochs[key], self._random.randint(0, 2**31 - 1)
 
     def _trimmed(self) -> MetadataRecord:
         topic, index = self._random.choice(sorted(self._ends))
@@ -94,8 +121,9 @@ class _World:
                     log[1] += records
                 kind = int(random.random() < 0.1)
                 time = random.choice([-1, random.randint(0, 1_000), random.randint(0, 1_000)])
+                producer = (-1, -1, -1) if outcome else self._producer(topics[topic], index)
                 rows.append(
-                    (at, size, base, records, time, kind, -1, -1, -1,
+                    (at, size, base, records, time, kind, *producer,
                      {1: 45, 3: 3}.get(outcome, 0), int(outcome == 2))
                 )  # fmt: skip
                 at += size

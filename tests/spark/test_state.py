@@ -10,9 +10,11 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from pathlib import Path
+from random import Random
 from typing import Any
 from uuid import UUID
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test
@@ -23,19 +25,26 @@ from raft.segments.files import RealFileSystem
 from raft.segments.segment import segment_name
 from records.diskless import (
     DisklessPartitionsRecord,
+    LeaseGrantedRecord,
+    LogStartOffsetsRecord,
     ObjectCommitRecord,
+    ObjectsMarkedRecord,
     ObjectsRemovedRecord,
     OrphansFoundRecord,
     ProducersExpiredRecord,
 )
+from records.frame import decode_record, read_frame
 from records.types import Epoch, OffsetAndEpoch
 from records.uuids import decode_uuid
 from snapshot.writer import CheckpointWriter
+from spark_jobs.changes import KEYS as CHANGES_KEYS
+from spark_jobs.changes import Changes
 from spark_jobs.log_files import LogFiles
 from spark_jobs.logs import LogsError
-from spark_jobs.state import LogState, StateGoneError, state_at
+from spark_jobs.state import LogState, StateGoneError, state_at, state_of_piece
 from tests.coordinator.test_quorum_versus_memory import QuorumVersusMemory
 from tests.spark.logs import write_log
+from tests.spark.plans import Cut
 
 seen: Counter[str] = Counter()
 
@@ -138,7 +147,25 @@ class Lives(QuorumVersusMemory):
             assert as_rows(state_at(LogFiles(directory), self.taken[0])) == expected(before)
             self.from_checkpoint(directory, *self.taken)
             assert as_rows(state_at(LogFiles(directory), end)) == expected(database)
+            self.pieces_are_the_whole(LogFiles(directory), end)
             seen["from a checkpoint"] += 1
+
+    def pieces_are_the_whole(self, log: LogFiles, end: int) -> None:
+        """With all changes known, each piece has what lives of its own runs and objects."""
+        spans = Cut(log, end, Random(end)).spans(end)
+        changes = Changes()
+        for span in spans:
+            for place, value in span.values():
+                if read_frame(value)[0] in CHANGES_KEYS:
+                    changes.apply(place.offset, decode_record(value))
+        pieces = [state_of_piece(span, changes) for span in spans]
+        whole = state_at(log, end)
+        for name, key in (("runs", ["topic_id", "partition", "base_offset"]), ("objects", None)):
+            tables = [getattr(piece, name) for piece in pieces]
+            by = [(one, "ascending") for one in key or ["object_id"]]
+            found = pa.concat_tables(tables).sort_by(by)
+            assert found.equals(getattr(whole, name).sort_by(by).combine_chunks()), name
+        seen["pieces"] += len(pieces)
 
     def from_checkpoint(self, directory: Path, offset: int, values: list[bytes]) -> None:
         """The log now begins where the checkpoint ends, or with the batch around that."""
@@ -296,3 +323,30 @@ def test_an_orphan_that_a_listing_showed_is_an_object_until_it_is_removed(tmp_pa
     assert {one: stored.marked_at_ms for one, stored in state.objects.items()} == {
         5: 30, 6: 30, 7: 10,
     }  # fmt: skip
+
+
+def test_an_object_of_the_checkpoint_that_was_removed_since_is_gone(tmp_path: Path) -> None:
+    state = InMemoryState()
+    lease = LeaseGrantedRecord(
+        lease_id=1, broker_id=1, broker_epoch=1, first_object_id=100, object_count=10,
+        granted_at_ms=0, closed_lease_ids=(),
+    )  # fmt: skip
+    for offset, record in enumerate((partitions(TOPIC, 1), lease, appended(0, 0))):
+        state.apply(offset, record)
+    tail = [
+        LogStartOffsetsRecord(
+            topic_ids=(TOPIC,), topic_indexes=(0,), partitions=(0,), log_start_offsets=(2,),
+            reason=1,
+        ),
+        ObjectsMarkedRecord(object_ids=(100,), marked_at_ms=5),
+        ObjectsRemovedRecord(object_ids=(100,)),
+        appended(2, 2),
+    ]  # fmt: skip
+    write_log(tmp_path / "log-0", [tail], start_offset=3)
+    offset, files = OffsetAndEpoch(3, Epoch(1)), RealFileSystem()
+    with CheckpointWriter.create(files, tmp_path / "log-0", offset, last_timestamp=0) as writer:
+        writer.append_values(state.checkpoint())
+        writer.freeze()
+    for number, record in enumerate(tail):
+        state.apply(3 + number, record)
+    assert as_rows(state_at(LogFiles(tmp_path / "log-0"))) == expected(state)

@@ -12,7 +12,7 @@ from records.metadata import FeatureLevelRecord, NoOpRecord
 from tests.spark.logs import mark_committed, write_log
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -30,40 +30,34 @@ def log_dir(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def table(spark: SparkSession, log_dir: Path, name: str) -> DataFrame:
-    from spark_jobs.source import EskerLog
-
-    spark.dataSource.register(EskerLog)
-    return spark.read.format("esker_log").option("table", name).load(str(log_dir))
-
-
 def test_filters_and_columns_go_through_spark(spark: SparkSession, log_dir: Path) -> None:
-    levels = table(spark, log_dir, "feature_level").where("log_offset between 100 and 109")
+    from spark_jobs.notebook import LogTables
+
+    tables = LogTables(spark, logDir=log_dir)
+    levels = tables("feature_level").where("log_offset between 100 and 109")
     assert [
         tuple(row) for row in levels.select("log", "log_offset", "feature_level").collect()
     ] == [(LOG, n, n // 2) for n in range(100, 110, 2)]
-    records = table(spark, log_dir, "records").where("type in (12, 99)")
-    assert records.count() == RECORDS // 2
-    assert table(spark, log_dir, "register_broker").count() == 0  # structures in lists
+    assert tables("records").where("type in (12, 99)").count() == RECORDS // 2
+    tables.create_views("brokers")  # structures in lists
+    try:
+        assert spark.sql("select count(*) from brokers where incarnation_id > '0'").first()[0] == 0
+    finally:
+        spark.catalog.dropTempView("brokers")
 
 
 def test_a_stream_that_is_stopped_and_started_again_gives_each_offset_once(
     spark: SparkSession, log_dir: Path
 ) -> None:
-    from spark_jobs.sink import OffsetFiles
-    from spark_jobs.source import EskerLog
+    from spark_jobs.notebook import LogTables
 
-    spark.dataSource.register(EskerLog)
-    spark.dataSource.register(OffsetFiles)
+    tables = LogTables(spark, logDir=log_dir, maxOffsetsPerTrigger=2_000)
     out = log_dir.parent / "out"
 
     def run() -> list[int]:
         """All that is there now, in batches of 2,000 offsets; what the files then hold."""
         query = (
-            spark.readStream.format("esker_log")
-            .option("table", "feature_level")
-            .option("maxOffsetsPerTrigger", 2_000)
-            .load(str(log_dir))
+            tables.stream("feature_level")
             .writeStream.format("esker_files")
             .option("checkpointLocation", str(log_dir.parent / "checkpoint"))
             .option("path", str(out))

@@ -1,0 +1,51 @@
+"""The log from a notebook, in two lines.
+
+    tables = LogTables(spark, bootstrapController="127.0.0.1:9093")
+    tables("object_commits").groupBy("topic_id").sum("byte_size").show()
+
+    tables.create_views("topics", "object_commits")
+    spark.sql("select name, sum(byte_size) from object_commits join topics using (topic_id) ...")
+
+Nothing is kept: each use of a table reads what is committed by then. Who wants the same twice says
+`endOffset`, or `tables("topics").cache()`.
+
+Source: DESIGN §10.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from spark_jobs.sink import OffsetFiles
+from spark_jobs.source import NAME, EskerLog
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class LogTables:
+    """The tables and views of `spark_jobs.views`, over one input."""
+
+    def __init__(self, spark: SparkSession, **options: Any) -> None:
+        """
+        Args:    options: of `esker_log`, such as logDir, bootstrapController or archive.
+        """
+        spark.dataSource.register(EskerLog)
+        spark.dataSource.register(OffsetFiles)
+        self._spark = spark
+        self._options = options
+
+    def __call__(self, table: str, **options: Any) -> DataFrame:
+        """One of them, as it is when it is read. `options` go before those of all tables."""
+        chosen = {**self._options, **options, "table": table}
+        return self._spark.read.format(NAME).options(**chosen).load()
+
+    def stream(self, table: str, **options: Any) -> DataFrame:
+        """The same as it grows."""
+        chosen = {**self._options, **options, "table": table}
+        return self._spark.readStream.format(NAME).options(**chosen).load()
+
+    def create_views(self, *tables: str) -> None:
+        """Let SQL know these tables by their names."""
+        for table in tables:
+            self(table).createOrReplaceTempView(table)

@@ -499,14 +499,17 @@ def test_what_is_wrong_in_a_checkpoint_is_found(
     assert report.findings.first(names[0]).log.startswith(f"{COORDINATOR}/000000")
 
 
-@pytest.mark.parametrize(
-    ("name", "cls", "fields"),
-    [
-        ("checkpoint-runs-contiguous", DisklessTopicState, {"high_watermarks": 1}),
-        ("checkpoint-marked-unused", ObjectsState, {"marked_at_ms": 1_000}),
-        ("checkpoint-objects-known", ObjectsState, {"sizes_bytes": -950}),
-    ],
-)
+UNSOUND: Final[list[tuple[str, type, dict[str, int]]]] = [
+    ("checkpoint-used-bytes", ObjectsState, {"used_bytes": 1}),
+    ("checkpoint-runs-contiguous", DisklessTopicState, {"high_watermarks": 1}),
+    ("checkpoint-runs-contiguous", RunsState, {"base_offset": 1}),
+    ("checkpoint-log-starts", DisklessTopicState, {"log_start_offsets": 1_000}),
+    ("checkpoint-marked-unused", ObjectsState, {"marked_at_ms": 1_000}),
+    ("checkpoint-objects-known", ObjectsState, {"sizes_bytes": -950}),
+]
+
+
+@pytest.mark.parametrize(("name", "cls", "fields"), UNSOUND)
 def test_a_checkpoint_is_sound_by_itself(
     name: str, cls: type, fields: dict[str, int], tmp_path: Path
 ) -> None:
@@ -514,8 +517,9 @@ def test_a_checkpoint_is_sound_by_itself(
     records = checkpoint_at(the_life(), 42)
     index = within(records, cls)
     (field, change) = next(iter(fields.items()))
-    values = column(getattr(records[index], field), 0, change)
-    records[index] = changed(records[index], **{field: values})
+    before = getattr(records[index], field)
+    after = before + change if isinstance(before, int) else column(before, 0, change)
+    records[index] = changed(records[index], **{field: after})
     write_checkpoint(tmp_path, 42, [encode_record(record) for record in records])
     (tmp_path / segment_name(42)).touch()
     report = audited(tmp_path)

@@ -1,9 +1,10 @@
 """Avro container files, written so that the same rows always make the same bytes.
 
 An archive job that was killed does its last piece of work again. If that makes the very file that
-may be there already, nothing needs to be compared, and nothing can be there twice. The only thing
-in a container file that is not a function of its rows is the sync marker, sixteen random bytes; so
-ours is not random, it is a hash of what the file is of.
+may be there already, nothing needs to be compared, and nothing can be there twice. Two things in a
+container file are not a function of its rows. The sync marker, sixteen random bytes: ours is not
+random, it is a hash of what the file is of. And the order of the keys in the header's schema, which
+follows Python's hash seed, another one in each process: ours are sorted.
 
 Rows are written by `fastavro`, blocks are deflated: of Avro's codecs the one that every reader has.
 
@@ -45,7 +46,7 @@ class AvroWriter:
         of = json.dumps([schema, dict(metadata)], sort_keys=True).encode()
         self._writer = Writer(
             self._out,
-            fastavro.parse_schema(dict(schema)),
+            _ordered(fastavro.parse_schema(dict(schema))),
             codec=CODEC,
             sync_interval=BLOCK_BYTES,
             metadata=dict(metadata),
@@ -64,6 +65,18 @@ class AvroWriter:
         """The whole file. Nothing is written after this."""
         self._writer.flush()
         return self._out.getvalue()
+
+
+def _ordered(parsed: Any) -> Any:
+    """The same schema with its keys in order; what fastavro keeps in it stays as it is."""
+    if isinstance(parsed, list):
+        return [_ordered(one) for one in parsed]
+    if not isinstance(parsed, dict):
+        return parsed
+    return {
+        key: parsed[key] if key.startswith("__") else _ordered(parsed[key])
+        for key in sorted(parsed)
+    }
 
 
 def read_avro(data: bytes, schema: Mapping[str, Any] | None = None) -> Iterator[Any]:

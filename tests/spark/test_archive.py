@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -171,6 +174,27 @@ def test_small_files_are_read_together_and_large_ones_apart(
     apart = log.spans(logs.end_offset, split_bytes=1)
     assert len(apart) == done.ranges
     assert all(one.end_offset == two.start_offset for one, two in pairwise(apart))
+
+
+def test_every_process_writes_the_same_bytes() -> None:
+    """Python hashes differently in each, and sets come in another order."""
+    program = (
+        "from spark_jobs.avro_files import AvroWriter; import hashlib;"
+        "from spark_jobs.avro_schemas import avro_schemas;"
+        "print(hashlib.sha256(b''.join(AvroWriter(one, {'a': 'b', 'c': 'd'}).finish()"
+        " for one in avro_schemas().values())).hexdigest())"
+    )
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": str(seed)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in (1, 2)
+    }
+    assert len(said) == 1
 
 
 # --- pass after pass ------------------------------------------------------------------------------

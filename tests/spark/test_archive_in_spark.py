@@ -1,0 +1,75 @@
+"""An archive that executors write, and one that Spark reads: both the same as without it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spark_jobs.archive_check import check_archive
+from spark_jobs.archiving import Engine, LocalEngine, LogPass, archive, open_archive
+from spark_jobs.object_store import open_store
+from tests.spark.archive_world import CLUSTER_ID, LOG, FileLogs, odd_batches
+from tests.spark.logs import mark_committed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def archived(logs: FileLogs, directory: Path, engine: Engine) -> tuple[LogPass, dict[str, bytes]]:
+    """What a pass says, and the files of data it left, by name."""
+    directory.mkdir(exist_ok=True)
+    store = open_store(str(directory))
+    (done,) = archive(
+        logs, store, about=open_archive(store, CLUSTER_ID), engine=engine, range_bytes=1_500
+    )
+    files = (path for path in (directory / "data").rglob("*") if path.is_file())
+    return done, {str(path.relative_to(directory)): path.read_bytes() for path in files}
+
+
+def test_executors_write_the_files_that_one_process_writes(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Also where offsets were lost, which a task finds and the driver has to know."""
+    from spark_jobs.spark_engine import SparkEngine
+
+    logs = FileLogs(tmp_path / "node")
+    logs.append(odd_batches(5, 30))
+    engine = SparkEngine(spark)
+    first = archived(logs, tmp_path / "spark", engine)
+    assert first == archived(logs, tmp_path / "local", LocalEngine())
+    logs.append(odd_batches(7, 10, first_offset=logs.end_offset, epoch=3), roll=True)
+    end = logs.end_offset
+    logs.append(odd_batches(8, 10, first_offset=end, epoch=4), roll=True)
+    logs.checkpoint(end, 3, ["x"])
+    logs.cut_to(end)
+    second = archived(logs, tmp_path / "spark", engine)
+    assert second == archived(logs, tmp_path / "local", LocalEngine())
+    assert second[0].lost == [(first[0].end_offset, end)]
+    found = check_archive(open_store(str(tmp_path / "spark")), engine=engine)
+    assert (found.faults, found.strangers, found.records) == (
+        [],
+        [],
+        check_archive(open_store(str(tmp_path / "local")), engine=LocalEngine()).records,
+    )
+
+
+def test_the_data_source_gives_the_same_rows_from_an_archive(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    from spark_jobs.notebook import LogTables
+
+    logs = FileLogs(tmp_path / "node")
+    logs.append(odd_batches(5, 30, framed=True))
+    mark_committed(tmp_path / "node", {LOG: logs.end_offset})
+    archived(logs, tmp_path / "archive", LocalEngine())
+    rows = []
+    for place in ({"logDir": tmp_path / "node"}, {"archive": tmp_path / "archive"}):
+        tables = LogTables(spark, **place)
+        found = tables("records").where("log_offset between 10 and 80").orderBy("log_offset")
+        rows.append([tuple(row) for row in found.collect()])
+    assert rows[0] == rows[1]
+    assert len(rows[0]) > 40

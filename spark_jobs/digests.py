@@ -73,6 +73,7 @@ class Rows:
     byte_sizes: AnyNumbers
     objects: AnyNumbers  # which of the object sizes
     object_sizes: Numbers
+    batch_bytes: Numbers  # of accepted batches, by object; of a checkpoint's: all that is stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,13 +168,9 @@ def _runs(columns: Columns) -> tuple[_Found, Rows]:
     times = _reduced(np.maximum, batches["max_timestamps"], first)
     if len(times) and times.min() < 0:
         times = np.where(times < 0, columns.heads["committed_at_ms"][record], times)
-    rows = Rows(
-        ends[order],
-        times[order],
-        _reduced(np.add, sizes, first)[order],
-        record[order],
-        columns.heads["size_bytes"],
-    )
+    stored, run_sizes = columns.heads["size_bytes"], _reduced(np.add, sizes, first)
+    batch_bytes = np.bincount(record, weights=run_sizes, minlength=len(stored)).astype(np.int64)
+    rows = Rows(ends[order], times[order], run_sizes[order], record[order], stored, batch_bytes)
     counts = np.bincount(code, minlength=len(topics))
     there = counts > 0
     return _Found(columns.topic_ids, topics[there], partitions[there], counts[there]), rows
@@ -245,4 +242,4 @@ class _Checkpoint:
         topics = np.array([topic_ids.index(topic_id) for topic_id, _ in places], np.int32)
         indexes = np.array([index for _, index in places], np.int32)
         found = _Found(topic_ids, topics, indexes, summed)
-        return found, Rows(last, times, byte_sizes, place.astype(np.int32), sizes)
+        return found, Rows(last, times, byte_sizes, place.astype(np.int32), sizes, sizes)

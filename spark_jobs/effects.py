@@ -4,6 +4,10 @@ An object holds batches of many partitions, and goes only when the last of them 
 keeps its data for a year pins the dead bytes of all its neighbours. That is what operators need
 most, and it is in no row of a plan.
 
+Dead bytes are those of batches that were accepted once. What else an object has (its footer,
+batches that were refused) is nobody's fault; only of objects that a checkpoint tells of it is not
+known apart, and counted in.
+
 An object is written by one commit, so all its runs are in one piece of the log. Pieces are looked
 at apart, and what they say is added up.
 
@@ -45,7 +49,7 @@ def effect_of(piece: Piece, old: Starts, new: Starts) -> PieceEffect:
     before = _used(rows.objects, rows.byte_sizes, alive, len(stored))
     after = _used(rows.objects, rows.byte_sizes, stays, len(stored))
     freed = (before > 0) & (after == 0)
-    dead = np.where(after > 0, stored - after, 0)
+    dead = np.where(after > 0, rows.batch_bytes - after, 0)
     return PieceEffect(
         live_bytes=int(before.sum()),
         removed_bytes=int(before.sum() - after.sum()),

@@ -50,7 +50,7 @@ class Effect:
     removed_bytes: int
     objects_freed: int
     freed_bytes: int  # of those objects, as they are stored
-    pinned_bytes: int  # stored, dead and staying, once the plan is applied
+    pinned_bytes: int  # of dead batches in objects that stay, once the plan is applied
     pinned_by: Mapping[str, int]  # topic: dead bytes in objects that its live runs keep
 
     @property

@@ -20,7 +20,7 @@ import contextlib
 import json
 import os
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -30,14 +30,21 @@ from crc32c import crc32c
 from spark_jobs.digests import Digest, Piece, Rows, piece_of
 from spark_jobs.logs import Span
 
-MAGIC: Final = b"ESKRUNS1"
+MAGIC: Final = b"ESKRUNS2"
 _FRONT: Final = struct.Struct("<8sIII")  # magic, size of head and digest, their CRC, the rows' CRC
 _LENGTH: Final = struct.Struct("<I")
 _OF_DIGEST: Final = (
     "topics", "partitions", "run_counts", "byte_sums", "first_ends", "last_offsets",
     "max_timestamps",
 )  # fmt: skip
-_OF_ROWS: Final = ("last_offsets", "timestamps", "byte_sizes", "objects", "object_sizes")
+_OF_ROWS: Final = (
+    "last_offsets",
+    "timestamps",
+    "byte_sizes",
+    "objects",
+    "object_sizes",
+    "batch_bytes",
+)
 
 
 class Work(NamedTuple):
@@ -145,9 +152,7 @@ def _narrow(rows: Rows) -> Rows:
     sizes = rows.byte_sizes
     if len(sizes) and sizes.max() < 1 << 32:
         sizes = sizes.astype(np.uint32)
-    return Rows(
-        rows.last_offsets, rows.timestamps, sizes, rows.objects.astype(np.int32), rows.object_sizes
-    )
+    return replace(rows, byte_sizes=sizes, objects=rows.objects.astype(np.int32))
 
 
 def _unpacked(file: Any, *, rows: bool) -> tuple[Digest, Rows | None]:

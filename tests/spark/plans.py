@@ -10,6 +10,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from records.diskless import ObjectCommitRecord
+from records.frame import decode_record
 from records.metadata import ConfigRecord, NoOpRecord, TopicRecord
 from records.schema import MetadataRecord
 from records.uuids import decode_uuid
@@ -64,8 +66,26 @@ def time_of(run: Mapping[str, Any]) -> int:
     return int(run["appended_at_ms"] if run["max_timestamp"] < 0 else run["max_timestamp"])
 
 
-def naive_effect(state: LogState, rows: Sequence[PlanRow]) -> Effect:
-    """Counted run by run."""
+def batch_bytes(log: LogFiles, end: int) -> dict[int, int]:
+    """Bytes of accepted batches of the objects that the log has commits of."""
+    found: dict[int, int] = {}
+    for span in log.spans(end):
+        for _, value in span.values():
+            record: Any = decode_record(value)
+            if isinstance(record, ObjectCommitRecord):
+                nothing = (0,) * len(record.byte_sizes)
+                outcomes = zip(
+                    record.error_codes or nothing, record.duplicates or nothing, strict=True
+                )
+                found[record.object_id] = sum(
+                    0 if any(outcome) else size
+                    for outcome, size in zip(outcomes, record.byte_sizes, strict=True)
+                )
+    return found
+
+
+def naive_effect(state: LogState, rows: Sequence[PlanRow], accepted: Mapping[int, int]) -> Effect:
+    """Counted run by run. `accepted`: bytes of batches, by object; else what is stored."""
     starts = {(row.topic_id, row.partition): row.new_log_start for row in rows}
     names = {row["topic_id"]: row["topic"] or row["topic_id"] for row in state.topics.to_pylist()}
     used: Counter[int] = Counter()
@@ -84,7 +104,7 @@ def naive_effect(state: LogState, rows: Sequence[PlanRow]) -> Effect:
     pinned = 0
     for one in objects:
         if used[one["object_id"]]:
-            dead = one["size_bytes"] - used[one["object_id"]]
+            dead = accepted.get(one["object_id"], one["size_bytes"]) - used[one["object_id"]]
             pinned += dead
             pinned_by.update(dict.fromkeys(users[one["object_id"]], dead))
     return Effect(
@@ -144,6 +164,11 @@ class Worlds:
         self._settings += 1
         self._cluster = self._directory / f"settings-{self._settings}"
         self._end = write_log(self._cluster, [[NoOpRecord(), *_records(settings)]])
+
+    def batch_bytes(self, number: int) -> dict[int, int]:
+        """Bytes of accepted batches by object, as far as a log has their commits."""
+        path, end = self._logs[number]
+        return batch_bytes(LogFiles(path), end)
 
     def names(self) -> list[str]:
         numbers = range(len(self._logs))

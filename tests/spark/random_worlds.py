@@ -68,12 +68,16 @@ class _World:
         if what < 0.25:
             return ObjectsMarkedRecord(object_ids=(self._random.randint(0, 9),), marked_at_ms=1)
         if what < 0.28:
-            return OrphansFoundRecord(object_ids=(self._random.randint(0, 99),), marked_at_ms=2)
+            return OrphansFoundRecord(object_ids=(self._orphan(),), marked_at_ms=2)
         if what < 0.31:
-            return ObjectsRemovedRecord(object_ids=(self._random.randint(50, 99),))
+            return ObjectsRemovedRecord(object_ids=(self._random.randint(1_000, 1_005),))
         if what < 0.35 and self._epochs:
             return self._forgotten()
         return self._commit()
+
+    def _orphan(self) -> int:
+        """An object that was never committed, or one that is known."""
+        return self._random.choice([self._random.randint(0, 9), self._random.randint(1_000, 1_005)])
 
     def _forgotten(self) -> MetadataRecord:
         """It begins anew, at whatever epoch."""

@@ -58,7 +58,9 @@ def compare(worlds: Worlds, states: list[LogState], settings: Any, **how: Any) -
     for number, state in enumerate(states):
         rows = naive_rows(state, settings, coordinator=number, now_ms=NOW_MS)
         expected += rows
-        assert plan.effects[number] == naive_effect(state, rows), f"world {number}, seed {SEED}"
+        assert plan.effects[number] == naive_effect(state, rows, worlds.batch_bytes(number)), (
+            f"world {number}, seed {SEED}"
+        )
     assert plan.rows == expected, f"seed {SEED}"
     return plan
 

@@ -35,7 +35,7 @@ from spark_jobs.report.plots import (
     two_scales,
 )
 from spark_jobs.report.summary import Summary
-from spark_jobs.report.words import count, duration, plain, share, size
+from spark_jobs.report.words import count, duration, plain, several, share, size
 
 Rows = list[dict[str, Any]]
 
@@ -214,9 +214,19 @@ def _over_time(rows: Rows, key: str, value: str, starts: Sequence[int]) -> tuple
     for row in rows:
         values[row[key]][place[row["time_ms"]]] += row[value]
     names = sorted(values, key=lambda name: (name == OTHERS, -sum(values[name]), name))
+    names = _bounded(names, values)
     colours = {name: "other" if name == OTHERS else SERIES[i % len(SERIES)]
                for i, name in enumerate(names)}  # fmt: skip
     return names, [(name, colours[name], values[name]) for name in names]
+
+
+def _bounded(names: list[str], values: dict[str, list[float]]) -> list[str]:
+    """As many as can be told apart; what is over goes to the others."""
+    over = [name for name in names[len(SERIES) :] if name != OTHERS]
+    for name in over:
+        values[OTHERS] = [a + b for a, b in zip(values[OTHERS], values[name], strict=True)]
+    kept = [name for name in names if name not in over and name != OTHERS]
+    return [*kept, OTHERS] if OTHERS in values else kept
 
 
 def _throughput(report: Report, table: str, key: str) -> tuple[list[str], Layers, Draw | None]:
@@ -272,6 +282,32 @@ def producer_throughput(report: Report, _: Summary) -> Figure:
         tables=("producer_throughput",),
         why_empty="The logs hold no commit.",
         is_wide=True,
+    )
+
+
+def broker_uploads(report: Report, summary: Summary) -> Figure:
+    """Objects of brokers over time."""
+    over = report.window
+    rows = [
+        {**row, "broker": f"broker {row['broker_id']}"} for row in rows_of(report, "broker_objects")
+    ]
+    names, layers = _over_time(rows, "broker", "objects", over.starts())
+    draw, title = None, "No broker uploaded an object."
+    if names:
+        most = [f"{name} ({count(sum(values))})" for name, _, values in layers]
+        per_second = count(summary.numbers["puts_per_second"] or 0)
+        title = f"{per_second} objects a second, by {several(most)}."
+        draw = stacked_over_time(over.starts(), layers, over.width_ms, count, "objects")
+    return figure(
+        "uploads",
+        title,
+        f"Committed objects in steps of {duration(over.width_ms)}, by the broker that uploaded "
+        "them.",
+        draw,
+        tables=("broker_objects",),
+        why_empty="The logs hold no commit.",
+        is_wide=True,
+        shape=(WIDE[0], 2.4),
     )
 
 

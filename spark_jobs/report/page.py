@@ -33,7 +33,8 @@ SHOWN_ROWS: Final = 40
 SECTIONS: Final = (
     ("cost", "What it costs", (figures.costs, figures.what_if)),
     ("rot", "Where it rots", (figures.ages, figures.pins)),
-    ("throughput", "Who writes", (figures.topic_throughput, figures.producer_throughput)),
+    ("throughput", "Who writes",
+     (figures.topic_throughput, figures.producer_throughput, figures.broker_uploads)),
     ("load", "Where the load is", (figures.hot, figures.inequality)),
     ("shape", "What it is made of",
      (figures.batch_sizes, figures.object_sizes, figures.fan_in, figures.outcomes)),
@@ -131,7 +132,7 @@ def _figure(report: Report, one: Figure) -> str:
     rows = "".join(_table(name, report.tables[name]) for name in one.tables)
     kind = "wide" if one.is_wide else "half"
     return (
-        f'<figure id="{one.key}" class="{kind}"><h3>{_whole(one.title)}</h3>\n{shown}'
+        f'<figure id="figure-{one.key}" class="{kind}"><h3>{_whole(one.title)}</h3>\n{shown}'
         f"<figcaption>{_whole(one.caption)}</figcaption>"
         f"<details><summary>The numbers</summary>{rows}</details></figure>\n"
     )

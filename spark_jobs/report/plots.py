@@ -181,25 +181,21 @@ Layers = Sequence[tuple[str, str, Sequence[float]]]
 def stacked_over_time(
     times_ms: Sequence[int], layers: Layers, width_ms: int, word: Word, label: str
 ) -> Draw:
-    """Bars of each bucket, one upon the other."""
+    """Steps of each bucket, one layer upon the other; the times are each a width apart."""
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
-        left, below = when(times_ms), np.zeros(len(times_ms))
-        width = width_ms / 86_400_000
+        edges = _DATES.date2num(when([*times_ms, times_ms[-1] + width_ms]))
+        below = np.zeros(len(times_ms))
         for name, colour, values in layers:
-            heights = np.asarray(values, np.float64)
-            axes.bar(
-                left,
-                heights,
-                width,
-                below,
-                align="edge",
-                color=TOKENS[colour],
-                label=plain(name),
+            top = below + np.asarray(values, np.float64)
+            axes.stairs(
+                top, edges, baseline=below, fill=True, color=TOKENS[colour], label=plain(name)
             )
-            below = below + heights
+            below = top
+        axes.xaxis_date(tz=UTC)
         time_axis(axes, times_ms[0], times_ms[-1] + width_ms)
+        axes.set_ylim(0, max(below.max() * 1.05, 1e-9))
         worded(axes, "y", word, label)
         if len(layers) > 1:
             legend_above(axes)

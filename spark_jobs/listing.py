@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from records.object_keys import MAX_OBJECT_ID, ObjectKeys, spread
-from spark_jobs.known_objects import Known, is_in
+from spark_jobs.known_objects import Ids, Known, is_in
 from spark_jobs.object_store import Found, ObjectStore
 
 Rows = npt.NDArray[Any]
@@ -198,6 +198,18 @@ class Listing:
                 ours = rows["coordinator"] == coordinator
                 lives[ours] = is_in(of_it.live, rows["object_id"][ours])
             yield rows[~lives]
+
+    def suspects(self, known: Mapping[int, Known]) -> Iterator[tuple[int, Ids]]:
+        """See `dangling.Listed`."""
+        there = {number: np.zeros(len(of_it.live), np.bool_) for number, of_it in known.items()}
+        for rows in self.rows():
+            for coordinator, of_it in known.items():
+                ours = rows[rows["coordinator"] == coordinator]
+                ours = ours[is_in(of_it.live, ours["object_id"])]
+                whole = ours["size_bytes"] == of_it.size_of(ours["object_id"])
+                there[coordinator][np.searchsorted(of_it.live, ours["object_id"][whole])] = True
+        for coordinator, of_it in known.items():
+            yield coordinator, of_it.live[~there[coordinator]]
 
 
 def take_listing(

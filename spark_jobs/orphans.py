@@ -158,6 +158,13 @@ def find_orphans(
     Args:    progress: told the log that is read next.
     Raises:  OrphansError if they are another cluster's; as `known_at`.
     """
+    return Found(listing, logs.cluster_id, read_known(logs, naming, progress=progress))
+
+
+def read_known(
+    logs: Logs, naming: Naming, *, progress: Callable[[str], None] = lambda _: None
+) -> dict[int, Known]:
+    """What each coordinator's log says of its objects, as of now. Raises as `find_orphans`."""
     if logs.cluster_id != naming.cluster_id:
         raise OrphansError(
             f"the logs are of cluster {logs.cluster_id}, the listing is of {naming.cluster_id}"
@@ -167,7 +174,7 @@ def find_orphans(
         progress(f"{DISKLESS_METADATA}{coordinator}")
         log = logs.log(f"{DISKLESS_METADATA}{coordinator}")
         known[coordinator] = known_at(log, log.end_offset(), coordinator=coordinator)
-    return Found(listing, logs.cluster_id, known)
+    return known
 
 
 # --- what was seen before -------------------------------------------------------------------------

@@ -22,5 +22,5 @@ def test_the_benchmarks_log_has_the_rows_it_says(
     assert set(bench.FIFTEEN) <= set(batches[0].schema.names)
     assert bench.write_parquet(tmp_path / "node", tmp_path / "parquet") == 1_000
     said: list[str] = []
-    bench.without_spark(tmp_path / "parquet", lambda name, seconds: said.append(name))
+    bench.without_spark(tmp_path / "parquet", lambda name, _: said.append(name))
     assert len(said) == 3

@@ -48,5 +48,13 @@ def test_frames_are_the_state(tmp_path: Path, spark: Any) -> None:
     assert state.runs.num_rows > 20
     assert (state.objects.column("broker_id").to_numpy() < 0).any(), "orphans"
     assert_same(state_frames(spark, cut), state)
+
+
+def test_a_time_is_an_offset_for_frames_too(tmp_path: Path, spark: Any) -> None:
+    random = Random(SEED)
+    end = write_log(tmp_path / "log-0", random_log(random, 60), index_interval_bytes=1)
+    log = LogFiles(tmp_path / "log-0")
+    frames = state_frames(spark, Cut(log, end, random), timestamp_ms=1_030)
     middle = state_at(log, timestamp_ms=1_030)
-    assert_same(state_frames(spark, cut, timestamp_ms=1_030), middle)
+    assert (frames.offset, frames.runs.count()) == (middle.offset, middle.runs.num_rows)
+    assert 0 < middle.offset < end

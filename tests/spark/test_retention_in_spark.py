@@ -67,7 +67,7 @@ def compare(worlds: Worlds, states: list[LogState], settings: Any, **how: Any) -
 
 def test_plans_of_random_worlds_are_those_of_a_quadratic_planner(tmp_path: Path) -> None:
     random = Random(SEED)
-    worlds, states = make_worlds(tmp_path, 60, random)
+    worlds, states = make_worlds(tmp_path, 40, random)
     reasons: set[int] = set()
     for _ in range(4):
         plan = compare(worlds, states, some_settings(random), engine=LocalEngine())
@@ -79,11 +79,11 @@ def test_plans_of_random_worlds_are_those_of_a_quadratic_planner(tmp_path: Path)
 def test_spark_plans_what_the_local_engine_plans(tmp_path: Path, spark: Any) -> None:
     """Byte for byte, from its own digests and from those of the other."""
     random = Random(SEED + 1)
-    worlds, states = make_worlds(tmp_path, 120, random)
+    worlds, states = make_worlds(tmp_path, 50, random)
     settings = some_settings(random)
     engine, kept = SparkEngine(spark, tasks=4), Sidecars(tmp_path / "digests")
     ours = compare(worlds, states, settings, engine=engine, sidecars=kept)
-    assert len(ours.rows) > 100
+    assert len(ours.rows) > 50
     write_plan(ours, tmp_path / "spark.jsonl")
     write_plan(make_plan(worlds, now_ms=NOW_MS), tmp_path / "local.jsonl")
     assert (tmp_path / "spark.jsonl").read_bytes() == (tmp_path / "local.jsonl").read_bytes()

@@ -6,11 +6,12 @@ type on the wire, the versions that have the field, its tag.
 
 How they may change (`faults_between` is the judge; the schemas of each release are recorded):
 
-1. Every column but the place is nullable, with null for its default. So a column that a reader
-   expects and a file lacks is null, and one that a file has beyond that is passed over: readers may
-   be newer or older than files.
-2. Nothing is taken away: not a table, not a column. A field that the record no longer has stays,
-   and is null.
+1. A column is nullable, with null for its default, unless the table has had it from the first and
+   every row has it: the place, the version, and the hot table's own columns, which are written
+   twice as fast so. A column that a reader expects and a file lacks is then null, and one that a
+   file has beyond that is passed over: readers may be newer or older than files.
+2. Nothing is taken away: not a table, not a column; nor does one that is never null become so, or
+   the other way round. A field that the record no longer has stays, and is null.
 3. A type may only grow: int to long, float to double.
 4. A tag's number, once used in a table, never gets another name.
 
@@ -31,12 +32,10 @@ import pyarrow as pa
 
 from records.schema import ArrayOf, Field, Message, RowOf, StructOf, WireType
 from records.wire import ALWAYS
-from spark_jobs.commits import PLACE_FIELDS
 from spark_jobs.tables import RECORD, RECORD_OF, TABLES, schema_of
 
 NAMESPACE: Final = "esker.tables"
 
-_PLACE: Final = frozenset(field.name for field in PLACE_FIELDS)
 _GROWS: Final = {("int", "long"), ("float", "double")}
 
 
@@ -57,12 +56,7 @@ def avro_schema(table: str) -> dict[str, Any]:
         "name": table,
         "namespace": NAMESPACE,
         "doc": (RECORD_OF[table].__doc__ or "").strip().partition("\n")[0],
-        "fields": [
-            _place(column)
-            if column.name in _PLACE
-            else _column(column, declared.get(column.name), table)
-            for column in columns
-        ],
+        "fields": [_column(column, declared.get(column.name), table) for column in columns],
     }
 
 
@@ -71,17 +65,12 @@ def avro_schemas() -> dict[str, dict[str, Any]]:
     return {table: avro_schema(table) for table in TABLES if table != RECORD}
 
 
-def _place(column: pa.Field) -> dict[str, Any]:
-    return {"name": column.name, "type": _avro(column.type, None, column.name)}
-
-
 def _column(column: pa.Field, declared: Field | None, path: str) -> dict[str, Any]:
     kind = None if declared is None else declared.type
-    found: dict[str, Any] = {
-        "name": column.name,
-        "type": ["null", _avro(column.type, kind, f"{path}_{column.name}")],
-        "default": None,
-    }
+    avro = _avro(column.type, kind, f"{path}_{column.name}")
+    found: dict[str, Any] = {"name": column.name, "type": avro}
+    if column.nullable:
+        found |= {"type": ["null", avro], "default": None}
     if declared is not None:
         found["esker.type"] = _spelt(declared.type)
         if declared.versions != ALWAYS:
@@ -169,8 +158,12 @@ def _faults(old: Any, new: Any, path: str) -> Iterator[str]:
 
 
 def _type_faults(old: Any, new: Any, path: str) -> Iterator[str]:
-    if isinstance(old, list) and isinstance(new, list):  # nullable
-        old, new = old[-1], new[-1]
+    if isinstance(old, list) != isinstance(new, list):
+        yield f"{path}: {_nullness(old)} became {_nullness(new)}"
+    if isinstance(old, list):
+        old = old[-1]
+    if isinstance(new, list):
+        new = new[-1]
     if isinstance(old, dict) and isinstance(new, dict) and old["type"] == new["type"]:
         if old["type"] == "record":
             yield from _faults(old, new, path)
@@ -178,6 +171,10 @@ def _type_faults(old: Any, new: Any, path: str) -> Iterator[str]:
             yield from _type_faults(old["items"], new["items"], f"{path}[]")
     elif old != new and (str(old), str(new)) not in _GROWS:
         yield f"{path}: {_short(old)} became {_short(new)}"
+
+
+def _nullness(kind: Any) -> str:
+    return "nullable" if isinstance(kind, list) else "never null"
 
 
 def _short(kind: Any) -> str:

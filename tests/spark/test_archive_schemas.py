@@ -145,6 +145,10 @@ def retype_inside(schemas: dict[str, Schema]) -> None:
     field_of({"inner": array["items"]}, "inner", "port")["type"] = ["null", "string"]
 
 
+def become_nullable(schemas: dict[str, Schema]) -> None:
+    field_of(schemas, "object_commit", "partition")["type"] = ["null", "int"]
+
+
 def reuse_tag(schemas: dict[str, Schema]) -> None:
     (tag,) = {one["esker.tag"] for one in schemas["producer_ids"]["fields"] if "esker.tag" in one}
     other = {"name": "other", "type": ["null", "long"], "default": None, "esker.tag": tag}
@@ -157,6 +161,7 @@ FORBIDDEN = [
     (drop_table, "topic: the table is gone"),
     (shrink, "partition.log_offset: long became int"),
     (retype, "topic.name: string became bytes"),
+    (become_nullable, "object_commit.partition: never null became nullable"),
     (retype_inside, "register_broker.end_points[].port: int became string"),
     (add("topic", {"name": "must", "type": "int"}), "topic.must: a new column without null"),
     (

@@ -23,7 +23,9 @@ from raft.segments.index import OffsetIndex
 from raft.segments.segment import INDEX_SUFFIX, base_offset_of, segment_name
 from records.batch import HEADER_SIZE_BYTES, Batch, iter_records, parse_header
 from records.compression import Buffer
+from records.errors import CorruptBatchError
 from records.types import Offset, OffsetAndEpoch
+from snapshot.errors import DamagedFileError
 from snapshot.names import checkpoint_name, list_checkpoints, parse_checkpoint_name
 from snapshot.reader import CheckpointReader
 from snapshot.stream import iter_file_batches
@@ -106,10 +108,14 @@ class LogFiles:
             for one in self.checkpoints()
         ]
 
-    def end_offset(self) -> int:
+    def end_offset(self, committed: int = 0) -> int:
         """Where the whole batches end that are there now; 0 if there is nothing at all.
 
-        Not how much is committed: a bound of what can be read here. Raises OSError.
+        Not how much is committed: a bound of what can be read here. What a crash has torn ends the
+        log, as for its node.
+
+        Args:    committed: damage before this offset is no torn end, but an error.
+        Raises:  DamagedFileError; OSError.
         """
         segments = self.segments()
         if not segments:
@@ -119,13 +125,19 @@ class LogFiles:
         index.load(self._files)
         position = index.entry(len(index) - 1).position if len(index) else 0
         end_offset: int = base
-        file = self._files.open(self.directory / segment_name(base), Mode.READ)
+        path = self.directory / segment_name(base)
+        file = self._files.open(path, Mode.READ)
         try:
             while len(header := file.read(position, HEADER_SIZE_BYTES)) == HEADER_SIZE_BYTES:
                 found = parse_header(header)
                 if position + found.size_bytes > file.size():
                     break
                 position, end_offset = position + found.size_bytes, found.end_offset
+        except CorruptBatchError as error:
+            if end_offset < committed:
+                raise DamagedFileError(
+                    path=path, position=position, offset=error.offset, reason=error.reason
+                ) from None
         finally:
             file.close()
         return end_offset

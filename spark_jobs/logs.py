@@ -141,8 +141,12 @@ class CommittedFiles:
         self._high_watermark = high_watermark
 
     def end_offset(self) -> int:
-        """The smaller of what is committed and what is here: a replica may lag."""
-        return min(self._high_watermark(), self.files.end_offset())
+        """The smaller of what is committed and what is here: a replica may lag.
+
+        Raises:  LogsError; DamagedFileError; OSError.
+        """
+        committed = self._high_watermark()
+        return min(committed, self.files.end_offset(committed))
 
     def checkpoints(self) -> Sequence[FileSpan]:
         """Those that can be read, oldest first. Raises OSError."""

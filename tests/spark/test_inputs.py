@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from uuid import UUID
 
@@ -13,8 +14,10 @@ from raft.segments.errors import CorruptFileError
 from raft.segments.files import RealFileSystem
 from raft.segments.high_watermarks import HIGH_WATERMARKS_FILE, write_high_watermarks
 from raft.segments.properties import MetaProperties, write_meta_properties
+from raft.segments.segment import segment_name
 from records.metadata import NoOpRecord
 from records.types import NodeId
+from snapshot.errors import DamagedFileError
 from spark_jobs.inputs import Inputs, open_logs
 from spark_jobs.logs import CLUSTER_METADATA, LogsError, coordinators_of
 from tests.spark.logs import write_log
@@ -53,6 +56,20 @@ def test_what_is_not_known_to_be_committed_is_not_read(log_dir: Path) -> None:
     (log_dir / HIGH_WATERMARKS_FILE).write_text("0\n1\nnonsense\n")
     with pytest.raises(CorruptFileError, match="is no topic, partition and offset"):
         open_logs(Inputs(log_dir=log_dir)).log(CLUSTER_METADATA)
+
+
+def test_a_torn_end_is_no_damage_but_what_was_committed_must_be_whole(log_dir: Path) -> None:
+    path = log_dir / CLUSTER_METADATA / segment_name(0)
+    with path.open("ab") as file:
+        file.write(bytes(200))  # as a crash leaves it
+    mark(log_dir, 10, 10)
+    log = open_logs(Inputs(log_dir=log_dir)).log(CLUSTER_METADATA)
+    assert log.end_offset() == 10
+    mark(log_dir, 11, 10)
+    with pytest.raises(DamagedFileError):
+        log.end_offset()
+    os.truncate(path, path.stat().st_size - 201)  # inside the last batch: it came from elsewhere
+    assert log.end_offset() == 9
 
 
 def test_what_is_no_place_is_refused(tmp_path: Path) -> None:

@@ -3,8 +3,9 @@
 `esker dev` starts a cluster. librdkafka, which does not know what it talks to, writes the sources
 of Python's standard library into it, line by line, while the quorum's leaders are killed; a group
 of two consumers reads them back; every line is compared. Then the cluster is asked what it knows,
-and each object in its store is verified. Last, and shortly: a metadata log that Apache Kafka wrote
-is decoded and encoded again to the same bytes.
+and each object in its store is verified. Spark plans a retention sweep from the log, which is
+applied; files go, everything is audited (`examples.demo_pipeline`). Last, and shortly: a metadata
+log that Apache Kafka wrote is decoded and encoded again to the same bytes.
 
 Every ticked line was checked just before it was printed. If one did not hold, the demo would end
 there, with exit code 1.
@@ -19,14 +20,13 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from rich.console import Console
-from rich.markup import escape
-
 from esker.dump.batches import read_batches_file
 from esker.dump.items import RecordItem
 from esker.dump.kinds import Kind
 from examples.demo_clients import Lines, Reading, real_lines, same_lines, write
 from examples.demo_cluster import CLUSTER_LOG, COORDINATOR_LOG, Cluster, DemoFailedError
+from examples.demo_pipeline import sow, sweep
+from examples.demo_saying import claim, command, failed, heading, quiet
 from raft.segments.files import RealFileSystem
 from records.batch import Batch, iter_records
 from records.batch_writer import build_batch
@@ -39,27 +39,6 @@ from tests.interop.recording import DIRECTORY, DYNAMIC, METADATA
 TOPIC = "python"
 PARTITIONS = 4
 GROUP = "readers"
-OUT = Console(width=98, highlight=False, soft_wrap=True)
-
-
-def claim(text: str, *, holds: bool) -> None:
-    """State something, if it holds."""
-    if not holds:
-        raise DemoFailedError(text)
-    OUT.print(f"  [green]✓[/] {escape(text)}")
-
-
-def heading(text: str) -> None:
-    OUT.print(f"\n[bold]{escape(text)}[/]")
-
-
-def command(text: str) -> None:
-    OUT.print(f"  [bold]$[/] {escape(text)}")
-
-
-def quiet(text: str) -> None:
-    for line in text.rstrip().splitlines():
-        OUT.print(f"    {escape(line)}", style="dim")
 
 
 def start(cluster: Cluster) -> None:
@@ -207,10 +186,12 @@ def main() -> int:
             consume(it, lines)
             heading("What it says of itself")
             describe(it)
+            heading("Retention from outside: Spark plans it from the log")
+            sweep(it, sow(it, lines))
         heading("A metadata log that Apache Kafka 4.3.1 wrote")
         kafka_log()
     except (DemoFailedError, RecordError) as error:
-        OUT.print(f"  [red]✗ not so:[/] {escape(str(error))}")
+        failed(str(error))
         return 1
     return 0
 

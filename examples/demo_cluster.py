@@ -16,9 +16,15 @@ from typing import Any
 
 from esker.dev import QUORUM, QUORUM_PORTS_FROM, is_free
 
+SHOWN = "esker-data"
+"""What the demo calls its directory."""
 CLUSTER_LOG = "__cluster_metadata-0"
 COORDINATOR_LOG = "__diskless-metadata-0"
 PATIENCE_S = 60
+SETTINGS = (
+    "--set", "diskless.file.delete.delay.ms=10000",  # instead of a minute
+    "--set", "esker.file.delete.interval.ms=500",
+)  # fmt: skip
 ROOT = Path(__file__).parents[1]
 
 
@@ -30,7 +36,7 @@ class Cluster:
     """`esker dev` with two brokers, on ports that are free."""
 
     def __init__(self, home: Path) -> None:
-        self.directory = home / "esker-data"
+        self.directory = home / SHOWN
         self.port = _port(29_092 + os.getpid() % 50 * 2 * QUORUM_PORTS_FROM)
         self.brokers = [self.port, self.port + 1]
         self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in self.brokers)
@@ -42,12 +48,12 @@ class Cluster:
         """Start it; what it says until it is ready. Raises DemoFailedError."""
         self._process = subprocess.Popen(
             [sys.executable, "-u", "-m", "esker", "dev", "--dir", str(self.directory),
-             "--port", str(self.port), "--brokers", str(len(self.brokers))],
+             "--port", str(self.port), "--brokers", str(len(self.brokers)), *SETTINGS],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT,
         )  # fmt: skip
         assert self._process.stdout is not None, "it is a pipe"
         for line in self._process.stdout:
-            self._said.append(line.rstrip().replace(str(self.directory), "esker-data"))
+            self._said.append(line.rstrip().replace(str(self.directory), SHOWN))
             if "controllers:" in line:
                 self._controllers = line.split()[-1]
             if line.startswith("Ctrl-C"):
@@ -63,6 +69,17 @@ class Cluster:
         local = words[0] == "dump-log"
         at = () if local else ("--bootstrap-server", self.bootstrap)
         return self._run(*words, *at)
+
+    def local(self, *words: str) -> str:
+        """A command's output, about files below `esker-data`. Raises DemoFailedError."""
+        home = str(self.directory)
+        said = self._run(*(word.replace(SHOWN, home) for word in words))
+        return said.replace(home, SHOWN)
+
+    @property
+    def controllers(self) -> str:
+        """The quorum's nodes."""
+        return self._controllers
 
     def kill(self, group: str) -> tuple[str, int]:
         """kill -9 whoever leads a replicated log; its name, and the epoch that ends so."""

@@ -76,6 +76,14 @@ class FileSpan:
         start, end = max(self.start_offset, lowest), min(self.end_offset, highest + 1)
         return replace(self, start_offset=start, end_offset=end) if start < end else None
 
+    def size_bytes(self) -> int:
+        """Of the file, about what is read: 0 if it is gone. For sharing out work."""
+        try:
+            end = self.end_position or self.path.stat().st_size
+        except OSError:
+            return 0
+        return max(0, end - self.position)
+
     def values(self) -> Iterator[tuple[Place, Buffer]]:
         """As `read_values`, from this machine's disk."""
         return read_values(self)

@@ -14,6 +14,7 @@ from spark_jobs.inputs import Inputs
 from spark_jobs.log_files import SPLIT_BYTES
 from spark_jobs.logs import Logs
 from spark_jobs.object_store import StoreOptions
+from spark_jobs.planning import TASK_BYTES
 from spark_jobs.tables import RECORD
 from spark_jobs.views import canonical, is_in, schema_named
 
@@ -35,7 +36,7 @@ OPTIONS: Final[Mapping[str, str]] = {
     "columns": "comma separated; default: all of the table",
     "startOffset": "the first offset (inclusive); default: the log's beginning",
     "endOffset": "where to stop (exclusive); default: where the committed part ends",
-    "splitBytes": "of log that one task reads",
+    "splitBytes": "of log that one task reads, about; default 32 MiB of segments",
     "pushFilters": "false in a session that does not allow it; default true",
     "failOnDataLoss": "false: read on where offsets are gone, and say so; default true",
     "onUnknownVersion": "fail (default) or skip",
@@ -59,6 +60,7 @@ class Options:
     start_offset: int | None = None
     end_offset: int | None = None
     split_bytes: int = SPLIT_BYTES
+    task_bytes: int = TASK_BYTES
     push_filters: bool = True
     fail_on_data_loss: bool = True
     skip_unknown: bool = False
@@ -103,6 +105,7 @@ def parse_options(options: Mapping[str, str]) -> Options:
         start_offset=_number(given, "startOffset"),
         end_offset=_number(given, "endOffset"),
         split_bytes=_number(given, "splitBytes") or SPLIT_BYTES,
+        task_bytes=min(TASK_BYTES, _number(given, "splitBytes") or TASK_BYTES),
         push_filters=_choice(given, "pushFilters", ("true", "false")) == "true",
         fail_on_data_loss=_choice(given, "failOnDataLoss", ("true", "false")) == "true",
         skip_unknown=_choice(given, "onUnknownVersion", ("fail", "skip")) == "skip",

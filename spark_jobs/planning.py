@@ -13,11 +13,15 @@ Source: KIP-630 (a log begins with a checkpoint once its head is cut); DESIGN §
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from spark_jobs.log_files import SPLIT_BYTES, LostRangeError
+from spark_jobs.log_files import SPLIT_BYTES, FileSpan, LostRangeError
 from spark_jobs.logs import Log, Span
+
+TASK_BYTES: Final = 32 * 1024 * 1024
+"""Of small segments that one task reads together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,23 @@ def plan_spans(
         end = spans[0].end_offset
         remarks.append(f"{name}: what is before offset {end} is read from the checkpoint there")
     return ReadPlan(name, spans, tuple(remarks))
+
+
+def share_out(spans: Iterable[Span], task_bytes: int = TASK_BYTES) -> list[tuple[Span, ...]]:
+    """Neighbours together, as much as makes a task: a task costs more than a small segment.
+
+    Spans that cannot say how large they are were cut to size already.
+    """
+    tasks: list[list[Span]] = []
+    held = task_bytes
+    for span in spans:
+        size = span.size_bytes() if isinstance(span, FileSpan) else task_bytes
+        if held + size > task_bytes:
+            tasks.append([])
+            held = 0
+        tasks[-1].append(span)
+        held += size
+    return [tuple(task) for task in tasks]
 
 
 def _after_the_loss(

@@ -47,7 +47,7 @@ from pyspark.sql.types import StructType
 from spark_jobs.inputs import open_logs
 from spark_jobs.logs import Span
 from spark_jobs.options import LAST, OptionError, Options, parse_options
-from spark_jobs.planning import ReadPlan, plan_spans
+from spark_jobs.planning import ReadPlan, plan_spans, share_out
 from spark_jobs.reading import read_table
 from spark_jobs.tables import RECORD
 from spark_jobs.views import COVERAGE, UNKNOWN, schema_named
@@ -62,10 +62,10 @@ TYPE_COLUMN: Final = "type"
 
 @dataclass
 class SpanPartition(InputPartition):
-    """One task."""
+    """One task: neighbours of one log."""
 
     log: str
-    span: Span
+    spans: tuple[Span, ...]
 
 
 class EskerLog(DataSource):
@@ -107,26 +107,28 @@ def arrow_schema(options: Options) -> pa.Schema:
 def read_partition(options: Options, partition: SpanPartition) -> Iterator[pa.RecordBatch]:
     """What one task hands over. Raises as `spark_jobs.reading.read_table`."""
     schema = arrow_schema(options)
-    span = partition.span
-    if options.table == COVERAGE:
-        rows = {
-            "from_checkpoint": [span.is_checkpoint],
-            "start_offset": [span.start_offset],
-            "end_offset": [span.end_offset],
-        }
-        batches: Iterable[pa.RecordBatch] = [pa.RecordBatch.from_pydict(rows)]
-    else:
-        batches = read_table(
+    for span in partition.spans:
+        for batch in _batches(options, span):
+            arrays = [
+                pa.repeat(pa.scalar(partition.log, pa.string()), batch.num_rows)
+                if name == LOG_COLUMN
+                else batch.column(name)
+                for name in options.columns
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _batches(options: Options, span: Span) -> Iterable[pa.RecordBatch]:
+    if options.table != COVERAGE:
+        return read_table(
             options.table, span, types=options.types, skip_unknown=options.skip_unknown
         )
-    for batch in batches:
-        arrays = [
-            pa.repeat(pa.scalar(partition.log, pa.string()), batch.num_rows)
-            if name == LOG_COLUMN
-            else batch.column(name)
-            for name in options.columns
-        ]
-        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+    rows = {
+        "from_checkpoint": [span.is_checkpoint],
+        "start_offset": [span.start_offset],
+        "end_offset": [span.end_offset],
+    }
+    return [pa.RecordBatch.from_pydict(rows)]
 
 
 class LogReader(DataSourceReader):
@@ -162,10 +164,13 @@ class LogReader(DataSourceReader):
         for plan in self.plans():
             for remark in plan.remarks:
                 log.warning("%s", remark)
-            for span in plan.spans:
-                narrowed = span.within(self._options.lowest, self._options.highest)
-                if narrowed is not None:
-                    found.append(SpanPartition(plan.log, narrowed))
+            narrowed = [
+                span.within(self._options.lowest, self._options.highest) for span in plan.spans
+            ]
+            tasks = share_out(
+                (span for span in narrowed if span is not None), self._options.task_bytes
+            )
+            found += [SpanPartition(plan.log, spans) for spans in tasks]
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

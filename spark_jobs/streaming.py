@@ -41,7 +41,7 @@ from spark_jobs.inputs import open_logs
 from spark_jobs.log_files import LostRangeError
 from spark_jobs.logs import HasCheckpoints, Log, Logs, Span
 from spark_jobs.options import CHECKPOINT, EARLIEST, LATEST, OptionError, Options
-from spark_jobs.planning import plan_spans
+from spark_jobs.planning import plan_spans, share_out
 from spark_jobs.source import SpanPartition, read_partition
 
 log = logging.getLogger("spark_jobs")
@@ -133,7 +133,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         _check_same(logs, name, start)
         one = logs.log(name)
         if start["fromCheckpoint"]:
-            return [SpanPartition(name, span) for span in self._checkpoint(one, name, start)]
+            return [SpanPartition(name, (span,)) for span in self._checkpoint(one, name, start)]
         first, last = int(start["offset"]), int(end["offset"])
         if first >= last:
             return []
@@ -148,7 +148,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         for remark in plan.remarks:
             log.warning("%s", remark)
-        return [SpanPartition(name, span) for span in plan.spans]
+        tasks = share_out(plan.spans, options.task_bytes)
+        return [SpanPartition(name, spans) for spans in tasks]
 
     def _checkpoint(self, one: Log, name: str, start: Place) -> Sequence[Span]:
         """The checkpoint that the stream begins with."""

@@ -72,9 +72,19 @@ def read(log_dir: Path, **more: Any) -> list[dict[str, Any]]:
 
 
 def test_every_partition_is_read_by_a_reader_of_its_own(log_dir: Path) -> None:
-    reader = LogReader(parse_options(options(log_dir)))
+    reader = LogReader(parse_options(options(log_dir, splitBytes=1)))
     assert len(reader.partitions()) == 4
     assert [row["feature_level"] for row in rows(reader)] == list(range(10))
+
+
+def test_small_segments_are_read_together(log_dir: Path) -> None:
+    reader = LogReader(parse_options(options(log_dir)))
+    (partition,) = reader.partitions()
+    assert [row["feature_level"] for row in rows(reader)] == list(range(10))
+    sizes = [span.size_bytes() for span in partition.spans]
+    split = LogReader(parse_options(options(log_dir, splitBytes=sizes[0] + sizes[1])))
+    assert [len(task.spans) for task in split.partitions()] == [2, 2]
+    assert rows(split) == rows(reader)
 
 
 def test_only_the_columns_asked_for_are_handed_over(log_dir: Path) -> None:
@@ -235,7 +245,7 @@ def test_a_lost_range_is_an_error_unless_asked_otherwise(
 
 
 def test_a_segment_that_ends_too_early_is_an_error(log_dir: Path) -> None:
-    reader = LogReader(parse_options(options(log_dir)))
+    reader = LogReader(parse_options(options(log_dir, splitBytes=1)))
     planned = reader.partitions()
     path = log_dir / CLUSTER / f"{18:020d}.log"
     path.write_bytes(b"")

@@ -17,6 +17,7 @@ from spark_jobs.report.plots import (
     Bar,
     Draw,
     Layers,
+    bars,
     lines_over_time,
     spans,
     stacked_over_time,
@@ -24,6 +25,7 @@ from spark_jobs.report.plots import (
 from spark_jobs.report.summary import Summary
 from spark_jobs.report.words import count, duration, plain, several, size
 
+MAX_BARS: Final = 10
 MAX_ROWS: Final = 24
 """Of a timeline: the most restless brokers, the partitions with most chunks."""
 
@@ -192,17 +194,12 @@ def log_growth(report: Report, _: Summary) -> Figure:
     draw = None
     if layers:
         draw = stacked_over_time(over.starts(), layers, over.width_ms, size, "")
-    newest = rows_of(report, "checkpoints")
-    told = "No checkpoint was there to be read."
-    if newest:
-        last = max(newest, key=lambda row: row["end_offset"])
-        told = f"{count(len(newest))} checkpoints; the newest has {size(last['size_bytes'])}."
     return figure(
         "log-growth",
         f"The metadata logs grow by {size(total / seconds * 86_400)} a day.",
-        f"Bytes of metadata records by type, in steps of {duration(over.width_ms)}. {told}",
+        f"Bytes of metadata records by type, in steps of {duration(over.width_ms)}.",
         draw,
-        tables=("log_growth", "checkpoints"),
+        tables=("log_growth",),
         why_empty="The logs hold no record.",
         is_wide=True,
     )
@@ -227,6 +224,31 @@ def objects_kept(report: Report, _: Summary) -> Figure:
         draw,
         tables=("objects_kept",),
         why_empty="Nothing was committed.",
-        is_wide=True,
-        shape=(WIDE[0], 2.4),
+    )
+
+
+def checkpoints(report: Report, _: Summary) -> Figure:
+    """How large snapshots are, the newest last."""
+    rows = rows_of(report, "checkpoints")
+    rows.sort(key=lambda row: (row["end_offset"], row["log"]))
+    shown, draw, title = rows[-MAX_BARS:], None, "No checkpoint was there to be read."
+    if shown:
+        newest = shown[-1]
+        where = f"offset {newest['end_offset']:,}"
+        title = f"The newest checkpoint, at {where}, has {size(newest['size_bytes'])}."
+        logs = sorted({row["log"] for row in shown})
+        layers = [
+            (log, SERIES[i % len(SERIES)],
+             [row["size_bytes"] if row["log"] == log else 0 for row in shown])
+            for i, log in enumerate(logs)
+        ]  # fmt: skip
+        draw = bars([f"at {row['end_offset']:,}" for row in shown], layers, size, "")
+    return figure(
+        "checkpoints",
+        title,
+        "Checkpoints by the offset that they stand for: what a new replica fetches first. Nodes "
+        "drop the older ones as the log start moves on.",
+        draw,
+        tables=("checkpoints",),
+        why_empty="None was taken yet, or the logs were read from where only records are.",
     )

@@ -43,7 +43,7 @@ SECTIONS: Final = (
      (figures_cluster.brokers, figures_cluster.changes, figures_cluster.epochs)),
     ("chunks", "Chunks", (figures_cluster.chunks,)),
     ("snapshots", "What restarts will read",
-     (figures_cluster.log_growth, figures_cluster.objects_kept)),
+     (figures_cluster.log_growth, figures_cluster.objects_kept, figures_cluster.checkpoints)),
 )  # fmt: skip
 
 

@@ -220,6 +220,8 @@ def lines_over_time(
                 when(times_ms), values, color=TOKENS[colour], label=name,
                 marker="o" if few else None, markersize=4,
             )  # fmt: skip
+        if not logarithmic:
+            axes.set_ylim(0)
         time_axis(axes, times_ms[0], times_ms[-1])
         worded(axes, "y", word, label)
         legend_above(axes)

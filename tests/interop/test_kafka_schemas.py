@@ -27,6 +27,7 @@ OURS: Final = {
     "ProducerIdsRecord.BlockTimeMs": "when the block was handed out",
     "MetadataResponse.Topics.Partitions.StartOffset": "KIP-1114: of the first chunk",
     "MetadataResponse.Topics.Partitions.Chunks": "KIP-1114",
+    "FetchRequest.Topics.Partitions.ArchivedOffset": "what a running archive has kept",
     "SnapshotFooterRecord.RecordCount": "how many records precede the footer",
     "SnapshotFooterRecord.ContentCrc": "of every byte before the footer's batch",
 }

@@ -107,6 +107,10 @@ KNOWN: Final = (  # the first that is found anywhere in what was said; \1 of it 
         Failure("the workers' Python lacks {0}", "on each: pip install 'esker[spark]'"),
     ),
     (
+        r"Py4JNetworkError|Answer from Java side is empty",
+        Failure("Spark's JVM has died", "if the machine was out of memory, try a smaller --memory"),
+    ),
+    (
         r"No module named 'pyspark",
         Failure("PySpark is not installed", "pip install 'esker[spark]'"),
     ),
@@ -134,20 +138,31 @@ def raised_in_worker(error: BaseException) -> tuple[str, str] | None:
     ...                            "  File x\\nspark_jobs.logs.LogsError: no such log: a-0"))
     ('LogsError', 'no such log: a-0')
     """
-    _, found, last = str(error).rpartition(_TRACEBACK)
+    _, found, last = _text(error).rpartition(_TRACEBACK)
     raised = _RAISED.search(last) if found else None
     return (raised[1].rpartition(".")[2], raised[2].strip()) if raised else None
 
 
+def _text(error: BaseException) -> str:
+    """What it says. PySpark's errors ask the JVM for it, which may be gone."""
+    try:
+        text = str(error)
+    except Exception:  # whatever the connection died of
+        return "Py4JNetworkError"
+    because = error.__cause__ or error.__context__
+    return f"{text}\n{type(because).__name__}" if because is not None else text
+
+
 def explain(error: BaseException, said: str = "") -> Failure:
     """One sentence for an error of Spark; `said` is what the JVM printed meanwhile."""
-    recognised = known(f"{error}\n{said}")
+    text = _text(error)
+    recognised = known(f"{text}\n{said}")
     if recognised:
         return recognised
     inside = raised_in_worker(error)
     if inside:
         return Failure(": ".join(inside))
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     java = next(
         (line for line in lines if re.match(r"(?:: )?[\w.$]+(?:Exception|Error):", line)), ""
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
@@ -14,6 +15,8 @@ from pyspark.errors import PySparkException
 
 from spark_jobs.failures import SessionError, explain
 from spark_jobs.session import session
+
+MEMORY: Final = "512m"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +30,12 @@ class Probe:
 
 def probe(master: str | None) -> Probe:
     """Raises SessionError, also if it is the job that fails."""
-    try:
-        with session(master, app="doctor") as spark:
+    with session(master, app="doctor", memory=MEMORY) as spark:
+        try:
             rows = spark.range(1).mapInArrow(_versions, "python string").collect()
-            return Probe(spark.conf.get("spark.master") or "", spark.version, rows[0].python)
-    except (PySparkException, Py4JError) as error:
-        raise SessionError(explain(error)) from error
+        except (PySparkException, Py4JError) as error:
+            raise SessionError(explain(error)) from error  # while the JVM can still be asked
+        return Probe(spark.conf.get("spark.master") or "", spark.version, rows[0].python)
 
 
 def _versions(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -20,6 +20,8 @@ import os
 import shutil
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -45,6 +47,7 @@ BATCH_ROWS: Final = 50_000  # of one Arrow batch on its way to Python; Spark's d
 COLLECTED: Final = "256m"  # more than this no job may bring to the driver
 CLUSTER_PARTITIONS: Final = 64  # of a shuffle, before Spark joins the small ones
 END_SECONDS: Final = 30.0
+EXECUTOR_SECONDS: Final = 60.0
 ARCHIVING_SECONDS: Final = 180.0  # alone on two cores it takes ten
 SAID_BYTES: Final = 1 << 16  # of the log's end, when an error is looked for
 
@@ -103,7 +106,7 @@ def start_session(
 ) -> SparkSession:
     """A session on `master`, by default two threads or more of this process's own JVM.
 
-    Args:    memory: the driver's heap.
+    Args:    memory: the driver's heap; on a cluster each executor's as well.
              log_file: takes what Spark and its Python workers print.
              heavy: the JVM itself will compute for minutes; then it compiles better, and later.
              keep_classes: write a class archive at the end where `cache` has none.
@@ -124,6 +127,7 @@ def start_session(
         **_placed(where),
         "spark.app.name": app,
         "spark.driver.memory": heap,
+        "spark.executor.memory": heap,
         "spark.local.dir": str(scratch),
         "spark.master": where.url,
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
@@ -150,8 +154,17 @@ def stop_session(session: SparkSession) -> None:
     """Stop it and its JVM; the next one starts anew."""
     global _running
     running, _running = _running, None
-    with suppress(Py4JError, OSError):  # a JVM that is dead has stopped
+    process = running.gateway.proc if running else None
+    late = threading.Timer(END_SECONDS, process.kill) if process else None
+    if late:
+        late.start()
+    try:
         session.stop()
+    except (Py4JError, OSError):
+        pass  # a JVM that is dead has stopped
+    finally:
+        if late:
+            late.cancel()
     if running is not None:
         _end(running)
 
@@ -235,7 +248,29 @@ def _connect(wanted: _Wanted, gateway: Any) -> SparkSession:
         context = SparkContext(conf=_conf(wanted.conf), gateway=gateway)
     if not wanted.where.is_local:
         context.addPyFile(str(code_zip(wanted.scratch)))
+    if wanted.where.doors:
+        _await_executor(context, wanted)
     return SparkSession(context)
+
+
+def _await_executor(context: SparkContext, wanted: _Wanted) -> None:
+    """A standalone cluster that has nothing free for us says so to nobody: jobs would wait for
+    ever."""
+    if wanted.conf.get("spark.dynamicAllocation.enabled") == "true":
+        return  # they come with the first job
+    scheduler: Any = context._jsc.sc()
+    deadline = time.monotonic() + EXECUTOR_SECONDS
+    while scheduler.getExecutorMemoryStatus().size() < 2:  # the driver is one
+        if time.monotonic() > deadline:
+            context.stop()
+            asked = wanted.conf["spark.executor.memory"]
+            raise SessionError(
+                Failure(
+                    f"{wanted.where.url} has had no worker for us in {EXECUTOR_SECONDS:.0f} s",
+                    f"one needs a free core and {asked} of free memory (--memory)",
+                )
+            )
+        time.sleep(0.1)
 
 
 def _conf(chosen: Mapping[str, str]) -> SparkConf:

@@ -42,7 +42,11 @@ Master = Annotated[
 ]
 Memory = Annotated[
     str,
-    typer.Option("--memory", metavar="SIZE", help="Heap of Spark's driver, as 512m or 2g."),
+    typer.Option(
+        "--memory",
+        metavar="SIZE",
+        help="Heap of Spark's driver, and of each executor on a cluster.",
+    ),
 ]
 SparkLog = Annotated[
     Path | None,

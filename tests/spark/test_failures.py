@@ -96,6 +96,14 @@ def test_anything_else_is_its_first_line_and_that_is_short() -> None:
     assert len(str(explain(ValueError("x" * 10_000)))) < 600
 
 
+def test_an_error_that_cannot_be_asked_any_more_means_that_the_jvm_is_gone() -> None:
+    class OfTheJvm(Exception):
+        def __str__(self) -> str:
+            raise ConnectionRefusedError(111, "Connection refused")
+
+    assert explain(OfTheJvm()).sentence == "Spark's JVM has died"
+
+
 def test_what_the_jvm_printed_counts_as_well() -> None:
     error = explain(RuntimeError("[JAVA_GATEWAY_EXITED]"), "Could not reserve enough space")
     assert "memory" in error.sentence

@@ -16,6 +16,7 @@ from raft.driver import BENCH_LOG, Node, NodeConfig, NotFormattedError
 from raft.interfaces import draft_values
 from raft.memory import SilentTicket
 from raft.segments.files import RealFileSystem
+from raft.segments.high_watermarks import read_high_watermarks
 from raft.segments.properties import MetaProperties, write_meta_properties
 from records.batch import iter_batches, iter_records
 from records.types import NodeId, Offset
@@ -68,6 +69,9 @@ def test_a_quorum_of_one_takes_records_and_has_them_after_a_restart(log_dir: Pat
         while await log.barrier() < 2:  # LeaderChange, and ours
             await asyncio.sleep(0.01)
         await node.stop()
+        committed = read_high_watermarks(RealFileSystem(), log_dir)
+        assert committed[BENCH_LOG, 0] == log.high_watermark == 2
+        assert ("__cluster_metadata", 0) in committed
 
         node = Node(config_of(log_dir, port))
         await node.start()

@@ -174,7 +174,7 @@ def apply(
     if made.is_large and not allow_large:
         stop(f"{file} removes more than 25 % of all bytes; look at it with `show`, and if it is "
              "meant, apply it with --allow-large", USAGE)  # fmt: skip
-    journal = Journal(file.with_name(file.name + ".journal"), made)
+    journal = Journal(file.with_name(f"{file.name}.{made.plan_id}.journal"), made)
     try:
         with bar("applying", len(made.rows)) as step:
             outcome = run(_apply(at, made, journal, step, timeout_ms, rows_per_request))

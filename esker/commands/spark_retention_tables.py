@@ -36,7 +36,7 @@ def plan_lines(made: Plan, prices: Prices) -> Iterator[str]:
             yield f"... and {len(made.rows) - len(rows)} more"
     for number, effect in sorted(made.effects.items()):
         yield from _effect_lines(number, effect, prices)
-    yield f"Prices: {prices.source}, {prices.text(prices.gb_month)} per GB and month"
+    yield f"Prices: {prices.source}, {prices.gb_month:g} {prices.currency} per GB and month"
 
 
 def _cells(row: PlanRow) -> tuple[str, ...]:

@@ -100,7 +100,7 @@ def killed_and_gone_on(cluster: EskerCluster, tmp_path: Path, engine: str) -> No
     keys = [Message(b"x" * 100, key=str(number).encode()) for number in range(300)]
     world.other.send(clicks, keys)
     world.other.send(keep, keys[:3])
-    whole, journal = tmp_path / "plan", tmp_path / "plan.journal"
+    whole = tmp_path / "plan"
     planning = sweep.start(
         "plan", "--out", str(whole), "--engine", engine, "--digests", str(tmp_path / "d"), *sweep.at
     )
@@ -110,6 +110,7 @@ def killed_and_gone_on(cluster: EskerCluster, tmp_path: Path, engine: str) -> No
     assert len(plan.rows) == PARTITIONS
     code, said = sweep.run("apply", str(whole), *sweep.at)
     assert (code, "removes more than 25 %" in said) == (2, True)
+    journal = tmp_path / f"plan.{plan.plan_id}.journal"
     applying = sweep.start(
         "apply", str(whole), "--allow-large", "--rows-per-request", "1", *sweep.at
     )

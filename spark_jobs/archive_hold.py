@@ -25,8 +25,9 @@ from uuid import UUID
 from zlib import crc32
 
 from records.rpc.fetch import FetchRequest, FetchResponse
-from spark_jobs.logs import LogsError
+from spark_jobs.logs import Logs, LogsError
 from spark_jobs.quorum_link import Quorum, QuorumLink, partition_of
+from spark_jobs.quorum_logs import QuorumLogs
 
 log = logging.getLogger("spark_jobs.archive")
 
@@ -42,6 +43,17 @@ _FETCH_VERSION: Final = 12  # the last that names a log by topic
 def replica_id_of(archive_id: UUID) -> int:
     """As whom an archive fetches, always the same."""
     return FIRST_REPLICA_ID + crc32(archive_id.bytes) % _REPLICA_IDS
+
+
+def fetched_as(logs: Logs, archive_id: UUID) -> Logs:
+    """Let a quorum's logs be read under the archive's own id.
+
+    Under another one each pass would leave a stranger behind, for whom as for a replica the log's
+    start waits until it was silent for long enough.
+    """
+    if isinstance(logs, QuorumLogs):
+        logs.quorum = replace(logs.quorum, replica_id=replica_id_of(archive_id))
+    return logs
 
 
 class _Archived(NamedTuple):

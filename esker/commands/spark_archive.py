@@ -53,6 +53,7 @@ EXAMPLE: Final = (
     "--bootstrap-controller 127.0.0.1:9093"
 )
 SHOWN_FAULTS: Final = 20
+TOLD_RATE: Final = 10_000  # records; of fewer it says nothing
 MEBIBYTE: Final = 1024 * 1024
 
 
@@ -176,9 +177,10 @@ class _Job:
     def _pass(
         self, inputs: Inputs, store: ObjectStore, about: About, engine: Engine, hold: Hold | None
     ) -> None:
+        from spark_jobs.archive_hold import fetched_as
         from spark_jobs.archiving import archive
 
-        logs = open_logs(inputs)
+        logs = fetched_as(open_logs(inputs), about.archive_id)
         total = _due(logs, store, hold)
         began = time.monotonic()
         with bar("archiving", total) as step:
@@ -221,7 +223,7 @@ class _Job:
                     f"  {one.log}: LOST: offsets {first} to {end - 1} were cut off before they "
                     "were archived; a checkpoint stands in for them"
                 )
-        rate = f", {records / seconds:,.0f} records/s" if records and seconds else ""
+        rate = f", {records / seconds:,.0f} records/s" if records >= TOLD_RATE else ""
         typer.echo(f"{records} records in {seconds:.1f} s{rate}")
 
     def verify(self, store: ObjectStore, engine: Engine) -> None:

@@ -13,13 +13,13 @@ from uuid import UUID
 
 import pytest
 
-from spark_jobs.archive_hold import FIRST_REPLICA_ID, Hold, replica_id_of
+from spark_jobs.archive_hold import FIRST_REPLICA_ID, Hold, fetched_as, replica_id_of
 from spark_jobs.archive_layout import About
 from spark_jobs.archived_logs import ArchivedLogs
 from spark_jobs.archiving import LocalEngine, LogPass, archive, open_archive
 from spark_jobs.object_store import ObjectStore, open_store
 from spark_jobs.quorum_link import Quorum
-from spark_jobs.quorum_logs import QuorumLog
+from spark_jobs.quorum_logs import QuorumLog, QuorumLogs
 from tests.driver.cluster import CLUSTER_ID, Cluster
 from tests.driver.test_cluster import QUICK, eventually
 from tests.driver.test_snapshots import METADATA, fill, taken
@@ -166,6 +166,19 @@ def test_a_new_leader_is_told_by_itself(cluster: Cluster, store: ObjectStore) ->
             for _ in range(2):
                 cut_what_nobody_holds(cluster)
             assert client.snapshots().log_start_offset == 0
+
+
+def test_all_that_an_archive_fetches_is_one_observers(cluster: Cluster, store: ObjectStore) -> None:
+    """Not a stranger each pass, for whom the log's start would wait as for a replica."""
+    about = open_archive(store, CLUSTER_ID)
+    addresses = [("127.0.0.1", port) for port in cluster.ports.values()]
+    for _ in range(2):
+        logs = fetched_as(QuorumLogs(addresses), about.archive_id)
+        (done,) = archive(logs, store, about=about, engine=LocalEngine())
+        assert done.end_offset == done.log_end_offset > 0
+    with cluster.client(cluster.wait_for_leader(METADATA)) as client:
+        observers = client.describe(METADATA).observers
+    assert [one.replica_id for one in observers] == [replica_id_of(about.archive_id)]
 
 
 def test_an_archive_fetches_under_an_id_that_no_node_has() -> None:

@@ -3,9 +3,9 @@
     spark.dataSource.register(ListingSource)
     spark.read.format("esker_listing").options(store="s3://bucket", cluster="Ck3xYz").load()
 
-Options: `store`, `endpoint`, `region`, `prefix`, `cluster`. A row is one of our objects (`kind` is
-`own`), without its key, which its id says. What else there is was counted where it was listed, and
-is a row for each cluster, however many objects it has.
+Options: `store`, `endpoint`, `region`, `prefix`, `cluster`, `tasks`. A row is one of our objects
+(`kind` is `own`), without its key, which its id says. What else there is was counted where it was
+listed, and is a row for each cluster, however many objects it has.
 
 Source: PySpark's Python Data Source API; spark_jobs/listing.py.
 """
@@ -25,8 +25,6 @@ from spark_jobs.listing import ROW, SPREADS, Naming, Tally, pieces
 from spark_jobs.object_store import StoreOptions, open_store
 
 NAME: Final = "esker_listing"
-TASKS: Final = 32
-
 OWN: Final = "own"
 FOREIGN: Final = "foreign"  # `name` is the other cluster's id; its bytes are in the first row
 STRANGE: Final = "strange"
@@ -78,7 +76,8 @@ class ListingReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """One for each task."""
-        return [ListingPartition(SPREADS[first::TASKS]) for first in range(TASKS)]
+        tasks = int(self._options.get("tasks", "32"))
+        return [ListingPartition(SPREADS[first::tasks]) for first in range(tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Our objects, then what else there was. Raises StoreError: there is no half of a part."""

@@ -29,6 +29,7 @@ from spark_jobs.object_store import StoreOptions
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+TASKS: Final = 32
 COLUMNS: Final = tuple(ROW.names or ())
 PIECE_ROWS: Final = 10_000
 
@@ -103,6 +104,8 @@ def list_in_spark(
     options: StoreOptions,
     naming: Naming,
     now_ms: Callable[[], int],
+    *,
+    tasks: int = TASKS,
 ) -> SparkListing:
     """List the store, all that begins with two hex digits, and keep what was listed.
 
@@ -120,6 +123,7 @@ def list_in_spark(
         "region": options.region or "",
         "prefix": naming.prefix,
         "cluster": naming.cluster_id,
+        "tasks": str(tasks),
     }
     began_ms = now_ms()
     rows = spark.read.format(NAME).options(**asked).load().persist(StorageLevel.DISK_ONLY)

@@ -28,11 +28,19 @@ from spark_jobs.audit_events import check_events
 from spark_jobs.audit_ledger import Ledger
 from spark_jobs.audit_log import BatchSpan, Gathered, check_parts, gather
 from spark_jobs.audit_objects import Live, marked_committed
-from spark_jobs.audit_replicas import Sums, batches_of, differing, replicas_agree, sums_of
+from spark_jobs.audit_replicas import Sums, batches_of, differing, replicas_agree
 from spark_jobs.audit_rows import Ends
 from spark_jobs.audit_rules import Findings
 from spark_jobs.audit_store import Bucket, Depth
-from spark_jobs.audit_tasks import Judged, Shared, check_a_cluster, gather_part, judge, read_facts
+from spark_jobs.audit_tasks import (
+    Judged,
+    Shared,
+    add_up,
+    check_a_cluster,
+    gather_part,
+    judge,
+    read_facts,
+)
 from spark_jobs.engines import Engine
 from spark_jobs.log_files import FileSpan, LogFiles
 from spark_jobs.logs import DISKLESS_METADATA, Log, Logs, Span
@@ -346,16 +354,26 @@ class OneLog:
             ]
             if not all(isinstance(span, BatchSpan) for spans in both for span in spans):
                 continue
-            ours, theirs = (self._sums(spans) for spans in both)
+            names = self._name, f"{replica}: {self._name}"
+            ours, theirs = (self._sums(n, spans) for n, spans in zip(names, both, strict=True))
+            if ours is None or theirs is None:
+                why = f"a log of it, or of {self._asked.name}, is damaged"
+                self._report.unchecked[f"replicas-agree of {replica}, {self._name}"] = why
+                continue
             for block in differing(ours, theirs):
                 batches = [batches_of(spans, block) for spans in both]
                 faults = replicas_agree(self._asked.name, replica, *batches)
                 self._findings.add("replicas-agree", self._name, faults)
 
-    def _sums(self, spans: Sequence[Span]) -> Sums:
+    def _sums(self, name: str, spans: Sequence[Span]) -> Sums | None:
+        """A replica's; None if it cannot be read, which is a finding."""
         total = Sums()
-        for one in self._run(sums_of, spans):
-            total.merge(one)
+        for sums, findings in self._run(partial(add_up, name), spans):
+            if sums is None:
+                if name != self._name:  # of the log itself it has been said
+                    self._findings.merge(findings)
+                return None
+            total.merge(sums)
         return total
 
 

@@ -21,8 +21,9 @@ from spark_jobs.audit_checkpoints import SOUND, Facts, checkpoint_readable, fact
 from spark_jobs.audit_cluster import check_cluster
 from spark_jobs.audit_commits import Commits
 from spark_jobs.audit_ledger import Ledger
-from spark_jobs.audit_log import Gathered, gather
+from spark_jobs.audit_log import Gathered, gather, log_readable
 from spark_jobs.audit_objects import Live, died, live_at, runs_of
+from spark_jobs.audit_replicas import Sums, sums_of
 from spark_jobs.audit_rows import Ends, Numbers, Rows, rows_of
 from spark_jobs.audit_rules import RULES, Fault, Findings, rules_of
 from spark_jobs.audit_store import Bucket, check_store, claims_of, look_at, missing
@@ -74,6 +75,17 @@ def read_facts(work: tuple[str, Span]) -> tuple[Facts | None, Findings]:
         return None, findings
     findings.check(name, SOUND, found)
     return found, findings
+
+
+def add_up(name: str, span: Span) -> tuple[Sums | None, Findings]:
+    """What a replica has of a span; None if it cannot be read."""
+    findings = Findings()
+    try:
+        return sums_of(span), findings
+    except RecordError as error:
+        part = Gathered(span.start_offset, span.end_offset, False, unreadable=str(error))
+        findings.add("log-readable", name, log_readable([part]))
+        return None, findings
 
 
 def check_a_cluster(work: tuple[str, tuple[Span, ...], tuple[tuple[str, Span], ...]]) -> Findings:

@@ -558,6 +558,20 @@ def test_replicas_that_differ_are_found(tmp_path: Path) -> None:
     assert not told(audited(one, asked=same))
 
 
+def test_a_damaged_replica_is_a_finding_of_its_own(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    for directory in (one, other):
+        write_entries(directory, the_life())
+    path = other / segment_name(0)
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    for first, second in ((one, other), (other, one)):
+        replicas = (("node 2", DirectoryLogs({COORDINATOR: second}, {COORDINATOR: 42})),)
+        logs = DirectoryLogs({COORDINATOR: first}, {COORDINATOR: 42})
+        report = audit(logs, LocalEngine(), Asked(replicas=replicas))
+        assert told(report) == {"log-readable": 1}, complaints(report)
+        assert any("replicas-agree" in name for name in report.unchecked)
+
+
 def test_replicas_are_compared_where_both_have_the_log(tmp_path: Path) -> None:
     """One lags, and one has lost its head to a checkpoint."""
     one, other = tmp_path / "one", tmp_path / "other"

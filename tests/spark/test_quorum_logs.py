@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'esker[spark]'")
+
 from records.batch_writer import build_value_batch
 from records.errors import CorruptBatchError
 from records.types import Epoch, Offset, OffsetAndEpoch
@@ -15,8 +17,10 @@ from spark_jobs import quorum_logs
 from spark_jobs.checkpoint_copy import copies_of, copy_checkpoint
 from spark_jobs.log_files import LostRangeError
 from spark_jobs.logs import LogsError
+from spark_jobs.options import parse_options
 from spark_jobs.quorum_link import Described, Fetched, GoneError, Quorum, QuorumLink
 from spark_jobs.quorum_logs import QuorumLog, QuorumLogs, QuorumSpan
+from spark_jobs.source import LogReader
 from tests.driver.cluster import CLUSTER_ID, Cluster
 from tests.driver.test_cluster import QUICK, eventually
 from tests.driver.test_snapshots import AT_ONCE, fill, taken
@@ -30,6 +34,18 @@ def values(spans: list[QuorumSpan]) -> list[tuple[int, bytes]]:
         (place.offset, bytes(value))
         for span in spans
         for place, value in pickle.loads(pickle.dumps(span)).values()
+    ]
+
+
+def topics_by_spark(port: int) -> list[str]:
+    """What the data source finds in the cluster's log."""
+    given = {"bootstrapController": f"127.0.0.1:{port}", "table": "topics", "columns": "name"}
+    reader = LogReader(parse_options(given))
+    return [
+        name
+        for partition in pickle.loads(pickle.dumps(reader.partitions()))
+        for batch in reader.read(partition)
+        for name in batch.column("name").to_pylist()
     ]
 
 
@@ -50,6 +66,7 @@ def test_a_quorum_is_read_while_leaders_die_and_heads_are_cut(
         assert (logs.cluster_id, logs.names()) == (CLUSTER_ID, ["__cluster_metadata-0"])
         with pytest.raises(LogsError, match="the cluster has no log nobody-0"):
             logs.log("nobody-0")
+        assert topics_by_spark(cluster.ports[follower]) == ["esker-bench-log"]
         log = QuorumLog(logs.quorum, BENCH)
         end = log.end_offset()
         assert end == written[-1][0] + 1

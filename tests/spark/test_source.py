@@ -27,7 +27,10 @@ from records.errors import UnsupportedVersionError
 from records.frame import encode_record
 from records.metadata import FeatureLevelRecord, NoOpRecord
 from records.schema import MetadataRecord
+from spark_jobs.archiving import LocalEngine, archive, open_archive
 from spark_jobs.log_files import LostRangeError
+from spark_jobs.logs import LogsError, ReplicaLogs
+from spark_jobs.object_store import open_store
 from spark_jobs.options import OptionError, parse_options
 from spark_jobs.source import EskerLog, LogReader, PushingReader
 from spark_jobs.tables import RECORD, TABLES, TableError
@@ -290,3 +293,17 @@ def test_an_object_is_one_row(log_dir: Path) -> None:
                 "batch_bytes": 90, "refused_batches": 1, "duplicate_batches": 0}  # fmt: skip
     assert expected.items() <= row.items()
     assert len(read(log_dir, table="object_commits", log="__diskless-metadata-2")) == 3
+
+
+def test_an_archive_reads_the_same_as_the_directory(log_dir: Path) -> None:
+    (log_dir / "archive").mkdir()
+    store, logs = open_store(str(log_dir / "archive")), ReplicaLogs(log_dir)
+    archive(logs, store, about=open_archive(store, logs.cluster_id), engine=LocalEngine())
+    for table in ("records", "feature_level"):
+        expected = read(log_dir, table=table)
+        found = rows(
+            PushingReader(parse_options({"archive": str(log_dir / "archive"), "table": table}))
+        )
+        assert found == expected
+    with pytest.raises(LogsError, match="archive"):
+        rows(LogReader(parse_options({"archive": str(log_dir / "nothing")})))

@@ -1,4 +1,7 @@
-"""One cluster for all tests of a worker: starting it costs more than most of them."""
+"""One cluster for all tests of a worker here: starting it costs more than most of them.
+
+It goes with the last of them: five idle processes take a sixth of a core.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from tests.clients.cluster import EskerCluster
 from tests.clients.world import World
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EskerCluster]:
     """Three quorum nodes and two brokers, ready. Do not kill any of them."""
     with EskerCluster(tmp_path_factory.mktemp("cluster")) as running:
@@ -18,7 +21,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EskerCluster]:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def world(cluster: EskerCluster) -> World:
     """The same, as scenarios have it."""
     return World(cluster.brokers)

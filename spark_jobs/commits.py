@@ -59,6 +59,12 @@ _BATCH_COUNTS: Final = _COLUMNS.index("batch_counts")
 _OF_BATCHES: Final = tuple(range(_BATCH_COUNTS + 1, len(_COLUMNS)))
 _BYTE_SIZES: Final = _COLUMNS.index("byte_sizes")
 _OPTIONAL: Final = (_COLUMNS.index("error_codes"), _COLUMNS.index("duplicates"))
+_SHAPES: Final = tuple(
+    (i, width if i in _OF_BATCHES else 0, 0 if i in _OF_BATCHES else width)
+    for i, width in enumerate(_WIDTHS)
+    if i not in (_TOPIC_IDS, *_OPTIONAL)
+)
+"""Of each column that is always there: the bytes it has for each batch, and for each group."""
 
 PLACE_FIELDS: Final = (
     pa.field("from_checkpoint", pa.bool_(), nullable=False),
@@ -297,13 +303,16 @@ def _numbers(column: Buffer, index: int) -> Numbers:
 def _cut(value: memoryview, position: int) -> list[Buffer]:
     """The bytes of each column, and nothing after them but tagged fields, which are skipped."""
     columns: list[Buffer] = []
+    size = len(value)
     for width in _WIDTHS:
-        length, position = read_uvarint(value, position)
+        length = value[position]
+        if length < 0x80:
+            position += 1
+        else:
+            length, position = read_uvarint(value, position)
         end = position + (length - 1) * width
-        if not length or end > len(value):
-            raise ValueError(
-                f"a column of {length - 1} entries, {len(value) - position} bytes left"
-            )
+        if not length or end > size:
+            raise ValueError(f"a column of {length - 1} entries, {size - position} bytes left")
         columns.append(value[position:end])
         position = end
     if position == len(value):
@@ -313,6 +322,10 @@ def _cut(value: memoryview, position: int) -> list[Buffer]:
 
 def _check(version: int, columns: Sequence[Any], rows: int, groups: int) -> None:
     """That columns of the same things are equally long."""
+    there = all(not columns[i] or len(columns[i]) == rows * _WIDTHS[i] for i in _OPTIONAL)
+    found = [len(columns[i]) for i, _, _ in _SHAPES]
+    if there and found == [rows * row + groups * group for _, row, group in _SHAPES]:
+        return  # nearly always; else it is said what is wrong
     for i, (column, width) in enumerate(zip(columns, _WIDTHS, strict=True)):
         expected = rows if i in _OF_BATCHES else groups
         if i == _TOPIC_IDS or (i in _OPTIONAL and not column):

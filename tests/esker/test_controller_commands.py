@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
+from typer.testing import CliRunner
 
+from esker.cli import app
 from examples.demo_quorum import NODES, Quorum
 from tests.controller.test_processes import BROKERS, Story
+
+RUNNER: Final = CliRunner()
 
 
 @pytest.fixture(scope="module")
@@ -32,13 +34,8 @@ class Esker:
         self.at = ("--bootstrap-controller", f"127.0.0.1:{story.quorum.ports[NODES[-1]]}")
 
     def __call__(self, *words: str, code: int = 0) -> str:
-        ran = subprocess.run(
-            [sys.executable, "-m", "esker", *words, *self.at],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert ran.returncode == code, f"{words}: {ran.returncode}\n{ran.stdout}\n{ran.stderr}"
+        ran = RUNNER.invoke(app, [*words, *self.at])
+        assert ran.exit_code == code, f"{words}: {ran.exit_code}\n{ran.output}\n{ran.exception!r}"
         return ran.stdout if code == 0 else ran.stderr
 
     def json(self, *words: str) -> Any:

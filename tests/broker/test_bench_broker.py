@@ -18,7 +18,7 @@ def output(*words: str) -> str:
         capture_output=True,
         text=True,
         check=True,
-        timeout=110,
+        timeout=280,
     ).stdout
 
 

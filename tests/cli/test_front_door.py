@@ -18,7 +18,7 @@ ESKER = [sys.executable, "-m", "esker"]
 
 
 def run(*words: str, **settings) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*ESKER, *words], capture_output=True, text=True, timeout=60, **settings)
+    return subprocess.run([*ESKER, *words], capture_output=True, text=True, timeout=280, **settings)
 
 
 def test_help_ends_with_an_example(esker):
@@ -85,7 +85,7 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=280,
         executable="/bin/bash",
     )
     assert (ran.stdout, ran.stderr) == (f"{SEGMENT}\n", "")
@@ -114,7 +114,7 @@ def on_a_terminal(*words: str, cwd, stream: str = "stdout", **environment: str) 
                 shown += chunk
         except OSError:  # Linux: the last follower is closed
             pass
-        process.wait(timeout=60)
+        process.wait(timeout=280)
     os.close(leader)
     return shown.decode().replace("\r\n", "\n")
 

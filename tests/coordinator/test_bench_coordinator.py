@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 def ran(*words: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", *words], cwd=ROOT, capture_output=True, text=True, check=True,
-        timeout=110,
+        timeout=280,
     )  # fmt: skip
     return done.stdout
 

@@ -96,7 +96,7 @@ def test_password_and_bind_address_must_be_given() -> None:
 def test_the_example_runs_and_says_what_it_claims() -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "examples.embedded_coordinator"],
-        cwd=ROOT, capture_output=True, text=True, check=True, timeout=100,
+        cwd=ROOT, capture_output=True, text=True, check=True, timeout=280,
     )  # fmt: skip
     assert ran.stdout.splitlines()[-2:] == [
         "a survivor commits 5 more, at offsets [50, 60, 70, 80, 90]",

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 def test_the_quorum_as_a_library() -> None:
     result = subprocess.run(
         [sys.executable, "examples/replicated_log.py"],
-        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+        cwd=ROOT, capture_output=True, text=True, timeout=280, check=False,
         env={"PYTHONPATH": str(ROOT), "PATH": ""},
     )  # fmt: skip
     assert result.returncode == 0, result.stderr

@@ -87,7 +87,7 @@ def test_a_node_that_cannot_start_says_why_in_one_line(quorum, tmp_path: Path):
     for path, reason in ((file, "not formatted"), (quorum.properties(1), "in use")):
         ran = subprocess.run(
             [sys.executable, "-m", "esker", "start", str(path)],
-            capture_output=True, text=True, timeout=60, check=False,
+            capture_output=True, text=True, timeout=280, check=False,
         )  # fmt: skip
         assert ran.returncode == 1, ran.stderr
         assert reason in ran.stderr

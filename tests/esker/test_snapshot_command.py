@@ -126,7 +126,7 @@ def test_a_silent_node_is_named_and_the_others_are_shown(quorum):
 def test_the_commands_words_are_there_in_a_process_of_its_own():
     ran = subprocess.run(
         [sys.executable, "-m", "esker", "snapshot", "take", "--help"],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert ran.returncode == 0
     assert "Example: esker snapshot take" in ran.stdout

@@ -16,7 +16,7 @@ def test_the_benchmark_of_groups_runs() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=280,
     )
     for line in ("heartbeats", "one after the other", "checkpoint loaded"):
         assert line in done.stdout

@@ -63,7 +63,7 @@ class EskerQuorum:
         """The output of an `esker` command that is to succeed."""
         ran = subprocess.run(
             [sys.executable, "-m", "esker", *words],
-            capture_output=True, text=True, timeout=60, check=False, cwd=PROJECT,
+            capture_output=True, text=True, timeout=280, check=False, cwd=PROJECT,
         )  # fmt: skip
         assert ran.returncode == 0, f"{words}: {ran.stderr}{self.said()}"
         return ran.stdout
@@ -90,7 +90,7 @@ class EskerQuorum:
             for node in self._processes:
                 with (
                     contextlib.suppress(OSError, ClientError),
-                    Client("127.0.0.1", self.ports[node]) as client,
+                    Client("127.0.0.1", self.ports[node], timeout_s=3) as client,
                 ):
                     client.end_offset(topic)
                     leaders.append(node)

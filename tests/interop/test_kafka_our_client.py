@@ -40,7 +40,7 @@ def port(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int
 def esker(port: int, *words: str, text: str = "") -> str:
     ran = subprocess.run(
         [sys.executable, "-m", "esker", *words, "--bootstrap-server", f"127.0.0.1:{port}"],
-        input=text, capture_output=True, text=True, check=False, timeout=60,
+        input=text, capture_output=True, text=True, check=False, timeout=280,
     )  # fmt: skip
     assert ran.returncode == 0, f"{words}: {ran.stdout}{ran.stderr}"
     return ran.stdout

@@ -110,4 +110,4 @@ class Disks:
 def _run(*command: str) -> None:
     path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"  # where mkfs is; not in every PATH
     environment = {**os.environ, "PATH": path}
-    subprocess.run(command, check=True, capture_output=True, timeout=30, env=environment)
+    subprocess.run(command, check=True, capture_output=True, timeout=120, env=environment)

@@ -16,7 +16,7 @@ def test_the_codec_benchmark_runs() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=280,
     )
     for line in ("PartitionRecord v1", "batch coordinates", "Fetch response 1 x 1 MiB"):
         assert line in done.stdout

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +11,8 @@ import pytest
 
 from spark_jobs.archive_check import check_archive
 from spark_jobs.archiving import Engine, LocalEngine, LogPass, archive, open_archive
+from spark_jobs.avro_files import AvroWriter, read_avro
+from spark_jobs.avro_schemas import avro_schema
 from spark_jobs.object_store import open_store
 from tests.spark.archive_world import CLUSTER_ID, LOG, FileLogs, odd_batches
 from tests.spark.logs import mark_committed
@@ -73,3 +77,29 @@ def test_the_data_source_gives_the_same_rows_from_an_archive(
         rows.append([tuple(row) for row in found.collect()])
     assert rows[0] == rows[1]
     assert len(rows[0]) > 40
+
+
+def test_spark_reads_a_tables_directory_as_it_is(spark: SparkSession, tmp_path: Path) -> None:
+    """Old files and new ones together, although a release has added a column in between."""
+    logs = FileLogs(tmp_path / "node")
+    logs.append(odd_batches(5, 30))
+    archived(logs, tmp_path / "archive", LocalEngine())
+    directory = tmp_path / "archive" / "data" / LOG / "topic"
+    later = copy.deepcopy(avro_schema("topic"))
+    later["fields"].append({"name": "owner", "type": ["null", "string"], "default": None})
+    (last, *_) = sorted(directory.iterdir(), reverse=True)
+    rows = list(read_avro(last.read_bytes()))
+    writer = AvroWriter(later, {})
+    writer.write({**row, "owner": "me"} for row in rows)
+    (directory / last.name).write_bytes(writer.finish())
+
+    frame = (
+        spark.read.format("org.apache.spark.sql.avro.AvroFileFormat")
+        .option("avroSchema", json.dumps(later))
+        .load(str(directory))
+    )
+    found = [tuple(row) for row in frame.select("log_offset", "name", "owner").collect()]
+    expected = [row for file in directory.iterdir() for row in read_avro(file.read_bytes(), later)]
+    told = [(row["log_offset"], row["name"], row["owner"]) for row in expected]
+    assert sorted(found, key=str) == sorted(told, key=str)
+    assert {owner for *_, owner in found} == {None, "me"}

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, NamedTuple, TypeAlias
 
-PATIENCE_S: Final = 20.0
+PATIENCE_S: Final = 60.0
 
 MESSAGE_TOO_LARGE: Final = 10
 UNKNOWN_TOPIC_OR_PARTITION: Final = 3

@@ -103,7 +103,7 @@ def test_a_producer_hears_that_the_store_failed(world: World, cluster: EskerClus
     with spoiled(cluster.store, Fault.ERROR, "upload"):
         assert produce(broker, topic, [b"failed"])[0] == KAFKA_STORAGE_ERROR
         assert produce(broker, topic, [b"impatient"], timeout_ms=200)[0] == REQUEST_TIMED_OUT
-        time.sleep(UPLOAD_TIMEOUT_MS / 1000 + 0.2)  # so that it is not written after all
+        time.sleep(UPLOAD_TIMEOUT_MS / 1000 + 1.0)  # so that it is not written after all
     assert produce(broker, topic, [b"stored"]) == (NONE, 0)
     at_each_broker(cluster, topic, [b"stored"])
 

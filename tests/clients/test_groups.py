@@ -33,7 +33,7 @@ from tests.driver.cluster import ROOT
 LIBRARIES: Final = ("confluent", "aiokafka", "kafka-python")
 TOPIC: Final = "orders"
 PARTITIONS: Final = 4
-WITHIN_S: Final = 40.0
+WITHIN_S: Final = 60.0
 PAUSE_S: Final = 0.02  # between two messages
 SOME: Final = 3  # commits of every member, to call it progress
 

@@ -64,7 +64,7 @@ from tests.driver.client import Client
 from tests.ports import free_ports
 
 R = TypeVar("R", bound=Response)
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 STALE_CONTROLLER_EPOCH = 11
 BROKERS = (1001, 1002, 1003)
 RETRIED = {ErrorCode.NOT_CONTROLLER, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT}

@@ -33,7 +33,7 @@ from records.rpc.descriptions import DescribeBrokersRequest, DescribeBrokersResp
 from tests.broker.virtual_time import run
 from tests.controller.test_processes import Story
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 DUPLICATE, STALE, WRONG_CLUSTER = 101, 77, 104
 
 

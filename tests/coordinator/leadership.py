@@ -37,7 +37,7 @@ async def agreed(world: QuorumWorld, call: Coroutine[Any, Any, T]) -> T:
     """The answer to a call, everything in the log being committed."""
     task = await decided(call)
     world.log.commit()
-    return await asyncio.wait_for(task, timeout=5)
+    return await asyncio.wait_for(task, timeout=60)
 
 
 async def begin(world: QuorumWorld, lease_ids: int = 100) -> Broker:
@@ -59,7 +59,7 @@ async def a_duplicate_is_not_answered_before_its_original_is_committed(path: Pat
     world.log.depose(lose_uncommitted=True)
     for task in (original, again):
         with pytest.raises(CoordinatorError) as caught:
-            await asyncio.wait_for(task, timeout=5)
+            await asyncio.wait_for(task, timeout=60)
         assert caught.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     world.elect()
     assert results(await agreed(world, broker.again()))[0][:2] == (0, 0)
@@ -73,7 +73,7 @@ async def an_answered_duplicate_is_there_after_the_leader_is_gone(path: Path) ->
     original = await decided(broker.commit(batch(0, 5)))
     again = await decided(broker.again())
     world.log.commit()
-    answers = await asyncio.wait_for(asyncio.gather(original, again), timeout=5)
+    answers = await asyncio.wait_for(asyncio.gather(original, again), timeout=60)
     assert answers[0] == answers[1]
     world.log.depose()
     world.elect()
@@ -91,7 +91,7 @@ async def a_refusal_waits_like_everything_else(path: Path) -> None:
     world.log.depose(lose_uncommitted=True)
     for task in (released, refused):
         with pytest.raises(CoordinatorError):
-            await asyncio.wait_for(task, timeout=5)
+            await asyncio.wait_for(task, timeout=60)
     world.elect()
     assert results(await agreed(world, broker.again()))[0][:2] == (0, 0)
     await world.close()
@@ -112,7 +112,7 @@ async def a_new_leader_decides_only_on_all_that_it_inherited(path: Path) -> None
     for _ in range(TURNS):
         await asyncio.sleep(0)
     world.log.commit()
-    assert results(await asyncio.wait_for(early, timeout=5))[0][:2] == (0, 5)
+    assert results(await asyncio.wait_for(early, timeout=60))[0][:2] == (0, 5)
     await world.close()
 
 
@@ -125,7 +125,7 @@ async def orphans_are_listed_from_applied_state(path: Path) -> None:
     assert await broker.files() == []
     world.log.depose(lose_uncommitted=True)
     with pytest.raises(CoordinatorError):
-        await asyncio.wait_for(released, timeout=5)
+        await asyncio.wait_for(released, timeout=60)
     world.elect()
     assert results(await agreed(world, broker.commit()))[0][:2] == (0, 0)
     await agreed(world, broker.release())

@@ -22,7 +22,7 @@ from tests.coordinator.subjects import SETTINGS, START_MS, MutableView, World
 from tests.ports import free_ports
 
 NODES = 3
-PATIENCE_S = 20
+PATIENCE_S = 60
 NEVER_MS = 2**31 - 1
 
 QUICK = {

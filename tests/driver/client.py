@@ -39,7 +39,7 @@ class ClientError(Exception):
 class Client:
     """Speaks to one node. Raises OSError if the connection ends."""
 
-    def __init__(self, host: str, port: int, *, timeout_s: float = 5) -> None:
+    def __init__(self, host: str, port: int, *, timeout_s: float = 20) -> None:
         self.socket = socket.create_connection((host, port), timeout_s)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._correlation = 0

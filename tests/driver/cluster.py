@@ -119,7 +119,7 @@ class Cluster:
         for node in nodes or tuple(self.processes):
             self.processes.pop(node).wait()
 
-    def stop(self, *nodes: int, timeout_s: float = 15) -> dict[int, int]:
+    def stop(self, *nodes: int, timeout_s: float = 60) -> dict[int, int]:
         """SIGTERM, and wait: the exit codes."""
         chosen = nodes or tuple(self.processes)
         for node in chosen:
@@ -132,9 +132,9 @@ class Cluster:
 
     def client(self, node: int) -> Client:
         """A blocking client of one node."""
-        return Client("127.0.0.1", self.ports[node])
+        return Client("127.0.0.1", self.ports[node], timeout_s=30)
 
-    def wait_for_leader(self, topic: str = "esker-bench-log", *, timeout_s: float = 20) -> int:
+    def wait_for_leader(self, topic: str = "esker-bench-log", *, timeout_s: float = 60) -> int:
         """The node that leads a group, once it answers a linearizable read."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
@@ -148,7 +148,7 @@ class Cluster:
     def leads(self, node: int, topic: str = "esker-bench-log") -> bool:
         """Does this node answer linearizable reads now?"""
         try:
-            with self.client(node) as client:
+            with Client("127.0.0.1", self.ports[node], timeout_s=3) as client:  # it may stand still
                 return client.end_offset(topic) is not None
         except (OSError, ClientError):
             return False

@@ -371,7 +371,7 @@ def test_a_log_that_begins_late_without_a_checkpoint_is_refused_with_a_clear_err
         cluster.stop()
         checkpoint_path(cluster, 1, BENCH, snapshot_id).unlink()
         cluster.start()
-        assert cluster.processes.pop(1).wait(20) == 1
+        assert cluster.processes.pop(1).wait(60) == 1
         last = cluster.output(1).splitlines()[-1]
         assert last.startswith("MissingSnapshotError"), last
         assert f"the log starts at {snapshot_id.offset}" in last

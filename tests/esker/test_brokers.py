@@ -129,7 +129,7 @@ def test_a_broker_that_is_stopped_is_no_longer_told_of(cluster: EskerCluster) ->
     cluster.stop(FIRST)  # in time, exit code 0
     assert "stopped=clean" in cluster.output(FIRST)
     assert cluster.knows(SECOND) == {SECOND}, "clients are sent elsewhere before it ends"
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     round_trip(cluster, "while-it-is-away")
     cluster.launch(FIRST)
     wait_until_ready_again(cluster, FIRST, before)
@@ -215,7 +215,7 @@ def test_a_second_broker_with_the_same_id_is_refused_and_harms_nobody(
         twin.properties(FIRST).write_text(text)
         twin.format(FIRST)
         twin.launch(FIRST)
-        assert twin.processes.pop(FIRST).wait(30) == 1
+        assert twin.processes.pop(FIRST).wait(90) == 1
         assert "another live broker has this id" in twin.output(FIRST).splitlines()[-1]
     cluster.check_alive()
     assert cluster.knows(SECOND) == {FIRST, SECOND}
@@ -229,7 +229,7 @@ def test_without_a_quorum_a_broker_waits_says_so_and_gives_up(tmp_path: Path) ->
     }
     with EskerCluster(tmp_path, brokers=1, settings=settings) as cluster:
         cluster.launch(FIRST)
-        assert cluster.processes.pop(FIRST).wait(30) == 1
+        assert cluster.processes.pop(FIRST).wait(90) == 1
         lines = cluster.output(FIRST).splitlines()
         assert any("waits_for='cluster metadata'" in line for line in lines), lines
         assert lines[-1] == (
@@ -249,7 +249,7 @@ def test_without_a_quorum_a_broker_waits_says_so_and_gives_up(tmp_path: Path) ->
         )
         began = time.monotonic()
         cluster.stop(FIRST)  # nobody to say farewell to
-        assert time.monotonic() - began < 12
+        assert time.monotonic() - began < 40
 
 
 def test_a_start_that_is_interrupted_ends_cleanly(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_a_start_that_is_interrupted_ends_cleanly(tmp_path: Path) -> None:
         cluster.launch(FIRST)
         eventually(lambda: "listening=no" in cluster.output(FIRST), "its logs are open")
         cluster.signal(FIRST, signal.SIGINT)
-        assert cluster.processes.pop(FIRST).wait(20) == 0
+        assert cluster.processes.pop(FIRST).wait(60) == 0
         assert "Traceback" not in cluster.output(FIRST)
 
 
@@ -284,6 +284,6 @@ def test_a_store_that_cannot_be_opened_is_one_line_that_names_the_setting(tmp_pa
     with EskerCluster(tmp_path, brokers=1) as cluster:
         cluster.store.write_text("no directory")
         cluster.launch(FIRST)
-        assert cluster.processes.pop(FIRST).wait(30) == 1
+        assert cluster.processes.pop(FIRST).wait(90) == 1
         said = f"esker: esker.storage.directory.path: {cluster.store}: File exists"
         assert cluster.output(FIRST).splitlines() == [said]

@@ -32,7 +32,7 @@ from tests.nemesis.cluster import eventually
 from tests.nemesis.coordinators import GROUP, NODES, CommandError, CoordinatorQuorum, esker
 from tests.nemesis.uploads import Uploads
 
-DISMANTLED_WITHIN_S: Final = 30.0
+DISMANTLED_WITHIN_S: Final = 60.0
 
 
 class ReplicasDifferError(Exception):

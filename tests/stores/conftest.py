@@ -27,7 +27,7 @@ from diskless.stores.s3 import S3Config, S3Storage
 from tests.ports import free_port
 from tests.stores.radosgw import MISSING, Radosgw, is_installed, radosgw
 
-START_S = 30.0
+START_S = 60.0
 _buckets = count(1)
 
 

@@ -13,7 +13,7 @@ from diskless.stores.s3 import S3Config, S3Storage
 from tests.clients.cluster import EskerCluster
 
 RECORDS = 200
-WITHIN_S = 30.0
+WITHIN_S = 60.0
 
 
 @pytest.mark.parametrize(

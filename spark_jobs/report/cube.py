@@ -71,8 +71,11 @@ Reduce = Callable[[Work], pa.Table]
 class Cube(Protocol):
     """Rows of all pieces, merged."""
 
-    def largest(self, measure: str, key: str, limit: int) -> list[Any]:
-        """The keys of this measure with the most bytes, most first; of equal ones the smaller."""
+    def largest(self, keys: Mapping[str, str], limit: int) -> dict[str, list[Any]]:
+        """Of each measure the keys with the most bytes, most first; of equal ones the smaller.
+
+        Args:  keys: measure: the key that is meant.
+        """
         ...
 
     def fold(self, keep: Mapping[str, tuple[str, Sequence[Any]]]) -> pa.Table:
@@ -167,8 +170,11 @@ class LocalCube:
     def __init__(self, table: pa.Table) -> None:
         self._table = table
 
-    def largest(self, measure: str, key: str, limit: int) -> list[Any]:
+    def largest(self, keys: Mapping[str, str], limit: int) -> dict[str, list[Any]]:
         """As `Cube.largest`."""
+        return {measure: self._largest(measure, key, limit) for measure, key in keys.items()}
+
+    def _largest(self, measure: str, key: str, limit: int) -> list[Any]:
         of_measure = self._table.filter(pc.equal(self._table["measure"], measure))
         totals = of_measure.group_by(key, use_threads=False).aggregate([("bytes", "sum")])
         order = totals.sort_by([("bytes_sum", "descending"), (key, "ascending")])

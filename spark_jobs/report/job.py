@@ -127,10 +127,9 @@ def _counted(engine: Engine, work: Sequence[Work], reduce: Reduce, *, top: bool)
 
 
 def _largest(cube: Cube) -> dict[str, tuple[str, list[object]]]:
-    return {
-        "topic": ("name", cube.largest("topic", "name", TOP)),
-        "producer": ("number", cube.largest("producer", "number", TOP)),
-    }
+    keys = {"topic": "name", "producer": "number"}
+    found = cube.largest(keys, TOP)
+    return {measure: (key, found[measure]) for measure, key in keys.items()}
 
 
 def _checkpoints(

@@ -267,7 +267,9 @@ def test_the_small_ones_become_others() -> None:
     cube = LocalCube(
         merged([rows("producer", 3, number=[-1, 5, 6], bytes=[7, 9, 7]), rows("log", 1, bytes=1)])
     )
-    assert cube.largest("producer", "number", 2) == [5, -1]  # of equal ones the smaller
+    assert cube.largest({"producer": "number"}, 2) == {
+        "producer": [5, -1]
+    }  # of equal ones the smaller
     found = cube.fold({"producer": ("number", [5])}).to_pylist()
     assert [(row["measure"], row["number"], row["label"], row["bytes"]) for row in found] == [
         ("log", 0, "", 1), ("producer", 5, "", 9), ("producer", 0, OTHERS, 14),

@@ -104,8 +104,14 @@ def arrow_schema(options: Options) -> pa.Schema:
     )
 
 
-def read_partition(options: Options, partition: SpanPartition) -> Iterator[pa.RecordBatch]:
-    """What one task hands over. Raises as `spark_jobs.reading.read_table`."""
+def read_partition(options: Options, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """What one task hands over. Raises as `spark_jobs.reading.read_table`.
+
+    Where there is nothing to read, Spark makes up a partition of nothing, and a task for it.
+    """
+    if type(partition) is InputPartition and partition.value is None:
+        return
+    assert isinstance(partition, SpanPartition), f"not ours: {partition}"
     schema = arrow_schema(options)
     for span in partition.spans:
         for batch in _batches(options, span):
@@ -175,7 +181,6 @@ class LogReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Raises as `spark_jobs.reading.read_table`."""
-        assert isinstance(partition, SpanPartition), f"not ours: {partition}"
         return read_partition(self._options, partition)
 
 

@@ -166,7 +166,6 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Raises as `spark_jobs.reading.read_table`."""
-        assert isinstance(partition, SpanPartition), f"not ours: {partition}"
         return read_partition(self._options, partition)
 
     def _opened(self) -> tuple[Logs, str]:

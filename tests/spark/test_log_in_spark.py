@@ -39,6 +39,7 @@ def test_filters_and_columns_go_through_spark(spark: SparkSession, log_dir: Path
         tuple(row) for row in levels.select("log", "log_offset", "feature_level").collect()
     ] == [(LOG, n, n // 2) for n in range(100, 110, 2)]
     assert tables("records").where("type in (12, 99)").count() == RECORDS // 2
+    assert tables("records").where("type = 12 and log_offset < 0").count() == 0  # no task at all
     tables.create_views("brokers")  # structures in lists
     try:
         assert spark.sql("select count(*) from brokers where incarnation_id > '0'").first()[0] == 0

@@ -17,6 +17,7 @@ from pyspark.sql.datasource import (
     GreaterThan,
     GreaterThanOrEqual,
     In,
+    InputPartition,
     LessThan,
     LessThanOrEqual,
     StringStartsWith,
@@ -158,6 +159,12 @@ def test_types_are_taken_where_all_records_are_read(
     reader = PushingReader(parse_options(options(log_dir, table="record", log=CLUSTER)))
     assert list(reader.pushFilters([*pushed, LessThan(("log_offset",), 4)])) == []
     assert [row["log_offset"] for row in rows(reader)] == expected
+
+
+def test_nothing_to_read_is_a_task_of_nothing(log_dir: Path) -> None:
+    reader = LogReader(parse_options(options(log_dir, endOffset=0)))
+    assert reader.partitions() == []
+    assert list(reader.read(InputPartition(None))) == []  # as Spark does
 
 
 def test_other_filters_stay_sparks(log_dir: Path) -> None:

@@ -29,9 +29,10 @@ NOT_LEADER_OR_FOLLOWER = 6
 SETTINGS = {
     "broker.session.timeout.ms": "1500",
     "broker.heartbeat.interval.ms": "200",
-    "initial.broker.registration.timeout.ms": "20000",
+    "initial.broker.registration.timeout.ms": "60000",
     "metadata.max.retention.bytes": "1",
 }
+PATIENT = "registration.timeout.ms=90000"
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +56,7 @@ def wait_until_ready_again(cluster: EskerCluster, node: int, before: int) -> Non
         cluster.check_alive()
         return len(lives(cluster, node)) > before
 
-    eventually(ready, f"broker {node} is ready for the {before + 1}th time", 30)
+    eventually(ready, f"broker {node} is ready for the {before + 1}th time", 90)
 
 
 def round_trip(cluster: EskerCluster, topic: str, count: int = 20) -> None:
@@ -225,7 +226,7 @@ def test_without_a_quorum_a_broker_waits_says_so_and_gives_up(tmp_path: Path) ->
     """And one that loses its quorum serves what it knows, for a time. DESIGN §8 (staleness)."""
     settings = SETTINGS | {
         "initial.broker.registration.timeout.ms": "3000",
-        "diskless.file.delete.delay.ms": "5000",
+        "diskless.file.delete.delay.ms": "12000",
     }
     with EskerCluster(tmp_path, brokers=1, settings=settings) as cluster:
         cluster.launch(FIRST)
@@ -237,6 +238,8 @@ def test_without_a_quorum_a_broker_waits_says_so_and_gives_up(tmp_path: Path) ->
             "(initial.broker.registration.timeout.ms): is a majority of "
             f"controller.quorum.voters running, and of cluster {cluster.cluster_id}?"
         )
+        path = cluster.properties(FIRST)
+        path.write_text(path.read_text().replace("registration.timeout.ms=3000", PATIENT))
         cluster.launch(FIRST)
         cluster.launch(1, 2)  # a majority is enough, whenever it comes
         wait_until_ready_again(cluster, FIRST, 0)

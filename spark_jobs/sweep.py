@@ -165,7 +165,7 @@ def _effects(
         for planner, some in zip(planners, rows, strict=True)
     ]
     told = engine.run(
-        partial(_effect, kept), [(piece.work, *starts[piece.coordinator]) for piece in pieces]
+        partial(_effect, kept, starts), [(piece.work, piece.coordinator) for piece in pieces]
     )
     effects = []
     for i, planner in enumerate(planners):
@@ -192,5 +192,8 @@ def _boundary(kept: Sidecars, asked: tuple[Work, Question]) -> LiveRuns:
     return runs_of(piece.digest, piece.rows, asked[1])
 
 
-def _effect(kept: Sidecars, asked: tuple[Work, Starts, Starts]) -> PieceEffect:
-    return effect_of(kept.piece(asked[0]), asked[1], asked[2])
+def _effect(
+    kept: Sidecars, starts: Sequence[tuple[Starts, Starts]], asked: tuple[Work, int]
+) -> PieceEffect:
+    """Log starts travel once, with the task, and not with every piece."""
+    return effect_of(kept.piece(asked[0]), *starts[asked[1]])

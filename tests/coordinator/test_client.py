@@ -285,7 +285,9 @@ def test_a_client_waits_for_a_leader() -> None:
 
 
 # Its time is over in the middle of a pause, not while an answer is awaited.
-PAUSING = ClientSettings(timeout_ms=600, attempt_timeout_ms=2_000, retry_ms=400, retry_max_ms=400)
+PAUSING = ClientSettings(
+    timeout_ms=1_500, attempt_timeout_ms=5_000, retry_ms=1_000, retry_max_ms=1_000
+)
 
 
 def test_what_was_never_decided_and_what_may_have_been_are_told_apart() -> None:

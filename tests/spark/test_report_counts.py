@@ -18,7 +18,11 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from coordinator.memory import InMemoryState
 from raft.segments.segment import segment_name
-from records.diskless import ObjectCommitRecord
+from records.diskless import (
+    DisklessPartitionsRemovedRecord,
+    LogStartOffsetsRecord,
+    ObjectCommitRecord,
+)
 from records.frame import decode_record
 from records.uuids import encode_uuid
 from spark_jobs.log_files import LogFiles
@@ -33,10 +37,12 @@ from spark_jobs.report.cube import (
     percentiles,
     rows,
 )
-from spark_jobs.report.first_pass import FirstPass, known_of
-from spark_jobs.report.job import Question, make_report
+from spark_jobs.report.first_pass import GONE, FirstPass, known_of
+from spark_jobs.report.job import TOP, Question, make_report
 from spark_jobs.report.window import WIDTHS_MS, window
 from spark_jobs.state import state_at
+from tests.coordinator.actors import TOPIC
+from tests.spark.logs import write_log
 from tests.spark.report_world import LOG, World, build, with_end
 from tests.spark.test_state import Lives
 
@@ -251,6 +257,34 @@ def test_what_is_not_committed_is_not_counted(harbour: World) -> None:
     )
 
 
+def test_a_partition_that_is_gone_stays_gone_and_log_starts_only_rise(tmp_path: Path) -> None:
+    def starts(*offsets: int) -> list[LogStartOffsetsRecord]:
+        return [
+            LogStartOffsetsRecord(
+                topic_ids=(TOPIC,), topic_indexes=(0,), partitions=(partition,),
+                log_start_offsets=(offset,), reason=1,
+            )
+            for partition, offset in enumerate(offsets)
+        ]  # fmt: skip
+
+    removed = DisklessPartitionsRemovedRecord(topic_id=TOPIC, partitions=(1,))
+    end = write_log(tmp_path / "log", [starts(9, 9), [removed], starts(5, 5)])
+    work = [Work(0, span) for span in LogFiles(tmp_path / "log").spans(end)]
+    first = LocalEngine().count(work, FirstPass(OVER)).fold({})
+    topic = encode_uuid(TOPIC)
+    assert known_of(first).log_starts == {(topic, 0): 9, (topic, 1): GONE}
+
+
+def test_only_the_largest_are_shown_over_time(harbour: World) -> None:
+    found = tables(harbour)
+    names = {row["producer"] for row in found["producer_throughput"]}
+    assert len(names) == TOP + 1
+    assert OTHERS in names
+    everything = sum(row["bytes"] for row in found["topic_throughput"])
+    assert sum(row["bytes"] for row in found["producer_throughput"]) == everything
+    assert sum(row["bytes"] for row in found["partitions"]) == everything
+
+
 # --- the cube -----------------------------------------------------------------------------------
 
 
@@ -305,3 +339,5 @@ def test_a_window_has_at_most_120_buckets_and_none_outside() -> None:
         assert over.width_ms in WIDTHS_MS or over.width_ms > WIDTHS_MS[-1]
         for time in (-(1 << 62), 0, 1 << 62):  # somebody's clock
             assert over.bucket(time) in (over.starts()[0], over.starts()[-1])
+        times = [-(1 << 62), over.start_ms, over.start_ms + length // 3, over.last_ms, 1 << 62]
+        assert over.buckets(np.array(times)).tolist() == [over.bucket(time) for time in times]

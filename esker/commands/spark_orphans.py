@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from coordinator.client import CoordinatorClient, CoordinatorError, ErrorCode
+from coordinator.client import ClientSettings, CoordinatorClient, CoordinatorError, ErrorCode
 from esker.client import ClientError, KafkaClient
 from esker.commands.controlled import AsJson, Controller, Server, Target, TimeoutMs, target
 from esker.commands.spark_common import (
@@ -162,6 +162,8 @@ def plan(
             with bar("reading logs", None) as step:
                 found = find_orphans(taken, open_logs(inputs), naming, progress=lambda _: step(1))
                 plan_orphans(found, naming, objects.uri, directory=listings, out=out, rules=rules)
+    except KeyboardInterrupt:
+        stop("interrupted: there is no plan, and nothing was seen", INTERRUPTED)
     except (OrphansError, SealError) as error:
         stop(str(error), STALE)
     except reading_errors() as error:
@@ -360,7 +362,8 @@ async def _apply(
         if at.brokers:
             return _ThroughBrokers(at, timeout_ms)
         if number not in clients:
-            clients[number] = CoordinatorClient(addresses, partition=number)
+            patience = ClientSettings(timeout_ms=timeout_ms)
+            clients[number] = CoordinatorClient(addresses, partition=number, settings=patience)
         return clients[number]
 
     try:

@@ -240,7 +240,7 @@ def main() -> None:
     parser.add_argument("names", nargs="+")
     parser.add_argument("--static", action="store_true")
     parser.add_argument("--cooperative", action="store_true")
-    parser.add_argument("--session-ms", type=int, default=20_000)
+    parser.add_argument("--session-ms", type=int, default=60_000)
     options = parser.parse_args()
     end = threading.Event()
 

@@ -81,7 +81,7 @@ def test_offsets_are_set_back_and_a_static_cooperative_java_member_reads_on_from
     group = world.name("group")
     static = ("--command-property", "group.instance.id=one",
               "--command-property", f"partition.assignment.strategy={COOPERATIVE}",
-              "--command-property", "session.timeout.ms=6000")  # fmt: skip
+              "--command-property", "session.timeout.ms=200000")  # fmt: skip
     assert len(tools.consume(topic, group, MESSAGES)) == MESSAGES
     rows = tools.groups(
         "--group", group, "--topic", topic, "--reset-offsets", "--to-offset", "2", "--execute"

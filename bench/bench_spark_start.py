@@ -6,7 +6,8 @@ Each round starts processes, one after the other, each with a JVM of its own: Py
 (on two threads, without its web page), and a session as the commands of `esker spark` start it,
 with the command line's own imports before it. Seconds since the process was started, until the
 session is there, until the first job's answer (a count in the JVM), and the second's (a task in
-Python). `first ever` is ours without a class archive; it writes one, in a directory of this run's.
+Python). `CPU` is what all processes of a row computed: on a busy machine it tells more than the
+clock. `first ever` is ours without a class archive; it writes one, in a directory of this run's.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import resource
 import statistics
 import subprocess
 import sys
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-HEADING: Final = f"{'':12}{'session':>9}{'first job':>11}{'second job':>12}{'process ends':>14}"
+HEADING: Final = f"{'':12}{'session':>9}{'first job':>11}{'second job':>12}{'end':>8}{'CPU':>8}"
 
 
 def same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -67,8 +69,9 @@ def child(kind: str) -> None:
 
 
 def measure(kind: str, cache: str) -> list[float]:
-    """Seconds from the start to each sign of life, and to the end."""
+    """Seconds from the start to each sign of life, and to the end; of CPU time."""
     command = [sys.executable, "-m", "bench.bench_spark_start", "--child", kind]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     began = time.monotonic()
     done = subprocess.run(
         command,
@@ -76,13 +79,17 @@ def measure(kind: str, cache: str) -> list[float]:
         env=os.environ | {"XDG_CACHE_HOME": cache},
     )  # fmt: skip
     times = [float(line) for line in done.stdout.split()]
-    return [at - began for at in (*times, time.monotonic())]
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return [*(at - began for at in (*times, time.monotonic())), cpu]
 
 
 def show(kind: str, times: list[float]) -> None:
     """A row."""
-    session, first, second, end = times
-    print(f"{kind:12}{session:8.1f}s{first:10.1f}s{second:11.1f}s{end:13.1f}s", flush=True)
+    session, first, second, end, cpu = times
+    print(
+        f"{kind:12}{session:8.1f}s{first:10.1f}s{second:11.1f}s{end:7.1f}s{cpu:7.1f}s", flush=True
+    )
 
 
 def main() -> None:

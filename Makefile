@@ -57,7 +57,8 @@ bench: java
 
 # The long tests once, then fresh schedules of the simulation until told to stop.
 soak: java
-	$(BIN)/python -m pytest -m soak -n $(TEST_WORKERS)
+	$(BIN)/python -m pytest -m "soak and not spark" -n $(TEST_WORKERS)
+	$(BIN)/python -m pytest -m "soak and spark"
 	ESKER_EXAMPLES=20 $(BIN)/python -m pytest tests/records -n $(TEST_WORKERS)
 	$(BIN)/python -m tests.simulation --soak
 

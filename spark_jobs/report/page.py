@@ -19,7 +19,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from spark_jobs.report import figures, figures_cluster
+from spark_jobs.report import figures_cluster as cluster
+from spark_jobs.report import figures_cost as cost
+from spark_jobs.report import figures_data as data
 from spark_jobs.report.figures import Figure
 from spark_jobs.report.job import Report
 from spark_jobs.report.schemas import TABLES
@@ -31,19 +33,19 @@ SHOWN_ROWS: Final = 40
 """Of a table on the page; the whole one stands beside it."""
 
 SECTIONS: Final = (
-    ("cost", "What it costs", (figures.costs, figures.what_if)),
-    ("rot", "Where it rots", (figures.ages, figures.pins)),
+    ("cost", "What it costs", (cost.costs, cost.what_if)),
+    ("rot", "Where it rots", (cost.ages, cost.pins)),
     ("throughput", "Who writes",
-     (figures.topic_throughput, figures.producer_throughput, figures.broker_uploads)),
-    ("load", "Where the load is", (figures.hot, figures.inequality)),
+     (data.topic_throughput, data.producer_throughput, data.broker_uploads)),
+    ("load", "Where the load is", (data.hot, data.inequality)),
     ("shape", "What it is made of",
-     (figures.batch_sizes, figures.object_sizes, figures.fan_in, figures.outcomes)),
-    ("latency", "How late it is", (figures.latency,)),
+     (data.batch_sizes, data.object_sizes, data.fan_in, data.outcomes)),
+    ("latency", "How late it is", (data.latency,)),
     ("cluster", "Who served, who led",
-     (figures_cluster.brokers, figures_cluster.changes, figures_cluster.epochs)),
-    ("chunks", "Chunks", (figures_cluster.chunks,)),
+     (cluster.brokers, cluster.changes, cluster.epochs)),
+    ("chunks", "Chunks", (cluster.chunks,)),
     ("snapshots", "What restarts will read",
-     (figures_cluster.log_growth, figures_cluster.objects_kept, figures_cluster.checkpoints)),
+     (cluster.log_growth, cluster.objects_kept, cluster.checkpoints)),
 )  # fmt: skip
 
 

@@ -12,20 +12,23 @@ columns of the table (and once with fifteen of them). Beside it, in the same run
 - Spark on Parquet files of the same rows, pandas and DuckDB on the same files: those were decoded
   when somebody wrote them, so they tell what an archive (`--as parquet`) is good for.
 
-The least of the rounds, after one that is thrown away, on local[2].
+The least of the rounds, after one that is thrown away, on local[2]; and the CPU seconds of that
+round, of JVM and Python together, which say the same on a machine that does something else, too.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
+import os
 import platform
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -99,15 +102,41 @@ def _one_batch(path: str) -> pa.RecordBatch:
         return file.get_batch(0)
 
 
-def least(work: Callable[[], object]) -> float:
-    """Seconds, after a round that is thrown away."""
-    times = []
+class Measured(NamedTuple):
+    """The least of some rounds."""
+
+    seconds: float
+    cpu_seconds: float
+
+
+def least(work: Callable[[], object]) -> Measured:
+    """After a round that is thrown away."""
+    found = []
     for _ in range(ROUNDS + 1):
         gc.collect()
-        began = time.perf_counter()
+        cpu, began = cpu_seconds(), time.perf_counter()
         work()
-        times.append(time.perf_counter() - began)
-    return min(times[1:])
+        found.append(Measured(time.perf_counter() - began, cpu_seconds() - cpu))
+    return min(found[1:])
+
+
+def cpu_seconds() -> float:
+    """Of this process, its JVM and its Python workers, those that have ended included."""
+    own = os.getpid()
+    parents, used = {}, {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = path.read_text().rpartition(")")[2].split()
+            pid = int(path.parent.name)
+            parents[pid] = int(fields[1])
+            used[pid] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    total = 0.0
+    for pid, seconds in used.items():
+        above = pid
+        while above not in (0, own):
+            above = parents.get(above, 0)
+        total += seconds if above == own else 0.0
+    return total
 
 
 def write_log(directory: Path, rows: int, seed: int) -> None:
@@ -171,8 +200,11 @@ def measure(home: Path, rows: int, seed: int) -> None:
         f"{count} rows of {first.num_columns} columns, {size / 1e6:.0f} MB of log, {pieces} spans"
     )
 
-    def report(name: str, seconds: float, rows: int = count) -> None:
-        print(f"{name:44} {seconds:7.2f} s {rows / seconds / 1e6:7.2f} M rows/s", flush=True)
+    print(f"{'':44} {'seconds':>8} {'M rows/s':>9} {'CPU s':>7}")
+
+    def report(name: str, least: Measured, rows: int = count) -> None:
+        rate = rows / least.seconds / 1e6
+        print(f"{name:44} {least.seconds:8.2f} {rate:9.2f} {least.cpu_seconds:7.2f}", flush=True)
 
     report("decode alone, one core", least(lambda: [None for _ in arrow_batches(node)]))
     without_spark(parquet, report)
@@ -210,7 +242,7 @@ def measure(home: Path, rows: int, seed: int) -> None:
         stop_session(spark)
 
 
-def without_spark(parquet: Path, report: Callable[[str, float], None]) -> None:
+def without_spark(parquet: Path, report: Callable[[str, Measured], None]) -> None:
     """pandas and DuckDB, on the same Parquet files."""
     import duckdb
     import pandas as pd

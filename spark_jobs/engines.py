@@ -42,9 +42,12 @@ class Engine(Protocol):
         task: Callable[[A], R],
         work: Sequence[A],
         progress: Callable[[int], None] = lambda _: None,
+        *,
+        light: bool = False,
     ) -> list[R]:
         """What `task` returns for each of `work`, in order. `progress` is told how many more.
 
+        Args:    light: each takes some ms, so several may be put together.
         Raises:  what `task` raises; by Spark, LogsError for what it may raise while it reads.
         """
         ...
@@ -58,8 +61,11 @@ class LocalEngine:
         task: Callable[[A], R],
         work: Sequence[A],
         progress: Callable[[int], None] = lambda _: None,
+        *,
+        light: bool = False,
     ) -> list[R]:
         """As `Engine.run`."""
+        del light
         found = []
         with ThreadPoolExecutor(THREADS) as pool:
             for one in pool.map(task, work):
@@ -80,18 +86,23 @@ class SparkEngine:
         task: Callable[[A], R],
         work: Sequence[A],
         progress: Callable[[int], None] = lambda _: None,
+        *,
+        light: bool = False,
     ) -> list[R]:
         """As `Engine.run`."""
         if not work:
             return []
         pickled = [pickle.dumps(one) for one in work]
+        most = self._tasks
+        if light:  # as many as a shuffle has: by then the session knows how wide it is
+            most = min(most, int(self._spark.conf.get("spark.sql.shuffle.partitions")))
 
         def answers(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 for number in batch.column(0).to_pylist():
                     yield _answered(task, number, pickled[number])
 
-        rows = self._spark.range(0, len(work), 1, min(len(work), self._tasks)).mapInArrow(
+        rows = self._spark.range(0, len(work), 1, min(len(work), most)).mapInArrow(
             answers, "number bigint, failed boolean, answer binary"
         )
         table = rows.toArrow()

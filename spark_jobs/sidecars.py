@@ -67,10 +67,15 @@ class Sidecars:
 
     directory: Path | None
 
+    def known_digest(self, work: Work) -> Digest | None:
+        """Of this piece, if it is kept where this process can read it."""
+        found = self._read(work, rows=False)
+        return None if found is None else found[0]
+
     def digest(self, work: Work) -> Digest:
         """Of this piece. Raises as `Span.values` if it has to be made."""
-        found = self._read(work, rows=False)
-        return self._make(work).digest if found is None else found[0]
+        known = self.known_digest(work)
+        return self._make(work).digest if known is None else known
 
     def piece(self, work: Work) -> Piece:
         """The same with its runs."""

@@ -113,10 +113,7 @@ def plan_of(
 ) -> Plan:
     """The same of what was surveyed."""
     progress("digests")
-    digests: list[list[Digest]] = [[] for _ in found.coordinators]
-    told = engine.run(partial(_digest, kept), [piece.work for piece in found.pieces])
-    for piece, digest in zip(found.pieces, told, strict=True):
-        digests[piece.coordinator].append(digest)
+    digests = _digests(engine, kept, found)
     planners = [Planner(one, found.topics) for one in digests]
     progress("log starts")
     asked = [dict(planner.beginnings()) for planner in planners]
@@ -141,12 +138,24 @@ def plan_of(
     )
 
 
+def _digests(engine: Engine, kept: Sidecars, found: Survey) -> list[list[Digest]]:
+    """Of each coordinator's pieces. What is kept here is read here: it is a few KB each."""
+    known = [kept.known_digest(piece.work) for piece in found.pieces]
+    unknown = [piece.work for piece, one in zip(found.pieces, known, strict=True) if one is None]
+    made = iter(engine.run(partial(_digest, kept), unknown))
+    digests: list[list[Digest]] = [[] for _ in found.coordinators]
+    for piece, one in zip(found.pieces, known, strict=True):
+        digests[piece.coordinator].append(next(made) if one is None else one)
+    return digests
+
+
 def _ask(
     engine: Engine, task: Any, pieces: Sequence[Piece], asked: list[dict[int, Question]]
 ) -> list[dict[int, Any]]:
     """Each planner's questions about its pieces, answered."""
     some = [piece for piece in pieces if piece.number in asked[piece.coordinator]]
-    told = engine.run(task, [(one.work, asked[one.coordinator][one.number]) for one in some])
+    questions = [(one.work, asked[one.coordinator][one.number]) for one in some]
+    told = engine.run(task, questions, light=True)
     answers: list[dict[int, Any]] = [{} for _ in asked]
     for piece, answer in zip(some, told, strict=True):
         answers[piece.coordinator][piece.number] = answer
@@ -165,7 +174,9 @@ def _effects(
         for planner, some in zip(planners, rows, strict=True)
     ]
     told = engine.run(
-        partial(_effect, kept, starts), [(piece.work, piece.coordinator) for piece in pieces]
+        partial(_effect, kept, starts),
+        [(piece.work, piece.coordinator) for piece in pieces],
+        light=True,
     )
     effects = []
     for i, planner in enumerate(planners):

@@ -21,6 +21,7 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Final
 
 from records.batch import Batch, iter_batches
@@ -184,8 +185,7 @@ class QuorumLogs:
                  timeout_ms: how long an answer is waited for, elections included.
         Raises:  LogsError if none answers.
         """
-        replica_id = FIRST_REPLICA_ID + secrets.randbelow(_REPLICA_IDS)
-        asked = Quorum(tuple(addresses), "", replica_id, timeout_ms)
+        asked = Quorum(tuple(addresses), "", _replica_id(), timeout_ms)
         with QuorumLink(asked, CLUSTER_METADATA) as link:
             self.cluster_id = link.cluster_id()
             self._names = names_in_order(link.names())
@@ -200,6 +200,12 @@ class QuorumLogs:
         if name not in self._names:
             raise LogsError(f"the cluster has no log {name}; it has: {', '.join(self._names)}")
         return QuorumLog(self.quorum, name)
+
+
+@cache
+def _replica_id() -> int:
+    """One for each process that plans: a stream that looks every second is one observer."""
+    return FIRST_REPLICA_ID + secrets.randbelow(_REPLICA_IDS)
 
 
 def _step(found: Described, split_bytes: int) -> int:

@@ -21,6 +21,7 @@ from tests.clients.bad_stores import CLASS_NAME, spoiled_by
 from tests.clients.client import eventually
 from tests.clients.cluster import PROGRAM, EskerCluster
 from tests.clients.confluent import Confluent
+from tests.nemesis.audited import check_audit
 from tests.nemesis.broker_faults import SETTINGS, BrokerNemesis, read_partition
 from tests.nemesis.broker_main import SPOILED
 from tests.nemesis.cluster import HEALED_WITHIN_S
@@ -119,6 +120,7 @@ def check(cluster: EskerCluster, traffic: Traffic, group: GroupTraffic) -> None:
     check_same("the brokers", logs[0], logs[1])
     check_same("the consumer", traffic.seen, logs[0])
     assert not group.rebalances, f"who acts for a group may die at no cost: {group.happened}"
+    check_audit(cluster)
     cluster.check_alive()
 
 

@@ -14,6 +14,7 @@ from esker.cli import app
 from tests.clients.client import eventually
 from tests.clients.cluster import EskerCluster
 from tests.clients.confluent import Confluent
+from tests.nemesis.audited import check_audit
 from tests.nemesis.broker_faults import SETTINGS, BrokerNemesis, read_partition
 from tests.nemesis.cluster import HEALED_WITHIN_S
 from tests.nemesis.record_history import check_same
@@ -79,4 +80,6 @@ def test_two_coordinators_commit_while_either_leader_dies(tmp_path: Path) -> Non
                 BrokerNemesis(cluster, new, random).wait_for_records()
         check(cluster, old, OLD)
         check(cluster, new, NEW)
+        audited = check_audit(cluster)
+        assert [bool(log.commits) for log in audited.logs] == [False, True, True]
         print(f"{old.acknowledged} and {new.acknowledged} records acknowledged")

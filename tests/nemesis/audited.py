@@ -1,0 +1,62 @@
+"""After a run: everything that a cluster left is held to everything that an audit knows.
+
+The quorum is asked, as an observer, while the cluster works; the nodes' directories are compared
+with what it says; and every object is read.
+
+Source: DESIGN §10, §11; `spark_jobs.audit`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from spark_jobs.audit import audit
+from spark_jobs.audit_one_log import Asked, Report
+from spark_jobs.audit_store import Depth
+from spark_jobs.engines import LocalEngine
+from spark_jobs.inputs import Inputs, open_logs
+from spark_jobs.logs import LogsError
+from spark_jobs.object_store import open_store
+from tests.clients.client import eventually
+from tests.clients.cluster import EskerCluster
+from tests.nemesis.cluster import HEALED_WITHIN_S
+
+SHOWN: Final = 5
+
+
+class ViolationsError(Exception):
+    """An audit was not clean."""
+
+
+def check_audit(cluster: EskerCluster) -> Report:
+    """Audit a cluster that works. Raises ViolationsError."""
+    found: list[Report] = []
+
+    def readable() -> bool:
+        try:
+            found.append(_audit(cluster))
+        except LogsError:  # its leader has just changed
+            return False
+        return True
+
+    eventually(readable, "the logs can be read", HEALED_WITHIN_S)
+    return clean(found[-1])
+
+
+def _audit(cluster: EskerCluster) -> Report:
+    controllers = tuple(cluster.controllers)
+    replicas = tuple(
+        (f"node {node}", open_logs(Inputs(cluster.log_dir(node), controllers)))
+        for node in cluster.quorum_ids
+    )
+    asked = Asked(open_store(str(cluster.store)), depth=Depth.FULL, replicas=replicas)
+    return audit(open_logs(Inputs(controllers=controllers)), LocalEngine(), asked)
+
+
+def clean(report: Report) -> Report:
+    """The report, if nothing is wrong. Raises ViolationsError."""
+    kept = report.findings.kept
+    if kept:
+        first = [str(one) for name in kept for one in kept[name][:SHOWN]]
+        raise ViolationsError(f"{report.findings.counts}: " + "; ".join(first))
+    return report

@@ -16,8 +16,10 @@ Source: Spark's configuration page; DESIGN §10.
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -121,6 +123,7 @@ def start_session(
     except ValueError as error:
         raise SessionError(Failure(str(error)), usage=True) from None
     where.check_reachable()
+    logging.getLogger().addFilter(_is_not_py4j)
     scratch = _scratch()
     chosen = {
         **SETTINGS,
@@ -169,6 +172,11 @@ def stop_session(session: SparkSession) -> None:
         _end(running)
 
 
+def _is_not_py4j(record: logging.LogRecord) -> bool:
+    """Py4J prints a trace of each Ctrl-C, past its own logger."""
+    return "py4j" not in Path(record.pathname).parts
+
+
 @contextmanager
 def session(master: str | None = None, *, app: str, **given: Any) -> Iterator[SparkSession]:
     """A session for as long as this lasts. Arguments as of `start_session`."""
@@ -190,17 +198,36 @@ def _start(wanted: _Wanted) -> tuple[SparkSession, _Running]:
     archive = archive_for(java, Path(pyspark.__path__[0]) / "jars", wanted.cache)
     already = _size(wanted.log)
     try:
-        gateway, writing = _launched(wanted, java, archive)
+        with _interrupts_held() as held:
+            gateway, writing = _launched(wanted, java, archive)
     except (PySparkException, OSError) as error:
         raise _not_started(error, wanted.log, already) from None
     running = _Running(gateway, wanted.scratch, writing)
     try:
+        if held:
+            raise KeyboardInterrupt
         return _connect(wanted, gateway), running
     except BaseException as error:
+        running.archive = None
         _end(running)
         if isinstance(error, PySparkException | Py4JError | OSError):
             raise _not_started(error, wanted.log, already) from None
         raise
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[list[int]]:
+    """Gives the Ctrl-Cs of this time, of which nobody else hears: a JVM that is left while it
+    starts never ends."""
+    held: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield held  # Ctrl-C is the main thread's
+        return
+    before = signal.signal(signal.SIGINT, lambda number, _: held.append(number))
+    try:
+        yield held
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _launched(

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from esker.commands.spark_common import ENVIRONMENT, INTERRUPTED, stop
 from esker.commands.spark_session import Master
 from esker.commands.spark_store import Endpoint, Region
 from esker.commands.tables import table
@@ -21,7 +22,6 @@ from esker.doctor import Check, State, examine, passed
 app = typer.Typer(add_completion=False)
 
 EXAMPLE: Final = "Example: esker doctor --start"
-ENVIRONMENT: Final = 3
 NAMES: Final = {State.OK: "ok", State.NOTE: "note", State.MISSING: "MISSING"}
 
 
@@ -44,10 +44,13 @@ def doctor(
     Exit code 3 if something is missing.
     """
     checks = list(examine())
-    if store is not None:
-        checks += _store(store, endpoint, region)
-    if start or master is not None:
-        checks += _start(master)
+    try:
+        if store is not None:
+            checks += _store(store, endpoint, region)
+        if start or master is not None:
+            checks += _start(master)
+    except KeyboardInterrupt:
+        stop("interrupted", INTERRUPTED)
     if as_json:
         told = [_as_json(check) for check in checks]
         typer.echo(json.dumps({"ok": passed(checks), "checks": told}))

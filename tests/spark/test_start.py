@@ -3,7 +3,9 @@ script that does what a real one was seen to do."""
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -13,7 +15,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from spark_jobs import java
+from spark_jobs import java, session
 from spark_jobs.class_archive import LEAST_BYTES, archive_for
 from spark_jobs.failures import SessionError
 from spark_jobs.java import find_java
@@ -112,6 +114,14 @@ def test_a_jvm_that_dies_of_a_class_archive_starts_without_and_the_archive_goes(
     refused(log=tmp_path / "spark.log")
     assert started() == [f"-XX:SharedArchiveFile={found.file}", ""]
     assert not found.is_whole()
+
+
+def test_ctrl_c_while_java_starts_is_told_when_there_is_something_to_end() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with session._interrupts_held() as held:
+        os.kill(os.getpid(), signal.SIGINT)
+    assert held == [signal.SIGINT]
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_nobody_at_the_masters_door(scratch: Path) -> None:

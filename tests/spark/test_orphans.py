@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -389,3 +391,11 @@ def test_each_coordinator_is_asked_about_its_own(tmp_path: Path) -> None:
 
 def test_a_plan_for_much_of_what_is_stored_is_large(plan: OrphansPlan) -> None:
     assert plan.is_large
+
+
+def test_the_benchmark_finds_what_two_sets_of_keys_find() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.bench_orphans", "--objects", "1500"],
+        cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    assert "1,500 objects listed, 15 orphans" in done.stdout

@@ -26,9 +26,9 @@ import numpy.typing as npt
 
 from records.compression import Buffer
 from records.diskless import ObjectsState, RunsState
-from records.frame import decode_record, read_frame
+from records.frame import METADATA_RECORDS, decode_record, read_frame
 from spark_jobs.commits import Columns, CommitColumns
-from spark_jobs.logs import Span
+from spark_jobs.logs import LogsError, Span
 from spark_jobs.partitions import KEYS as PARTITIONS_KEYS
 from spark_jobs.partitions import Partitions
 from spark_jobs.place import Place
@@ -85,7 +85,10 @@ class Piece:
 
 
 def piece_of(span: Span) -> Piece:
-    """What retention needs of a span. Raises as `Span.values`."""
+    """What retention needs of a span.
+
+    Raises:  LogsError for a record of an unknown type; as `Span.values`.
+    """
     return gather(span.values())
 
 
@@ -103,6 +106,11 @@ def gather(values: Iterable[tuple[Place, Buffer]]) -> Piece:
                 checkpoint.partitions.apply(decode_record(value))
         elif key in (RUNS_KEY, OBJECTS_KEY):
             checkpoint.take(decode_record(value))
+        elif key not in METADATA_RECORDS:
+            raise LogsError(
+                f"at log offset {place.offset} is a record of type {key}, which this version does "
+                "not know: a plan would be a guess; use a newer one"
+            )
     found = checkpoint.runs() if commits.rows == 0 else _runs(commits.take_columns(_FIELDS))
     return _piece(*found, records)
 

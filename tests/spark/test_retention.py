@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
@@ -19,6 +20,8 @@ from coordinator.retention import retention_pass
 from coordinator.view import StaticView, TopicConfig
 from raft.segments.segment import segment_name
 from records.diskless import DisklessPartitionsRecord, ObjectCommitRecord
+from records.errors import RecordError
+from records.frame import encode_record
 from records.metadata import (
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -29,7 +32,10 @@ from records.metadata import (
 )
 from records.schema import MetadataRecord
 from records.uuids import decode_uuid, encode_uuid, random_uuid
+from spark_jobs.digests import gather
 from spark_jobs.log_files import LogFiles
+from spark_jobs.logs import LogsError
+from spark_jobs.place import Place
 from spark_jobs.plan_file import PlanRow
 from spark_jobs.sidecars import Sidecars, Work
 from spark_jobs.state import LogState, state_at
@@ -200,6 +206,17 @@ def test_a_topic_that_the_cluster_log_does_not_know_is_left_alone(tmp_path: Path
     worlds, _ = two_topics(tmp_path)
     worlds.set({})
     assert not make_plan(worlds, now_ms=10_000).rows
+
+
+def test_nothing_is_planned_on_a_guess() -> None:
+    """A record of a later version may say anything: that bytes moved, that a limit was lifted."""
+    place = Place(False, 7, 1, 0)
+    with pytest.raises(LogsError, match="at log offset 7 is a record of type 1199"):
+        gather([(place, bytes.fromhex("01 af09 00"))])
+    newer = bytearray(encode_record(commit(1, TOPIC, offset=0)))
+    newer[3] = 1  # its version
+    with pytest.raises(RecordError, match="no such version is known"):
+        gather([(place, newer)])
 
 
 def test_a_digest_that_was_damaged_is_made_again(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ LEAST_ACKNOWLEDGED: Final = 5_000
 MORE_SEEDS: Final = 60  # for a mutant whose pinned one no longer kills it
 
 
-@pytest.mark.timeout(300)  # about 10 s each on an idle core
+@pytest.mark.timeout(900)  # about 13 s each on an idle core
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_a_storm_loses_no_batch_and_every_answer_stays_true(
     chunk: int, request: pytest.FixtureRequest
@@ -40,7 +40,6 @@ def test_a_storm_loses_no_batch_and_every_answer_stays_true(
     assert not never, f"never happened: {never}"
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_rule_left_out_is_found(mutant: Mutant) -> None:
     """By one pinned schedule, which the production code survives.

@@ -31,7 +31,7 @@ MORE_SEEDS: Final = 60  # for a mutant whose pinned one no longer kills it
 STORM: Final = "pytest tests/simulation -k storm"
 
 
-@pytest.mark.timeout(600)  # about 12 s each on an idle core
+@pytest.mark.timeout(900)  # about 13 s each on an idle core
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_a_storm_loses_nothing_and_the_quorum_moves_on(
     chunk: int, request: pytest.FixtureRequest

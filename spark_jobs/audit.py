@@ -26,7 +26,7 @@ from spark_jobs.audit_rows import Ends, Place
 from spark_jobs.audit_rules import Fault, Faults, rule
 from spark_jobs.audit_store import Depth
 from spark_jobs.engines import Engine
-from spark_jobs.logs import CLUSTER_METADATA, DISKLESS_METADATA, Logs
+from spark_jobs.logs import CLUSTER_METADATA, DISKLESS_METADATA, Logs, LogsError
 
 NOTHING_ELSE: Final = Asked()
 
@@ -54,7 +54,10 @@ def audit(
     """
     report = Report(logs.cluster_id)
     ends = []
-    for name in logs.names():
+    names = logs.names()
+    if not names:
+        raise LogsError("there is no log to audit")
+    for name in names:
         one = OneLog(logs, name, engine, asked, report, progress)
         if name.startswith(DISKLESS_METADATA):
             ends.append((name, one.audit_coordinator()))

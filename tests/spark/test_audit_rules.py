@@ -40,6 +40,7 @@ from records.schema import MetadataRecord
 from spark_jobs.audit import audit
 from spark_jobs.audit_one_log import Asked
 from spark_jobs.engines import LocalEngine
+from spark_jobs.logs import LogsError
 from tests.coordinator.actors import OTHER_TOPIC, TOPIC
 from tests.spark.audit_world import (
     COORDINATOR,
@@ -609,3 +610,8 @@ def test_what_no_code_knows_is_counted_and_told(tmp_path: Path) -> None:
     report = audited(tmp_path)
     assert not told(report), complaints(report)
     assert report.logs[0].unknown == {(2000, 0): len(the_life())}
+
+
+def test_nothing_is_not_clean() -> None:
+    with pytest.raises(LogsError, match="no log to audit"):
+        audit(DirectoryLogs({}), LocalEngine())

@@ -26,7 +26,7 @@ from spark_jobs.audit_store import Depth, is_sampled
 from spark_jobs.engines import LocalEngine
 from spark_jobs.log_files import LogFiles
 from spark_jobs.logs import CommittedFiles
-from spark_jobs.object_store import DirectoryStore, StoreError
+from spark_jobs.object_store import DirectoryStore, StoreError, StoreOptions, open_store
 from tests.coordinator.actors import OTHER_TOPIC, TOPIC, Broker, create, delete_records, groups
 from tests.coordinator.subjects import KEYS, SETTINGS, MemoryWorld
 from tests.spark.audit_world import (
@@ -41,6 +41,9 @@ from tests.spark.audit_world import (
     write_checkpoint,
     write_entries,
 )
+from tests.stores.conftest import new_bucket, s3_endpoint
+
+__all__ = ["s3_endpoint"]
 
 Objects = dict[int, bytes]
 
@@ -209,6 +212,21 @@ def test_an_object_that_goes_lawfully_meanwhile_is_no_finding(tmp_path: Path) ->
     report = audit(Growing({COORDINATOR: tmp_path / "log"}), LocalEngine(), asked(store))
     assert not told(report), complaints(report)
     assert report.logs[0].end_offset == end
+
+
+def test_objects_in_a_bucket(tmp_path: Path, s3_endpoint: str) -> None:
+    """Ranges of them are read, and one is missing."""
+    entries, objects = the_world()
+    write_entries(tmp_path / "log", entries)
+    config = new_bucket(s3_endpoint)
+    store = open_store(f"s3://{config.bucket}", StoreOptions(config.endpoint_url, config.region))
+    for number in set(objects) - {0, 11}:
+        store.write(KEYS.key(number), objects[number])
+    report = audited(tmp_path / "log", asked=Asked(store, KEYS.prefix, Depth.FULL))
+    store.close()
+    assert told(report) == {"object-exists": 1}, complaints(report)
+    assert report.findings.first("object-exists").object_id == 11
+    assert report.logs[0].objects_read == COUNT - 2
 
 
 def test_a_store_that_is_not_there_is_no_loss(tmp_path: Path) -> None:

@@ -83,10 +83,15 @@ footer { color: var(--soft); font-size: 13.5px; padding-top: 30px; padding-botto
 footer table { white-space: normal; margin: 8px 0 14px; }
 footer th { position: static; background: none; }
 code { font: .92em ui-monospace, "SF Mono", Menlo, Consolas, monospace; }
-@media (max-width: 820px) { .grid { grid-template-columns: minmax(0, 1fr); } }
-@media (max-width: 560px) { .findings li { padding-left: 0; }
+@media screen and (max-width: 820px) { .grid { grid-template-columns: minmax(0, 1fr); } }
+@media screen and (max-width: 560px) { .findings li { padding-left: 0; }
   .findings b { position: static; display: block; margin-bottom: 4px; } }
-@media print { body { background: #fff; font-size: 11pt; } nav, details { display: none; }
+@page { margin: 12mm; }
+@media print { body { background: #fff; font-size: 10pt; } header { padding-top: 0; }
+  .cards { grid-template-columns: repeat(6, 1fr); gap: 6px; } .card { padding: 8px; }
+  .card dd { font-size: 15px; } .card dd small { font-size: 9px; } .lead { font-size: 20px; }
+  h3 { font-size: 12px; } figcaption { font-size: 10px; } .grid { gap: 8px; }
+  nav, details { display: none; }
   figure, .card, .findings li { break-inside: avoid; } h2 { break-after: avoid; }
   .plot { overflow: visible; } .plot svg, figure.wide .plot svg { min-width: 0; }
   main, header, footer { max-width: none; padding: 0; } }

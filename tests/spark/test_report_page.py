@@ -8,6 +8,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -240,7 +241,9 @@ def test_a_page_of_a_huge_cluster_is_bounded(report: Report) -> None:
         [{**broker, "broker_id": number} for number in range(3_000)], schema=schema("brokers")
     )
     made = replace(report, tables=wide)
-    assert len(page(made, summarise(made), engine="local")) < 1_500_000
+    few = [section for section in SECTIONS if section[0] in ("load", "cluster")]
+    with patch("spark_jobs.report.page.SECTIONS", few):
+        assert 50_000 < len(page(made, summarise(made), engine="local")) < 300_000
 
 
 def test_a_drawing_has_words_not_shapes_of_letters() -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import pickle
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'esker[spark]'")
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from records.batch_writer import build_value_batch
 from records.errors import CorruptBatchError
@@ -21,6 +24,7 @@ from spark_jobs.options import parse_options
 from spark_jobs.quorum_link import Described, Fetched, GoneError, Quorum, QuorumLink
 from spark_jobs.quorum_logs import QuorumLog, QuorumLogs, QuorumSpan
 from spark_jobs.source import LogReader
+from spark_jobs.streaming import LogStreamReader
 from tests.driver.cluster import CLUSTER_ID, Cluster
 from tests.driver.test_cluster import QUICK, eventually
 from tests.driver.test_snapshots import AT_ONCE, fill, taken
@@ -49,6 +53,20 @@ def topics_by_spark(port: int) -> list[str]:
     ]
 
 
+def streamed(port: int, start: dict[str, Any] | None) -> tuple[dict[str, Any], list[int]]:
+    """One batch of a stream of the cluster's log: where it ends, and the offsets in it."""
+    given = {"bootstrapController": f"127.0.0.1:{port}", "columns": "log_offset"}
+    reader = LogStreamReader(parse_options(given))
+    start = reader.initialOffset() if start is None else start
+    end = reader.latestOffset(start, ReadAllAvailable())
+    return end, [
+        offset
+        for partition in pickle.loads(pickle.dumps(reader.partitions(start, end)))
+        for batch in reader.read(partition)
+        for offset in batch.column("log_offset").to_pylist()
+    ]
+
+
 def test_a_quorum_is_read_while_leaders_die_and_heads_are_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,6 +85,7 @@ def test_a_quorum_is_read_while_leaders_die_and_heads_are_cut(
         with pytest.raises(LogsError, match="the cluster has no log nobody-0"):
             logs.log("nobody-0")
         assert topics_by_spark(cluster.ports[follower]) == ["esker-bench-log"]
+        place, offsets = streamed(cluster.ports[follower], None)
         log = QuorumLog(logs.quorum, BENCH)
         end = log.end_offset()
         assert end == written[-1][0] + 1
@@ -91,6 +110,14 @@ def test_a_quorum_is_read_while_leaders_die_and_heads_are_cut(
         got += list(rows)
         assert [(place.offset, bytes(value)) for place, value in got] == written
         cluster.start(leader)
+
+        # A stream goes on where it was, whoever leads: the history is the same.
+        port = cluster.ports[follower]
+        eventually(lambda: bool(streamed(port, place)[1]), "records, not only a LeaderChange")
+        later, more = streamed(port, place)
+        assert later["epoch"] >= place["epoch"] > 0
+        assert offsets + more == sorted({*offsets, *more})
+        assert offsets[-1] < place["offset"] <= more[0] < later["offset"]
 
         # The head is cut: a checkpoint stands for it.
         leader = cluster.wait_for_leader()

@@ -4,7 +4,7 @@ Four passes over the pieces of a log, each of which sends back little:
 
 1. the digests, that is one row for each partition of a piece;
 2. of pieces that a log start lies in: what is alive of those partitions (the digest does not know);
-3. of pieces that a new log start lies in: the runs of those partitions;
+3. of pieces that a new log start lies in: which of the runs of those partitions go;
 4. with all log starts known, old and new: what that frees (`spark_jobs.effects`).
 
 The arithmetic is the coordinator's own planner, twice. First every piece is taken for one run; what
@@ -76,16 +76,29 @@ class Live(NamedTuple):
     max_timestamps: Numbers
 
 
-class LiveRuns(NamedTuple):
-    """How many runs of each are alive, and all those runs."""
+class Limits(NamedTuple):
+    """What the planner is to be asked of the rows of a question, once all before them is gone."""
 
-    counts: Numbers
-    runs: Runs
+    question: Question
+    log_starts: Numbers
+    total_bytes: Numbers
+    retention_ms: Numbers
+    retention_bytes: Numbers
+    now_ms: int
+
+
+class Crossed(NamedTuple):
+    """What of each of them goes."""
+
+    log_starts: Numbers
+    reasons: Numbers
+    runs: Numbers
+    byte_sums: Numbers
 
 
 def live_of(digest: Digest, rows: Rows, asked: Question) -> Live:
     """What ends at or above the log starts, added up."""
-    counts, runs = runs_of(digest, rows, asked)
+    counts, runs = _live_runs(digest, rows, asked)
     code = np.repeat(np.arange(len(counts)), counts)
     youngest = np.full(len(counts), np.iinfo(np.int64).min, np.int64)
     np.maximum.at(youngest, code, runs.timestamps)
@@ -94,8 +107,23 @@ def live_of(digest: Digest, rows: Rows, asked: Question) -> Live:
     return Live(counts, sums, youngest)
 
 
-def runs_of(digest: Digest, rows: Rows, asked: Question) -> LiveRuns:
-    """What ends at or above the log starts, run by run."""
+def crossed_in(digest: Digest, rows: Rows, asked: Limits) -> Crossed:
+    """Which runs go, of those that end at or above the log starts."""
+    counts, runs = _live_runs(digest, rows, asked.question)
+    plan = plan_retention(
+        runs,
+        np.concatenate((np.zeros(1, np.int64), np.cumsum(counts))),
+        log_start_offsets=asked.log_starts,
+        total_bytes=asked.total_bytes,
+        retention_ms=asked.retention_ms,
+        retention_bytes=asked.retention_bytes,
+        now_ms=asked.now_ms,
+    )
+    return Crossed(plan.log_start_offsets, plan.reasons, plan.removed_runs, plan.removed_bytes)
+
+
+def _live_runs(digest: Digest, rows: Rows, asked: Question) -> tuple[Numbers, Runs]:
+    """How many of each are alive, and all those runs."""
     ends = np.cumsum(digest.run_counts)
     counts = digest.run_counts[asked.rows]
     begins = ends[asked.rows] - counts
@@ -105,9 +133,8 @@ def runs_of(digest: Digest, rows: Rows, asked: Question) -> LiveRuns:
     code = np.repeat(np.arange(len(counts)), counts)[alive]
     place = place[alive]
     columns = (column[place] for column in (rows.last_offsets, rows.timestamps, rows.byte_sizes))
-    return LiveRuns(
-        np.bincount(code, minlength=len(counts)),
-        Runs(*(column.astype(np.int64) for column in columns)),
+    return np.bincount(code, minlength=len(counts)), Runs(
+        *(column.astype(np.int64) for column in columns)
     )
 
 
@@ -133,7 +160,7 @@ class Planner:
 
         planner = Planner(digests, topics)
         planner.begun({piece: live_of(...) for piece, question in planner.beginnings()})
-        rows = planner.plan(0, {piece: runs_of(...) for piece, question in planner.boundaries(now)})
+        rows = planner.plan(0, {piece: crossed_in(...) for piece, limits in planner.limits(now)})
 
     Topics that the cluster log does not know are left alone: they are being deleted, or are newer
     than what was read of it.
@@ -161,6 +188,7 @@ class Planner:
         keep = [topics[topic_id] for topic_id, _ in self._places]
         self._keep_ms = np.array([one.retention_ms for one in keep], np.int64)
         self._keep_bytes = np.array([one.retention_bytes for one in keep], np.int64)
+        self._asked: dict[int, Numbers] = {}  # by piece: partitions
         self._bounds = np.searchsorted(self._entries.partition, np.arange(len(self._places) + 1))
 
     def beginnings(self) -> Iterator[tuple[int, Question]]:
@@ -176,12 +204,11 @@ class Planner:
             entries.byte_sums[at] = live.byte_sums
             entries.max_timestamps[at] = live.max_timestamps
 
-    def boundaries(self, now_ms: int) -> Iterator[tuple[int, Question]]:
-        """By piece, what to ask `runs_of` because limits are crossed in it."""
+    def limits(self, now_ms: int) -> Iterator[tuple[int, Limits]]:
+        """By piece, what to ask `crossed_in` because limits are crossed in it."""
         entries, bounds = self._entries, self._bounds
-        self._now_ms = now_ms
         self._bytes_before = _sums(entries.byte_sums, bounds)
-        self._whole = plan_retention(
+        whole = self._whole = plan_retention(
             Runs(entries.last_offsets, entries.max_timestamps, entries.byte_sums),
             bounds,
             log_start_offsets=self._old,
@@ -190,44 +217,50 @@ class Planner:
             retention_bytes=self._keep_bytes,
             now_ms=now_ms,
         )
-        self._crossed = bounds[:-1] + self._whole.removed_runs  # an entry of each partition
+        crossed = bounds[:-1] + whole.removed_runs  # an entry of each partition
         limited = (self._keep_ms >= 0) | (self._keep_bytes >= 0)
-        self._asked = np.flatnonzero((self._crossed < bounds[1:]) & limited)  # partitions
-        yield from self._questions(self._crossed[self._asked])
+        asked = np.flatnonzero((crossed < bounds[1:]) & limited)
+        self._asked = {}
+        for piece, question in self._questions(crossed[asked]):
+            here = self._asked[piece] = asked[entries.piece[crossed[asked]] == piece]
+            by_size = whole.reasons[here] == RETENTION_BYTES
+            yield (
+                piece,
+                Limits(
+                    question,
+                    whole.log_start_offsets[here],
+                    self._bytes_before[here] - whole.removed_bytes[here],
+                    # time's limit was crossed before: a young run stands in front of these
+                    np.where(by_size, UNLIMITED, self._keep_ms[here]),
+                    self._keep_bytes[here],
+                    now_ms,
+                ),
+            )
 
-    def plan(self, coordinator: int, answers: Mapping[int, LiveRuns]) -> list[PlanRow]:
+    def plan(self, coordinator: int, answers: Mapping[int, Crossed]) -> list[PlanRow]:
         """What retention removes, by topic id and partition. The answers by piece."""
         entries, whole = self._entries, self._whole
         log_starts, reasons = whole.log_start_offsets.copy(), whole.reasons.copy()
         gone_bytes = whole.removed_bytes.copy()
         gone_runs = _sums(entries.counts, self._bounds, whole.removed_runs)
-        for piece, (counts, runs) in answers.items():
-            asked = self._asked[entries.piece[self._crossed[self._asked]] == piece]
-            by_size = whole.reasons[asked] == RETENTION_BYTES
-            inside = plan_retention(
-                runs,
-                np.concatenate(([0], np.cumsum(counts))),
-                log_start_offsets=log_starts[asked],
-                total_bytes=self._bytes_before[asked] - gone_bytes[asked],
-                # time's limit was crossed before: a young run stands in front of these
-                retention_ms=np.where(by_size, UNLIMITED, self._keep_ms[asked]),
-                retention_bytes=self._keep_bytes[asked],
-                now_ms=self._now_ms,
-            )
-            some = inside.reasons != NOTHING
-            log_starts[asked] = inside.log_start_offsets
+        for piece, inside in answers.items():
+            asked, some = self._asked[piece], inside.reasons != NOTHING
+            log_starts[asked] = inside.log_starts
             reasons[asked[some]] = inside.reasons[some]
-            gone_runs[asked] += inside.removed_runs
-            gone_bytes[asked] += inside.removed_bytes
+            gone_runs[asked] += inside.runs
+            gone_bytes[asked] += inside.byte_sums
         runs_before = _sums(entries.counts, self._bounds)
         keep = np.where(reasons == RETENTION_BYTES, self._keep_bytes, self._keep_ms)
         columns = (
             self._old, log_starts, reasons, keep, gone_runs, gone_bytes, runs_before,
             self._bytes_before,
         )  # fmt: skip
-        some = np.flatnonzero(reasons != NOTHING)
-        rows = zip(some.tolist(), *(column[some].tolist() for column in columns), strict=True)
-        return [self._row(coordinator, *row) for row in rows]
+        trimmed = np.flatnonzero(reasons != NOTHING)
+        numbers = zip(*(column[trimmed].tolist() for column in columns), strict=True)
+        return [
+            self._row(coordinator, number, *row)
+            for number, row in zip(trimmed.tolist(), numbers, strict=True)
+        ]
 
     def _row(self, coordinator: int, number: int, *numbers: int) -> PlanRow:
         topic_id, index = self._places[number]

@@ -28,7 +28,17 @@ from spark_jobs.logs import (
     coordinators_of,
 )
 from spark_jobs.plan_file import Effect, Plan, PlanRow
-from spark_jobs.retention import Live, LiveRuns, Planner, Question, Starts, live_of, moved, runs_of
+from spark_jobs.retention import (
+    Crossed,
+    Limits,
+    Live,
+    Planner,
+    Question,
+    Starts,
+    crossed_in,
+    live_of,
+    moved,
+)
 from spark_jobs.sidecars import Sidecars, Work
 from spark_jobs.topics import TopicSettings, topics_at
 
@@ -121,11 +131,11 @@ def plan_of(
     for planner, live in zip(planners, begun, strict=True):
         planner.begun(live)
     progress("limits")
-    asked = [dict(planner.boundaries(now_ms)) for planner in planners]
-    crossed = _ask(engine, partial(_boundary, kept), found.pieces, asked)
+    limits = [dict(planner.limits(now_ms)) for planner in planners]
+    crossed = _ask(engine, partial(_crossed, kept), found.pieces, limits)
     rows = [
-        planner.plan(coordinator, runs)
-        for planner, coordinator, runs in zip(planners, found.coordinators, crossed, strict=True)
+        planner.plan(coordinator, told)
+        for planner, coordinator, told in zip(planners, found.coordinators, crossed, strict=True)
     ]
     progress("objects")
     effects = _effects(engine, kept, found.pieces, planners, rows)
@@ -150,7 +160,7 @@ def _digests(engine: Engine, kept: Sidecars, found: Survey) -> list[list[Digest]
 
 
 def _ask(
-    engine: Engine, task: Any, pieces: Sequence[Piece], asked: list[dict[int, Question]]
+    engine: Engine, task: Any, pieces: Sequence[Piece], asked: Sequence[Mapping[int, Any]]
 ) -> list[dict[int, Any]]:
     """Each planner's questions about its pieces, answered."""
     some = [piece for piece in pieces if piece.number in asked[piece.coordinator]]
@@ -198,9 +208,9 @@ def _live(kept: Sidecars, asked: tuple[Work, Question]) -> Live:
     return live_of(piece.digest, piece.rows, asked[1])
 
 
-def _boundary(kept: Sidecars, asked: tuple[Work, Question]) -> LiveRuns:
+def _crossed(kept: Sidecars, asked: tuple[Work, Limits]) -> Crossed:
     piece = kept.piece(asked[0])
-    return runs_of(piece.digest, piece.rows, asked[1])
+    return crossed_in(piece.digest, piece.rows, asked[1])
 
 
 def _effect(

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, Protocol
@@ -43,7 +43,7 @@ from spark_jobs.envelope import Row, rows_of, value_of
 from spark_jobs.logs import Span
 from spark_jobs.object_store import ObjectStore
 from spark_jobs.place import Place
-from spark_jobs.tables import columns_of, schema_of, table_name
+from spark_jobs.tables import Columns, RecordColumns, columns_of, schema_of, table_name
 
 CHUNK_ROWS: Final = 10_000
 """Decoded at once, a record's worth more."""
@@ -226,10 +226,21 @@ class _Table:
         """Write what was collected. As `add`."""
         chunk, self._chunk = self._chunk, []
         try:
-            self._put(self._columns.take())
+            self._take(self._columns)
         except RecordError:
             return self._one_by_one(chunk)
         return []
+
+    def _take(self, columns: Columns) -> None:
+        """What these have collected goes to the file; rows need not be columns before."""
+        if isinstance(columns, RecordColumns) and isinstance(self._sink, _AvroSink):
+            self.rows += columns.rows
+            self._sink.put_rows(columns.take_rows())
+            return
+        batch = columns.take()
+        if batch.num_rows:
+            self.rows += batch.num_rows
+            self._sink.put(batch)
 
     def _one_by_one(self, chunk: Sequence[tuple[Row, Place, Buffer]]) -> list[Row]:
         """One of these does not hold together: which one?"""
@@ -239,17 +250,10 @@ class _Table:
             alone, _ = columns_of(self.name)
             try:
                 alone.add(place, value)
-                batch = alone.take()
+                self._take(alone)
             except RecordError:
                 kept.append(row)
-            else:
-                self._put(batch)
         return kept
-
-    def _put(self, batch: pa.RecordBatch) -> None:
-        if batch.num_rows:
-            self.rows += batch.num_rows
-            self._sink.put(batch)
 
     def finish(self) -> bytes:
         """The whole file."""
@@ -265,6 +269,9 @@ class _Sink(Protocol):
 class _AvroSink:
     def __init__(self, writer: AvroWriter) -> None:
         self._writer = writer
+
+    def put_rows(self, rows: Iterable[dict[str, Any]]) -> None:
+        self._writer.write(rows)
 
     def put(self, batch: pa.RecordBatch) -> None:
         columns = [column.to_pylist() for column in batch.columns]

@@ -52,6 +52,7 @@ class AvroWriter:
             metadata=dict(metadata),
             sync_marker=hashlib.sha256(of).digest()[:_MARKER_BYTES],
             compression_level=LEVEL,
+            options={"disable_tuple_notation": True},  # our arrays are tuples
         )
 
     def write(self, rows: Iterable[Any]) -> None:

@@ -15,7 +15,7 @@ Source: reference of the types: `records.wire`; KIP-631 and KIP-1164 for what th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -197,7 +197,7 @@ class _Row(NamedTuple):
 
 
 class RecordColumns:
-    """Collects records of one type, and gives them out as one Arrow batch."""
+    """Collects records of one type, and gives them out as one Arrow batch, or as plain rows."""
 
     def __init__(self, table: str) -> None:
         """Raises TableError."""
@@ -218,26 +218,33 @@ class RecordColumns:
 
     def take(self) -> pa.RecordBatch:
         """What was collected since the last time, in order."""
+        rows = list(self._take())
+        columns = zip(*rows, strict=True) if rows else ([] for _ in self._schema)
+        arrays = [
+            pa.array(list(column), field.type)
+            for column, field in zip(columns, self._schema, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def take_rows(self) -> Iterator[dict[str, Any]]:
+        """The same as rows by column; a structure may lack fields that its version lacks."""
+        names = self._schema.names
+        return (dict(zip(names, row, strict=True)) for row in self._take())
+
+    def _take(self) -> Iterator[tuple[Any, ...]]:
         rows, self._rows = self._rows, []
         readers: dict[int, list[Value]] = {}
-        columns: list[list[Any]] = [[] for _ in self._schema]
         for place, version, record in rows:
             if version not in readers:
                 fields = self._class.schema().fields
                 readers[version] = [_column(field, version) for field in fields]
-            values = (
+            unknown = record.unknown_tagged_fields
+            yield (
                 *place,
                 version,
-                *(read(record) for read in readers[version]),
-                [{"tag": tag, "data": data} for tag, data in record.unknown_tagged_fields] or None,
+                *[read(record) for read in readers[version]],
+                [{"tag": tag, "data": data} for tag, data in unknown] if unknown else None,
             )
-            for column, value in zip(columns, values, strict=True):
-                column.append(value)
-        arrays = [
-            pa.array(column, field.type)
-            for column, field in zip(columns, self._schema, strict=True)
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
 class EnvelopeColumns:

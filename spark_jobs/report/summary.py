@@ -274,12 +274,17 @@ def _unrest(_: Report, tables: Mapping[str, Any], n: Mapping[str, Any]) -> Itera
     if fenced:
         names = several([str(one) for one in sorted(fenced)])
         yield Finding(RISK, f"Fenced at the end, so nobody is sent there: broker {names}.")
-    if n["fencings"] or n["elections"]:
-        yield Finding(
-            RISK,
-            f"{count(n['fencings'])} times a broker was fenced, {count(n['elections'])} times a "
-            "log got a new leader.",
-        )
+    told = []
+    if n["fencings"]:
+        told.append(f"Brokers were fenced {_times(n['fencings'])} after they had served.")
+    if n["elections"]:
+        told.append(f"Logs got a new leader {_times(n['elections'])}.")
+    if told:
+        yield Finding(RISK, " ".join(told))
+
+
+def _times(number: float) -> str:
+    return "once" if number == 1 else f"{count(number)} times"
 
 
 _SAY: Final = (

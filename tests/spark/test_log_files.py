@@ -171,3 +171,9 @@ def test_bounds_of_offsets_decide_what_is_read(log: LogFiles, lowest: int, highe
     spans = [span.within(lowest, highest) for span in log.spans(30)]
     found = [place.offset for span in spans if span for place, _ in read_values(span)]
     assert found == [offset for offset in range(30) if lowest <= offset <= highest]
+
+
+def test_what_a_task_lost_is_told_to_its_driver() -> None:
+    error = LostRangeError("log-0", 5, 9, "it was cut")
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.wanted, again.earliest) == (str(error), 5, 9)

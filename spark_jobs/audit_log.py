@@ -31,11 +31,11 @@ from records.frame import (
     decode_control_record,
     read_frame,
 )
-from snapshot.errors import DamagedFileError
 from spark_jobs.audit_ledger import APPLIED
 from spark_jobs.audit_rows import Ends, ends_of, rows_of
 from spark_jobs.audit_rules import Fault, Faults, Findings, rule
 from spark_jobs.commits import CommitColumns
+from spark_jobs.log_files import LostRangeError
 from spark_jobs.logs import Span
 from spark_jobs.place import Place
 from spark_jobs.tables import OBJECT_COMMIT_KEY
@@ -94,6 +94,7 @@ class Gathered:
     ends: Ends = field(default_factory=Ends)
     findings: Findings = field(default_factory=Findings)
     unreadable: str | None = None  # why it ends before its end
+    is_gone: bool = False  # because something is not there, and may have been meanwhile
 
 
 # --- the rules ----------------------------------------------------------------------------------
@@ -197,8 +198,9 @@ def gather(log: str, span: Span, *, keeps_events: bool = True) -> Gathered:
             elif keeps_events and known in APPLIED:
                 found.events.append(Event(place.offset, bytes(value)))
         found.ends = ends_of(rows_of(columns.take()))
-    except (RecordError, DamagedFileError) as error:
+    except (RecordError, LostRangeError) as error:
         found.unreadable = str(error)
+        found.is_gone = isinstance(error, LostRangeError)
     if pieces:
         check_pieces(log, pieces, found.findings)
         first, last = pieces[0], pieces[-1]

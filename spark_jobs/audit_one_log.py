@@ -43,7 +43,7 @@ from spark_jobs.audit_tasks import (
 )
 from spark_jobs.engines import Engine
 from spark_jobs.log_files import FileSpan, LogFiles
-from spark_jobs.logs import DISKLESS_METADATA, Log, Logs, Span
+from spark_jobs.logs import DISKLESS_METADATA, Log, Logs, LogsError, Span
 from spark_jobs.object_store import ObjectStore
 from spark_jobs.tables import OBJECT_COMMIT_KEY
 
@@ -159,6 +159,8 @@ class OneLog:
         parts: list[Gathered] = self._run(
             partial(gather_part, self._name, keeps_events), self._spans
         )
+        if any(part.is_gone for part in parts) and self._planned() != self._spans:
+            raise LogsError(f"{self._name}: its head was cut off while it was read; audit again")
         check_parts(self._name, parts, self._findings)
         for part in parts:
             self._findings.merge(part.findings)
@@ -200,6 +202,8 @@ class OneLog:
         base = facts.get(self._spans[0]) if self._spans and self._spans[0].is_checkpoint else None
         first = int(bool(self._spans) and self._spans[0].is_checkpoint)
         if first and base is None:
+            if "checkpoint-readable" not in self._findings.counts:
+                raise LogsError(f"{self._name}: its checkpoint went while it was read; audit again")
             self._report.unchecked[self._name] = "the checkpoint that it begins with is damaged"
             return Ends()
         whole = next((i for i, part in enumerate(parts) if part.unreadable is not None), len(parts))
@@ -357,7 +361,7 @@ class OneLog:
             names = self._name, f"{replica}: {self._name}"
             ours, theirs = (self._sums(n, spans) for n, spans in zip(names, both, strict=True))
             if ours is None or theirs is None:
-                why = f"a log of it, or of {self._asked.name}, is damaged"
+                why = f"not all of it, or of {self._asked.name}, can be read"
                 self._report.unchecked[f"replicas-agree of {replica}, {self._name}"] = why
                 continue
             for block in differing(ours, theirs):

@@ -28,6 +28,7 @@ from spark_jobs.audit_rows import Ends, Numbers, Rows, rows_of
 from spark_jobs.audit_rules import RULES, Fault, Findings, rules_of
 from spark_jobs.audit_store import Bucket, check_store, claims_of, look_at, missing
 from spark_jobs.commits import CommitColumns
+from spark_jobs.log_files import LostRangeError
 from spark_jobs.logs import Span
 from spark_jobs.object_store import StoreError
 from spark_jobs.tables import OBJECT_COMMIT_KEY
@@ -70,6 +71,8 @@ def read_facts(work: tuple[str, Span]) -> tuple[Facts | None, Findings]:
     findings = Findings()
     try:
         found, _ = facts_of(span)
+    except LostRangeError:  # a newer one has taken its place
+        return None, findings
     except RecordError as error:
         findings.add("checkpoint-readable", name, checkpoint_readable(span.end_offset, str(error)))
         return None, findings
@@ -82,6 +85,8 @@ def add_up(name: str, span: Span) -> tuple[Sums | None, Findings]:
     findings = Findings()
     try:
         return sums_of(span), findings
+    except LostRangeError:  # cut off meanwhile, or told by the replica's own audit
+        return None, findings
     except RecordError as error:
         part = Gathered(span.start_offset, span.end_offset, False, unreadable=str(error))
         findings.add("log-readable", name, log_readable([part]))

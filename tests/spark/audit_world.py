@@ -14,7 +14,7 @@ from uuid import UUID
 from coordinator.memory import InMemoryState
 from raft.segments.files import RealFileSystem
 from raft.segments.segment import segment_name
-from records.batch import ControlType
+from records.batch import ControlType, iter_batches
 from records.batch_writer import build_control_batch, build_value_batch
 from records.control import LeaderChangeMessage
 from records.frame import decode_record, encode_control_record, encode_record
@@ -106,8 +106,17 @@ class Entry:
     gap: int = 0  # offsets left out before it
 
 
-def write_entries(directory: Path, entries: Sequence[Entry]) -> int:
-    """A log of them, in one segment. Its end offset."""
+def write_segments(directory: Path, batches: bytes, per_segment: int | None) -> None:
+    """A log's batches as files: so many in each, or all in one."""
+    cut = list(iter_batches(batches))
+    step = per_segment or max(len(cut), 1)
+    for at in range(0, len(cut), step):
+        name = segment_name(cut[at].header.base_offset)
+        (directory / name).write_bytes(b"".join(one.view for one in cut[at : at + step]))
+
+
+def write_entries(directory: Path, entries: Sequence[Entry], per_segment: int | None = None) -> int:
+    """A log of them, in one segment, or in several of so many batches. Its end offset."""
     directory.mkdir(parents=True, exist_ok=True)
     offset, parts = 0, []
     for entry in entries:
@@ -135,7 +144,7 @@ def write_entries(directory: Path, entries: Sequence[Entry]) -> int:
                 )
             )
         offset += 1
-    (directory / segment_name(0)).write_bytes(b"".join(parts))
+    write_segments(directory, b"".join(parts), per_segment)
     return offset
 
 

@@ -13,11 +13,9 @@ from pathlib import Path
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 
-from raft.segments.segment import segment_name
 from records.types import Offset
-from spark_jobs.audit_one_log import Asked
 from tests.coordinator.test_quorum_versus_memory import QuorumVersusMemory
-from tests.spark.audit_world import audited, complaints, told, write_checkpoint
+from tests.spark.audit_world import audited, complaints, told, write_checkpoint, write_segments
 
 seen: Counter[str] = Counter()
 
@@ -44,19 +42,20 @@ class Lives(QuorumVersusMemory):
 
     def look(self, directory: Path) -> None:
         log, end = self.world.log, self.oracle.applied_offset
-        (directory / segment_name(0)).write_bytes(log.read(log.start_offset, 1 << 30))
+        write_segments(directory, bytes(log.read(log.start_offset, 1 << 30)), 4)
         for offset, values in self.taken:
             write_checkpoint(directory, offset, values)
         self.is_clean(directory)
         if self.taken and self.taken[0][0] < end:
             offset = self.taken[0][0]
-            (directory / segment_name(offset)).write_bytes(log.read(Offset(offset), 1 << 30))
-            (directory / segment_name(0)).unlink()
+            for path in directory.glob("*.log"):
+                path.unlink()
+            write_segments(directory, bytes(log.read(Offset(offset), 1 << 30)), 3)
             seen["from a checkpoint"] += 1
             self.is_clean(directory)
 
     def is_clean(self, directory: Path) -> None:
-        report = audited(directory, asked=Asked(split_bytes=1))
+        report = audited(directory)
         assert not told(report), complaints(report)
         (log,) = report.logs
         assert log.end_offset >= self.oracle.applied_offset

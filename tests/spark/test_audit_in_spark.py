@@ -54,7 +54,7 @@ def test_both_engines_find_the_same(spark: SparkSession, tmp_path: Path) -> None
     broken = edit_commit(edit_commit(list(entries), 7, broker_epoch=2), 9, size_bytes=1)
     chunked = PLANTS["chunks-adjoin"][0]()
     for name, life, records in (("sound", list(entries), the_life()), ("broken", broken, chunked)):
-        end = write_entries(tmp_path / name / COORDINATOR, life)
+        end = write_entries(tmp_path / name / COORDINATOR, life, 6)
         written = [encode_record(record) for record in checkpoint_at(entries, end)]
         write_checkpoint(tmp_path / name / COORDINATOR, end, written)
         cluster = [Entry(1), *(Entry(record) for record in records)]
@@ -70,7 +70,6 @@ def test_both_engines_find_the_same(spark: SparkSession, tmp_path: Path) -> None
         asked = Asked(
             DirectoryStore(tmp_path / name / "store"), KEYS.prefix, Depth.FULL,
             (("another", DirectoryLogs({COORDINATOR: tmp_path / "sound" / COORDINATOR})),),
-            split_bytes=1_000,
         )  # fmt: skip
         here = audit(logs, LocalEngine(), asked)
         assert plain(audit(logs, SparkEngine(spark, 4), asked)) == plain(here)

@@ -385,16 +385,20 @@ def _(life: list[Entry]) -> list[Entry]:
     return [*life, Entry(closed, 2)]
 
 
-@pytest.mark.parametrize("split", [1, 1 << 20], ids=["in pieces", "in one"])
+@pytest.mark.parametrize("per_segment", [None, 1, 7], ids=["in one", "one by one", "in pieces"])
 @pytest.mark.parametrize(
     ("name", "plant"), [(name, plant) for name, plants in PLANTS.items() for plant in plants]
 )
 def test_what_breaks_a_rule_is_found_by_that_rule_alone(
-    name: str, plant: Plant, split: int, tmp_path: Path
+    name: str, plant: Plant, per_segment: int | None, tmp_path: Path
 ) -> None:
-    write_entries(tmp_path, plant(list(the_life())))
-    report = audited(tmp_path, asked=Asked(split_bytes=split))
-    assert set(told(report)) == {name}, complaints(report)
+    """However the log is cut into the pieces that are judged by themselves."""
+    write_entries(tmp_path, plant(list(the_life())), per_segment)
+    report = audited(tmp_path)
+    expected = {name}
+    if name == "log-offsets-gapless" and per_segment == 1:
+        expected |= {"log-readable"}  # a file ends where the next one does not begin
+    assert set(told(report)) == expected, complaints(report)
     first = report.findings.first(name)
     assert first.log == COORDINATOR
     assert first.offset is not None
@@ -557,6 +561,26 @@ def test_replicas_that_differ_are_found(tmp_path: Path) -> None:
     )
     same = Asked(replicas=(("node 2", DirectoryLogs({COORDINATOR: one})),))
     assert not told(audited(one, asked=same))
+
+
+def test_a_log_whose_head_is_cut_off_meanwhile_is_audited_again(tmp_path: Path) -> None:
+    """That is nobody's mistake, and no finding."""
+    write_entries(tmp_path, the_life(), 7)
+    logs = DirectoryLogs({COORDINATOR: tmp_path})
+
+    class Cutting(LocalEngine):
+        def run(self, task: Any, work: Any, progress: Any = lambda _: None) -> Any:
+            if (tmp_path / segment_name(0)).exists():
+                (tmp_path / segment_name(0)).unlink()
+                values = [encode_record(record) for record in checkpoint_at(the_life(), 14)]
+                write_checkpoint(tmp_path, 14, values)
+            return super().run(task, work, progress)
+
+    with pytest.raises(LogsError, match="audit again"):
+        audit(logs, Cutting())
+    report = audit(logs, LocalEngine())
+    assert not told(report), complaints(report)
+    assert report.logs[0].start_offset == 14
 
 
 def test_a_damaged_replica_is_a_finding_of_its_own(tmp_path: Path) -> None:

@@ -84,6 +84,16 @@ class Sidecars:
             return self._make(work)
         return Piece(found[0], found[1])
 
+    def drop_before(self, first: Work) -> None:
+        """Those that a log's first piece, a checkpoint, stands for: its head was cut."""
+        path = self._path(first)
+        if path is not None and first.span.is_checkpoint:
+            for other in path.parent.glob("*.runs"):
+                end = other.name.removesuffix(".runs").rpartition("-")[2]
+                if end.isdecimal() and int(end) <= first.span.end_offset and other != path:
+                    with contextlib.suppress(OSError):
+                        other.unlink(missing_ok=True)
+
     def _path(self, work: Work) -> Path | None:
         if self.directory is None:
             return None

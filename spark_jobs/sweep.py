@@ -150,6 +150,9 @@ def plan_of(
 
 def _digests(engine: Engine, kept: Sidecars, found: Survey) -> list[list[Digest]]:
     """Of each coordinator's pieces. What is kept here is read here: it is a few KB each."""
+    for piece in found.pieces:
+        if piece.number == 0:
+            kept.drop_before(piece.work)
     known = [kept.known_digest(piece.work) for piece in found.pieces]
     unknown = [piece.work for piece, one in zip(found.pieces, known, strict=True) if one is None]
     made = iter(engine.run(partial(_digest, kept), unknown))

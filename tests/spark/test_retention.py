@@ -33,7 +33,7 @@ from records.metadata import (
 from records.schema import MetadataRecord
 from records.uuids import decode_uuid, encode_uuid, random_uuid
 from spark_jobs.digests import gather
-from spark_jobs.log_files import LogFiles
+from spark_jobs.log_files import FileSpan, LogFiles
 from spark_jobs.logs import LogsError
 from spark_jobs.place import Place
 from spark_jobs.plan_file import PlanRow
@@ -244,6 +244,20 @@ def test_of_a_growing_log_only_the_newest_digest_is_kept(tmp_path: Path) -> None
             kept.digest(Work("cluster", "log-0", span))
     names = sorted(path.name for path in (tmp_path / "digests" / "cluster" / "log-0").iterdir())
     assert names == [f"{0:020}-{end:020}.runs" for end in (4, 5)]
+
+
+def test_digests_of_a_head_that_was_cut_go(tmp_path: Path) -> None:
+    kept = Sidecars(tmp_path)
+    directory = tmp_path / "cluster" / "log-0"
+    directory.mkdir(parents=True)
+    names = [f"{0:020}-{8:020}.runs", f"checkpoint-{5:020}.runs", f"checkpoint-{8:020}.runs"]
+    later = f"{8:020}-{9:020}.runs"
+    for name in (*names, later):
+        (directory / name).touch()
+    kept.drop_before(Work("cluster", "log-0", FileSpan(tmp_path, False, 8, 9)))
+    assert len(list(directory.iterdir())) == 4, "it begins with no checkpoint"
+    kept.drop_before(Work("cluster", "log-0", FileSpan(tmp_path, True, 0, 8)))
+    assert {path.name for path in directory.iterdir()} == {names[2], later}
 
 
 def test_settings_are_the_topics_or_the_clusters_or_built_in(tmp_path: Path) -> None:

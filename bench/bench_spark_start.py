@@ -76,7 +76,7 @@ def measure(kind: str, cache: str) -> list[float]:
     done = subprocess.run(
         command,
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True,
-        env=os.environ | {"XDG_CACHE_HOME": cache},
+        env=os.environ | {"XDG_CACHE_HOME": cache, "PYSPARK_PYTHON": sys.executable},
     )  # fmt: skip
     times = [float(line) for line in done.stdout.split()]
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

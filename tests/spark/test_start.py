@@ -15,10 +15,11 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from spark_jobs import java, session
+from spark_jobs import java
 from spark_jobs.class_archive import LEAST_BYTES, archive_for
 from spark_jobs.failures import SessionError
 from spark_jobs.java import find_java
+from spark_jobs.jvm import interrupts_held
 from spark_jobs.masters import parse_master
 from spark_jobs.session import start_session
 from tests.spark.fake_java import fake_java
@@ -118,7 +119,7 @@ def test_a_jvm_that_dies_of_a_class_archive_starts_without_and_the_archive_goes(
 
 def test_ctrl_c_while_java_starts_is_told_when_there_is_something_to_end() -> None:
     before = signal.getsignal(signal.SIGINT)
-    with session._interrupts_held() as held:
+    with interrupts_held() as held:
         os.kill(os.getpid(), signal.SIGINT)
     assert held == [signal.SIGINT]
     assert signal.getsignal(signal.SIGINT) is before

@@ -253,6 +253,8 @@ def dangling(
             logs = open_logs(inputs)
             naming = _naming(inputs, prefix)
             found = find_dangling(logs, objects, naming, lambda: lister(naming))
+    except KeyboardInterrupt:
+        stop("interrupted: nothing is known", INTERRUPTED)
     except OrphansError as error:
         stop(str(error), ENVIRONMENT)
     except reading_errors() as error:

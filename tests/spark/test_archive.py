@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from records.batch import iter_batches
@@ -429,7 +429,9 @@ RECORDS = [case for case in CASES if case[0] in RECORD_OF.values()]
 
 
 @given(data=st.data())
-@settings(max_examples=2, deadline=None)  # each has every type
+@settings(  # an example has every type; a smaller one would not be found in minutes
+    max_examples=2, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate)
+)
 def test_every_type_at_every_version_has_the_rows_of_the_data_source(data: st.DataObject) -> None:
     """Nested structures, arrays of two, null and absent fields, tags that nobody knows."""
     with tempfile.TemporaryDirectory() as name:

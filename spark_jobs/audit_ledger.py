@@ -81,6 +81,7 @@ class LeaseLife:
     closed: int = NEVER
     closed_at_ms: int = -1
     forgotten: int = NEVER
+    used_end: int = NEVER  # exclusive: from here on nothing was uploaded; once it is closed
 
 
 @dataclass(slots=True)
@@ -211,13 +212,16 @@ def _granted(ledger: Ledger, offset: int, record: LeaseGrantedRecord) -> None:
 
 
 def _closed(ledger: Ledger, offset: int, record: LeaseClosedRecord) -> None:
-    _end_lease(ledger, offset, record.lease_id, record.closed_at_ms)
+    _end_lease(ledger, offset, record.lease_id, record.closed_at_ms, record.end_object_id)
 
 
-def _end_lease(ledger: Ledger, offset: int, lease_id: int, closed_at_ms: int) -> None:
+def _end_lease(
+    ledger: Ledger, offset: int, lease_id: int, closed_at_ms: int, used_end: int = NEVER
+) -> None:
     lease = ledger.leases.get(lease_id)
     if lease is not None and lease.closed == NEVER:
         lease.closed, lease.closed_at_ms = offset, closed_at_ms
+        lease.used_end = min(lease.end, used_end)
         ledger.open_leases[lease.broker_id].discard(lease_id)
 
 

@@ -124,7 +124,9 @@ def log_epochs_rise(pieces: Iterable[Piece]) -> Faults:
 
 
 @rule("epoch-begins-with-leader", "1", "The first record of an epoch is its LeaderChange.")
-def epoch_begins_with_leader(pieces: Iterable[Piece]) -> Faults:
+def epoch_begins_with_leader(pieces: Sequence[Piece]) -> Faults:
+    if pieces and pieces[0].base_offset == 0 < pieces[0].end_offset and not pieces[0].leader_change:
+        yield Fault(0, f"epoch {pieces[0].first_epoch} begins with something else", "batch")
     for before, after in pairwise(pieces):
         if after.first_epoch > before.last_epoch and not after.leader_change:
             what = f"epoch {after.first_epoch} begins with something else"

@@ -119,6 +119,27 @@ def marked_committed(ledger: Ledger, committed: Numbers, base_objects: Iterable[
         yield Fault(offset, "marked and never committed", "ObjectsMarkedRecord", object_id)
 
 
+@rule("orphans-deleted", "7", "A lease is forgotten once all its ids are committed or removed.")
+def orphans_deleted(ledger: Ledger, committed: Numbers) -> Faults:
+    committed = np.unique(committed)
+    removed = np.array(sorted(ledger.removed.items()), np.int64).reshape(-1, 2)
+    removed = removed[~np.isin(removed[:, 0], committed)]
+    for lease_id, lease in ledger.leases.items():
+        if lease.granted < 0 or lease.forgotten == NEVER or lease.closed == NEVER:
+            continue  # of a checkpoint's leases the ids before it are not known
+        bounds = lease.first, lease.used_end
+        done = committed[slice(*np.searchsorted(committed, bounds))]
+        gone = removed[slice(*np.searchsorted(removed[:, 0], bounds))]
+        ids = np.union1d(done, gone[gone[:, 1] < lease.forgotten, 0])
+        left = lease.used_end - lease.first - len(ids)
+        if left > 0:
+            # Where the ids run ahead of counting, one is left out.
+            ahead = np.append(ids, NEVER) > lease.first + np.arange(len(ids) + 1)
+            first = lease.first + int(np.argmax(ahead))
+            what = f"lease {lease_id} is forgotten, and {left} ids were neither, the first {first}"
+            yield Fault(lease.forgotten, what, "LeasesForgottenRecord", first)
+
+
 # --- what is live -------------------------------------------------------------------------------
 
 

@@ -27,7 +27,7 @@ from spark_jobs.audit_checkpoints import REPLAY, Facts, Object, ends_of_facts, r
 from spark_jobs.audit_events import check_events
 from spark_jobs.audit_ledger import Ledger
 from spark_jobs.audit_log import BatchSpan, Gathered, check_parts, gather
-from spark_jobs.audit_objects import Live, marked_committed
+from spark_jobs.audit_objects import Live, marked_committed, orphans_deleted
 from spark_jobs.audit_replicas import Sums, batches_of, differing, replicas_agree
 from spark_jobs.audit_rows import Ends
 from spark_jobs.audit_rules import Findings
@@ -284,6 +284,7 @@ class OneLog:
         known = () if base is None else base.objects
         faults = marked_committed(ledger, committed, known)
         self._findings.add("marked-committed", self._name, faults)
+        self._findings.add("orphans-deleted", self._name, orphans_deleted(ledger, committed))
         for one in judged:
             live = one.live.get(self._end, Live())
             self._about.objects += sum(used > 0 for used in live.used.values())

@@ -32,6 +32,7 @@ from records.diskless import (
     ObjectsMarkedRecord,
     ObjectsRemovedRecord,
     ObjectsState,
+    ProducersExpiredRecord,
     ProducersState,
     RunsState,
 )
@@ -146,7 +147,8 @@ def _(life: list[Entry]) -> list[Entry]:
 
 @breaks("offsets-contiguous")
 def a_commit_is_lost(life: list[Entry]) -> list[Entry]:
-    del life[at(life, ObjectCommitRecord, object_id=3)]
+    life = more(life, 82, 2)
+    del life[at(life, ObjectCommitRecord, object_id=80)]
     return life
 
 
@@ -312,6 +314,13 @@ def _(life: list[Entry]) -> list[Entry]:
 @breaks("marked-committed")
 def _(life: list[Entry]) -> list[Entry]:
     return [*life, Entry(ObjectsMarkedRecord(object_ids=(99,), marked_at_ms=1), 2)]
+
+
+@breaks("orphans-deleted")
+def _(life: list[Entry]) -> list[Entry]:
+    index = at(life, ObjectsRemovedRecord, object_ids=(40,)) + 1
+    record: Any = life[index].value
+    return edit(life, index, object_ids=tuple(i for i in record.object_ids if i != 61))
 
 
 @breaks("objects-leased")
@@ -569,12 +578,12 @@ def test_a_log_whose_head_is_cut_off_meanwhile_is_audited_again(tmp_path: Path) 
     logs = DirectoryLogs({COORDINATOR: tmp_path})
 
     class Cutting(LocalEngine):
-        def run(self, task: Any, work: Any, progress: Any = lambda _: None) -> Any:
+        def run(self, *given: Any, **named: Any) -> Any:
             if (tmp_path / segment_name(0)).exists():
                 (tmp_path / segment_name(0)).unlink()
                 values = [encode_record(record) for record in checkpoint_at(the_life(), 14)]
                 write_checkpoint(tmp_path, 14, values)
-            return super().run(task, work, progress)
+            return super().run(*given, **named)
 
     with pytest.raises(LogsError, match="audit again"):
         audit(logs, Cutting())
@@ -639,3 +648,32 @@ def test_what_no_code_knows_is_counted_and_told(tmp_path: Path) -> None:
 def test_nothing_is_not_clean() -> None:
     with pytest.raises(LogsError, match="no log to audit"):
         audit(DirectoryLogs({}), LocalEngine())
+
+
+NOTHING: Final = ProducersExpiredRecord(log_ids=(), producer_ids=())
+
+
+def test_no_record_can_be_left_out_unseen(tmp_path: Path) -> None:
+    """Whichever it is, the records behind it or the last checkpoint contradict; but for a fence,
+    which forbids what never came.
+    """
+    life = list(the_life())
+    values = [encode_record(record) for record in checkpoint_at(life, len(life))]
+    unseen = []
+    for index, entry in enumerate(life):
+        directory = tmp_path / str(index)
+        changed_one = [*life[:index], replace(entry, value=NOTHING), *life[index + 1 :]]
+        write_entries(directory, changed_one)
+        write_checkpoint(directory, len(life), values)
+        if not told(audited(directory)):
+            unseen.append(type(entry.value).__name__)
+    assert unseen == ["DeleteFenceRecord"]
+
+
+def test_no_commit_can_stand_twice_unseen(tmp_path: Path) -> None:
+    life = list(the_life())
+    for index, entry in enumerate(life):
+        if isinstance(entry.value, ObjectCommitRecord):
+            directory = tmp_path / str(index)
+            write_entries(directory, [*life[: index + 1], entry, *life[index + 1 :]])
+            assert "object-ids-rise" in told(audited(directory))

@@ -25,7 +25,17 @@ from spark_jobs.plan_file import Plan, PlanRow
 ROWS_OF_REQUEST: Final = 500
 
 WHOLE_PLAN: Final = frozenset({ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INVALID_TIMESTAMP})
-"""A row's errors that are every row's: the plan is another cluster's, or has expired."""
+"""A row's errors that are every row's: the plan is another cluster's, or has expired. No journal
+has them: a plan that was taken to the wrong cluster may still be taken to its own."""
+
+NO_ANSWER: Final = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    }
+)
+"""What stands in every row if a broker could not ask the coordinator: nothing was judged."""
 
 
 class Coordinator(Protocol):
@@ -43,8 +53,8 @@ class Outcome:
     unanswered: str | None = None  # why it went no further; None: every row was answered
 
     def is_stale(self) -> bool:
-        """Was the plan refused as a whole?"""
-        return bool(self.refused) and all(code in WHOLE_PLAN for code in self.refused.values())
+        """Was the plan refused as a whole, or what was left of it?"""
+        return any(code in WHOLE_PLAN for code in self.refused.values())
 
 
 class Journal:
@@ -103,7 +113,7 @@ async def apply_plan(
     known = outcome.applied.keys() | outcome.refused.keys()
     open_rows = [(i, row) for i, row in enumerate(plan.rows) if i not in known]
     async for answers in _answers(plan, open_rows, coordinator, outcome, rows_of_request):
-        journal.write(answers)
+        journal.write(answer for answer in answers if answer[1] not in WHOLE_PLAN)
         for row, error, log_start in answers:
             if error:
                 outcome.refused[row] = error
@@ -129,7 +139,12 @@ async def _answers(
             except CoordinatorError as error:
                 outcome.unanswered = f"coordinator {number}: {error.message}"
                 return
-            yield _read(some, answer)
+            answers = _read(some, answer)
+            for _, error, _ in answers:
+                if error in NO_ANSWER:
+                    outcome.unanswered = f"coordinator {number}: {ErrorCode(error).name}"
+                    return
+            yield answers
 
 
 def _by_topic(rows: Sequence[tuple[int, PlanRow]]) -> Mapping[str, list[tuple[int, PlanRow]]]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from coordinator.client import CoordinatorClient, CoordinatorError, ErrorCode
+from coordinator.client import ClientSettings, CoordinatorClient, CoordinatorError, ErrorCode
 from esker.client import ClientError, KafkaClient
 from esker.commands.controlled import AsJson, Controller, Server, Target, TimeoutMs, target
 from esker.commands.spark_common import ENVIRONMENT, INTERRUPTED, PARTLY, STALE, USAGE, bar, stop
@@ -195,7 +195,8 @@ async def _apply(
         if at.brokers:
             return _ThroughBrokers(at, timeout_ms)
         if number not in clients:
-            clients[number] = CoordinatorClient(addresses, partition=number)
+            patience = ClientSettings(timeout_ms=timeout_ms)
+            clients[number] = CoordinatorClient(addresses, partition=number, settings=patience)
         return clients[number]
 
     try:

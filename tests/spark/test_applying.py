@@ -12,7 +12,7 @@ import pytest
 from coordinator.client import CoordinatorError, ErrorCode
 from records.rpc.coordinator import ApplyRetentionRequest, ApplyRetentionResponse
 from records.uuids import encode_uuid, random_uuid
-from spark_jobs.applying import Journal, Outcome, apply_plan
+from spark_jobs.applying import NO_ANSWER, Journal, Outcome, apply_plan
 from spark_jobs.plan_file import Effect, Plan, PlanError, PlanRow, read_plan, write_plan
 
 TOPIC, OTHER = encode_uuid(random_uuid()), encode_uuid(random_uuid())
@@ -168,6 +168,32 @@ def test_a_coordinator_that_does_not_answer_leaves_the_rest_for_later(tmp_path: 
     coordinators.before = away
     outcome = applied(made, tmp_path / "j", coordinators)
     assert (outcome.applied, outcome.unanswered) == ({0: 10}, "coordinator 1: nobody leads")
+
+
+@pytest.mark.parametrize("code", sorted(NO_ANSWER))
+def test_what_a_broker_could_not_ask_is_no_refusal(tmp_path: Path, code: int) -> None:
+    """A broker that reaches no coordinator says so of every row: they are asked for again."""
+    made, coordinators = plan(row(0), row(1), row(2)), Coordinators({1: code, 2: code})
+    outcome = applied(made, tmp_path / "j", coordinators, 1)
+    assert (outcome.applied, outcome.refused) == ({0: 10}, {})
+    assert outcome.unanswered == f"coordinator 0: {ErrorCode(code).name}"
+    assert len(coordinators.requests) == 2, "it goes no further"
+    coordinators.refused = {}
+    outcome = applied(made, tmp_path / "j", coordinators, 1)
+    assert (outcome.applied, outcome.unanswered) == ({0: 10, 1: 11, 2: 12}, None)
+
+
+def test_a_plan_taken_to_another_cluster_is_still_one_for_its_own(tmp_path: Path) -> None:
+    made, journal = plan(row(0), row(1)), tmp_path / "j"
+    foreign = int(ErrorCode.INCONSISTENT_CLUSTER_ID)
+    assert applied(made, journal, Coordinators({0: foreign, 1: foreign})).is_stale()
+    outcome = applied(made, journal, Coordinators())
+    assert (outcome.applied, outcome.refused) == ({0: 10, 1: 11}, {})
+
+
+def test_what_expires_half_way_is_stale_and_not_to_be_gone_on_with(tmp_path: Path) -> None:
+    outcome = applied(plan(row(0), row(1), row(2)), tmp_path / "j", Coordinators({1: 44, 2: 32}))
+    assert outcome.is_stale()
 
 
 def test_a_journal_of_another_plan_is_refused(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,7 +58,10 @@ def child(kind: str) -> None:
         settings = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
         session = settings.getOrCreate()
         jobs(session)
+        gateway: Any = session.sparkContext._gateway
         session.stop()
+        gateway.proc.stdin.close()  # as PySpark ends it; waited for, since its CPU time counts
+        gateway.proc.wait()
         return
     import esker.cli
     import esker.commands.spark  # noqa: F401 (what the command line imports)

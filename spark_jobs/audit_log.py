@@ -7,8 +7,8 @@ commits of the span leave off.
 The surprise: the same rules judge batches within a span and spans within a log. Both are pieces
 with a first offset, an end and an epoch at each, and a piece must go on where the one before ended.
 
-An archive has records and no batches; then offsets may skip (a control record took them), and who
-led is not known.
+A span that has records and no batches is read as well; then offsets may skip (a control record took
+them), and who led is not known.
 
 Source: DESIGN §11 (1-3); KIP-595 (an epoch's first record is its LeaderChange).
 """

@@ -233,7 +233,8 @@ def _committed(link: QuorumLink, span: QuorumSpan) -> Iterator[Batch]:
     while offset < span.end_offset:
         answer = asked.result()
         if answer.snapshot_id is not None and offset == 0 and not answer.log_start_offset:
-            # there is a quicker way than the log; but it begins here, with its first LeaderChange
+            # a leader of another make: there is a quicker way than the log; but it begins here,
+            # with its first LeaderChange
             asked = link.begin_fetch(1)
             offset = 1
             continue

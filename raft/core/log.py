@@ -143,8 +143,8 @@ class LogState:
         """May a replica that holds everything below `fetch_offset` go on from there?
 
         Returns: None if so; where the logs part, if they do; the snapshot to fetch first, if the
-        log no longer reaches back that far, or the replica is empty and a snapshot is the quicker
-        way.
+        log no longer reaches back that far, or the replica is empty (it names no epoch) and a
+        snapshot is the quicker way. Who asks for offset 0 and does name one wants the log itself.
         Source:  KIP-595, Fetch; KIP-630, Fetch; upstream's validateOffsetAndEpoch.
         """
         if self.start_offset > 0:
@@ -155,7 +155,7 @@ class LogState:
             ):
                 assert self.snapshot_id is not None, f"log start without snapshot: {self}"
                 return self.snapshot_id
-        elif fetch_offset == 0:
+        elif fetch_offset == 0 and last_fetched_epoch == 0:
             return self.snapshot_id
         end = self.end_of_epoch(last_fetched_epoch)
         if end.epoch != last_fetched_epoch or end.end_offset < fetch_offset:

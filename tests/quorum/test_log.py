@@ -108,6 +108,12 @@ def test_an_empty_replica_is_sent_a_snapshot_rather_than_the_whole_log() -> None
     assert log.judge_fetch(Offset(1), Epoch(1)) is None
 
 
+def test_who_names_an_epoch_wants_the_log_from_its_first_record() -> None:
+    log = log_of([1, 1, 1])
+    log.snapshot_id = snapshot(2, 1)
+    assert log.judge_fetch(Offset(0), Epoch(1)) is None
+
+
 def test_a_log_may_start_at_its_end() -> None:
     log = log_of([1, 2])
     log.high_watermark, log.snapshot_id = Offset(2), snapshot(2, 2)

@@ -166,6 +166,10 @@ def test_a_new_leader_is_told_by_itself(cluster: Cluster, store: ObjectStore) ->
             for _ in range(2):
                 cut_what_nobody_holds(cluster)
             assert client.snapshots().log_start_offset == 0
+        # There is a checkpoint, and still the archive begins with the first record there ever was.
+        done = one_pass(logs, store, about)
+        assert (done.start_offset, done.end_offset) == (0, done.log_end_offset)
+        assert [one.kind for one in ArchivedLogs(store).log(LOG).links] == ["log"]
 
 
 def test_all_that_an_archive_fetches_is_one_observers(cluster: Cluster, store: ObjectStore) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from records.frame import decode_record, read_frame
+from records.frame import METADATA_RECORDS, decode_record, read_frame
 from records.metadata import (
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -26,7 +26,7 @@ from records.metadata import (
 )
 from records.schema import MetadataRecord
 from records.uuids import encode_uuid
-from spark_jobs.logs import Log, Span
+from spark_jobs.logs import Log, LogsError, Span
 
 TOPIC: Final = 2  # ConfigRecord's resource types
 BROKER: Final = 4
@@ -39,9 +39,10 @@ COORDINATOR, EXTERNAL, BOTH = "coordinator", "external", "both"
 _DEFAULTS: Final = {
     "retention.ms": ("log.retention.ms", str(WEEK_MS)),
     "retention.bytes": ("log.retention.bytes", str(UNLIMITED)),
-    "esker.retention.enforcer": (None, COORDINATOR),
+    "esker.retention.enforcer": ("esker.retention.enforcer", COORDINATOR),
 }
-"""Setting: what the cluster-wide default is called, and what holds without one."""
+"""Setting: what the cluster-wide default is called, and what holds without one; as the controller's
+own (`coordinator.controller.config_defs`), which tests compare."""
 
 _READ: Final = {
     record.schema().key
@@ -65,16 +66,19 @@ class TopicSettings:
 def topics_at(log: Log, offset: int) -> dict[str, TopicSettings]:
     """Every topic by its id, as of everything below `offset` (exclusive).
 
-    Raises:  LostRangeError; as `read_values`.
+    Raises:  LogsError for a record of an unknown type; LostRangeError; as `read_values`.
     """
-    return topics_of(log.spans(offset))
+    return topics_of(log.spans(offset), must_know=True)
 
 
-def topics_of(spans: Iterable[Span]) -> dict[str, TopicSettings]:
-    """The same from spans that follow each other."""
+def topics_of(spans: Iterable[Span], *, must_know: bool = False) -> dict[str, TopicSettings]:
+    """The same from spans that follow each other.
+
+    Args:    must_know: a record of an unknown type is an error; else it is passed over.
+    """
     names: dict[str, str] = {}
     settings: dict[tuple[int, str, str], str] = {}
-    for record in _effective(_records(spans)):
+    for record in _effective(_records(spans, must_know)):
         match record:
             case TopicRecord(name=name, topic_id=topic_id):
                 names[encode_uuid(topic_id)] = name
@@ -90,11 +94,17 @@ def topics_of(spans: Iterable[Span]) -> dict[str, TopicSettings]:
     return {topic_id: _settings(name, settings) for topic_id, name in names.items()}
 
 
-def _records(spans: Iterable[Span]) -> Iterable[MetadataRecord]:
+def _records(spans: Iterable[Span], must_know: bool) -> Iterable[MetadataRecord]:
     for span in spans:
-        for _, value in span.values():
-            if read_frame(value)[0] in _READ:
+        for place, value in span.values():
+            key = read_frame(value)[0]
+            if key in _READ:
                 yield decode_record(value)
+            elif must_know and key not in METADATA_RECORDS:
+                raise LogsError(
+                    f"at offset {place.offset} of the cluster's log is a record of type {key}, "
+                    "which this version does not know: it may be a setting; use a newer one"
+                )
 
 
 def _effective(records: Iterable[MetadataRecord]) -> Iterable[MetadataRecord]:
@@ -119,7 +129,7 @@ def _settings(topic: str, settings: Mapping[tuple[int, str, str], str]) -> Topic
     def value(name: str) -> Any:
         default_name, built_in = _DEFAULTS[name]
         found = settings.get((TOPIC, topic, name))
-        if found is None and default_name is not None:
+        if found is None:
             found = settings.get((BROKER, EVERY_BROKER, default_name))
         return built_in if found is None else found
 

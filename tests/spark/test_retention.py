@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from coordinator.controller.config_defs import TOPIC_CONFIGS
 from coordinator.decide.log_start import NewLogStart
 from coordinator.memory import InMemoryState
 from coordinator.retention import retention_pass
@@ -41,7 +42,7 @@ from spark_jobs.sidecars import Sidecars, Work
 from spark_jobs.state import LogState, state_at
 from spark_jobs.sweep import make_plan
 from spark_jobs.topics import TopicSettings, topics_at
-from tests.spark.logs import write_log
+from tests.spark.logs import write_log, write_values
 from tests.spark.plans import Worlds, naive_effect, naive_rows
 from tests.spark.test_state import Lives
 
@@ -283,3 +284,31 @@ def test_settings_are_the_topics_or_the_clusters_or_built_in(tmp_path: Path) -> 
         encode_uuid(TOPIC): TopicSettings("short", 7, 3, "coordinator"),
         encode_uuid(OTHER): TopicSettings("long", 5000, -1, "external"),
     }, "and a transaction that is not over has not happened"
+
+
+def test_settings_have_the_names_and_defaults_that_the_controller_gives_them(
+    tmp_path: Path,
+) -> None:
+    topic = TopicRecord(name="t", topic_id=TOPIC)
+    end = write_log(tmp_path / "built-in", [[topic]])
+    (built_in,) = topics_at(LogFiles(tmp_path / "built-in"), end).values()
+    fields = {"retention.ms": "11", "retention.bytes": "12", "esker.retention.enforcer": "both"}
+    assert [str(one) for one in (built_in.retention_ms, built_in.retention_bytes)] + [
+        built_in.enforcer
+    ] == [TOPIC_CONFIGS[name].default for name in fields]
+    defaults = [
+        ConfigRecord(resource_type=4, resource_name="", name=known, value=value)
+        for name, value in fields.items()
+        if (known := TOPIC_CONFIGS[name].broker_name) is not None
+    ]
+    end = write_log(tmp_path / "defaults", [[topic, *defaults]])
+    assert list(topics_at(LogFiles(tmp_path / "defaults"), end).values()) == [
+        TopicSettings("t", 11, 12, "both")
+    ]
+
+
+def test_a_cluster_log_with_an_unknown_record_gives_no_settings(tmp_path: Path) -> None:
+    values = [encode_record(TopicRecord(name="t", topic_id=TOPIC)), b"\x01\xe7\x07\x00"]
+    end = write_values(tmp_path / "log", [values])
+    with pytest.raises(LogsError, match="record of type 999"):
+        topics_at(LogFiles(tmp_path / "log"), end)

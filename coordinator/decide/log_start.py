@@ -34,6 +34,13 @@ BY_SIZE: Final = 2
 BY_PLAN: Final = 3
 """Reasons, as LogStartOffsetsRecord has them."""
 
+PLAN_LASTS_MS: Final = 3_600_000
+"""From the time that a plan counts ages from to its end. One that lasts longer comes from a clock
+that is ahead of ours, and holds for old what is not: rows tell of settings, and not of ages."""
+
+CLOCKS_DIFFER_MS: Final = 300_000
+"""By so much at most may that clock be ahead."""
+
 _Group = DeleteDisklessRecordsResponse.Topic.Partition
 _Topic = DeleteDisklessRecordsResponse.Topic
 
@@ -182,7 +189,7 @@ def decide_apply_retention(
 def _whole_refusal(request: ApplyRetentionRequest, rows: int, context: Context) -> ErrorCode | None:
     if request.cluster_id != context.settings.keys.cluster_id:
         return ErrorCode.INCONSISTENT_CLUSTER_ID
-    if context.now_ms >= request.expires_at_ms:
+    if not 0 < request.expires_at_ms - context.now_ms <= PLAN_LASTS_MS + CLOCKS_DIFFER_MS:
         return ErrorCode.INVALID_TIMESTAMP
     return ErrorCode.INVALID_REQUEST if rows > MAX_PARTITIONS else None
 

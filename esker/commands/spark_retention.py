@@ -278,7 +278,7 @@ _WHY: Final = {
     ErrorCode.UNKNOWN_TOPIC_ID: "the topic is gone",
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "the partition is gone",
     ErrorCode.OFFSET_OUT_OF_RANGE: "there is no such offset",
-    ErrorCode.INVALID_TIMESTAMP: "the plan has expired: make a new one",
+    ErrorCode.INVALID_TIMESTAMP: "the plan has expired: make a new one (or clocks differ)",
     ErrorCode.INCONSISTENT_CLUSTER_ID: "the plan is another cluster's",
 }
 

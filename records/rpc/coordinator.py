@@ -321,7 +321,7 @@ class ApplyRetentionRequest(Request, key=1108, versions="0"):
         partitions: Array[Partition]
 
     cluster_id: String
-    expires_at_ms: Int64  # ms since 1970; from then on no row is taken
+    expires_at_ms: Int64  # an hour after what ages were counted from; from then on no row is taken
     topics: Array[Topic]
     coordinator_partition: Annotated[Int32, tag(0)] = 0  # of __diskless-metadata
 

@@ -372,6 +372,10 @@ class ObjectStories(Told):
             before = await world.checkpoint()
             assert await apply_plan(world, (0, 10, 1, 5), cluster_id="another") == [(104, -1)]
             assert await apply_plan(world, (0, 10, 1, 5), expires_in_ms=0) == [(32, -1)]
+            ahead_ms = (
+                2 * HOUR_MS
+            )  # of a clock that is an hour ahead: what is old there is not here
+            assert await apply_plan(world, (0, 10, 1, 5), expires_in_ms=ahead_ms) == [(32, -1)]
             world.view.configs[TOPIC] = TopicConfig(retention_ms=5)
             assert await apply_plan(world, (0, 10, 1, 5)) == [(44, -1)]
             assert await world.checkpoint() == before

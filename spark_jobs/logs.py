@@ -24,7 +24,7 @@ from raft.segments.high_watermarks import read_high_watermarks
 from raft.segments.properties import read_meta_properties
 from records.batch import Batch
 from records.compression import Buffer
-from spark_jobs.log_files import SPLIT_BYTES, FileSpan, LogFiles
+from spark_jobs.log_files import SPLIT_BYTES, FileSpan, LogFiles, LostRangeError
 from spark_jobs.place import Place
 
 CLUSTER_METADATA: Final = "__cluster_metadata-0"
@@ -160,7 +160,13 @@ class CommittedFiles:
         start_offset: int | None = None,
         split_bytes: int = SPLIT_BYTES,
     ) -> Sequence[FileSpan]:
-        """As `Log.spans`."""
+        """As `Log.spans`. Raises LogsError; CorruptFileError, too."""
+        committed = self._high_watermark()
+        if end_offset > committed:
+            raise LostRangeError(
+                self.files.directory, committed, min(self.files.segments(), default=None),
+                f"only what is before {committed} is committed",
+            )  # fmt: skip
         return self.files.spans(end_offset, start_offset=start_offset, split_bytes=split_bytes)
 
 

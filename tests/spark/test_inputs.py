@@ -19,6 +19,7 @@ from records.metadata import NoOpRecord
 from records.types import NodeId
 from snapshot.errors import DamagedFileError
 from spark_jobs.inputs import Inputs, open_logs
+from spark_jobs.log_files import LostRangeError
 from spark_jobs.logs import CLUSTER_METADATA, LogsError, coordinators_of
 from tests.spark.logs import write_log
 
@@ -70,6 +71,14 @@ def test_a_torn_end_is_no_damage_but_what_was_committed_must_be_whole(log_dir: P
         log.end_offset()
     os.truncate(path, path.stat().st_size - 201)  # inside the last batch: it came from elsewhere
     assert log.end_offset() == 9
+
+
+def test_no_piece_goes_beyond_what_is_known_to_be_committed(log_dir: Path) -> None:
+    """A stream that goes on in another directory asks for what the first one had."""
+    mark(log_dir, 7, 10)
+    log = open_logs(Inputs(log_dir=log_dir)).log(CLUSTER_METADATA)
+    with pytest.raises(LostRangeError, match="only what is before 7 is committed"):
+        log.spans(9, start_offset=5)
 
 
 def test_what_is_no_place_is_refused(tmp_path: Path) -> None:

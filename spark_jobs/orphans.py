@@ -248,7 +248,14 @@ def place_of(naming: Naming, uri: str) -> dict[str, str]:
 
 
 def plan_orphans(
-    found: Found, naming: Naming, uri: str, *, directory: Path, out: Path, rules: Rules
+    found: Found,
+    naming: Naming,
+    uri: str,
+    *,
+    directory: Path,
+    out: Path,
+    rules: Rules,
+    made_ms: int | None = None,
 ) -> Outcome:
     """Write what was seen, and a plan of what has been seen for long enough.
 
@@ -256,6 +263,8 @@ def plan_orphans(
     it is as if there had been no listing.
 
     Args:    directory: where the earlier listings are kept.
+             made_ms: now, from when the plan expires; None: when the listing ended. An inventory
+             may be days old, and its plan still holds: an orphan is one for ever.
     Raises:  OrphansError; SealError; StoreError; OSError.
     """
     listing, place = found.listing, place_of(naming, uri)
@@ -272,7 +281,7 @@ def plan_orphans(
         **header,
         "seen_before_ms": seen.ended_ms,
         "grace_ms": rules.grace_ms,
-        "expires_at_ms": listing.ended_ms + EXPIRES_AFTER_MS,
+        "expires_at_ms": EXPIRES_AFTER_MS + (listing.ended_ms if made_ms is None else made_ms),
     }
     outcome = Outcome()
     with ExitStack() as files:

@@ -161,7 +161,15 @@ def plan(
                 taken = _inventory(listing, taken_at, naming, objects.uri, Path(scratch))
             with bar("reading logs", None) as step:
                 found = find_orphans(taken, open_logs(inputs), naming, progress=lambda _: step(1))
-                plan_orphans(found, naming, objects.uri, directory=listings, out=out, rules=rules)
+                plan_orphans(
+                    found,
+                    naming,
+                    objects.uri,
+                    directory=listings,
+                    out=out,
+                    rules=rules,
+                    made_ms=_now_ms(),
+                )
     except KeyboardInterrupt:
         stop("interrupted: there is no plan, and nothing was seen", INTERRUPTED)
     except (OrphansError, SealError) as error:
@@ -201,7 +209,7 @@ def apply(
     if made.is_large and not allow_large:
         stop(f"{file} is for more than 25 % of all listed bytes; look at it with `show`, and if it "
              "is meant, apply it with --allow-large", USAGE)  # fmt: skip
-    journal = Journal(file.with_name(file.name + ".journal"), made.plan_id)
+    journal = Journal(file.with_name(f"{file.name}.{made.plan_id}.journal"), made.plan_id)
     try:
         with bar("applying", made.file.count) as step:
             done = run(_apply(at, made, journal, step, timeout_ms))
@@ -317,6 +325,8 @@ def _inventory(
 
     try:
         inventory = read_inventory(file, uri, taken_at)
+        if inventory.taken_ms > _now_ms():  # the grace would be over at once
+            stop(f"{file} was made at {inventory.taken_ms} ms, which is not over yet", STALE)
         return keep_listing(inventory.found, naming, directory, inventory.taken_ms)
     except InventoryError as error:
         stop(str(error), ENVIRONMENT)

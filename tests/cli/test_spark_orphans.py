@@ -187,3 +187,29 @@ class TestRefusals:
         assert command.json(*taken)["waiting"] == {"objects": 1, "bytes": 7}
         command.plan(*taken, "--engine", "spark", code=2)
         assert "Say --taken-at" in command.plan(*taken[:2], code=3).stderr
+        ahead = ("--listing", str(csv), "--taken-at", str(START_MS + 1))
+        assert "is not over yet" in command.plan(*ahead, code=4).stderr
+
+    def test_an_old_inventory_gives_a_plan_that_holds(self, command: Command, clock: Clock) -> None:
+        """S3 delivers one hours after it was made."""
+        csv = command.directory / "all.csv"
+        csv.write_text(f"key,size_bytes,modified_ms\n{NAMING.key(0, 9)},7,0\n")
+        clock.now_ms = START_MS + 2 * GRACE_MS
+        for taken_ms in (START_MS, START_MS + GRACE_MS):
+            told = command.json("--listing", str(csv), "--taken-at", str(taken_ms))
+            assert told["expires_at_ms"] == clock.now_ms + 3_600_000
+        assert told["planned"]["objects"] == 1
+
+    def test_each_plan_has_its_own_journal(self, command: Command, clock: Clock) -> None:
+        """A sweep that runs every night writes to the same file."""
+        at = ("--allow-large", "--bootstrap-controller", "127.0.0.1:1", "--timeout-ms", "200")
+        clock.now_ms = START_MS + 10**12
+        command.plan()
+        for _ in range(2):
+            clock.now_ms += GRACE_MS
+            plan_id = command.json()["plan_id"]
+            journal = command.out.with_name(f"{command.out.name}.{plan_id}.journal")
+            entry = {"plan_id": plan_id, "rows_done": 2, "taken": 2, "refused": {}, "sample": []}
+            journal.write_text(json.dumps(entry) + "\n")
+            ran = command("apply", str(command.out), *at)
+            assert "2 of 2 objects handed over" in ran.stdout

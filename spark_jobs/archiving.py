@@ -39,10 +39,11 @@ from spark_jobs.archive_layout import (
     plan_to_json,
 )
 from spark_jobs.archive_range import Task, write_range
-from spark_jobs.archived_logs import list_ranges, read_about, read_object
+from spark_jobs.archived_logs import list_ranges, read_about, read_manifest, read_object
 from spark_jobs.log_files import LostRangeError
 from spark_jobs.logs import Log, Logs, Span
 from spark_jobs.object_store import ObjectStore, StoreError
+from spark_jobs.planning import epoch_before
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -52,7 +53,7 @@ RANGE_BYTES: Final = 16 * 1024 * 1024
 
 
 class ForeignArchiveError(ArchiveError):
-    """The archive is another cluster's."""
+    """The archive is another cluster's, or of another history of the same one."""
 
 
 class TablesError(ArchiveError):
@@ -194,6 +195,8 @@ def archive_log(
     log = logs.log(name)
     end_offset = log.end_offset()
     at = links[-1].end_offset if links else 0
+    if 0 < at < end_offset:
+        _check_history(store, log, links[-1])
     done = LogPass(name, at, at, end_offset)
     replans = 0
     while True:
@@ -216,6 +219,17 @@ def archive_log(
             replace(work, end_offset=end_offset).replan()
         except StoreError as error:
             raise ArchiveError(f"{store.uri}: {error}") from None
+
+
+def _check_history(store: ObjectStore, log: Log, last: Range) -> None:
+    """That the log goes on from what is archived: not restored, nor made anew, since then."""
+    archived, found = read_manifest(store, last).last_epoch, epoch_before(log, last.end_offset)
+    if found is not None and found != archived:
+        raise ForeignArchiveError(
+            f"{last.log}: before offset {last.end_offset} {store.uri} has a record of epoch "
+            f"{archived}, and the log has one of epoch {found}: this is another log, restored or "
+            "made anew; give another --out"
+        )
 
 
 _MAX_REPLANS: Final = 5

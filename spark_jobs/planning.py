@@ -77,6 +77,18 @@ def share_out(spans: Iterable[Span], task_bytes: int = TASK_BYTES) -> list[tuple
     return [tuple(task) for task in tasks]
 
 
+def epoch_before(log: Log, offset: int) -> int | None:
+    """Of the record before an offset; None if it is not there any more. Raises RecordError."""
+    if offset == 0:
+        return None
+    try:
+        spans = log.spans(offset, start_offset=offset - 1)
+        epochs = [batch.header.leader_epoch for span in spans for batch in span.batches()]
+    except LostRangeError:
+        return None
+    return epochs[-1] if epochs else None
+
+
 def _after_the_loss(
     log: Log, end_offset: int, error: LostRangeError, split_bytes: int
 ) -> Sequence[Span]:

@@ -41,7 +41,7 @@ from spark_jobs.inputs import open_logs
 from spark_jobs.log_files import LostRangeError
 from spark_jobs.logs import HasCheckpoints, Log, Logs, Span
 from spark_jobs.options import CHECKPOINT, EARLIEST, LATEST, OptionError, Options
-from spark_jobs.planning import plan_spans, share_out
+from spark_jobs.planning import epoch_before, plan_spans, share_out
 from spark_jobs.source import SpanPartition, read_partition
 
 log = logging.getLogger("spark_jobs")
@@ -195,18 +195,6 @@ def _begin_with(logs: Logs, name: str, checkpoint: Span) -> Place:
         "offset": checkpoint.end_offset,
         "fromCheckpoint": True,
     }
-
-
-def epoch_before(one: Log, offset: int) -> int | None:
-    """Of the record before an offset; None if it is not there any more. Raises RecordError."""
-    if offset == 0:
-        return None
-    try:
-        spans = one.spans(offset, start_offset=offset - 1)
-    except LostRangeError:
-        return None
-    epochs = [batch.header.leader_epoch for span in spans for batch in span.batches()]
-    return epochs[-1] if epochs else None
 
 
 def _check_same(logs: Logs, name: str, start: Mapping[str, Any]) -> None:

@@ -109,7 +109,8 @@ def archive(
     """Archive what is committed and not archived yet. Whatever interrupts it, run it again.
 
     Exit codes: 0 all is archived; 1 the archive says of itself that offsets were lost before; 4 it
-    is another cluster's; 6 offsets were lost now, or files of the archive are not what was written.
+    is another cluster's, or of another history of this one; 6 offsets were lost now, or files of
+    the archive are not what was written.
     """
     wants_pass = log_dir is not None or bootstrap_controller is not None
     if not wants_pass and not verify:
@@ -137,7 +138,7 @@ def archive(
     except KeyboardInterrupt:
         stop("interrupted; the same command goes on", INTERRUPTED)
     except reading_errors() as error:
-        stop(str(error), ENVIRONMENT)
+        stop(str(error), _code_of(error))
     job.end()
 
 
@@ -160,7 +161,12 @@ class _Job:
         hold: Hold | None,
         interval_s: float | None,
     ) -> None:
-        """One pass; or pass after pass, and then what fails is told and tried again."""
+        """One pass; or pass after pass, and then what fails is told and tried again.
+
+        Raises:  ForeignArchiveError, which no time mends; one pass as `spark_jobs.archiving`.
+        """
+        from spark_jobs.archiving import ForeignArchiveError
+
         if interval_s is None:
             self._pass(inputs, store, about, engine, hold)
             return
@@ -170,6 +176,8 @@ class _Job:
         while True:
             try:
                 self._pass(inputs, store, about, engine, hold)
+            except ForeignArchiveError:
+                raise
             except reading_errors() as error:
                 _note(f"{error}; tried again in {interval_s:g} s")
             time.sleep(interval_s)
@@ -271,6 +279,17 @@ def _make_directory(path: Path) -> None:
         stop(f"{path}: {error.strerror}", ENVIRONMENT)
 
 
+def _code_of(error: Exception) -> int:
+    """Whose turn it is: another archive's, the archive's or the log's keeper's, the machine's."""
+    from spark_jobs.archive_layout import DamagedArchiveError
+    from spark_jobs.archiving import ForeignArchiveError
+    from spark_jobs.log_files import LostRangeError
+
+    if isinstance(error, ForeignArchiveError):
+        return STALE
+    return DATA_LOSS if isinstance(error, DamagedArchiveError | LostRangeError) else ENVIRONMENT
+
+
 def _engine(spark: Any) -> Engine:
     from spark_jobs.archiving import LocalEngine
 
@@ -283,12 +302,10 @@ def _engine(spark: Any) -> Engine:
 
 def _begin(inputs: Inputs, store: ObjectStore, tables: Tables | None) -> About:
     """The archive that is there, or a new one."""
-    from spark_jobs.archiving import ForeignArchiveError, TablesError, open_archive
+    from spark_jobs.archiving import TablesError, open_archive
 
     try:
         return open_archive(store, open_logs(inputs).cluster_id, tables and tables.value)
-    except ForeignArchiveError as error:
-        stop(str(error), STALE)
     except TablesError as error:
         stop(str(error), USAGE)
 

@@ -482,6 +482,21 @@ def test_an_archive_is_of_one_cluster_and_one_format(logs: FileLogs, store: Obje
         ArchivedLogs(store)
 
 
+def test_a_log_that_was_made_anew_is_not_archived_as_if_it_went_on(
+    logs: FileLogs, store: ObjectStore
+) -> None:
+    """The same cluster id, the offsets look right, and the records before them are others."""
+    archived = one_pass(logs, store).end_offset
+    for path in (logs.directory / LOG).iterdir():
+        path.unlink()
+    (logs.directory / LOG).rmdir()
+    logs.append(odd_batches(seed=6, count=80, epoch=9))
+    assert logs.end_offset > archived
+    with pytest.raises(ForeignArchiveError, match=f"before offset {archived} .* of epoch 9"):
+        one_pass(logs, store)
+    assert ArchivedLogs(store).log(LOG).end_offset() == archived
+
+
 def test_what_is_no_archive_says_so(store: ObjectStore) -> None:
     with pytest.raises(LogsError, match=r"no archive.json"):
         ArchivedLogs(store)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -139,6 +140,25 @@ def test_what_cannot_be_is_refused_with_a_sentence(node: Node, tmp_path: Path) -
         text = " ".join((told + errors).replace("│", " ").split())
         assert (found, said in text) == (code, True), (arguments, found, text)
         assert "Traceback" not in text
+
+
+@pytest.mark.parametrize("follow", [(), ("--follow", "--interval", 60)])
+def test_a_log_made_anew_ends_it_with_a_sentence(
+    node: Node, tmp_path: Path, follow: tuple[object, ...]
+) -> None:
+    out = tmp_path / "archive"
+    run("--out", out, "--log-dir", node.directory)
+    shutil.rmtree(node.directory / LOG)
+    node.append(odd_batches(seed=6, count=80, epoch=9))
+    code, _, errors = run("--out", out, "--log-dir", node.directory, *follow)
+    assert (code, "this is another log" in " ".join(errors.split())) == (4, True), errors
+
+
+def test_a_lost_range_without_a_checkpoint_is_data_loss(node: Node, tmp_path: Path) -> None:
+    node.append(odd_batches(seed=6, count=20, first_offset=node.logs.end_offset), roll=True)
+    node.logs.cut_to(1)
+    code, _, errors = run("--out", tmp_path / "archive", "--log-dir", node.directory)
+    assert (code, "there is no checkpoint before it" in " ".join(errors.split())) == (6, True)
 
 
 def test_damage_in_the_log_stops_it_and_names_the_place(node: Node, tmp_path: Path) -> None:

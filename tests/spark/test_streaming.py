@@ -17,8 +17,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from records.metadata import FeatureLevelRecord
 from spark_jobs.log_files import LostRangeError
 from spark_jobs.options import OptionError, parse_options
+from spark_jobs.planning import epoch_before
 from spark_jobs.source import EskerLog
-from spark_jobs.streaming import LogStreamReader, StreamError, epoch_before
+from spark_jobs.streaming import LogStreamReader, StreamError
 from tests.spark.logs import CLUSTER_ID, mark_committed, write_checkpoint, write_log
 
 LOG = "__diskless-metadata-0"

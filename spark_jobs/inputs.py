@@ -7,7 +7,11 @@
 A directory alone is believed as far as its node has written down what is committed, which may be
 some seconds ago; with a quorum beside it, that is asked.
 
-Source: DESIGN §10.
+The surprise is that a high watermark is not enough. A node that was cut off from its quorum holds
+records that never were committed, at offsets where others were meanwhile. So the leader is asked
+whether its log goes through where ours ends; if not, the directory is believed alone.
+
+Source: DESIGN §10, §11 (2, 3); KIP-595, Fetch (diverging epoch).
 """
 
 from __future__ import annotations
@@ -16,10 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from spark_jobs.logs import Logs, LogsError, ReplicaLogs, logs_in
+from snapshot.errors import DamagedFileError
+from spark_jobs.log_files import LogFiles
+from spark_jobs.logs import Logs, LogsError, ReplicaLogs
 from spark_jobs.object_store import StoreOptions, open_store
 from spark_jobs.quorum_link import Address
-from spark_jobs.quorum_logs import QuorumLogs
+from spark_jobs.quorum_logs import QuorumLog, QuorumLogs
 
 AMAZON: Final = StoreOptions()
 
@@ -57,11 +63,27 @@ def open_logs(inputs: Inputs) -> Logs:
     if not inputs.controllers:
         return ReplicaLogs(inputs.log_dir)
     quorum = QuorumLogs(inputs.controllers, timeout_ms=inputs.timeout_ms)
-    names = logs_in(inputs.log_dir)
-    committed = {name: quorum.log(name).end_offset() for name in names if name in quorum.names()}
-    logs = ReplicaLogs(inputs.log_dir, committed)
-    if logs.cluster_id != quorum.cluster_id:
+    alone = ReplicaLogs(inputs.log_dir)
+    if alone.cluster_id != quorum.cluster_id:
         raise LogsError(
-            f"{inputs.log_dir} is of cluster {logs.cluster_id}, the quorum of {quorum.cluster_id}"
+            f"{inputs.log_dir} is of cluster {alone.cluster_id}, the quorum of {quorum.cluster_id}"
         )
-    return logs
+    names = [name for name in alone.names() if name in quorum.names()]
+    committed = {name: _committed(quorum.log(name), alone, inputs.log_dir / name) for name in names}
+    return ReplicaLogs(inputs.log_dir, committed)
+
+
+def _committed(leader: QuorumLog, alone: ReplicaLogs, directory: Path) -> int:
+    """How far a directory's log is the quorum's, and committed.
+
+    Raises:  LogsError if nobody can say; DamagedFileError, CorruptFileError; OSError.
+    """
+    files, committed = LogFiles(directory), leader.end_offset()
+    try:
+        end_offset = min(committed, files.end_offset(committed))
+        epoch = files.epoch_before(end_offset)
+    except DamagedFileError:
+        return committed  # whoever reads it is told, and may want the other logs all the same
+    if epoch is None or leader.goes_through(end_offset, epoch):
+        return end_offset
+    return alone.log(leader.name).end_offset()

@@ -111,6 +111,15 @@ class QuorumLog:
         """The high watermark. Raises LogsError."""
         return self.describe().high_watermark
 
+    def goes_through(self, offset: int, epoch: int) -> bool:
+        """Is the record before `offset` of this epoch, for its leader?
+
+        Then all that is before it is the same, too (DESIGN §11, 3). Raises LogsError.
+        """
+        with QuorumLink(self._quorum, self.name) as link:
+            found = link.fetch(offset, epoch, max_bytes=1)
+        return found.diverging is None and found.snapshot_id is None
+
     def checkpoints(self) -> Sequence[QuorumSpan]:
         """Those that the leader has, oldest first. Raises LogsError."""
         found = self.describe().checkpoints

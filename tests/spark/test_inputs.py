@@ -18,6 +18,7 @@ from raft.segments.segment import segment_name
 from records.metadata import NoOpRecord
 from records.types import NodeId
 from snapshot.errors import DamagedFileError
+from spark_jobs import inputs
 from spark_jobs.inputs import Inputs, open_logs
 from spark_jobs.log_files import LostRangeError
 from spark_jobs.logs import CLUSTER_METADATA, LogsError, coordinators_of
@@ -81,15 +82,56 @@ def test_no_piece_goes_beyond_what_is_known_to_be_committed(log_dir: Path) -> No
         log.spans(9, start_offset=5)
 
 
+class Quorum:
+    """A quorum that has everything up to 10, and one epoch for all of it."""
+
+    cluster_id = "xBIb"
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def names(self) -> list[str]:
+        return [CLUSTER_METADATA]
+
+    def log(self, name: str) -> Quorum:
+        self.name = name
+        return self
+
+    def end_offset(self) -> int:
+        return 10
+
+    def goes_through(self, offset: int, epoch: int) -> bool:
+        assert offset == 10
+        return epoch == self.epoch
+
+
+def test_what_a_node_that_was_cut_off_has_at_committed_offsets_is_not_read(
+    log_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It led epoch 1, and appended up to 10; then others led epoch 2, and committed up to 10."""
+    both = Inputs(log_dir=log_dir, controllers=(("a", 1),))
+    quorum = Quorum(epoch=1)
+    monkeypatch.setattr(inputs, "QuorumLogs", lambda *_, **__: quorum)
+    assert open_logs(both).log(CLUSTER_METADATA).end_offset() == 10
+    quorum.epoch = 2
+    with pytest.raises(LogsError, match="how much of __cluster_metadata-0 is committed is not"):
+        open_logs(both)
+    mark(log_dir, 6, 0)
+    assert open_logs(both).log(CLUSTER_METADATA).end_offset() == 6
+    quorum.cluster_id = "another"
+    with pytest.raises(LogsError, match="is of cluster xBIb, the quorum of another"):
+        open_logs(both)
+
+
 def test_what_is_no_place_is_refused(tmp_path: Path) -> None:
-    for inputs, said in (
+    for place, said in (
         (Inputs(), "say where the logs are"),
         (Inputs(log_dir=tmp_path), "no log directory of a node"),
         (Inputs(archive="a", log_dir=tmp_path), "stands alone"),
         (Inputs(archive="gs://b"), "neither a directory nor s3://"),
     ):
         with pytest.raises(LogsError, match=said):
-            open_logs(inputs)
+            open_logs(place)
 
 
 def test_the_command_line_names_one_place() -> None:

@@ -82,11 +82,14 @@ def test_a_quorum_is_read_while_leaders_die_and_heads_are_cut(
         follower = next(node for node in cluster.ids if node != leader)
         logs = QuorumLogs([("127.0.0.1", cluster.ports[follower])])
         assert (logs.cluster_id, logs.names()) == (CLUSTER_ID, ["__cluster_metadata-0"])
+        log = QuorumLog(logs.quorum, BENCH)
+        described = log.describe()
+        assert log.goes_through(described.high_watermark, described.epoch)
+        assert not log.goes_through(described.high_watermark, described.epoch - 1)
         with pytest.raises(LogsError, match="the cluster has no log nobody-0"):
             logs.log("nobody-0")
         assert topics_by_spark(cluster.ports[follower]) == ["esker-bench-log"]
         place, offsets = streamed(cluster.ports[follower], None)
-        log = QuorumLog(logs.quorum, BENCH)
         end = log.end_offset()
         assert end == written[-1][0] + 1
 

@@ -140,9 +140,9 @@ async def _answers(
                 outcome.unanswered = f"coordinator {number}: {error.message}"
                 return
             answers = _read(some, answer)
-            for _, error, _ in answers:
-                if error in NO_ANSWER:
-                    outcome.unanswered = f"coordinator {number}: {ErrorCode(error).name}"
+            for _, code, _ in answers:
+                if code in NO_ANSWER:
+                    outcome.unanswered = f"coordinator {number}: {ErrorCode(code).name}"
                     return
             yield answers
 

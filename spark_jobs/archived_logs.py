@@ -41,7 +41,7 @@ from spark_jobs.archive_layout import (
 from spark_jobs.avro_files import AvroFileError, read_avro
 from spark_jobs.envelope import EnvelopeError, Row, batches_of, value_of
 from spark_jobs.log_files import SPLIT_BYTES, LostRangeError
-from spark_jobs.logs import CLUSTER_METADATA, LogsError, names_in_order
+from spark_jobs.logs import CLUSTER_METADATA, LogsError, checked_cluster_id, names_in_order
 from spark_jobs.object_store import MAX_READ_BYTES, ObjectStore, StoreError
 from spark_jobs.place import Place
 
@@ -266,7 +266,7 @@ class ArchivedLogs:
         if about is None:
             raise LogsError(f"{store.uri} is no archive: it has no {ABOUT_KEY}")
         self.about = about
-        self.cluster_id = about.cluster_id
+        self.cluster_id = checked_cluster_id(about.cluster_id, store.uri)
         self._store = store
         self._chains = {log: chain(ranges) for log, ranges in list_ranges(store).items()}
 

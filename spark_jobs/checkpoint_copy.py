@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,9 +44,7 @@ def copy_checkpoint(link: QuorumLink, directory: Path, snapshot_id: OffsetAndEpo
 
     Raises:  GoneError if the leader has it no more; LogsError; OSError.
     """
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if directory.stat().st_uid != os.getuid():
-        raise LogsError(f"{directory} belongs to somebody else; set TMPDIR to a place of your own")
+    _make_own(directory)
     path = directory / checkpoint_name(snapshot_id)
     with _one_at_a_time(directory):
         for _ in range(_ATTEMPTS):
@@ -54,6 +53,17 @@ def copy_checkpoint(link: QuorumLink, directory: Path, snapshot_id: OffsetAndEpo
                 return path
             _download(link, directory, snapshot_id)
     raise LogsError(f"{path.name}: {_ATTEMPTS} downloads of it were not whole")
+
+
+def _make_own(directory: Path) -> None:
+    """Below a directory that nobody else can put anything into. Raises LogsError; OSError."""
+    top = directory.parent.parent
+    top.mkdir(parents=True, exist_ok=True, mode=0o700)
+    found = top.lstat()
+    writable = stat.S_IWGRP | stat.S_IWOTH
+    if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode) or found.st_mode & writable:
+        raise LogsError(f"{top} is not this user's alone; set TMPDIR to a place of your own")
+    directory.mkdir(parents=True, exist_ok=True)
 
 
 def _download(link: QuorumLink, directory: Path, snapshot_id: OffsetAndEpoch) -> None:

@@ -15,6 +15,7 @@ Source: DESIGN §10 (one input, three places it may come from).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol, runtime_checkable
@@ -29,6 +30,7 @@ from spark_jobs.place import Place
 
 CLUSTER_METADATA: Final = "__cluster_metadata-0"
 DISKLESS_METADATA: Final = "__diskless-metadata-"
+_CLUSTER_ID: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}", re.ASCII)
 
 
 class LogsError(Exception):
@@ -185,7 +187,7 @@ class ReplicaLogs:
             raise LogsError(
                 f"{log_dir} is no log directory of a node: no meta.properties"
             ) from None
-        self.cluster_id = meta.cluster_id
+        self.cluster_id = checked_cluster_id(meta.cluster_id, str(log_dir))
         self._log_dir = log_dir
         self._high_watermarks = high_watermarks
 
@@ -217,6 +219,20 @@ def _written_down(log_dir: Path) -> dict[str, int]:
     except FileNotFoundError:
         return {}
     return {f"{topic}-{partition}": offset for (topic, partition), offset in found.items()}
+
+
+def checked_cluster_id(cluster_id: str, told_by: str) -> str:
+    """The id as it is, if it can name a directory: what is kept of a cluster lies in one.
+
+    Raises:  LogsError.
+
+    >>> checked_cluster_id("../..", "127.0.0.1:9093")
+    Traceback (most recent call last):
+    spark_jobs.logs.LogsError: '../..', of 127.0.0.1:9093, is no cluster id
+    """
+    if _CLUSTER_ID.fullmatch(cluster_id) is None:
+        raise LogsError(f"{cluster_id[:40]!r}, of {told_by}, is no cluster id")
+    return cluster_id
 
 
 def logs_in(log_dir: Path) -> list[str]:

@@ -134,7 +134,7 @@ def _inputs(given: Mapping[str, str]) -> Inputs:
 
 def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal():
+    if not host or not port.isdecimal() or not 0 < int(port[:6]) < 1 << 16:
         raise OptionError(f"bootstrapController: {text!r} is not HOST:PORT")
     return host.strip("[]"), int(port)
 

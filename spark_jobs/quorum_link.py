@@ -122,6 +122,7 @@ class QuorumLink:
     def close(self) -> None:
         """Close the connection; what is still asked is forgotten."""
         if not self._loop.is_closed():
+            self._submit(_forget_others()).result()
             self._submit(self._leader.close()).result()
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
@@ -153,6 +154,8 @@ class QuorumLink:
         answer = self.call(
             lambda _: DescribeSnapshotsRequest(), DescribeSnapshotsResponse, lambda a: a.error_code
         )
+        if answer.error_code:
+            raise LogsError(f"which logs there are: answered error {answer.error_code}")
         return [f"{one.topic_name}-{one.partition_index}" for one in answer.groups]
 
     def describe(self) -> Described:
@@ -178,6 +181,14 @@ class QuorumLink:
     def fetch_snapshot(self, snapshot_id: OffsetAndEpoch, position: int, max_bytes: int) -> Piece:
         """Some bytes of a checkpoint. Raises GoneError; LogsError."""
         return self._submit(self._leader.fetch_snapshot(snapshot_id, position, max_bytes)).result()
+
+
+async def _forget_others() -> None:
+    """End what runs on this loop: asked for in advance, by who then wanted no more of it."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 class _Leader:
@@ -246,7 +257,7 @@ class _Leader:
         failure = "nobody leads"
         tried: set[Address] = set()
         waiting = list(self._known)
-        while waiting:
+        while waiting and len(tried) < _MAX_ADDRESSES:
             address = waiting.pop(0)
             if address in tried:
                 continue
@@ -275,9 +286,10 @@ class _Leader:
         partition = asked.PartitionData(partition_index=self._partition)
         topics = (asked(topic_name=self._topic, partitions=(partition,)),)
         answer = await rpc.call(DescribeQuorumRequest(topics=topics), DescribeQuorumResponse)
-        told = answer.topics[0].partitions[0] if answer.topics else None
-        error = answer.error_code or (told.error_code if told is not None else 0)
-        if told is None or error:
+        if answer.error_code or len(answer.topics) != 1 or len(answer.topics[0].partitions) != 1:
+            return False
+        told = answer.topics[0].partitions[0]
+        if told.error_code:
             return False
         self._epoch, self._high_watermark = told.leader_epoch, told.high_watermark
         return True

@@ -30,7 +30,7 @@ from records.errors import CorruptBatchError
 from records.types import Epoch, Offset, OffsetAndEpoch
 from spark_jobs.checkpoint_copy import copies_of, copy_checkpoint
 from spark_jobs.log_files import SPLIT_BYTES, FileSpan, LostRangeError, batch_values
-from spark_jobs.logs import CLUSTER_METADATA, LogsError, names_in_order
+from spark_jobs.logs import CLUSTER_METADATA, LogsError, checked_cluster_id, names_in_order
 from spark_jobs.place import Place
 from spark_jobs.quorum_link import Address, Described, Fetched, GoneError, Quorum, QuorumLink
 
@@ -192,11 +192,11 @@ class QuorumLogs:
         """
         Args:    addresses: controllers to begin with; any of them will do.
                  timeout_ms: how long an answer is waited for, elections included.
-        Raises:  LogsError if none answers.
+        Raises:  LogsError if none answers, or what answers is no quorum.
         """
         asked = Quorum(tuple(addresses), "", _replica_id(), timeout_ms)
         with QuorumLink(asked, CLUSTER_METADATA) as link:
-            self.cluster_id = link.cluster_id()
+            self.cluster_id = checked_cluster_id(link.cluster_id(), "the quorum")
             self._names = names_in_order(link.names())
         self.quorum = replace(asked, cluster_id=self.cluster_id)
 

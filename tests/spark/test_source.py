@@ -184,6 +184,7 @@ def test_other_filters_stay_sparks(log_dir: Path) -> None:
         ({}, "say where the logs are"),
         ({"path": "/x", "logDir": "/x"}, "path: give it or logDir"),
         ({"bootstrapController": "here"}, "bootstrapController: 'here' is not HOST:PORT"),
+        ({"bootstrapController": "h:65536"}, "bootstrapController: 'h:65536' is not HOST:PORT"),
         ({"path": "/x", "endOffset": "-1"}, "endOffset: '-1' is no number"),
         ({"path": "/x", "endOffset": "many"}, "endOffset: 'many'"),
         ({"path": "/x", "endOffset": "1", "colour": "red"}, "colour: no such option"),

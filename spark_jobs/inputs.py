@@ -24,6 +24,7 @@ from snapshot.errors import DamagedFileError
 from spark_jobs.log_files import LogFiles
 from spark_jobs.logs import Logs, LogsError, ReplicaLogs
 from spark_jobs.object_store import StoreOptions, open_store
+from spark_jobs.planning import epoch_before
 from spark_jobs.quorum_link import Address
 from spark_jobs.quorum_logs import QuorumLog, QuorumLogs
 
@@ -81,7 +82,7 @@ def _committed(leader: QuorumLog, alone: ReplicaLogs, directory: Path) -> int:
     files, committed = LogFiles(directory), leader.end_offset()
     try:
         end_offset = min(committed, files.end_offset(committed))
-        epoch = files.epoch_before(end_offset)
+        epoch = epoch_before(files, end_offset)
     except DamagedFileError:
         return committed  # whoever reads it is told, and may want the other logs all the same
     if epoch is None or leader.goes_through(end_offset, epoch):

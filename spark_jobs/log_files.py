@@ -150,16 +150,6 @@ class LogFiles:
             file.close()
         return end_offset
 
-    def epoch_before(self, offset: int) -> int | None:
-        """Of the record before an offset; None: a checkpoint stands for it, or it is the first.
-
-        Raises:  LostRangeError; DamagedFileError; OSError.
-        """
-        if not any(base < offset for base in self.segments()):
-            return None
-        (*_, last) = self.spans(offset, start_offset=offset - 1)
-        return next(int(batch.header.leader_epoch) for batch in last.batches())
-
     def spans(
         self,
         end_offset: int,

@@ -8,6 +8,10 @@ offsets. That is never written twice with different content, so nothing has to b
 file that was damaged, or cannot be written, only costs the time to make it again. Of the growing
 end of a log only the newest is kept.
 
+One thing no name says: which history. A cluster that is restored from a copy goes on under its id,
+with other records at offsets that were read before. So beside the files stands how far the log was
+read, and the epoch there; a log that has another one there, or is shorter, begins anew (`keep_to`).
+
 The surprise is that there are two checksums. Whoever plans reads the digest alone, a few KB at the
 front of the file; the runs behind it are read by those who need them.
 
@@ -20,6 +24,7 @@ import contextlib
 import json
 import os
 import struct
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -31,6 +36,7 @@ from spark_jobs.digests import Digest, Piece, Rows, piece_of
 from spark_jobs.logs import Span
 
 MAGIC: Final = b"ESKRUNS2"
+HISTORY: Final = "history.json"
 _FRONT: Final = struct.Struct("<8sIII")  # magic, size of head and digest, their CRC, the rows' CRC
 _LENGTH: Final = struct.Struct("<I")
 _OF_DIGEST: Final = (
@@ -94,6 +100,28 @@ class Sidecars:
                     with contextlib.suppress(OSError):
                         other.unlink(missing_ok=True)
 
+    def keep_to(
+        self, cluster_id: str, log: str, end_offset: int, epoch_before: Callable[[int], int | None]
+    ) -> bool:
+        """Forget what is kept of a log if it is another one by now; False: keep nothing of it.
+
+        Args:    end_offset: how far it will be read.
+                 epoch_before: of the record before an offset; None: that is cut off.
+        Raises:  what `epoch_before` raises; OSError if something cannot be forgotten.
+        """
+        if self.directory is None:
+            return True
+        path = self.directory / cluster_id / log / HISTORY
+        if not _goes_through(path, end_offset, epoch_before):
+            for other in path.parent.glob("*.runs"):
+                other.unlink(missing_ok=True)
+        try:
+            mark = {"end_offset": end_offset, "epoch": epoch_before(end_offset)}
+            _replace(path, [json.dumps(mark).encode()])
+        except OSError:
+            return False
+        return True
+
     def _path(self, work: Work) -> Path | None:
         if self.directory is None:
             return None
@@ -114,17 +142,30 @@ class Sidecars:
         path = self._path(work)
         if path is not None:
             with contextlib.suppress(OSError):  # a disk that is full costs time, not the plan
-                _write(path, piece)
+                _replace(path, packed(piece))
                 _drop_shorter(path)
         return piece
 
 
-def _write(path: Path, piece: Piece) -> None:
+def _goes_through(path: Path, end_offset: int, epoch_before: Callable[[int], int | None]) -> bool:
+    """Is a log the one that was read before?"""
+    try:
+        mark = json.loads(path.read_bytes())
+        before, epoch = int(mark["end_offset"]), mark["epoch"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    if before > end_offset:
+        return False
+    found = epoch_before(before)
+    return found is None or found == epoch
+
+
+def _replace(path: Path, parts: Iterable[bytes]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         with partial.open("wb") as file:
-            file.writelines(packed(piece))
+            file.writelines(parts)
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)

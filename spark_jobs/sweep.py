@@ -28,6 +28,7 @@ from spark_jobs.logs import (
     coordinators_of,
 )
 from spark_jobs.plan_file import Effect, Plan, PlanRow
+from spark_jobs.planning import epoch_before
 from spark_jobs.retention import (
     Crossed,
     Limits,
@@ -69,6 +70,7 @@ class Survey:
     topics: Mapping[str, TopicSettings]
     coordinators: Sequence[int]
     pieces: Sequence[Piece]
+    logs: Mapping[str, Log]  # of the coordinators
 
 
 def survey(logs: Logs) -> Survey:
@@ -85,13 +87,13 @@ def survey(logs: Logs) -> Survey:
 
     topics = topics_at(*committed(CLUSTER_METADATA))
     coordinators = coordinators_of(logs)
-    pieces = []
+    pieces, found = [], {}
     for i, coordinator in enumerate(coordinators):
         name = f"{DISKLESS_METADATA}{coordinator}"
-        log, end = committed(name)
-        for number, span in enumerate(log.spans(end, split_bytes=PIECE_BYTES)):
+        found[name], end = committed(name)
+        for number, span in enumerate(found[name].spans(end, split_bytes=PIECE_BYTES)):
             pieces.append(Piece(i, number, Work(logs.cluster_id, name, span)))
-    return Survey(logs.cluster_id, read, topics, coordinators, pieces)
+    return Survey(logs.cluster_id, read, topics, coordinators, pieces, found)
 
 
 def make_plan(
@@ -123,6 +125,9 @@ def plan_of(
 ) -> Plan:
     """The same of what was surveyed."""
     progress("digests")
+    for name, log in found.logs.items():
+        if not kept.keep_to(found.cluster_id, name, found.read[name], partial(epoch_before, log)):
+            kept = Sidecars(None)
     digests = _digests(engine, kept, found)
     planners = [Planner(one, found.topics) for one in digests]
     progress("log starts")

@@ -28,6 +28,7 @@ from records.metadata import (
     BeginTransactionRecord,
     ConfigRecord,
     EndTransactionRecord,
+    NoOpRecord,
     RemoveTopicRecord,
     TopicRecord,
 )
@@ -225,7 +226,7 @@ def test_a_digest_that_was_damaged_is_made_again(tmp_path: Path) -> None:
     worlds.set(settings_of(state, retention_ms=0))
     kept = Sidecars(tmp_path / "digests")
     plan = make_plan(worlds, now_ms=10_000, sidecars=kept)
-    (file,) = (tmp_path / "digests" / "worlds" / "__diskless-metadata-0").iterdir()
+    (file,) = (tmp_path / "digests" / "worlds" / "__diskless-metadata-0").glob("*.runs")
     whole = file.read_bytes()
     for harm in (b"", whole[:40], whole[:-3], whole[:60] + b"x" + whole[61:], whole[:-1] + b"x"):
         file.write_bytes(harm)
@@ -245,6 +246,40 @@ def test_of_a_growing_log_only_the_newest_digest_is_kept(tmp_path: Path) -> None
             kept.digest(Work("cluster", "log-0", span))
     names = sorted(path.name for path in (tmp_path / "digests" / "cluster" / "log-0").iterdir())
     assert names == [f"{0:020}-{end:020}.runs" for end in (4, 5)]
+
+
+def test_digests_of_another_history_are_not_used(tmp_path: Path) -> None:
+    """A cluster that was restored from a copy has its id, and other records at known offsets."""
+    kept = Sidecars(tmp_path / "digests")
+    directory = tmp_path / "digests" / "cluster" / "log-0"
+    directory.mkdir(parents=True)
+
+    def left(end_offset: int, epoch: int | None) -> bool:
+        (directory / "a.runs").touch()
+        assert kept.keep_to("cluster", "log-0", end_offset, lambda _: epoch)
+        return (directory / "a.runs").exists()
+
+    assert not left(5, 3), "nobody knows what it is of"
+    assert left(7, 3)
+    assert left(9, 3)
+    assert not left(9, 4), "another epoch"
+    assert left(9, 4)
+    assert not left(8, 4), "shorter than what was read"
+    assert left(12, None), "what was read is cut off, and stood for by a checkpoint"
+    (directory / "history.json").write_text("{")
+    assert not left(12, 4)
+
+
+def test_a_restored_log_is_planned_from_what_it_is(tmp_path: Path) -> None:
+    worlds, state = two_topics(tmp_path)
+    worlds.set(settings_of(state, retention_ms=0))
+    kept = Sidecars(tmp_path / "digests")
+    assert len(make_plan(worlds, now_ms=10_000, sidecars=kept).rows) == 2
+    shutil.rmtree(tmp_path / "log-0")
+    made = [partitions(TOPIC, "short", 0), partitions(OTHER, "long", 1)]
+    nothing: list[list[MetadataRecord]] = [[NoOpRecord()]] * 3
+    assert write_log(tmp_path / "log-0", [made, *nothing], epoch=2) == state.offset
+    assert not make_plan(worlds, now_ms=10_000, sidecars=kept).rows
 
 
 def test_digests_of_a_head_that_was_cut_go(tmp_path: Path) -> None:

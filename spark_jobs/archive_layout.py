@@ -161,9 +161,9 @@ class About:
                 f"{ABOUT_KEY} is of format {found.get('format')}; this code knows {FORMAT}"
             )
         try:
-            return cls(
-                str(found["cluster_id"]), UUID(str(found["archive_id"])), str(found["tables"])
-            )
+            if found["tables"] not in (AVRO, PARQUET):
+                raise ValueError(f"tables as {found['tables']!r}")
+            return cls(str(found["cluster_id"]), UUID(str(found["archive_id"])), found["tables"])
         except (KeyError, ValueError) as error:
             raise ArchiveError(f"{ABOUT_KEY}: {error}") from None
 
@@ -228,14 +228,14 @@ class Manifest:
         try:
             return cls(
                 cluster_id=found["cluster_id"],
-                range=Range(**found["range"]),
+                range=_range(found["range"]),
                 records=int(found["records"]),
                 batches=int(found["batches"]),
                 first_timestamp_ms=int(found["first_timestamp_ms"]),
                 last_timestamp_ms=int(found["last_timestamp_ms"]),
                 last_epoch=int(found["last_epoch"]),
                 counts=tuple(Counted(**one) for one in found["counts"]),
-                files=tuple(Written(**one) for one in found["files"]),
+                files=tuple(_written(one) for one in found["files"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise DamagedArchiveError(f"{key}: {error}") from None
@@ -249,9 +249,31 @@ def plan_to_json(ranges: Sequence[Range]) -> bytes:
 def plan_from_json(data: bytes, key: str) -> list[Range]:
     """Raises DamagedArchiveError."""
     try:
-        return [Range(**one) for one in _object(data, key)["ranges"]]
-    except (KeyError, TypeError) as error:
+        return [_range(one) for one in _object(data, key)["ranges"]]
+    except (KeyError, TypeError, ValueError) as error:
         raise DamagedArchiveError(f"{key}: {error}") from None
+
+
+def _range(found: Any) -> Range:
+    """Raises TypeError, ValueError."""
+    one = Range(**found)
+    offsets = (one.start_offset, one.end_offset)
+    if not all(type(offset) is int for offset in offsets) or one.kind not in (LOG, CHECKPOINT):
+        raise ValueError(f"{found} is no range")
+    if parse_manifest_key(one.manifest_key) != one:
+        raise ValueError(f"{found} is no range")
+    return one
+
+
+def _written(found: Any) -> Written:
+    """Raises TypeError, ValueError."""
+    one = Written(**found)
+    texts = (one.key, one.table, one.sha256, one.schema)
+    if not all(isinstance(text, str) for text in texts) or not all(
+        type(number) is int and number >= 0 for number in (one.rows, one.bytes)
+    ):
+        raise ValueError(f"{found} is no file")
+    return one
 
 
 def _json(found: Mapping[str, Any]) -> bytes:
@@ -261,7 +283,7 @@ def _json(found: Mapping[str, Any]) -> bytes:
 def _object(data: bytes, key: str) -> dict[str, Any]:
     try:
         found = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DamagedArchiveError(f"{key}: {error}") from None
     if not isinstance(found, dict):
         raise DamagedArchiveError(f"{key}: no object")

@@ -45,6 +45,9 @@ from spark_jobs.logs import CLUSTER_METADATA, LogsError, checked_cluster_id, nam
 from spark_jobs.object_store import MAX_READ_BYTES, ObjectStore, StoreError
 from spark_jobs.place import Place
 
+MAX_DOCUMENT_BYTES: Final = 64 * 1024 * 1024
+"""Of a plan or a manifest: a plan has 150 bytes for each 16 MiB of log."""
+
 COMPRESSION: Final = 4
 """Bytes of log that a byte of envelope stands for, about: for sharing out work."""
 
@@ -55,12 +58,16 @@ def read_about(store: ObjectStore) -> About | None:
     return None if data is None else About.from_json(data)
 
 
-def read_object(store: ObjectStore, key: str) -> bytes | None:
-    """All of an object; None if there is none. Raises ArchiveError."""
+def read_object(store: ObjectStore, key: str, max_bytes: int = MAX_DOCUMENT_BYTES) -> bytes | None:
+    """All of an object; None if there is none. Raises DamagedArchiveError; ArchiveError."""
     try:
         found = store.head(key)
         if found is None:
             return None
+        if found.size_bytes > max_bytes:
+            raise DamagedArchiveError(
+                f"{key} has {found.size_bytes} bytes, at most {max_bytes} were written"
+            )
         parts = [
             store.read(key, start, min(MAX_READ_BYTES, found.size_bytes - start))
             for start in range(0, found.size_bytes, MAX_READ_BYTES)
@@ -83,7 +90,7 @@ def read_manifest(store: ObjectStore, of: Range) -> Manifest:
 
 def read_written(store: ObjectStore, file: Written) -> bytes:
     """A file of a range, compared with what was written. Raises DamagedArchiveError."""
-    data = read_object(store, file.key)
+    data = read_object(store, file.key, file.bytes)
     if data is None:
         raise DamagedArchiveError(f"{file.key} is gone")
     if hashlib.sha256(data).hexdigest() != file.sha256:

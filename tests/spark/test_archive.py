@@ -34,8 +34,10 @@ from spark_jobs.archive_layout import (
     About,
     ArchiveError,
     DamagedArchiveError,
+    Manifest,
     Range,
     chain,
+    plan_from_json,
 )
 from spark_jobs.archive_layout import LOG as KIND_LOG
 from spark_jobs.archived_logs import ArchivedLogs, read_manifest
@@ -606,6 +608,37 @@ def test_what_is_written_down_is_read_again(logs: FileLogs, store: ObjectStore) 
     about = open_archive(store, logs.cluster_id)
     assert About.from_json(about.to_json()) == about
     assert open_archive(store, logs.cluster_id) == about
+
+
+@pytest.mark.parametrize("junk", [None, "x y", -1, 1.5, True, [], {}, "../.."])
+def test_what_is_written_down_is_believed_only_if_it_can_be(
+    logs: FileLogs, store: ObjectStore, junk: object
+) -> None:
+    """Every value of a manifest and of a plan, replaced by what it cannot be."""
+    one_pass(logs, store)
+    manifest = read_manifest(store, ArchivedLogs(store).log(LOG).links[0])
+    known = json.loads(manifest.to_json())
+    for part, number in [("range", None), *(("files", i) for i in range(len(known["files"])))]:
+        for key in known[part] if number is None else known[part][number]:
+            found = json.loads(manifest.to_json())
+            place = found[part] if number is None else found[part][number]
+            if isinstance(junk, str) and isinstance(place[key], str) and part == "files":
+                continue  # another name, which is not there
+            place[key] = junk
+            with pytest.raises(DamagedArchiveError):
+                Manifest.from_json(json.dumps(found).encode(), "manifest")
+            if part == "range":
+                data = json.dumps({"ranges": [found["range"]]}).encode()
+                with pytest.raises(DamagedArchiveError):
+                    plan_from_json(data, "plan")
+
+
+def test_a_file_that_has_grown_is_not_read(logs: FileLogs, store: ObjectStore) -> None:
+    one_pass(logs, store)
+    file = read_manifest(store, ArchivedLogs(store).log(LOG).links[0]).envelope
+    store.write(file.key, bytes(file.bytes + 1))
+    with pytest.raises(DamagedArchiveError, match=f"at most {file.bytes} were written"):
+        raw(store)
 
 
 def test_an_archive_on_s3(logs: FileLogs, s3_endpoint: str) -> None:

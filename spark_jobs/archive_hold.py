@@ -131,7 +131,7 @@ class Hold:
         if link is None:
             link = self._links[name] = QuorumLink(self._quorum, name)
         try:
-            link.call(
+            answer = link.call(
                 lambda epoch: _request(self._quorum, name, archived, epoch),
                 FetchResponse,
                 _error_of,
@@ -139,6 +139,9 @@ class Hold:
             )
         except LogsError as error:  # said again in a moment
             log.warning("log=%s action=hold error=%r", name, str(error))
+            return
+        if _error_of(answer):
+            log.warning("log=%s action=hold error=%d", name, _error_of(answer))
             return
         with self._lock:
             self._told[name] = archived

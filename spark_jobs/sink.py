@@ -127,6 +127,7 @@ class OffsetFileWriter(DataSourceStreamArrowWriter):
         if writer is not None:
             writer.close()
             _make_durable(path)
+            _make_durable(parts)  # a page that names it may outlive a power cut
         return written
 
     # --- the driver ---------------------------------------------------------------------------

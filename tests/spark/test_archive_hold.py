@@ -9,10 +9,12 @@ import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 from uuid import UUID
 
 import pytest
 
+from records.rpc.fetch import FetchResponse
 from spark_jobs.archive_hold import FIRST_REPLICA_ID, Hold, fetched_as, replica_id_of
 from spark_jobs.archive_layout import About
 from spark_jobs.archived_logs import ArchivedLogs
@@ -183,6 +185,31 @@ def test_all_that_an_archive_fetches_is_one_observers(cluster: Cluster, store: O
     with cluster.client(cluster.wait_for_leader(METADATA)) as client:
         observers = client.describe(METADATA).observers
     assert [one.replica_id for one in observers] == [replica_id_of(about.archive_id)]
+
+
+class Refusing:
+    """A link to a leader that will not hear of archives, the first time."""
+
+    errors: ClassVar[list[int]] = []
+
+    def __init__(self, quorum: Quorum, name: str) -> None:
+        assert (quorum.replica_id >= FIRST_REPLICA_ID, name) == (True, LOG)
+
+    def call(self, *_: object) -> FetchResponse:
+        return FetchResponse(error_code=self.errors.pop(0) if self.errors else 0, responses=())
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(("errors", "told"), [([31] * 10_000, False), ([31], True)])
+def test_a_leader_that_refuses_has_not_been_told(
+    monkeypatch: pytest.MonkeyPatch, errors: list[int], told: bool
+) -> None:
+    monkeypatch.setattr("spark_jobs.archive_hold.QuorumLink", Refusing)
+    monkeypatch.setattr(Refusing, "errors", errors)
+    with Hold(Quorum((), CLUSTER_ID, -1), UUID(int=1), every_s=0.01) as hold:
+        hold.archived(LOG, 7)
+        assert hold.wait_until_told(LOG, 7, 20 if told else 0.1) is told
 
 
 def test_an_archive_fetches_under_an_id_that_no_node_has() -> None:

@@ -61,12 +61,14 @@ class Journal:
     """Which rows were answered, and how; one line a row, in the file beside the plan."""
 
     def __init__(self, path: Path, plan: Plan) -> None:
-        """Raises OSError; ValueError if the journal is another plan's."""
         self.path = path
         self._plan_id = plan.plan_id
 
     def read(self) -> Outcome:
-        """What is known from earlier runs. A last line that was cut off is dropped."""
+        """What is known from earlier runs. A last line that was cut off is dropped.
+
+        Raises:  OSError; ValueError if it is another plan's, or none.
+        """
         outcome = Outcome()
         if not self.path.exists():
             return outcome
@@ -74,14 +76,20 @@ class Journal:
         whole = data[: data.rfind(b"\n") + 1]
         if len(whole) < len(data):
             self.path.write_bytes(whole)
-        for line in whole.splitlines():
-            entry = json.loads(line)
-            if entry["plan_id"] != self._plan_id:
-                raise ValueError(f"{self.path} is the journal of plan {entry['plan_id']}")
-            if entry["error"]:
-                outcome.refused[entry["row"]] = entry["error"]
+        try:
+            entries = [json.loads(line) for line in whole.splitlines()]
+            answers = [
+                (one["plan_id"], one["row"], one["error"], one["log_start"]) for one in entries
+            ]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{self.path} is no journal of a plan ({error!r})") from None
+        for plan_id, row, code, log_start in answers:
+            if plan_id != self._plan_id:
+                raise ValueError(f"{self.path} is the journal of plan {plan_id}")
+            if code:
+                outcome.refused[row] = code
             else:
-                outcome.applied[entry["row"]] = entry["log_start"]
+                outcome.applied[row] = log_start
         return outcome
 
     def write(self, answers: Iterable[tuple[int, int, int]]) -> None:

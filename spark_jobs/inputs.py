@@ -69,7 +69,12 @@ def open_logs(inputs: Inputs) -> Logs:
         raise LogsError(
             f"{inputs.log_dir} is of cluster {alone.cluster_id}, the quorum of {quorum.cluster_id}"
         )
-    names = [name for name in alone.names() if name in quorum.names()]
+    if missing := set(quorum.names()) - set(alone.names()):
+        raise LogsError(
+            f"{inputs.log_dir} has no log {min(missing)}, which the cluster has: it would "
+            "be left out; read the quorum alone"
+        )
+    names = quorum.names()
     committed = {name: _committed(quorum.log(name), alone, inputs.log_dir / name) for name in names}
     return ReplicaLogs(inputs.log_dir, committed)
 

@@ -58,6 +58,12 @@ class Found(NamedTuple):
     modified_ms: int  # ms since 1970, by the store's clock
 
 
+def of_store(uri: str, error: StoreError) -> str:
+    """What went wrong, and in which store: an error of the store itself names it already."""
+    of_itself = error.key and f"{uri}/".startswith(f"{error.key}/")
+    return str(error) if of_itself else f"{uri}: {error}"
+
+
 class ObjectStore(Protocol):
     """Objects below one place. Keys are relative to it. Can be pickled; used by many threads."""
 
@@ -311,7 +317,9 @@ class S3Store:
                 yield Found(entry["Key"][len(self._prefix) :], entry["Size"], modified_ms)
             if not page.get("IsTruncated"):
                 return
-            token = page["NextContinuationToken"]
+            before, token = token, page.get("NextContinuationToken")
+            if token is None or token == before:
+                raise StoreError(prefix, "a listing that goes on, and does not say where")
 
     def head(self, key: str) -> Found | None:
         """See ObjectStore."""
@@ -408,6 +416,8 @@ class S3Store:
                 raise _NotThereError(key, "no such object") from None
             if code in ("PreconditionFailed", "412"):
                 raise _AlreadyThereError(key, "there is one already") from None
+            if code == "NoSuchBucket":
+                raise StoreError(f"{S3}{self._bucket}", "no such bucket") from None
             raise StoreError(key or self.uri, str(error)) from error
         except (BotoCoreError, OSError, ValueError) as error:
             raise StoreError(key or self.uri, str(error)) from error

@@ -98,7 +98,7 @@ class Journal:
     def read(self) -> Progress:
         """How far earlier runs came. A last line that was cut off is dropped.
 
-        Raises:  OSError; ValueError if the journal is another plan's.
+        Raises:  OSError; ValueError if the journal is another plan's, or none.
         """
         progress = Progress()
         if not self.path.exists():
@@ -107,14 +107,13 @@ class Journal:
         whole = data[: data.rfind(b"\n") + 1]
         if len(whole) < len(data):
             self.path.write_bytes(whole)
-        lines = whole.splitlines()
-        for line in lines[-1:]:
-            entry: dict[str, Any] = json.loads(line)
-            if entry["plan_id"] != self._plan_id:
-                raise ValueError(f"{self.path} is the journal of plan {entry['plan_id']}")
-            progress.rows_done, progress.taken = entry["rows_done"], entry["taken"]
-            progress.refused.update({int(code): n for code, n in entry["refused"].items()})
-            progress.sample = [(key, code) for key, code in entry["sample"]]
+        for line in whole.splitlines()[-1:]:
+            try:
+                plan_id = _take_up(json.loads(line), progress)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise ValueError(f"{self.path} is no journal of a plan ({error!r})") from None
+            if plan_id != self._plan_id:
+                raise ValueError(f"{self.path} is the journal of plan {plan_id}")
         return progress
 
     def write(self, progress: Progress) -> None:
@@ -130,6 +129,14 @@ class Journal:
             file.write(json.dumps(entry) + "\n")
             file.flush()
             os.fsync(file.fileno())
+
+
+def _take_up(entry: Any, progress: Progress) -> str:
+    """What a journal's last line says, and of which plan."""
+    progress.rows_done, progress.taken = int(entry["rows_done"]), int(entry["taken"])
+    progress.refused.update({int(code): int(n) for code, n in entry["refused"].items()})
+    progress.sample = [(key, code) for key, code in entry["sample"]]
+    return str(entry["plan_id"])
 
 
 async def apply_orphans(

@@ -12,6 +12,7 @@ import pytest
 from coordinator.client import CoordinatorError, ErrorCode
 from records.rpc.coordinator import ApplyRetentionRequest, ApplyRetentionResponse
 from records.uuids import encode_uuid, random_uuid
+from spark_jobs import orphans_applying
 from spark_jobs.applying import NO_ANSWER, Journal, Outcome, apply_plan
 from spark_jobs.plan_file import Effect, Plan, PlanError, PlanRow, read_plan, write_plan
 
@@ -200,6 +201,15 @@ def test_a_journal_of_another_plan_is_refused(tmp_path: Path) -> None:
     applied(plan(row(0)), tmp_path / "j", Coordinators())
     with pytest.raises(ValueError, match="journal of plan"):
         applied(plan(row(1)), tmp_path / "j", Coordinators())
+
+
+@pytest.mark.parametrize("line", ["{}", "hello", "[]", "7"])
+def test_a_file_that_is_no_journal_is_refused(tmp_path: Path, line: str) -> None:
+    (tmp_path / "j").write_text(line + "\n")
+    with pytest.raises(ValueError, match="is no journal of a plan"):
+        applied(plan(row(0)), tmp_path / "j", Coordinators())
+    with pytest.raises(ValueError, match="is no journal of a plan"):
+        orphans_applying.Journal(tmp_path / "j", "0").read()
 
 
 def test_a_journal_is_lines_of_json(tmp_path: Path) -> None:

@@ -89,9 +89,10 @@ class Quorum:
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
+        self.logs = [CLUSTER_METADATA]
 
     def names(self) -> list[str]:
-        return [CLUSTER_METADATA]
+        return self.logs
 
     def log(self, name: str) -> Quorum:
         self.name = name
@@ -118,6 +119,9 @@ def test_what_a_node_that_was_cut_off_has_at_committed_offsets_is_not_read(
         open_logs(both)
     mark(log_dir, 6, 0)
     assert open_logs(both).log(CLUSTER_METADATA).end_offset() == 6
+    quorum.logs = [CLUSTER_METADATA, "__diskless-metadata-0", "__diskless-metadata-1"]
+    with pytest.raises(LogsError, match="has no log __diskless-metadata-1, which the cluster has"):
+        open_logs(both)
     quorum.cluster_id = "another"
     with pytest.raises(LogsError, match="is of cluster xBIb, the quorum of another"):
         open_logs(both)

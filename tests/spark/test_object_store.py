@@ -13,6 +13,7 @@ import spark_jobs
 from spark_jobs.object_store import (
     MAX_READ_BYTES,
     ObjectStore,
+    S3Store,
     StoreError,
     StoreOptions,
     open_store,
@@ -84,6 +85,16 @@ def test_a_listing_has_more_than_a_page(
     for key in keys:
         store.write(key, b"")
     assert [found.key for found in store.list()] == keys
+
+
+@pytest.mark.parametrize("more", [{}, {"NextContinuationToken": "same"}])
+def test_a_listing_that_cannot_go_on_is_none(
+    more: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a server that knows S3 by hearsay."""
+    monkeypatch.setattr(S3Store, "_ask", lambda *_, **__: {"IsTruncated": True, **more})
+    with pytest.raises(StoreError, match="does not say where"):
+        list(open_store("s3://bucket").list("7f/"))
 
 
 def test_a_store_below_a_prefix_sees_nothing_else(opener: Opener) -> None:

@@ -151,10 +151,11 @@ class LogReader(DataSourceReader):
             one = logs.log(name)
             committed = one.end_offset()
             end = committed if options.end_offset is None else options.end_offset
-            if end > committed:
-                raise OptionError(
-                    f"endOffset: of {name} {committed} offsets can be read, not {end}"
-                )
+            for option, offset in (("startOffset", options.start_offset), ("endOffset", end)):
+                if offset is not None and offset > committed:
+                    raise OptionError(
+                        f"{option}: of {name} {committed} offsets can be read, not {offset}"
+                    )
             yield plan_spans(
                 one,
                 name,

@@ -107,6 +107,9 @@ def test_never_a_record_above_the_high_watermark(log_dir: Path) -> None:
     assert [row["log_offset"] for row in read(log_dir)] == [0, 2, 4, 6]
     with pytest.raises(OptionError, match="of __cluster_metadata-0 7 offsets can be read, not 8"):
         read(log_dir, endOffset=8)
+    with pytest.raises(OptionError, match="startOffset: of __cluster_metadata-0 7 offsets can be"):
+        read(log_dir, startOffset=8)  # no rows would look like nothing new
+    assert read(log_dir, startOffset=7) == []
 
 
 def test_a_table_is_read_from_the_logs_that_hold_it(log_dir: Path) -> None:

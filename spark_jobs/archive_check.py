@@ -39,7 +39,7 @@ from spark_jobs.archived_logs import list_ranges, read_about, read_manifest, rea
 from spark_jobs.archiving import Engine
 from spark_jobs.avro_files import AvroFileError, read_avro
 from spark_jobs.envelope import EnvelopeError, Row, batches_of
-from spark_jobs.object_store import ObjectStore, StoreError
+from spark_jobs.object_store import ObjectStore, StoreError, of_store
 
 
 class Fault(NamedTuple):
@@ -123,7 +123,7 @@ def _strangers(store: ObjectStore, known: set[str]) -> list[str]:
     try:
         return [one.key for one in store.list("data/") if one.key not in known]
     except StoreError as error:
-        raise ArchiveError(f"{store.uri}: {error}") from None
+        raise ArchiveError(of_store(store.uri, error)) from None
 
 
 def check_range(store: ObjectStore, cluster_id: str, of: Range) -> Checked:

@@ -42,7 +42,7 @@ from spark_jobs.avro_files import AvroFileError, read_avro
 from spark_jobs.envelope import EnvelopeError, Row, batches_of, value_of
 from spark_jobs.log_files import SPLIT_BYTES, LostRangeError
 from spark_jobs.logs import CLUSTER_METADATA, LogsError, checked_cluster_id, names_in_order
-from spark_jobs.object_store import MAX_READ_BYTES, ObjectStore, StoreError
+from spark_jobs.object_store import MAX_READ_BYTES, ObjectStore, StoreError, of_store
 from spark_jobs.place import Place
 
 MAX_DOCUMENT_BYTES: Final = 64 * 1024 * 1024
@@ -73,7 +73,7 @@ def read_object(store: ObjectStore, key: str, max_bytes: int = MAX_DOCUMENT_BYTE
             for start in range(0, found.size_bytes, MAX_READ_BYTES)
         ]
     except StoreError as error:
-        raise ArchiveError(f"{store.uri}: {error}") from None
+        raise ArchiveError(of_store(store.uri, error)) from None
     return b"".join(parts)
 
 
@@ -116,7 +116,7 @@ def list_ranges(store: ObjectStore) -> dict[str, list[Range]]:
             if one is not None:
                 found.setdefault(one.log, []).append(one)
     except StoreError as error:
-        raise ArchiveError(f"{store.uri}: {error}") from None
+        raise ArchiveError(of_store(store.uri, error)) from None
     return found
 
 
@@ -261,7 +261,7 @@ class ArchivedLog:
         try:
             return {found.key: found.size_bytes for found in self._store.list(prefix)}
         except StoreError as error:
-            raise ArchiveError(f"{self._store.uri}: {error}") from None
+            raise ArchiveError(of_store(self._store.uri, error)) from None
 
 
 class ArchivedLogs:

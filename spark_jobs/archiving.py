@@ -42,7 +42,7 @@ from spark_jobs.archive_range import Task, write_range
 from spark_jobs.archived_logs import list_ranges, read_about, read_manifest, read_object
 from spark_jobs.log_files import LostRangeError
 from spark_jobs.logs import Log, Logs, Span
-from spark_jobs.object_store import ObjectStore, StoreError
+from spark_jobs.object_store import ObjectStore, StoreError, of_store
 from spark_jobs.planning import epoch_before
 
 T = TypeVar("T")
@@ -134,7 +134,7 @@ def open_archive(store: ObjectStore, cluster_id: str, tables: str | None = None)
             if not store.write_new(ABOUT_KEY, about.to_json()):
                 about = read_about(store) or about
         except StoreError as error:
-            raise ArchiveError(f"{store.uri}: {error}") from None
+            raise ArchiveError(of_store(store.uri, error)) from None
     if about.cluster_id != cluster_id:
         raise ForeignArchiveError(
             f"{store.uri} is the archive of cluster {about.cluster_id}, these are the logs of "
@@ -218,7 +218,7 @@ def archive_log(
             end_offset = done.log_end_offset = log.end_offset()  # the cut may lie beyond it
             replace(work, end_offset=end_offset).replan()
         except StoreError as error:
-            raise ArchiveError(f"{store.uri}: {error}") from None
+            raise ArchiveError(of_store(store.uri, error)) from None
 
 
 def _check_history(store: ObjectStore, log: Log, last: Range) -> None:

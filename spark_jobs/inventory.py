@@ -51,6 +51,7 @@ def read_inventory(path: Path, uri: str, taken_ms: int | None) -> Inventory:
     Raises:  InventoryError; OSError.
     """
     if path.suffix != ".json":
+        path.stat()
         if taken_ms is None:
             raise InventoryError(f"{path}: when was it made? Say --taken-at")
         return Inventory(taken_ms, _of_csv(path))

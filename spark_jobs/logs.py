@@ -184,8 +184,10 @@ class ReplicaLogs:
         try:
             meta = read_meta_properties(RealFileSystem(), log_dir)
         except FileNotFoundError:
+            nodes = sorted(one.parent for one in log_dir.glob("*/meta.properties"))
+            inside = f"; in it there are: {', '.join(map(str, nodes))}" if nodes else ""
             raise LogsError(
-                f"{log_dir} is no log directory of a node: no meta.properties"
+                f"{log_dir} is no log directory of a node: no meta.properties{inside}"
             ) from None
         self.cluster_id = checked_cluster_id(meta.cluster_id, str(log_dir))
         self._log_dir = log_dir

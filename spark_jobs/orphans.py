@@ -219,7 +219,11 @@ def read_seen(directory: Path, place: Mapping[str, str], began_ms: int) -> Seen:
     file = SealedFile(path, SEEN)
     before = {name: file.header[name] for name in place}
     if before != place:
-        raise OrphansError(f"{directory} keeps listings of {before}, this one is of {place}")
+        differ = [name for name in place if before[name] != place[name]]
+        told = (f"another {n.replace('_id', '')} ({before[n]}, not {place[n]})" for n in differ)
+        raise OrphansError(
+            f"{directory} keeps listings of {', '.join(told)}: name another --listings"
+        )
     if file.header["ended_ms"] > began_ms:
         raise OrphansError(
             f"the last listing in {directory} ended {file.header['ended_ms'] - began_ms} ms after "

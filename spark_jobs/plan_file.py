@@ -128,8 +128,8 @@ def read_plan(path: Path) -> Plan:
         if seal["sha256"] != hashlib.sha256(body.encode()).hexdigest():
             raise PlanError(f"{path} was changed after it was written: make a new plan")
         return _plan(header, [json.loads(line) for line in lines[1:-1]])
-    except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise PlanError(f"{path} is no whole retention plan ({error!r}): make a new one") from None
+    except (ValueError, KeyError, TypeError, IndexError):
+        raise PlanError(f"{path} is no whole retention plan: make a new one") from None
 
 
 def _plan(header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Plan:

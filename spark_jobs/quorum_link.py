@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from raft.interfaces import Piece
-from raft.net import NetError, loop_factory
+from raft.net import NetError, Reason, loop_factory
 from raft.net.rpc import Rpc, open_rpc
 from records.compression import Buffer
 from records.rpc import fetch as wire
@@ -244,10 +244,8 @@ class _Leader:
             except (NetError, _NotNowError) as error:
                 await self.close()
                 if time.monotonic() >= deadline:
-                    raise LogsError(
-                        f"{self._topic}-{self._partition} has no leader that answers ({error}): "
-                        "are a majority of the voters running?"
-                    ) from error
+                    log = f"{self._topic}-{self._partition}"
+                    raise LogsError(why_nobody_leads(log, error)) from error
             await asyncio.sleep(_PAUSE_S)
 
     async def _find(self) -> Rpc:
@@ -422,6 +420,17 @@ class _Leader:
         if told.position != position or len(told.unaligned_records) > max_bytes:
             raise LogsError(f"{self._topic}-{self._partition}: bytes that were not asked for")
         return Piece(told.size, told.unaligned_records)
+
+
+def why_nobody_leads(log: str, error: Exception) -> str:
+    """What to tell when the time is up: brokers answer some questions, so they look like voters."""
+    of_broker = isinstance(error, NetError) and error.reason is Reason.UNSUPPORTED
+    next_step = (
+        "is it a broker's address? --bootstrap-controller wants a controller's"
+        if of_broker
+        else "are a majority of the voters running?"
+    )
+    return f"{log} has no leader that answers ({error}): {next_step}"
 
 
 class _NotNowError(Exception):

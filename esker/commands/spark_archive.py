@@ -32,6 +32,7 @@ from esker.commands.spark_common import (
     STALE,
     USAGE,
     bar,
+    reason,
     stop,
 )
 from esker.commands.spark_inputs import FromQuorum, LogDir, inputs_of, open_logs, reading_errors
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 
 EXAMPLE: Final = (
     "Example: esker spark archive --out s3://bucket/archive --follow "
-    "--bootstrap-controller 127.0.0.1:9093"
+    "--bootstrap-controller 127.0.0.1:9102"
 )
 SHOWN_FAULTS: Final = 20
 TOLD_RATE: Final = 10_000  # records; of fewer it says nothing
@@ -85,7 +86,13 @@ def archive(
         bool, typer.Option("--follow", help="Go on, pass after pass, until interrupted.")
     ] = False,
     interval: Annotated[
-        float, typer.Option(min=0.1, metavar="S", help="Seconds between passes of --follow.")
+        float,
+        typer.Option(
+            min=0.1,
+            max=86_400,
+            metavar="S",
+            help="Seconds between passes of --follow; up to a day.",
+        ),
     ] = 60.0,
     verify: Annotated[
         bool,
@@ -138,7 +145,7 @@ def archive(
     except KeyboardInterrupt:
         stop("interrupted; the same command goes on", INTERRUPTED)
     except reading_errors() as error:
-        stop(str(error), _code_of(error))
+        stop(reason(error), _code_of(error))
     job.end()
 
 

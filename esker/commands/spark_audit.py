@@ -18,11 +18,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from esker.commands.controlled import AsJson, TimeoutMs
-from esker.commands.spark_common import DATA_LOSS, ENVIRONMENT, FINDINGS, INTERRUPTED, bar, stop
+from esker.commands.spark_common import (
+    DATA_LOSS,
+    ENVIRONMENT,
+    FINDINGS,
+    INTERRUPTED,
+    bar,
+    reason,
+    stop,
+)
 from esker.commands.spark_inputs import (
     Archive,
     FromQuorum,
     inputs_of,
+    may_be_behind,
     open_logs,
     reading_errors,
 )
@@ -34,13 +43,15 @@ from spark_jobs.object_store import ObjectStore, StoreError, StoreOptions, open_
 if TYPE_CHECKING:
     from spark_jobs.audit_one_log import LogReport, Report
     from spark_jobs.engines import Engine
+    from spark_jobs.inputs import Inputs
     from spark_jobs.logs import Logs
 
 EXAMPLE: Final = (
-    "Example: esker spark audit --log-dir esker-dev/node1 --log-dir esker-dev/node2 "
-    "--store esker-dev/objects --bytes sample"
+    "Example: esker spark audit --log-dir esker-data/quorum-1 --log-dir esker-data/quorum-2 "
+    "--store esker-data/objects --bytes sample"
 )
 
+MISSING: Final = "object-exists"
 LOCAL_OFFSETS: Final = 200_000
 """Of all logs together: up to so many, this process is done before a JVM has started."""
 
@@ -139,7 +150,7 @@ def audit(
             objects,
             prefix,
             StoreDepth(depth.value),
-            tuple((str(one.log_dir), open_logs(one)) for one in more),
+            tuple(_replicas(logs, first, more)),
             str(first),
         )
         chosen = _chosen(engine, logs, master)
@@ -153,7 +164,7 @@ def audit(
     except StoreError as error:
         stop(f"the object store: {error}", ENVIRONMENT)
     except reading_errors() as error:
-        stop(str(error), ENVIRONMENT)
+        stop(reason(error), ENVIRONMENT)
     finally:
         if objects is not None:
             objects.close()
@@ -163,8 +174,24 @@ def audit(
         typer.echo(json.dumps(_as_json(report, chosen)))
     else:
         _print(report, chosen, out)
+        if (lost := report.findings.counts.get(MISSING, 0)) and objects is not None:
+            if lost == sum(one.objects for one in report.logs):
+                typer.echo(f"{objects.uri} has none of them: is this the cluster's store, and "
+                           "--prefix what its brokers' settings say?")  # fmt: skip
+            if bootstrap_controller is None:
+                typer.echo(may_be_behind(first or archive))
     if report.findings.counts:
         raise typer.Exit(DATA_LOSS if report.findings.loses_data else FINDINGS)
+
+
+def _replicas(logs: Logs, first: Path | None, more: list[Inputs]) -> Iterator[tuple[str, Logs]]:
+    """The other nodes of the cluster, by directory."""
+    for one in more:
+        other = open_logs(one)
+        if other.cluster_id != logs.cluster_id:
+            stop(f"{one.log_dir} is of cluster {other.cluster_id}, {first} of {logs.cluster_id}: "
+                 "only nodes of one cluster can be compared", ENVIRONMENT)  # fmt: skip
+        yield str(one.log_dir), other
 
 
 def _opened(uri: str | None, endpoint: str | None, region: str | None) -> ObjectStore | None:

@@ -8,9 +8,11 @@ Source: DESIGN §10 (exit codes).
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final, NoReturn
 
 import typer
@@ -40,6 +42,19 @@ def bar(what: str, total: int | None) -> Iterator[Step]:
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(what, total=total)
         yield lambda n: progress.advance(task, n)
+
+
+def reason(error: BaseException) -> str:
+    """What went wrong, in words: of a file its name and the system's, without their number."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
+
+
+def to_apply(job: str, plan: Path, controllers: str | None) -> str:
+    """The command that applies a plan; where only files were read, nobody knows a controller."""
+    at = "HOST:PORT" if controllers is None else shlex.quote(controllers)
+    return f"esker spark {job} apply {shlex.quote(str(plan))} --bootstrap-controller {at}"
 
 
 def stop(message: str, code: int) -> NoReturn:

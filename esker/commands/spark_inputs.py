@@ -11,7 +11,7 @@
             logs = open_logs(inputs)
             ...
         except reading_errors() as error:
-            stop(str(error), ENVIRONMENT)
+            stop(reason(error), ENVIRONMENT)
 
 One of three places, or a directory with a quorum beside it that is asked how much of it is
 committed; a directory alone is believed as far as its node has written that down.
@@ -88,6 +88,14 @@ def open_logs(inputs: Inputs) -> Logs:
     from spark_jobs.inputs import open_logs
 
     return open_logs(inputs)
+
+
+def may_be_behind(place: Path | str | None) -> str:
+    """What to think of objects that are missing by a copy of the logs: it may be the copy."""
+    return (
+        f"{place} may be behind the cluster, and what retention removed since would look lost; "
+        "where the quorum runs, ask it: --bootstrap-controller HOST:PORT"
+    )
 
 
 def reading_errors() -> tuple[type[Exception], ...]:

@@ -35,13 +35,16 @@ from esker.commands.spark_common import (
     USAGE,
     Step,
     bar,
+    reason,
     stop,
+    to_apply,
 )
 from esker.commands.spark_inputs import (
     Archive,
     FromQuorum,
     LogDir,
     inputs_of,
+    may_be_behind,
     open_logs,
     reading_errors,
 )
@@ -67,8 +70,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Objects that nobody needs, and references to none.")
 
-_STORE: Final = "--store esker-dev/objects"
-_AT: Final = "--bootstrap-controller 127.0.0.1:9093"
+_STORE: Final = "--store esker-data/objects"
+_AT: Final = "--bootstrap-controller 127.0.0.1:9102"
 PLAN_EXAMPLE = (
     f"Example: esker spark orphans plan {_STORE} --listings sweeps --out plan.jsonl {_AT}"
 )
@@ -175,10 +178,12 @@ def plan(
     except (OrphansError, SealError) as error:
         stop(str(error), STALE)
     except reading_errors() as error:
-        stop(str(error), ENVIRONMENT)
-    _print_plan(_read(out), as_json=as_json)
-    if not as_json:
-        typer.echo(f"Written to {out}. To apply it: esker spark orphans apply {out}")
+        stop(reason(error), ENVIRONMENT)
+    made = _read(out)
+    _print_plan(made, as_json=as_json)
+    if not as_json and made.file.count:
+        how = to_apply("orphans", out, bootstrap_controller)
+        typer.echo(f"Written to {out}. To apply it: {how}")
 
 
 @app.command(epilog=SHOW_EXAMPLE)
@@ -214,10 +219,10 @@ def apply(
         with bar("applying", made.file.count) as step:
             done = run(_apply(at, made, journal, step, timeout_ms))
     except KeyboardInterrupt:
-        stop(f"interrupted; to go on: esker spark orphans apply {file}", INTERRUPTED)
+        stop("interrupted; the same command goes on", INTERRUPTED)
     except (OSError, ValueError) as error:
-        stop(str(error), ENVIRONMENT)
-    _print_outcome(file, made, done, as_json=as_json)
+        stop(reason(error), ENVIRONMENT)
+    _print_outcome(made, done, as_json=as_json)
 
 
 @app.command(epilog=DANGLING_EXAMPLE)
@@ -264,13 +269,15 @@ def dangling(
     except KeyboardInterrupt:
         stop("interrupted: nothing is known", INTERRUPTED)
     except OrphansError as error:
-        stop(str(error), ENVIRONMENT)
+        stop(reason(error), ENVIRONMENT)
     except reading_errors() as error:
-        stop(str(error), ENVIRONMENT)
+        stop(reason(error), ENVIRONMENT)
     if as_json:
         typer.echo(json.dumps(dangling_json(found)))
     else:
         typer.echo("\n".join(dangling_lines(found)))
+        if found.lost and bootstrap_controller is None:
+            typer.echo(may_be_behind(log_dir or archive))
     if found.lost:
         raise typer.Exit(DATA_LOSS)
 
@@ -329,7 +336,7 @@ def _inventory(
             stop(f"{file} was made at {inventory.taken_ms} ms, which is not over yet", STALE)
         return keep_listing(inventory.found, naming, directory, inventory.taken_ms)
     except InventoryError as error:
-        stop(str(error), ENVIRONMENT)
+        stop(reason(error), ENVIRONMENT)
 
 
 def _now_ms() -> int:
@@ -413,18 +420,18 @@ def _read(file: Path) -> OrphansPlan:
     except SealError as error:
         stop(str(error), STALE)
     except OSError as error:
-        stop(str(error), ENVIRONMENT)
+        stop(reason(error), ENVIRONMENT)
 
 
 def _print_plan(made: OrphansPlan, *, as_json: bool) -> None:
     typer.echo(json.dumps(plan_json(made)) if as_json else "\n".join(plan_lines(made)))
 
 
-def _print_outcome(file: Path, made: OrphansPlan, done: Progress, *, as_json: bool) -> None:
+def _print_outcome(made: OrphansPlan, done: Progress, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(outcome_json(made, done)))
     else:
-        typer.echo("\n".join(outcome_lines(str(file), made, done)))
+        typer.echo("\n".join(outcome_lines(made, done)))
     if done.whole_refusal:
         raise typer.Exit(STALE)
     if done.refused or done.rows_done < made.file.count:

@@ -32,7 +32,8 @@ _KINDS: Final = {
 }
 
 _WHY: Final = {
-    ErrorCode.POLICY_VIOLATION: "something refers to it, or it may be committed yet",
+    ErrorCode.POLICY_VIOLATION: "something refers to it, or its lease is not forgotten yet: the "
+    "next sweep sees whether it is still there",
     ErrorCode.INVALID_REQUEST: "no key of that coordinator",
     ErrorCode.INVALID_TIMESTAMP: "the plan has expired: make a new one",
     ErrorCode.INCONSISTENT_CLUSTER_ID: "the plan is another cluster's",
@@ -104,7 +105,7 @@ def plan_json(made: OrphansPlan) -> dict[str, Any]:
     return {"plan_id": made.plan_id, **header, **made.file.end["report"], "sample": sample}
 
 
-def outcome_lines(file: str, made: OrphansPlan, done: Progress) -> Iterator[str]:
+def outcome_lines(made: OrphansPlan, done: Progress) -> Iterator[str]:
     """What became of a plan."""
     if done.whole_refusal:
         yield f"Refused: {why(done.whole_refusal)}"
@@ -116,7 +117,7 @@ def outcome_lines(file: str, made: OrphansPlan, done: Progress) -> Iterator[str]
         yield f"    {key}"
     if done.unanswered is not None:
         yield f"  {made.file.count - done.rows_done} left: {done.unanswered}"
-        yield f"  To go on: esker spark orphans apply {file}"
+        yield "  The same command goes on."
 
 
 def outcome_json(made: OrphansPlan, done: Progress) -> dict[str, Any]:

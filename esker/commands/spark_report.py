@@ -21,7 +21,7 @@ import typer
 from rich.console import Console
 
 from esker.commands.controlled import AsJson, TimeoutMs
-from esker.commands.spark_common import ENVIRONMENT, INTERRUPTED, USAGE, stop
+from esker.commands.spark_common import ENVIRONMENT, INTERRUPTED, USAGE, reason, stop
 from esker.commands.spark_inputs import (
     Archive,
     FromQuorum,
@@ -132,7 +132,7 @@ def report(
             summary = summarise(made)
             written = write_report(made, summary, out, engine=chosen.value)
     except reading_errors() as error:
-        stop(str(error), ENVIRONMENT)
+        stop(reason(error), ENVIRONMENT)
     except KeyboardInterrupt:
         stop("interrupted", INTERRUPTED)
     if as_json:

@@ -21,7 +21,17 @@ import typer
 from coordinator.client import ClientSettings, CoordinatorClient, CoordinatorError, ErrorCode
 from esker.client import ClientError, KafkaClient
 from esker.commands.controlled import AsJson, Controller, Server, Target, TimeoutMs, target
-from esker.commands.spark_common import ENVIRONMENT, INTERRUPTED, PARTLY, STALE, USAGE, bar, stop
+from esker.commands.spark_common import (
+    ENVIRONMENT,
+    INTERRUPTED,
+    PARTLY,
+    STALE,
+    USAGE,
+    bar,
+    reason,
+    stop,
+    to_apply,
+)
 from esker.commands.spark_inputs import (
     Archive,
     FromQuorum,
@@ -45,7 +55,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="What is older or more than a topic keeps.")
 
-_AT: Final = "--bootstrap-controller 127.0.0.1:9093"
+_AT: Final = "--bootstrap-controller 127.0.0.1:9102"
 PLAN_EXAMPLE = f"Example: esker spark retention plan --out plan.jsonl {_AT}"
 SHOW_EXAMPLE = "Example: esker spark retention show plan.jsonl"
 APPLY_EXAMPLE = f"Example: esker spark retention apply plan.jsonl {_AT}"
@@ -125,10 +135,11 @@ def plan(
             made = sweep.plan_of(found, now_ms, chosen, kept, lambda _: step(1))
         write_plan(made, out)
     except reading_errors() as error:
-        stop(str(error), ENVIRONMENT)
+        stop(reason(error), ENVIRONMENT)
     _print_plan(made, paid, as_json=as_json)
     if not as_json and made.rows:
-        typer.echo(f"Written to {out}. To apply it: esker spark retention apply {out}")
+        how = to_apply("retention", out, bootstrap_controller)
+        typer.echo(f"Written to {out}. To apply it: {how}")
 
 
 @contextmanager
@@ -179,10 +190,10 @@ def apply(
         with bar("applying", len(made.rows)) as step:
             outcome = run(_apply(at, made, journal, step, timeout_ms, rows_per_request))
     except KeyboardInterrupt:
-        stop(f"interrupted; to go on: esker spark retention apply {file}", INTERRUPTED)
+        stop("interrupted; the same command goes on", INTERRUPTED)
     except (OSError, ValueError) as error:
-        stop(str(error), ENVIRONMENT)
-    _print_outcome(file, made, outcome, as_json=as_json)
+        stop(reason(error), ENVIRONMENT)
+    _print_outcome(made, outcome, as_json=as_json)
 
 
 async def _apply(
@@ -232,7 +243,7 @@ def _read(file: Path) -> Plan:
     except PlanError as error:
         stop(str(error), STALE)
     except OSError as error:
-        stop(str(error), ENVIRONMENT)
+        stop(reason(error), ENVIRONMENT)
 
 
 # --- what people see ----------------------------------------------------------------------------
@@ -253,7 +264,7 @@ def _print_plan(made: Plan, prices: Prices, *, as_json: bool) -> None:
             typer.echo(line)
 
 
-def _print_outcome(file: Path, made: Plan, outcome: Outcome, *, as_json: bool) -> None:
+def _print_outcome(made: Plan, outcome: Outcome, *, as_json: bool) -> None:
     left = len(made.rows) - len(outcome.applied) - len(outcome.refused)
     if as_json:
         refused = {str(row): code for row, code in sorted(outcome.refused.items())}
@@ -266,7 +277,7 @@ def _print_outcome(file: Path, made: Plan, outcome: Outcome, *, as_json: bool) -
             typer.echo(f"  {where} refused: {_why(code)}")
         if outcome.unanswered is not None:
             typer.echo(f"  {left} rows left: {outcome.unanswered}")
-            typer.echo(f"  To go on: esker spark retention apply {file}")
+            typer.echo("  The same command goes on.")
     if outcome.is_stale():
         raise typer.Exit(STALE)
     if outcome.refused or left:

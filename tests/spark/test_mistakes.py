@@ -1,0 +1,136 @@
+"""What whoever runs a job gets wrong: one sentence each time, and it says what to do next."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from esker.commands.spark import app
+from esker.commands.spark_common import reason, to_apply
+from raft.net.errors import NetError, Reason
+from spark_jobs.object_store import StoreError, StoreOptions, of_store, open_store
+from spark_jobs.plan_file import PlanError, read_plan
+from spark_jobs.quorum_link import why_nobody_leads
+from tests.coordinator.subjects import KEYS
+from tests.spark.test_audit_command import a_node, node
+from tests.spark.test_audit_store import the_world
+from tests.stores.conftest import s3_endpoint
+
+__all__ = ["node", "s3_endpoint"]  # fixtures
+
+
+def run(*arguments: object) -> tuple[int, str]:
+    done = CliRunner().invoke(app, [*map(str, arguments)])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.output
+
+
+def test_a_file_of_other_bytes_is_no_plan_and_is_not_printed(tmp_path: Path) -> None:
+    path = tmp_path / "plan.jsonl"
+    path.write_bytes(bytes(range(256)) * 20)
+    with pytest.raises(PlanError) as caught:
+        read_plan(path)
+    assert str(caught.value) == f"{path} is no whole retention plan: make a new one"
+
+
+def test_a_missing_file_is_told_without_its_error_number(tmp_path: Path) -> None:
+    missing = tmp_path / "none"
+    for words in (["retention", "show"], ["orphans", "show"]):
+        assert run(*words, missing) == (3, f"esker: {missing}: No such file or directory\n")
+    assert reason(ValueError("odd")) == "odd"
+
+
+def test_the_directory_of_a_whole_cluster_names_those_of_its_nodes(node: Path) -> None:
+    code, said = run("audit", "--log-dir", node.parent)
+    assert code == 3
+    assert said == (
+        f"esker: {node.parent} is no log directory of a node: no meta.properties; "
+        f"in it there are: {node}\n"
+    )
+
+
+def test_another_clusters_node_is_no_replica(node: Path, tmp_path: Path) -> None:
+    other = tmp_path / "node2"
+    shutil.copytree(node, other)
+    meta = other / "meta.properties"
+    text = meta.read_text()
+    (line,) = [line for line in text.splitlines() if line.startswith("cluster.id")]
+    meta.write_text(text.replace(line, "cluster.id=another"))
+    code, said = run("audit", "--log-dir", node, "--log-dir", other)
+    assert code == 3
+    assert said.startswith(f"esker: {other} is of cluster another, {node} of ")
+
+
+def test_a_store_with_none_of_the_objects_may_be_another(node: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    options = ("--log-dir", node, "--prefix", KEYS.prefix)
+    code, said = run("audit", *options, "--store", tmp_path / "empty")
+    assert code == 6
+    assert f"{tmp_path / 'empty'} has none of them: is this the cluster's store" in said
+    (tmp_path / "store" / KEYS.key(8)).unlink()
+    code, said = run("audit", *options, "--store", tmp_path / "store")
+    assert (code, "has none of them" in said) == (6, False)
+    assert f"{node} may be behind" in said  # what retention removed since looks lost
+
+
+def test_a_log_that_may_be_behind_is_no_word_where_nothing_is_lost(node: Path) -> None:
+    code, said = run("audit", "--log-dir", node)
+    assert (code, "may be behind" in said) == (0, False)
+
+
+def test_how_a_plan_is_applied_is_a_command_that_works() -> None:
+    plan = Path("p l.jsonl")
+    assert to_apply("retention", plan, "h:1,g:2") == (
+        "esker spark retention apply 'p l.jsonl' --bootstrap-controller h:1,g:2"
+    )
+    assert to_apply("orphans", plan, None).endswith("--bootstrap-controller HOST:PORT")
+
+
+def test_a_broker_is_no_controller() -> None:
+    error = NetError(Reason.UNSUPPORTED, "h:9092 does not serve DescribeQuorumRequest")
+    assert why_nobody_leads("log-0", error).endswith(
+        "is it a broker's address? --bootstrap-controller wants a controller's"
+    )
+    refused = NetError(Reason.REFUSED, "h:1")
+    assert why_nobody_leads("log-0", refused).endswith("are a majority of the voters running?")
+
+
+def test_a_store_is_named_once() -> None:
+    assert of_store("s3://b", StoreError("s3://b", "no such bucket")) == "s3://b: no such bucket"
+    assert of_store("s3://b", StoreError("k", "gone")) == "s3://b: k: gone"
+
+
+def test_a_bucket_that_is_not_there_is_told_in_words(s3_endpoint: str) -> None:
+    store = open_store("s3://no-such-bucket", StoreOptions(s3_endpoint, "us-east-1"))
+    with pytest.raises(StoreError) as caught:
+        list(store.list("00/"))
+    assert str(caught.value) == "s3://no-such-bucket: no such bucket"
+    store.close()
+
+
+def test_listings_of_another_place_are_told_apart_in_words(tmp_path: Path) -> None:
+    entries, _ = the_world()
+    node = a_node(tmp_path / "node1", list(entries))
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    files = ("--listings", tmp_path / "seen", "--out", tmp_path / "plan.jsonl", "--log-dir", node)
+    code, said = run("orphans", "plan", "--store", tmp_path / "one", *files)
+    assert (code, "To apply it" in said) == (0, False), said  # nothing is planned
+    code, said = run("orphans", "plan", "--store", tmp_path / "two", *files)
+    assert code == 4
+    assert said == (
+        f"esker: {tmp_path / 'seen'} keeps listings of another store ({tmp_path / 'one'}, not "
+        f"{tmp_path / 'two'}): name another --listings\n"
+    )
+
+
+def test_an_inventory_that_is_not_there(node: Path, tmp_path: Path) -> None:
+    missing = tmp_path / "all.csv"
+    code, said = run(
+        "orphans", "plan", "--store", tmp_path / "store", "--listings", tmp_path / "seen",
+        "--out", tmp_path / "plan.jsonl", "--log-dir", node, "--listing", missing,
+    )  # fmt: skip
+    assert (code, said) == (3, f"esker: {missing}: No such file or directory\n")

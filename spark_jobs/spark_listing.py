@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 TASKS: Final = 32
 COLUMNS: Final = tuple(ROW.names or ())
 PIECE_ROWS: Final = 10_000
+COUNTED_ROWS: Final = 10 * MAX_CLUSTERS
+"""That come here of what was counted: our objects, and others' by cluster."""
 
 
 class AnyListing(Protocol):
@@ -114,7 +116,7 @@ def list_in_spark(
     from pyspark import StorageLevel
     from pyspark.sql import functions as f
 
-    from spark_jobs.listing_source import NAME, OWN, ListingSource
+    from spark_jobs.listing_source import NAME, OWN, STRANGE, ListingSource
 
     spark.dataSource.register(ListingSource)
     asked = {
@@ -130,7 +132,8 @@ def list_in_spark(
     counted = rows.groupBy("kind", "name").agg(
         f.sum("objects").alias("objects"), f.sum("size_bytes").alias("size_bytes")
     )
-    some = counted.orderBy("kind", f.desc("objects")).limit(10 * MAX_CLUSTERS).collect()
+    rest = ~f.col("kind").isin(OWN, STRANGE)  # of which there may be very many
+    some = counted.orderBy(rest, "kind", f.desc("objects")).limit(COUNTED_ROWS).collect()
     own = rows.where(f.col("kind") == OWN)
     return SparkListing(spark, own, began_ms, now_ms(), _tally(some))
 

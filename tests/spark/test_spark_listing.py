@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="PySpark is not installed")
 
+from spark_jobs import spark_listing
 from spark_jobs.known_objects import Known, known_of
 from spark_jobs.listing import Naming, Rows, take_listing
 from spark_jobs.object_store import DirectoryStore, StoreOptions
@@ -72,6 +73,15 @@ def test_both_engines_list_and_compare_alike(
     assert len(left) >= len(life.gone) > 0
     suspects = [[(c, i) for c, ids in one.suspects(logs) for i in ids] for one in (here, there)]
     assert suspects[0] == suspects[1] == sorted((0, object_id) for object_id in life.used()[:2])
+
+
+def test_our_objects_are_counted_however_many_clusters_there_are(
+    spark: SparkSession, life: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_listing, "COUNTED_ROWS", 2)
+    tally = listed_by(spark, life.objects.uri).tally
+    assert tally.objects >= len(life.used()) - 1
+    assert tally.strange == 1
 
 
 def test_a_listing_of_which_a_part_fails_is_none(spark: SparkSession, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ from spark_jobs.archive_layout import (
 from spark_jobs.avro_files import AvroWriter, fingerprint
 from spark_jobs.avro_schemas import avro_schema
 from spark_jobs.envelope import SCHEMA as ENVELOPE_SCHEMA
-from spark_jobs.envelope import Row, rows_of, value_of
+from spark_jobs.envelope import EnvelopeError, Row, rows_of, value_of
 from spark_jobs.logs import Span
 from spark_jobs.object_store import ObjectStore
 from spark_jobs.place import Place
@@ -66,13 +66,16 @@ class Task:
 def write_range(store: ObjectStore, task: Task) -> Manifest:
     """Write the files of a range, and say what they are. Its manifest is the caller's to write.
 
-    Raises:  ArchiveError if offsets are missing; what reading raises (LostRangeError, RecordError,
-             LogsError, OSError); StoreError.
+    Raises:  ArchiveError if offsets are missing, or a batch is empty; what reading raises
+             (LostRangeError, RecordError, LogsError, OSError); StoreError.
     """
     files = _RangeFiles(task)
-    for span in task.spans:
-        for batch in span.batches():
-            files.add(rows_of(batch))
+    try:
+        for span in task.spans:
+            for batch in span.batches():
+                files.add(rows_of(batch))
+    except EnvelopeError as error:
+        raise ArchiveError(f"{task.range.log}: {error}") from None
     manifest, contents = files.finish()
     for key, data in contents:
         store.write(key, data)

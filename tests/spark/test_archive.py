@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from crc32c import crc32c
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -631,6 +632,20 @@ def test_what_is_written_down_is_believed_only_if_it_can_be(
                 data = json.dumps({"ranges": [found["range"]]}).encode()
                 with pytest.raises(DamagedArchiveError):
                     plan_from_json(data, "plan")
+
+
+def test_a_batch_of_nothing_is_an_error_that_names_its_place(
+    logs: FileLogs, store: ObjectStore
+) -> None:
+    """Compaction leaves such batches, and no log of ours is compacted."""
+    at = logs.end_offset
+    empty = build_value_batch([b"gone"], base_offset=at, leader_epoch=1, timestamp=1)[:61]
+    empty[8:12] = (61 - 12).to_bytes(4, "big")  # its length
+    empty[57:61] = bytes(4)  # of records
+    empty[17:21] = crc32c(empty[21:]).to_bytes(4, "big")
+    logs.append([empty])
+    with pytest.raises(ArchiveError, match=f"{LOG}: the batch at offset {at} has no records"):
+        one_pass(logs, store)
 
 
 def test_a_file_that_has_grown_is_not_read(logs: FileLogs, store: ObjectStore) -> None:

@@ -219,7 +219,7 @@ class DirectoryStore:
         path = self._root / key
         temporary = path.with_name(f"{HIDDEN}writing-{secrets.token_hex(8)}")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            _make_directory(path.parent)
             try:
                 with temporary.open("xb") as file:
                     file.write(data)
@@ -274,6 +274,14 @@ def _link_once(temporary: Path, path: Path) -> None:
     except FileExistsError:
         raise _TakenError from None
     temporary.unlink()
+
+
+def _make_directory(path: Path) -> None:
+    """With what it is in; each is sure to be there before anything in it is."""
+    if not path.is_dir():
+        _make_directory(path.parent)
+        path.mkdir(exist_ok=True)
+        _fsync_directory(path.parent)
 
 
 def _fsync_directory(path: Path) -> None:

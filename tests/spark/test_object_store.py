@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import spark_jobs
+from spark_jobs import object_store
 from spark_jobs.object_store import (
     MAX_READ_BYTES,
     ObjectStore,
@@ -51,6 +52,18 @@ def test_what_is_written_is_listed_looked_at_and_read(store: ObjectStore) -> Non
     assert store.read("7f/c/0/12", 0, 6) == b"abcdef"
     assert store.read("7f/c/0/12", 2, 3) == b"cde"
     assert store.read("7f/c/0/12", 6, 0) == b""
+
+
+def test_a_power_cut_takes_no_directory_from_under_what_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[Path] = []
+    monkeypatch.setattr(object_store, "_fsync_directory", flushed.append)
+    store = open_store(str(tmp_path))
+    store.write("manifest/a-0/1", b"")
+    assert flushed == [tmp_path, tmp_path / "manifest", tmp_path / "manifest" / "a-0"]
+    store.write("manifest/a-0/2", b"")
+    assert flushed[3:] == [tmp_path / "manifest" / "a-0"]
 
 
 def test_writing_replaces(store: ObjectStore) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final
 
 from spark_jobs.digests import Digest
@@ -126,7 +126,8 @@ def plan_of(
     """The same of what was surveyed."""
     progress("digests")
     for name, log in found.logs.items():
-        if not kept.keep_to(found.cluster_id, name, found.read[name], partial(epoch_before, log)):
+        epoch = cache(partial(epoch_before, log))  # of an archive it is some work
+        if not kept.keep_to(found.cluster_id, name, found.read[name], epoch):
             kept = Sidecars(None)
     digests = _digests(engine, kept, found)
     planners = [Planner(one, found.topics) for one in digests]

@@ -10,11 +10,20 @@ from pathlib import Path
 import pytest
 
 from coordinator.client import CoordinatorError, ErrorCode
+from coordinator.decide.log_start import PLAN_LASTS_MS
 from records.rpc.coordinator import ApplyRetentionRequest, ApplyRetentionResponse
 from records.uuids import encode_uuid, random_uuid
 from spark_jobs import orphans_applying
 from spark_jobs.applying import NO_ANSWER, Journal, Outcome, apply_plan
-from spark_jobs.plan_file import Effect, Plan, PlanError, PlanRow, read_plan, write_plan
+from spark_jobs.plan_file import (
+    EXPIRES_AFTER_MS,
+    Effect,
+    Plan,
+    PlanError,
+    PlanRow,
+    read_plan,
+    write_plan,
+)
 
 TOPIC, OTHER = encode_uuid(random_uuid()), encode_uuid(random_uuid())
 
@@ -115,6 +124,10 @@ def test_every_row_reaches_its_coordinator(tmp_path: Path) -> None:
     assert coordinators.log_starts == {(0, 0): 10, (0, 1): 11, (0, 2): 12, (4, 3): 13}
     assert [one.cluster_id for one in coordinators.requests] == ["cluster"] * 2
     assert coordinators.requests[0].expires_at_ms == made.expires_at_ms == 3_601_000
+
+
+def test_a_plan_lasts_as_long_as_coordinators_let_it() -> None:
+    assert EXPIRES_AFTER_MS == PLAN_LASTS_MS
 
 
 def test_a_row_that_is_refused_does_not_stop_the_others(tmp_path: Path) -> None:

@@ -5,6 +5,9 @@ this user below `$TMPDIR`, one for each log, holding the newest that anybody ask
 that was interrupted goes on where it stopped. What is there under a checkpoint's name is whole:
 every batch, header, footer and the footer's checksum were verified before it got that name.
 
+A copy is compared with the leader's file before it is used, by its end: a log that was made anew
+can have another checkpoint of the same id.
+
 Surprise: the bytes may come from two leaders whose files of the same id differ. The checksum of the
 whole finds that, and then it is fetched again from the beginning.
 
@@ -31,6 +34,7 @@ from spark_jobs.logs import LogsError
 from spark_jobs.quorum_link import GoneError, QuorumLink
 
 PIECE_BYTES: Final = 1024 * 1024
+TAIL_BYTES: Final = 256  # the footer's batch, at least
 _ATTEMPTS: Final = 3
 
 
@@ -48,9 +52,10 @@ def copy_checkpoint(link: QuorumLink, directory: Path, snapshot_id: OffsetAndEpo
     path = directory / checkpoint_name(snapshot_id)
     with _one_at_a_time(directory):
         for _ in range(_ATTEMPTS):
-            if path.exists():
+            if path.exists() and _is_leaders(link, path, snapshot_id):
                 _drop_older(directory, snapshot_id)
                 return path
+            path.unlink(missing_ok=True)
             _download(link, directory, snapshot_id)
     raise LogsError(f"{path.name}: {_ATTEMPTS} downloads of it were not whole")
 
@@ -64,6 +69,24 @@ def _make_own(directory: Path) -> None:
     if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode) or found.st_mode & writable:
         raise LogsError(f"{top} is not this user's alone; set TMPDIR to a place of your own")
     directory.mkdir(parents=True, exist_ok=True)
+
+
+def _is_leaders(link: QuorumLink, path: Path, snapshot_id: OffsetAndEpoch) -> bool:
+    """Does a copy end as the leader's file does? There is the checksum of all before it.
+
+    One that the leader has dropped since it was asked for is believed: nothing contradicts it.
+    """
+    size = path.stat().st_size
+    position = max(0, size - TAIL_BYTES)
+    with path.open("rb") as file:
+        file.seek(position)
+        tail = file.read(TAIL_BYTES)
+    try:
+        if link.fetch_snapshot(snapshot_id, 0, 1).size_bytes != size:
+            return False
+        return bytes(link.fetch_snapshot(snapshot_id, position, TAIL_BYTES).data) == tail
+    except GoneError:
+        return True
 
 
 def _download(link: QuorumLink, directory: Path, snapshot_id: OffsetAndEpoch) -> None:

@@ -157,6 +157,10 @@ def test_a_quorum_is_read_while_leaders_die_and_heads_are_cut(
             assert copy_checkpoint(link, copies, snapshot_id).read_bytes() == data
             with pytest.raises(GoneError):
                 copy_checkpoint(link, copies, OffsetAndEpoch(Offset(3), Epoch(1)))
+            # A log that was made anew can have another checkpoint of this id.
+            for other in (data[:-1] + bytes([data[-1] ^ 1]), data[:-1], data + b"x"):
+                whole.write_bytes(other)
+                assert copy_checkpoint(link, copies, snapshot_id).read_bytes() == data
         assert not half.exists()
 
 

@@ -20,6 +20,7 @@ from typing import Final, Protocol
 from coordinator.client import CoordinatorError, ErrorCode
 from records.rpc.coordinator import ApplyRetentionRequest, ApplyRetentionResponse
 from records.uuids import decode_uuid
+from spark_jobs.journals import whole_lines
 from spark_jobs.plan_file import Plan, PlanRow
 
 ROWS_OF_REQUEST: Final = 500
@@ -70,14 +71,8 @@ class Journal:
         Raises:  OSError; ValueError if it is another plan's, or none.
         """
         outcome = Outcome()
-        if not self.path.exists():
-            return outcome
-        data = self.path.read_bytes()
-        whole = data[: data.rfind(b"\n") + 1]
-        if len(whole) < len(data):
-            self.path.write_bytes(whole)
         try:
-            entries = [json.loads(line) for line in whole.splitlines()]
+            entries = [json.loads(line) for line in whole_lines(self.path)]
             answers = [
                 (one["plan_id"], one["row"], one["error"], one["log_start"]) for one in entries
             ]

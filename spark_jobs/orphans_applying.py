@@ -24,6 +24,7 @@ from typing import Any, Final, Protocol
 
 from coordinator.client import CoordinatorError, ErrorCode
 from records.rpc.objects import MarkOrphansRequest, MarkOrphansResponse
+from spark_jobs.journals import whole_lines
 from spark_jobs.orphans import LARGE_FRACTION, PLAN, Candidate
 from spark_jobs.sealed_file import SealedFile
 
@@ -101,13 +102,7 @@ class Journal:
         Raises:  OSError; ValueError if the journal is another plan's, or none.
         """
         progress = Progress()
-        if not self.path.exists():
-            return progress
-        data = self.path.read_bytes()
-        whole = data[: data.rfind(b"\n") + 1]
-        if len(whole) < len(data):
-            self.path.write_bytes(whole)
-        for line in whole.splitlines()[-1:]:
+        for line in whole_lines(self.path)[-1:]:
             try:
                 plan_id = _take_up(json.loads(line), progress)
             except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -53,11 +53,6 @@ class Effect:
     pinned_bytes: int  # of dead batches in objects that stay, once the plan is applied
     pinned_by: Mapping[str, int]  # topic: dead bytes in objects that its live runs keep
 
-    @property
-    def is_large(self) -> bool:
-        """Does it remove more of what lives than one would expect?"""
-        return self.removed_bytes > LARGE_FRACTION * self.live_bytes
-
 
 class PlanError(Exception):
     """A file that is no plan, or not a whole one. One sentence naming the file."""

@@ -244,9 +244,3 @@ def _columns(data: bytes, at: int, kinds: list[tuple[str, int]]) -> tuple[list[A
         found.append(column)
         at += column.nbytes
     return found, at
-
-
-def default_directory() -> Path:
-    """Where digests are kept unless somebody says otherwise."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "esker" / "digests"

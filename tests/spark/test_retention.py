@@ -193,7 +193,7 @@ def test_one_topic_that_keeps_its_data_pins_its_neighbours(tmp_path: Path) -> No
     assert (effect.objects_freed, effect.freed_bytes) == (1, 120)
     assert effect.pinned_bytes == 2 * 100, "the dead batches; not what is of no batch"
     assert effect.pinned_by == {"long": 200}
-    assert effect.is_large
+    assert plan.is_large
 
 
 def test_the_coordinators_own_topics_are_left_to_it(tmp_path: Path) -> None:

@@ -125,6 +125,8 @@ def archive(
             "say where the logs are: --log-dir DIR or --bootstrap-controller HOST:PORT; "
             "or --verify alone"
         )
+    if follow and verify:
+        raise typer.BadParameter("--follow never ends, so nothing would be verified: not both")
     _need_modules()
     inputs = inputs_of(log_dir, bootstrap_controller, None, timeout_ms) if wants_pass else None
     job = _Job(range_bytes=range_mib * MEBIBYTE, as_json=as_json)

@@ -128,6 +128,7 @@ def test_what_cannot_be_is_refused_with_a_sentence(node: Node, tmp_path: Path) -
     (tmp_path / "file").write_text("in the way")
     cases = [
         (("--out", out), 2, "say where the logs are"),
+        (("--out", out, "--log-dir", node.directory, "--follow", "--verify"), 2, "not both"),
         (("--out", out, "--log-dir", other.directory), 4, "the archive of cluster"),
         (("--out", out, "--log-dir", node.directory, "--as", "parquet"), 2, "give another --out"),
         (("--out", out, "--log-dir", tmp_path / "nowhere"), 3, "no log directory"),

@@ -71,7 +71,7 @@ def _as_json(check: Check) -> dict[str, Any]:
 
 def _store(uri: str, endpoint: str | None, region: str | None) -> Iterator[Check]:
     """The first key of a listing is all that is asked for."""
-    from spark_jobs.object_store import StoreError, StoreOptions, open_store
+    from spark_jobs.object_store import StoreError, StoreOptions, of_store, open_store
 
     try:
         objects = open_store(uri, StoreOptions(endpoint, region))
@@ -81,7 +81,7 @@ def _store(uri: str, endpoint: str | None, region: str | None) -> Iterator[Check
         first = next(iter(objects.list()), None)
     except StoreError as error:
         hint = "see --endpoint and --region, and the credentials above"
-        yield Check("object store", State.MISSING, f"{uri}: {error}", hint)
+        yield Check("object store", State.MISSING, of_store(objects.uri, error), hint)
     else:
         yield Check("object store", State.OK, f"{uri}, {'empty' if first is None else 'listed'}")
     finally:

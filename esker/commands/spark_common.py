@@ -19,6 +19,8 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
+from snapshot.errors import DamagedFileError
+
 FINDINGS: Final = 1
 USAGE: Final = 2
 ENVIRONMENT: Final = 3
@@ -45,9 +47,11 @@ def bar(what: str, total: int | None) -> Iterator[Step]:
 
 
 def reason(error: BaseException) -> str:
-    """What went wrong, in words: of a file its name and the system's, without their number."""
+    """What went wrong, in words, and what helps; of a file no error number."""
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
+    if isinstance(error, DamagedFileError):
+        return f"{error}; another node has it whole: name its --log-dir, or ask the quorum"
     return str(error)
 
 

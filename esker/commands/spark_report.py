@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from spark_jobs.report.job import Question, Report
     from spark_jobs.report.summary import Summary
 
-EXAMPLE = "Example: esker spark report --log-dir data/node1 --out report"
+EXAMPLE = "Example: esker spark report --log-dir esker-data/quorum-1 --out report"
 
 LARGE: Final = 2_000_000
 """Records of all logs together from which on `auto` means Spark: what two cores read in minutes."""

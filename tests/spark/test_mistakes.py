@@ -43,6 +43,17 @@ def test_a_missing_file_is_told_without_its_error_number(tmp_path: Path) -> None
     assert reason(ValueError("odd")) == "odd"
 
 
+def test_a_damaged_log_is_whole_elsewhere(node: Path) -> None:
+    (log,) = (node / "__diskless-metadata-0").glob("*.log")
+    data = bytearray(log.read_bytes())
+    data[len(data) // 2] ^= 1
+    log.write_bytes(data)
+    code, said = run("report", "--log-dir", node, "--out", node.parent / "report")
+    assert code == 3
+    assert said.startswith(f"esker: {log}, position ")
+    assert "another node has it whole: name its --log-dir, or ask the quorum" in said
+
+
 def test_the_directory_of_a_whole_cluster_names_those_of_its_nodes(node: Path) -> None:
     code, said = run("audit", "--log-dir", node.parent)
     assert code == 3

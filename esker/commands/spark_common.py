@@ -61,6 +61,11 @@ def to_apply(job: str, plan: Path, controllers: str | None) -> str:
     return f"esker spark {job} apply {shlex.quote(str(plan))} --bootstrap-controller {at}"
 
 
+def all_answered(journal: Path) -> str:
+    """Said of a plan that is applied once more: no cluster was asked, were it even another one."""
+    return f"  Nothing was asked now: {journal} has all answers"
+
+
 def stop(message: str, code: int) -> NoReturn:
     """End with this code, and say why."""
     typer.echo(f"esker: {message}", err=True)

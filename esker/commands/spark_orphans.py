@@ -34,6 +34,7 @@ from esker.commands.spark_common import (
     STALE,
     USAGE,
     Step,
+    all_answered,
     bar,
     reason,
     stop,
@@ -217,11 +218,14 @@ def apply(
     journal = Journal(file.with_name(f"{file.name}.{made.plan_id}.journal"), made.plan_id)
     try:
         with bar("applying", made.file.count) as step:
+            before = journal.read().rows_done
             done = run(_apply(at, made, journal, step, timeout_ms))
     except KeyboardInterrupt:
         stop("interrupted; the same command goes on", INTERRUPTED)
     except (OSError, ValueError) as error:
         stop(reason(error), ENVIRONMENT)
+    if before and before == made.file.count and not as_json:
+        typer.echo(all_answered(journal.path), err=True)
     _print_outcome(made, done, as_json=as_json)
 
 

@@ -27,6 +27,7 @@ from esker.commands.spark_common import (
     PARTLY,
     STALE,
     USAGE,
+    all_answered,
     bar,
     reason,
     stop,
@@ -188,11 +189,14 @@ def apply(
     journal = Journal(file.with_name(f"{file.name}.{made.plan_id}.journal"), made)
     try:
         with bar("applying", len(made.rows)) as step:
+            before = journal.read()
             outcome = run(_apply(at, made, journal, step, timeout_ms, rows_per_request))
     except KeyboardInterrupt:
         stop("interrupted; the same command goes on", INTERRUPTED)
     except (OSError, ValueError) as error:
         stop(reason(error), ENVIRONMENT)
+    if made.rows and len(before.applied) + len(before.refused) == len(made.rows) and not as_json:
+        typer.echo(all_answered(journal.path), err=True)
     _print_outcome(made, outcome, as_json=as_json)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -12,9 +13,10 @@ from esker.commands.spark import app
 from esker.commands.spark_common import reason, to_apply
 from raft.net.errors import NetError, Reason
 from spark_jobs.object_store import StoreError, StoreOptions, of_store, open_store
-from spark_jobs.plan_file import PlanError, read_plan
+from spark_jobs.plan_file import PlanError, read_plan, write_plan
 from spark_jobs.quorum_link import why_nobody_leads
 from tests.coordinator.subjects import KEYS
+from tests.spark.test_applying import plan, row
 from tests.spark.test_audit_command import a_node, node
 from tests.spark.test_audit_store import the_world
 from tests.stores.conftest import s3_endpoint
@@ -93,11 +95,24 @@ def test_a_log_that_may_be_behind_is_no_word_where_nothing_is_lost(node: Path) -
 
 
 def test_how_a_plan_is_applied_is_a_command_that_works() -> None:
-    plan = Path("p l.jsonl")
-    assert to_apply("retention", plan, "h:1,g:2") == (
+    file = Path("p l.jsonl")
+    assert to_apply("retention", file, "h:1,g:2") == (
         "esker spark retention apply 'p l.jsonl' --bootstrap-controller h:1,g:2"
     )
-    assert to_apply("orphans", plan, None).endswith("--bootstrap-controller HOST:PORT")
+    assert to_apply("orphans", file, None).endswith("--bootstrap-controller HOST:PORT")
+
+
+def test_a_plan_that_was_applied_is_asked_of_nobody_and_that_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "plan.jsonl"
+    made = plan(row(0), live_bytes=10**6)
+    write_plan(made, path)
+    journal = tmp_path / f"plan.jsonl.{made.plan_id}.journal"
+    entry = {"plan_id": made.plan_id, "row": 0, "error": 0, "log_start": 10}
+    journal.write_text(json.dumps(entry) + "\n")
+    code, said = run("retention", "apply", path, "--bootstrap-controller", "127.0.0.1:1")
+    assert code == 0
+    assert "1 of 1 rows applied" in said
+    assert f"Nothing was asked now: {journal} has all answers" in said
 
 
 def test_a_broker_is_no_controller() -> None:

@@ -339,6 +339,7 @@ def report_of(found: Found, outcome: Outcome) -> dict[str, Any]:
     tally = found.listing.tally
     return {
         "listed": {"objects": tally.objects, "bytes": tally.size_bytes},
+        "referred_to": sum(len(one.live) for one in found.known.values()),
         "of_them": {name: count.as_json() for name, count in found.counts.items()},
         "planned": outcome.planned.as_json(),
         "waiting": outcome.waiting.as_json(),

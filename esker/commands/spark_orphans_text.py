@@ -63,6 +63,12 @@ def plan_lines(made: OrphansPlan) -> Iterator[str]:
         if report["of_them"][name]["objects"] or name in ("live", "orphan")
     ]
     yield table(("Objects that are", "Count", "Bytes"), rows)
+    referred_to = report.get("referred_to", 0)
+    if referred_to and not report["listed"]["objects"]:
+        yield (
+            f"None of the {referred_to} objects that the logs refer to is in {header['store']}: is "
+            "it the cluster's store, and --prefix what its brokers' settings say?"
+        )
     yield from _others(report)
     if made.file.count:
         headings = ("Key", "Bytes", "Written", "FirstSeen")

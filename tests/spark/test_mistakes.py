@@ -144,6 +144,7 @@ def test_listings_of_another_place_are_told_apart_in_words(tmp_path: Path) -> No
         (tmp_path / name).mkdir()
     files = ("--listings", tmp_path / "seen", "--out", tmp_path / "plan.jsonl", "--log-dir", node)
     code, said = run("orphans", "plan", "--store", tmp_path / "one", *files)
+    assert f"None of the 19 objects that the logs refer to is in {tmp_path / 'one'}: is it" in said
     assert (code, "To apply it" in said) == (0, False), said  # nothing is planned
     code, said = run("orphans", "plan", "--store", tmp_path / "two", *files)
     assert code == 4

@@ -29,6 +29,7 @@ from typing import Final
 
 from spark_jobs.class_archive import KEPT, SPACE_BYTES
 from spark_jobs.java import HINT, JavaError, cache_directory, find_java, home_for_spark, javas
+from spark_jobs.own_directory import make_own
 
 GIB: Final = 1 << 30
 LEAST_MEMORY: Final = 2 * GIB  # one JVM of 1 GB, two Python workers, a command
@@ -188,8 +189,12 @@ def _temporary() -> Check:
 def _cache(directory: Path) -> Check:
     """Logs, and the class archive: jobs run without."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        return _writable("cache", directory)
+        if make_own(directory):
+            return _writable("cache", directory)
+        hint = (
+            f"jobs start slowly; chmod go-w {directory}, or set XDG_CACHE_HOME to one of your own"
+        )
+        return Check("cache", State.NOTE, f"{directory} is not this user's alone", hint)
     except OSError as error:
         hint = "set XDG_CACHE_HOME to a directory that can be written, or jobs start slowly"
         return Check("cache", State.NOTE, str(error), hint)

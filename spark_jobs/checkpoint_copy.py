@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +30,7 @@ from records.types import OffsetAndEpoch
 from snapshot.download import PartDownload
 from snapshot.names import checkpoint_name, list_checkpoints
 from spark_jobs.logs import LogsError
+from spark_jobs.own_directory import make_own
 from spark_jobs.quorum_link import GoneError, QuorumLink
 
 PIECE_BYTES: Final = 1024 * 1024
@@ -63,10 +63,7 @@ def copy_checkpoint(link: QuorumLink, directory: Path, snapshot_id: OffsetAndEpo
 def _make_own(directory: Path) -> None:
     """Below a directory that nobody else can put anything into. Raises LogsError; OSError."""
     top = directory.parent.parent
-    top.mkdir(parents=True, exist_ok=True, mode=0o700)
-    found = top.lstat()
-    writable = stat.S_IWGRP | stat.S_IWOTH
-    if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode) or found.st_mode & writable:
+    if not make_own(top):
         raise LogsError(f"{top} is not this user's alone; set TMPDIR to a place of your own")
     directory.mkdir(parents=True, exist_ok=True)
 

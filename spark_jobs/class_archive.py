@@ -9,7 +9,8 @@ The surprise is how little the JVM looks at it: one that was cut short kills it 
 JVM writes a file of its own, which takes the archive's name only when the JVM has ended well; size
 and checksum lie beside it and are compared before each start; and an archive that a JVM dies of all
 the same is removed. Two sessions that end at once, a full disk and a machine that stops half-way
-cost the next start its speed, no more.
+cost the next start its speed, no more. In a directory that somebody else can write to there is
+none: it is code.
 
 Source: JEP 350; DESIGN §10.
 """
@@ -30,6 +31,7 @@ from typing import Final
 from crc32c import crc32c
 
 from spark_jobs.java import Java, cache_directory
+from spark_jobs.own_directory import is_own, make_own
 
 KEPT: Final = 3  # archives of other Javas or other jars
 SPACE_BYTES: Final = 1 << 30  # that must be free before one is written
@@ -50,7 +52,9 @@ class ClassArchive:
         return self.file.with_suffix(".jsa.crc32c")
 
     def is_whole(self) -> bool:
-        """Can it be read? One that is damaged goes."""
+        """Can it be read, and is it ours? One that is damaged goes."""
+        if not self._is_ours():
+            return False
         try:
             if self.mark.read_text() == _measure(self.file):
                 os.utime(self.file)  # the newest are kept
@@ -91,8 +95,16 @@ class ClassArchive:
 
     def _prepare(self) -> bool:
         try:
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            return shutil.disk_usage(self.file.parent).free >= SPACE_BYTES
+            ours = make_own(self.file.parent.parent) and make_own(self.file.parent)
+            return ours and shutil.disk_usage(self.file.parent).free >= SPACE_BYTES
+        except OSError:
+            return False
+
+    def _is_ours(self) -> bool:
+        """Could nobody else have written it? The JVM runs what it maps, and a checksum that lies
+        beside a file speaks against accidents only."""
+        try:
+            return is_own(self.file.parent) and is_own(self.file.parent.parent)
         except OSError:
             return False
 

@@ -27,6 +27,7 @@ from rich.console import Console
 
 from esker.commands.spark_common import ENVIRONMENT, INTERRUPTED, USAGE, stop
 from spark_jobs.java import cache_directory
+from spark_jobs.own_directory import make_own
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -122,7 +123,8 @@ def _new_log(app: str) -> Path | None:
     directory = cache_directory() / "logs"
     name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{app}-{os.getpid()}.log"
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_own(directory.parent)
+        directory.mkdir(exist_ok=True)
         for old in sorted(directory.glob("*.log"))[: -KEPT_LOGS + 1]:
             old.unlink(missing_ok=True)
         (directory / name).touch()

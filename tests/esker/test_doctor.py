@@ -108,6 +108,14 @@ def test_no_room_for_temporary_files_stops_jobs_and_no_cache_does_not(
     assert "XDG_CACHE_HOME" in found["cache"].hint
 
 
+def test_a_cache_that_others_can_write_to_is_told(environment: dict[str, str]) -> None:
+    cache = java.cache_directory(environment)
+    cache.mkdir(parents=True)
+    cache.chmod(0o770)
+    found = checks(environment)["cache"]
+    assert (found.state, f"chmod go-w {cache}" in found.hint) == (State.NOTE, True)
+
+
 def test_of_machine_and_container_the_smaller_memory_counts(tmp_path: Path) -> None:
     (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:    8388608 kB\n")
     assert available_memory(tmp_path / "meminfo", tmp_path) == 8 << 30, "no container"

@@ -19,11 +19,13 @@ MAIN: Final = "org.apache.spark.launcher.Main"  # small, and in the jars that we
 
 @pytest.fixture
 def archive(tmp_path: Path) -> ClassArchive:
-    return ClassArchive(tmp_path / "c" / "java-1.jsa", tmp_path / "c" / f"java-1.{os.getpid()}.new")
+    directory = tmp_path / "esker" / "classes"
+    directory.parent.mkdir(mode=0o700)
+    return ClassArchive(directory / "java-1.jsa", directory / f"java-1.{os.getpid()}.new")
 
 
 def write(path: Path, size: int = LEAST_BYTES) -> None:
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(exist_ok=True, mode=0o700)
     with path.open("wb") as file:
         file.truncate(size)
 
@@ -98,6 +100,30 @@ def test_where_nothing_can_be_written_none_is(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     nowhere = tmp_path / "file" / "classes"
     assert ClassArchive(nowhere / "a.jsa", nowhere / "a.1.new").writing_options() == ()
+
+
+@pytest.mark.parametrize("which", ["classes", "cache"])
+@pytest.mark.parametrize("taken", ["group", "others", "linked", "another user's"])
+def test_where_somebody_else_can_write_none_is_read_or_written(
+    archive: ClassArchive, monkeypatch: pytest.MonkeyPatch, which: str, taken: str
+) -> None:
+    """It is code, and who can write it can write its checksum."""
+    write(archive.writing)
+    archive.keep(0)
+    assert archive.is_whole()
+    directory = archive.file.parent if which == "classes" else archive.file.parent.parent
+    if taken == "linked":
+        directory.rename(directory.with_name("elsewhere"))
+        directory.symlink_to(directory.with_name("elsewhere"))
+    elif taken == "another user's":
+        real = Path.lstat
+        theirs = os.stat_result((0o40755, 0, 0, 2, os.getuid() + 1, 0, 0, 0, 0, 0))
+        monkeypatch.setattr(Path, "lstat", lambda it: theirs if it == directory else real(it))
+    else:
+        directory.chmod(0o720 if taken == "group" else 0o702)
+    assert not archive.is_whole()
+    assert archive.writing_options() == ()
+    assert archive.file.exists()  # nor is anything removed there
 
 
 def test_only_the_newest_stay_and_no_leftovers(archive: ClassArchive) -> None:

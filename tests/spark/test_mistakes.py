@@ -65,6 +65,17 @@ def test_the_directory_of_a_whole_cluster_names_those_of_its_nodes(node: Path) -
     )
 
 
+def test_a_damaged_archive_is_told_to_be_one(node: Path, tmp_path: Path) -> None:
+    archive = tmp_path / "archive"
+    assert run("archive", "--log-dir", node, "--out", archive)[0] == 0
+    for file in archive.glob("data/*/record/*.avro"):
+        file.unlink()
+    code, said = run("retention", "plan", "--archive", archive, "--out", tmp_path / "plan.jsonl")
+    assert code == 3
+    assert said.startswith("esker: the archive is damaged: data/")
+    assert said.endswith("is gone; `esker spark archive --verify` tells all of it\n")
+
+
 def test_another_clusters_node_is_no_replica(node: Path, tmp_path: Path) -> None:
     other = tmp_path / "node2"
     shutil.copytree(node, other)

@@ -1,0 +1,1 @@
+"""Every announced version of every request, asked of whole nodes."""

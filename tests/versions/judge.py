@@ -1,0 +1,37 @@
+"""kio reads what we answer, as a client of other people's making would. See `tests/records`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kio.serial import entity_reader
+
+from records.rpc.base import Response
+from records.schema import Message
+from tests.records.test_messages_kio import in_kio, to_kio
+
+OWN_TAGS: Final = ("chunks", "start_offset")
+"""KIP-1114's tagged fields: unknown to kio, which skips nothing that it does not know."""
+
+
+def objection(response: type[Response], answer: Response, data: bytes, version: int) -> str:
+    """What kio has against these bytes; empty if it reads the same from them, or cannot read it."""
+    kio_class = in_kio(response, version)
+    if kio_class is None or _has_own_tags(answer):
+        return ""
+    try:
+        read = entity_reader(kio_class)(data, 0)
+    except Exception as error:
+        return f"kio: {error!r}"
+    return "" if read == (to_kio(answer, kio_class, version), len(data)) else f"kio reads {read}"
+
+
+def _has_own_tags(value: Message) -> bool:
+    for field in value.schema().fields:
+        item = getattr(value, field.name)
+        if field.name in OWN_TAGS and item != field.default:
+            return True
+        items = item if isinstance(item, tuple) else (item,)
+        if any(isinstance(one, Message) and _has_own_tags(one) for one in items):
+            return True
+    return False

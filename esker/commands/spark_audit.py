@@ -24,7 +24,6 @@ from esker.commands.spark_common import (
     FINDINGS,
     INTERRUPTED,
     bar,
-    reason,
     stop,
 )
 from esker.commands.spark_inputs import (
@@ -34,6 +33,7 @@ from esker.commands.spark_inputs import (
     may_be_behind,
     open_logs,
     reading_errors,
+    stop_reading,
 )
 from esker.commands.spark_session import MEMORY, Debug, Master, Memory, SparkLog, spark_session
 from esker.commands.spark_store import Endpoint, Region
@@ -164,7 +164,7 @@ def audit(
     except StoreError as error:
         stop(f"the object store: {error}", ENVIRONMENT)
     except reading_errors() as error:
-        stop(reason(error), ENVIRONMENT)
+        stop_reading(error)
     finally:
         if objects is not None:
             objects.close()

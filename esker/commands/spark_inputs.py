@@ -11,7 +11,7 @@
             logs = open_logs(inputs)
             ...
         except reading_errors() as error:
-            stop(reason(error), ENVIRONMENT)
+            stop_reading(error)
 
 One of three places, or a directory with a quorum beside it that is asked how much of it is
 committed; a directory alone is believed as far as its node has written that down.
@@ -22,11 +22,12 @@ Source: DESIGN §10 (inputs of the pipeline).
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from esker.commands.controlled import endpoints
+from esker.commands.spark_common import DATA_LOSS, ENVIRONMENT, reason, stop
 from records.errors import RecordError
 
 if TYPE_CHECKING:
@@ -104,3 +105,10 @@ def reading_errors() -> tuple[type[Exception], ...]:
     from spark_jobs.logs import LogsError
 
     return (LogsError, LostRangeError, RecordError, OSError)
+
+
+def stop_reading(error: Exception) -> NoReturn:
+    """End for one of `reading_errors`: offsets that are gone are data, the rest is a place."""
+    from spark_jobs.log_files import LostRangeError
+
+    stop(reason(error), DATA_LOSS if isinstance(error, LostRangeError) else ENVIRONMENT)

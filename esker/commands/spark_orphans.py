@@ -48,6 +48,7 @@ from esker.commands.spark_inputs import (
     may_be_behind,
     open_logs,
     reading_errors,
+    stop_reading,
 )
 from esker.commands.spark_orphans_text import (
     dangling_json,
@@ -179,7 +180,7 @@ def plan(
     except (OrphansError, SealError) as error:
         stop(str(error), STALE)
     except reading_errors() as error:
-        stop(reason(error), ENVIRONMENT)
+        stop_reading(error)
     made = _read(out)
     _print_plan(made, as_json=as_json)
     if not as_json and made.file.count:
@@ -275,7 +276,7 @@ def dangling(
     except OrphansError as error:
         stop(reason(error), ENVIRONMENT)
     except reading_errors() as error:
-        stop(reason(error), ENVIRONMENT)
+        stop_reading(error)
     if as_json:
         typer.echo(json.dumps(dangling_json(found)))
     else:

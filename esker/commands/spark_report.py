@@ -21,7 +21,7 @@ import typer
 from rich.console import Console
 
 from esker.commands.controlled import AsJson, TimeoutMs
-from esker.commands.spark_common import ENVIRONMENT, INTERRUPTED, USAGE, reason, stop
+from esker.commands.spark_common import ENVIRONMENT, INTERRUPTED, USAGE, stop
 from esker.commands.spark_inputs import (
     Archive,
     FromQuorum,
@@ -29,6 +29,7 @@ from esker.commands.spark_inputs import (
     inputs_of,
     open_logs,
     reading_errors,
+    stop_reading,
 )
 from esker.commands.spark_session import (
     MEMORY,
@@ -132,7 +133,7 @@ def report(
             summary = summarise(made)
             written = write_report(made, summary, out, engine=chosen.value)
     except reading_errors() as error:
-        stop(reason(error), ENVIRONMENT)
+        stop_reading(error)
     except KeyboardInterrupt:
         stop("interrupted", INTERRUPTED)
     if as_json:

@@ -40,6 +40,7 @@ from esker.commands.spark_inputs import (
     inputs_of,
     open_logs,
     reading_errors,
+    stop_reading,
 )
 from esker.commands.spark_retention_tables import SHOWN_ROWS, plan_json, plan_lines
 from esker.commands.spark_session import MEMORY, Debug, Master, Memory, SparkLog, spark_session
@@ -136,7 +137,7 @@ def plan(
             made = sweep.plan_of(found, now_ms, chosen, kept, lambda _: step(1))
         write_plan(made, out)
     except reading_errors() as error:
-        stop(reason(error), ENVIRONMENT)
+        stop_reading(error)
     _print_plan(made, paid, as_json=as_json)
     if not as_json and made.rows:
         how = to_apply("retention", out, bootstrap_controller)

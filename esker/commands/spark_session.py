@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 import typer
 from rich.console import Console
 
-from esker.commands.spark_common import ENVIRONMENT, INTERRUPTED, USAGE, stop
+from esker.commands.spark_common import DATA_LOSS, ENVIRONMENT, INTERRUPTED, USAGE, stop
 from spark_jobs.java import cache_directory
 from spark_jobs.own_directory import make_own
 
@@ -81,7 +81,7 @@ def spark_session(
         from pyspark.errors import PySparkException
 
         from spark_jobs import session
-        from spark_jobs.failures import SessionError, explain
+        from spark_jobs.failures import SessionError, explain, raised_in_worker
     except ModuleNotFoundError as error:
         missing = "PySpark" if (error.name or "").startswith("pyspark") else error.name
         stop(f"{missing} is not installed: pip install 'esker[spark]'", ENVIRONMENT)
@@ -101,7 +101,9 @@ def spark_session(
     except KeyboardInterrupt:
         stop("interrupted", INTERRUPTED)
     except (PySparkException, Py4JError) as error:
-        _fail(str(explain(error)), ENVIRONMENT, error, log_file, debug=debug)
+        raised = raised_in_worker(error)
+        code = DATA_LOSS if raised is not None and raised[0] == "LostRangeError" else ENVIRONMENT
+        _fail(str(explain(error)), code, error, log_file, debug=debug)
     finally:
         session.stop_session(started)
 

@@ -22,8 +22,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from coordinator.client import CoordinatorError, ErrorCode
+from coordinator.client import CoordinatorError
 from records.rpc.objects import MarkOrphansRequest, MarkOrphansResponse
+from spark_jobs.applying import WHOLE_PLAN
 from spark_jobs.journals import whole_lines
 from spark_jobs.orphans import LARGE_FRACTION, PLAN, Candidate
 from spark_jobs.sealed_file import SealedFile
@@ -31,9 +32,6 @@ from spark_jobs.sealed_file import SealedFile
 WINDOW_ROWS: Final = 2_000
 KEYS_OF_REQUEST: Final = 500
 SAMPLE: Final = 20
-
-WHOLE_PLAN: Final = frozenset({ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INVALID_TIMESTAMP})
-"""A request's errors that are every row's: the plan is another cluster's, or has expired."""
 
 
 class Coordinator(Protocol):

@@ -23,8 +23,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from coordinator.client import ClientSettings, CoordinatorClient, CoordinatorError, ErrorCode
-from esker.client import ClientError, KafkaClient
 from esker.commands.controlled import AsJson, Controller, Server, Target, TimeoutMs, target
 from esker.commands.spark_common import (
     DATA_LOSS,
@@ -40,6 +38,7 @@ from esker.commands.spark_common import (
     stop,
     to_apply,
 )
+from esker.commands.spark_coordinators import coordinators
 from esker.commands.spark_inputs import (
     Archive,
     FromQuorum,
@@ -61,7 +60,6 @@ from esker.commands.spark_orphans_text import (
 from esker.commands.spark_session import MEMORY, Debug, Master, Memory, SparkLog, spark_session
 from esker.commands.spark_store import Endpoint, Region, StoreUri, opened
 from raft.net.runner import run
-from records.rpc.objects import MarkOrphansRequest, MarkOrphansResponse
 
 if TYPE_CHECKING:
     from spark_jobs.inputs import Inputs
@@ -379,38 +377,8 @@ async def _apply(
 ) -> Progress:
     from spark_jobs.orphans_applying import apply_orphans
 
-    addresses = [(one.host, one.port) for one in at.addresses]
-    clients: dict[int, CoordinatorClient] = {}
-
-    def coordinator(number: int) -> Any:
-        if at.brokers:
-            return _ThroughBrokers(at, timeout_ms)
-        if number not in clients:
-            patience = ClientSettings(timeout_ms=timeout_ms)
-            clients[number] = CoordinatorClient(addresses, partition=number, settings=patience)
-        return clients[number]
-
-    try:
+    async with coordinators(at, timeout_ms) as coordinator:
         return await apply_orphans(made, journal, coordinator, progress=step)
-    finally:
-        for client in clients.values():
-            await client.close()
-
-
-class _ThroughBrokers:
-    """The coordinators, asked by way of a broker."""
-
-    def __init__(self, at: Target, timeout_ms: int) -> None:
-        self._at = at
-        self._timeout_ms = timeout_ms
-
-    async def mark_orphans(self, request: MarkOrphansRequest) -> MarkOrphansResponse:
-        try:
-            async with KafkaClient(self._at.addresses, timeout_ms=self._timeout_ms) as client:
-                return await client.patiently(lambda: client.ask_any(request, MarkOrphansResponse))
-        except ClientError as error:
-            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-            raise CoordinatorError(code, str(error)) from error
 
 
 # --- what people see ------------------------------------------------------------------------------

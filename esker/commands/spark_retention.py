@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from coordinator.client import ClientSettings, CoordinatorClient, CoordinatorError, ErrorCode
-from esker.client import ClientError, KafkaClient
+from coordinator.client import ErrorCode
 from esker.commands.controlled import AsJson, Controller, Server, Target, TimeoutMs, target
 from esker.commands.spark_common import (
     ENVIRONMENT,
@@ -33,6 +32,7 @@ from esker.commands.spark_common import (
     stop,
     to_apply,
 )
+from esker.commands.spark_coordinators import coordinators
 from esker.commands.spark_inputs import (
     Archive,
     FromQuorum,
@@ -46,8 +46,7 @@ from esker.commands.spark_retention_tables import SHOWN_ROWS, plan_json, plan_li
 from esker.commands.spark_session import MEMORY, Debug, Master, Memory, SparkLog, spark_session
 from esker.commands.spark_store import Endpoint, Region
 from raft.net.runner import run
-from records.rpc.coordinator import ApplyRetentionRequest, ApplyRetentionResponse
-from spark_jobs.applying import ROWS_OF_REQUEST, Coordinator, Journal, Outcome, apply_plan
+from spark_jobs.applying import ROWS_OF_REQUEST, Journal, Outcome, apply_plan
 from spark_jobs.java import cache_directory
 from spark_jobs.plan_file import Plan, PlanError, read_plan, write_plan
 from spark_jobs.prices import Prices, PricesError, read_prices
@@ -204,42 +203,10 @@ def apply(
 async def _apply(
     at: Target, made: Plan, journal: Journal, step: Any, timeout_ms: int, rows_of_request: int
 ) -> Outcome:
-    addresses = [(one.host, one.port) for one in at.addresses]
-    clients: dict[int, CoordinatorClient] = {}
-
-    def coordinator(number: int) -> Coordinator:
-        if at.brokers:
-            return _ThroughBrokers(at, timeout_ms)
-        if number not in clients:
-            patience = ClientSettings(timeout_ms=timeout_ms)
-            clients[number] = CoordinatorClient(addresses, partition=number, settings=patience)
-        return clients[number]
-
-    try:
+    async with coordinators(at, timeout_ms) as coordinator:
         return await apply_plan(
             made, journal, coordinator, progress=step, rows_of_request=rows_of_request
         )
-    finally:
-        for client in clients.values():
-            await client.close()
-
-
-class _ThroughBrokers:
-    """The coordinators, asked by way of a broker."""
-
-    def __init__(self, at: Target, timeout_ms: int) -> None:
-        self._at = at
-        self._timeout_ms = timeout_ms
-
-    async def apply_retention(self, request: ApplyRetentionRequest) -> ApplyRetentionResponse:
-        try:
-            async with KafkaClient(self._at.addresses, timeout_ms=self._timeout_ms) as client:
-                return await client.patiently(
-                    lambda: client.ask_any(request, ApplyRetentionResponse)
-                )
-        except ClientError as error:
-            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-            raise CoordinatorError(code, str(error)) from error
 
 
 def _read(file: Path) -> Plan:

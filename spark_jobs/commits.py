@@ -14,8 +14,8 @@ here, so that the two cannot differ.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Final
 from uuid import UUID
 
 import numpy as np
@@ -35,34 +35,36 @@ from spark_jobs.place import Place
 Numbers = npt.NDArray[np.int64]
 
 _ARROW: Final = {1: pa.int8(), 2: pa.int16(), 4: pa.int32(), 8: pa.int64()}
-_UUID_BYTES: Final = 16
+UUID_BYTES: Final = 16
 
 
-def _width(field: Field) -> int:
+def width_of(field: Field) -> int:
+    """Bytes of a number, or of each in a column."""
     kind = field.type.element if isinstance(field.type, ArrayOf) else field.type
     assert isinstance(kind, Fixed), f"{field.name} is neither a number nor a column of numbers"
     return kind.size
 
 
 _FIELDS: Final = ObjectCommitRecord.schema().fields
-_HEAD: Final = tuple(field for field in _FIELDS if isinstance(field.type, Fixed))
-_COLUMNS: Final = tuple(field.name for field in _FIELDS[len(_HEAD) :])
-_WIDTHS: Final = tuple(_width(field) for field in _FIELDS[len(_HEAD) :])
+HEAD: Final = tuple(field for field in _FIELDS if isinstance(field.type, Fixed))
+COLUMNS: Final = tuple(field.name for field in _FIELDS[len(HEAD) :])
+VERSIONS: Final = ObjectCommitRecord.schema().versions
+WIDTHS: Final = tuple(width_of(field) for field in _FIELDS[len(HEAD) :])
 _HEAD_STRUCT: Final = struct.Struct(
-    ">" + "".join({1: "b", 2: "h", 4: "i", 8: "q"}[_width(field)] for field in _HEAD)
+    ">" + "".join({1: "b", 2: "h", 4: "i", 8: "q"}[width_of(field)] for field in HEAD)
 )
 
-_TOPIC_IDS: Final = _COLUMNS.index("topic_ids")
-_TOPIC_INDEXES: Final = _COLUMNS.index("topic_indexes")
-_PARTITIONS: Final = _COLUMNS.index("partitions")
-_BATCH_COUNTS: Final = _COLUMNS.index("batch_counts")
-_OF_BATCHES: Final = tuple(range(_BATCH_COUNTS + 1, len(_COLUMNS)))
-_BYTE_SIZES: Final = _COLUMNS.index("byte_sizes")
-_OPTIONAL: Final = (_COLUMNS.index("error_codes"), _COLUMNS.index("duplicates"))
+TOPIC_IDS: Final = COLUMNS.index("topic_ids")
+TOPIC_INDEXES: Final = COLUMNS.index("topic_indexes")
+PARTITIONS: Final = COLUMNS.index("partitions")
+BATCH_COUNTS: Final = COLUMNS.index("batch_counts")
+OF_BATCHES: Final = tuple(range(BATCH_COUNTS + 1, len(COLUMNS)))
+_BYTE_SIZES: Final = COLUMNS.index("byte_sizes")
+OPTIONAL: Final = (COLUMNS.index("error_codes"), COLUMNS.index("duplicates"))
 _SHAPES: Final = tuple(
-    (i, width if i in _OF_BATCHES else 0, 0 if i in _OF_BATCHES else width)
-    for i, width in enumerate(_WIDTHS)
-    if i not in (_TOPIC_IDS, *_OPTIONAL)
+    (i, width if i in OF_BATCHES else 0, 0 if i in OF_BATCHES else width)
+    for i, width in enumerate(WIDTHS)
+    if i not in (TOPIC_IDS, *OPTIONAL)
 )
 """Of each column that is always there: the bytes it has for each batch, and for each group."""
 
@@ -77,12 +79,12 @@ PLACE_FIELDS: Final = (
 SCHEMA: Final = pa.schema(
     [
         *PLACE_FIELDS,
-        *(pa.field(field.name, _ARROW[_width(field)], nullable=False) for field in _HEAD),
+        *(pa.field(field.name, _ARROW[width_of(field)], nullable=False) for field in HEAD),
         pa.field("topic_id", pa.string(), nullable=False),
         pa.field("partition", pa.int32(), nullable=False),
         *(
-            pa.field(_COLUMNS[i].removesuffix("s"), _ARROW[_WIDTHS[i]], nullable=False)
-            for i in _OF_BATCHES
+            pa.field(COLUMNS[i].removesuffix("s"), _ARROW[WIDTHS[i]], nullable=False)
+            for i in OF_BATCHES
         ),
     ]
 )
@@ -91,7 +93,7 @@ SCHEMA: Final = pa.schema(
 OBJECT_SCHEMA: Final = pa.schema(
     [
         *PLACE_FIELDS,
-        *(pa.field(field.name, _ARROW[_width(field)], nullable=False) for field in _HEAD),
+        *(pa.field(field.name, _ARROW[width_of(field)], nullable=False) for field in HEAD),
         pa.field("topics", pa.int32(), nullable=False),
         pa.field("partitions", pa.int32(), nullable=False),
         pa.field("batches", pa.int32(), nullable=False),
@@ -103,28 +105,15 @@ OBJECT_SCHEMA: Final = pa.schema(
 """One row an object, as it was committed."""
 
 
-class Columns(NamedTuple):
-    """Commits as NumPy columns, in order: what is of records, of groups and of batches apart."""
-
-    heads: Mapping[str, Numbers]  # of each record, by the names of its fields
-    rows_of: Numbers  # how many batches each record has
-    groups_of: Numbers  # how many groups
-    topic_ids: Sequence[str]  # each once
-    topics: Numbers  # of each group: which of them
-    partitions: Numbers  # of each group
-    batch_counts: Numbers  # of each group
-    batches: Mapping[str, Numbers]  # of each batch; those asked for
-
-
 class CommitColumns:
-    """Collects commits, and gives their batches out as one Arrow batch, or as NumPy columns."""
+    """Collects commits, and gives their batches out as one Arrow batch."""
 
     def __init__(self) -> None:
         self._clear()
 
     def _clear(self) -> None:
         self.rows = 0
-        self._parts: list[list[Buffer]] = [[] for _ in _COLUMNS]
+        self._parts: list[list[Buffer]] = [[] for _ in COLUMNS]
         self._places: list[Place] = []
         self._heads: list[tuple[int, ...]] = []
         self._rows_of: list[int] = []  # of each record
@@ -137,18 +126,18 @@ class CommitColumns:
         Raises:  MalformedMessageError if it is no ObjectCommitRecord of a version known here.
         """
         head, columns = parse_commit(value)
-        rows = len(columns[_OF_BATCHES[0]]) // _WIDTHS[_OF_BATCHES[0]]
-        groups = len(columns[_BATCH_COUNTS]) // _WIDTHS[_BATCH_COUNTS]
-        for i in _OPTIONAL:
+        rows = len(columns[OF_BATCHES[0]]) // WIDTHS[OF_BATCHES[0]]
+        groups = len(columns[BATCH_COUNTS]) // WIDTHS[BATCH_COUNTS]
+        for i in OPTIONAL:
             if not columns[i]:
-                columns[i] = bytes(rows * _WIDTHS[i])
+                columns[i] = bytes(rows * WIDTHS[i])
         for part, column in zip(self._parts, columns, strict=True):
             part.append(column)
         self._places.append(place)
         self._heads.append(head)
         self._rows_of.append(rows)
         self._groups_of.append(groups)
-        self._topics_of.append(len(columns[_TOPIC_IDS]) // _UUID_BYTES)
+        self._topics_of.append(len(columns[TOPIC_IDS]) // UUID_BYTES)
         self.rows += rows
 
     def take(self) -> pa.RecordBatch:
@@ -158,58 +147,34 @@ class CommitColumns:
                  the groups of a record are not all its batches.
         """
         rows_of = np.array(self._rows_of, np.int64)
-        counts = self._column(_BATCH_COUNTS).astype(np.int64)
-        self._check_groups(rows_of, counts)
+        counts = self._column(BATCH_COUNTS).astype(np.int64)
+        check_groups(
+            [place.offset for place in self._places], rows_of, np.array(self._groups_of, np.int64),
+            np.array(self._topics_of, np.int64), counts, self._column(TOPIC_INDEXES),
+        )  # fmt: skip
         place = (np.array(column) for column in _transposed(self._places, len(Place._fields)))
-        head = (np.array(column) for column in _transposed(self._heads, len(_HEAD)))
+        head = (np.array(column) for column in _transposed(self._heads, len(HEAD)))
         arrays = [
             pa.array(np.repeat(column, rows_of), field.type)
             for column, field in zip((*place, *head), SCHEMA, strict=False)
         ]
         arrays += [
             self._topic_ids(counts),
-            pa.array(np.repeat(self._column(_PARTITIONS), counts)),
-            *(pa.array(self._column(i)) for i in _OF_BATCHES),
+            pa.array(np.repeat(self._column(PARTITIONS), counts)),
+            *(pa.array(self._column(i)) for i in OF_BATCHES),
         ]
         self._clear()
         return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
-    def take_columns(self, names: Sequence[str]) -> Columns:
-        """The same with fewer columns and no row repeated: a third of the work.
-
-        Args:    names: fields of the record, of those with one value a batch.
-        Raises:  MalformedMessageError as `take`.
-        """
-        rows_of = np.array(self._rows_of, np.int64)
-        counts = self._column(_BATCH_COUNTS).astype(np.int64)
-        self._check_groups(rows_of, counts)
-        heads = np.array(self._heads, np.int64).reshape(-1, len(_HEAD)).T
-        data = pa.py_buffer(b"".join(self._parts[_TOPIC_IDS]))
-        raw = pa.Array.from_buffers(
-            pa.binary(_UUID_BYTES), len(data) // _UUID_BYTES, [None, data]
-        ).dictionary_encode()
-        taken = Columns(
-            dict(zip((field.name for field in _HEAD), heads, strict=True)),
-            rows_of,
-            np.array(self._groups_of, np.int64),
-            [encode_uuid(UUID(bytes=one)) for one in raw.dictionary.to_pylist()],
-            raw.indices.to_numpy()[self._topic_rows()],
-            self._column(_PARTITIONS),
-            counts,
-            {name: self._column(_COLUMNS.index(name)) for name in names},
-        )
-        self._clear()
-        return taken
-
     def _column(self, index: int) -> Numbers:
-        width = _WIDTHS[index]
+        width = WIDTHS[index]
         return np.frombuffer(b"".join(self._parts[index]), f">i{width}").astype(f"=i{width}")
 
     def _topic_ids(self, counts: Numbers) -> pa.Array:
         """Of each batch, as text; each topic is spelt once, however many commits name it."""
-        ids = b"".join(self._parts[_TOPIC_IDS])
+        ids = b"".join(self._parts[TOPIC_IDS])
         raw = pa.FixedSizeBinaryArray.from_buffers(
-            pa.binary(_UUID_BYTES), len(ids) // _UUID_BYTES, [None, pa.py_buffer(ids)]
+            pa.binary(UUID_BYTES), len(ids) // UUID_BYTES, [None, pa.py_buffer(ids)]
         ).dictionary_encode()
         names = pa.array(encode_uuid(UUID(bytes=one)) for one in raw.dictionary.to_pylist())
         indexes = raw.indices.to_numpy(zero_copy_only=False)[self._topic_rows()]
@@ -219,22 +184,31 @@ class CommitColumns:
         """For each group, which of all topic ids is its own."""
         topics_of = np.array(self._topics_of, np.int64)
         before = np.repeat(np.cumsum(topics_of) - topics_of, self._groups_of)
-        return self._column(_TOPIC_INDEXES) + before
+        return self._column(TOPIC_INDEXES) + before
 
-    def _check_groups(self, rows_of: Numbers, counts: Numbers) -> None:
-        """That the groups of every record are its batches, of topics that it names."""
-        records = np.arange(len(rows_of))
-        record = np.repeat(records, self._groups_of)  # of each group
-        indexes = self._column(_TOPIC_INDEXES)
-        topics = np.array(self._topics_of, np.int64)[record]
-        wrong = record[(counts < 1) | (indexes < 0) | (indexes >= topics)]
-        sums = np.bincount(record, weights=counts, minlength=len(rows_of))
-        wrong = np.concatenate((wrong, records[sums != rows_of]))
-        if len(wrong):
-            offset = self._places[int(wrong.min())].offset
-            raise _malformed(
-                0, "batch_counts", 0, f"groups that do not fit, at log offset {offset}"
-            )
+
+def check_groups(
+    offsets: Sequence[int],
+    rows_of: Numbers,
+    groups_of: Numbers,
+    topics_of: Numbers,
+    counts: npt.NDArray[Any],
+    indexes: npt.NDArray[Any],
+) -> None:
+    """That the groups of every record are its batches, of topics that it names.
+
+    Args:    offsets, rows_of, groups_of, topics_of: of each record: its log offset, and how many
+             batches, groups and topics it has. counts, indexes: of each group.
+    Raises:  MalformedMessageError.
+    """
+    records = np.arange(len(rows_of))
+    record = np.repeat(records, groups_of)  # of each group
+    wrong = record[(counts < 1) | (indexes < 0) | (indexes >= np.repeat(topics_of, groups_of))]
+    sums = np.bincount(record, weights=counts, minlength=len(rows_of))
+    wrong = np.concatenate((wrong, records[sums != rows_of]))
+    if len(wrong):
+        offset = offsets[int(wrong.min())]
+        raise _malformed(0, "batch_counts", 0, f"groups that do not fit, at log offset {offset}")
 
 
 class ObjectColumns:
@@ -251,13 +225,13 @@ class ObjectColumns:
     def add(self, place: Place, value: Buffer) -> None:
         """As `CommitColumns.add`."""
         head, columns = parse_commit(value)
-        sizes, codes, duplicates = (_numbers(columns[i], i) for i in (_BYTE_SIZES, *_OPTIONAL))
+        sizes, codes, duplicates = (_numbers(columns[i], i) for i in (_BYTE_SIZES, *OPTIONAL))
         self._rows.append(
             (
                 *place,
                 *head,
-                len(columns[_TOPIC_IDS]) // _UUID_BYTES,
-                len(columns[_BATCH_COUNTS]) // _WIDTHS[_BATCH_COUNTS],
+                len(columns[TOPIC_IDS]) // UUID_BYTES,
+                len(columns[BATCH_COUNTS]) // WIDTHS[BATCH_COUNTS],
                 len(sizes),
                 int(sizes.sum()),
                 int(np.count_nonzero(codes)),
@@ -283,28 +257,28 @@ def parse_commit(value: Buffer) -> tuple[tuple[int, ...], list[Buffer]]:
     """
     value = memoryview(value)
     _, version, position = read_frame(value)
-    if version not in ObjectCommitRecord.schema().versions:
+    if version not in VERSIONS:
         raise _malformed(version, "", position, "no such version is known")
     try:
         head = _HEAD_STRUCT.unpack_from(value, position)
         columns = _cut(value, position + _HEAD_STRUCT.size)
     except (struct.error, IndexError, ValueError) as error:
         raise _malformed(version, "", position, str(error)) from None
-    rows = len(columns[_OF_BATCHES[0]]) // _WIDTHS[_OF_BATCHES[0]]
-    groups = len(columns[_BATCH_COUNTS]) // _WIDTHS[_BATCH_COUNTS]
+    rows = len(columns[OF_BATCHES[0]]) // WIDTHS[OF_BATCHES[0]]
+    groups = len(columns[BATCH_COUNTS]) // WIDTHS[BATCH_COUNTS]
     _check(version, columns, rows, groups)
     return head, columns
 
 
 def _numbers(column: Buffer, index: int) -> Numbers:
-    return np.frombuffer(column, f">i{_WIDTHS[index]}")
+    return np.frombuffer(column, f">i{WIDTHS[index]}")
 
 
 def _cut(value: memoryview, position: int) -> list[Buffer]:
     """The bytes of each column, and nothing after them but tagged fields, which are skipped."""
     columns: list[Buffer] = []
     size = len(value)
-    for width in _WIDTHS:
+    for width in WIDTHS:
         length = value[position]
         if length < 0x80:
             position += 1
@@ -322,17 +296,17 @@ def _cut(value: memoryview, position: int) -> list[Buffer]:
 
 def _check(version: int, columns: Sequence[Any], rows: int, groups: int) -> None:
     """That columns of the same things are equally long."""
-    there = all(not columns[i] or len(columns[i]) == rows * _WIDTHS[i] for i in _OPTIONAL)
+    there = all(not columns[i] or len(columns[i]) == rows * WIDTHS[i] for i in OPTIONAL)
     found = [len(columns[i]) for i, _, _ in _SHAPES]
     if there and found == [rows * row + groups * group for _, row, group in _SHAPES]:
         return  # nearly always; else it is said what is wrong
-    for i, (column, width) in enumerate(zip(columns, _WIDTHS, strict=True)):
-        expected = rows if i in _OF_BATCHES else groups
-        if i == _TOPIC_IDS or (i in _OPTIONAL and not column):
+    for i, (column, width) in enumerate(zip(columns, WIDTHS, strict=True)):
+        expected = rows if i in OF_BATCHES else groups
+        if i == TOPIC_IDS or (i in OPTIONAL and not column):
             continue
         if len(column) != expected * width:
             reason = f"{len(column) // width} entries, expected {expected}"
-            raise _malformed(version, _COLUMNS[i], 0, reason)
+            raise _malformed(version, COLUMNS[i], 0, reason)
 
 
 def _transposed(rows: Sequence[tuple[int, ...]], width: int) -> Sequence[Sequence[int]]:

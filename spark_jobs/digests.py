@@ -27,7 +27,7 @@ import numpy.typing as npt
 from records.compression import Buffer
 from records.diskless import ObjectsState, RunsState
 from records.frame import METADATA_RECORDS, decode_record, read_frame
-from spark_jobs.commits import Columns, CommitColumns
+from spark_jobs.commit_columns import Columns, CommitPile
 from spark_jobs.logs import LogsError, Span
 from spark_jobs.partitions import KEYS as PARTITIONS_KEYS
 from spark_jobs.partitions import Partitions
@@ -94,12 +94,12 @@ def piece_of(span: Span) -> Piece:
 
 def gather(values: Iterable[tuple[Place, Buffer]]) -> Piece:
     """The same of records that follow each other: of a log, or all of a checkpoint."""
-    commits, checkpoint = CommitColumns(), _Checkpoint()
+    commits, checkpoint = CommitPile(), _Checkpoint()
     records: list[bytes] = []
     for place, value in values:
-        key = read_frame(value)[0]
+        key, version, body = read_frame(value)
         if key == OBJECT_COMMIT_KEY:
-            commits.add(place, value)
+            commits.add(place.offset, value, version, body)
         elif key in PARTITIONS_KEYS:
             records.append(bytes(value))
             if place.from_checkpoint:
@@ -111,7 +111,8 @@ def gather(values: Iterable[tuple[Place, Buffer]]) -> Piece:
                 f"at log offset {place.offset} is a record of type {key}, which this version does "
                 "not know: a plan would be a guess; use a newer one"
             )
-    found = checkpoint.runs() if commits.rows == 0 else _runs(commits.take_columns(_FIELDS))
+    columns = commits.take(_FIELDS)
+    found = _runs(columns) if columns.rows_of.any() else checkpoint.runs()
     return _piece(*found, records)
 
 

@@ -38,8 +38,9 @@ from records.batch_writer import build_value_batch
 from records.frame import encode_record
 from records.metadata import PartitionRecord, TopicRecord
 from spark_jobs.archive_check import check_archive
+from spark_jobs.archive_engines import ArchiveEngine, LocalArchiveEngine
 from spark_jobs.archived_logs import ArchivedLogs
-from spark_jobs.archiving import Engine, LocalEngine, archive, open_archive
+from spark_jobs.archiving import archive, open_archive
 from spark_jobs.avro_files import AvroWriter
 from spark_jobs.avro_schemas import avro_schema
 from spark_jobs.log_files import LogFiles
@@ -118,7 +119,7 @@ class Bench:
         self._spans = log.spans(self._end)
         self._bytes = sum(path.stat().st_size for path in log.directory.glob("*.log"))
 
-    def run(self, spark: Engine | None) -> None:
+    def run(self, spark: ArchiveEngine | None) -> None:
         """All of it, printed as it comes."""
         batches = [
             one for table in self._tables for s in self._spans for one in read_table(table, s)
@@ -165,19 +166,19 @@ class Bench:
     def _walk(self) -> int:
         return sum(1 for span in self._spans for _ in span.values())
 
-    def _archive(self, tables: str, engine: Engine | None = None) -> None:
+    def _archive(self, tables: str, engine: ArchiveEngine | None = None) -> None:
         shutil.rmtree(self._out, ignore_errors=True)
         self._out.mkdir()
         store = open_store(str(self._out))
         about = open_archive(store, "bench", tables)
-        archive(self._logs, store, about=about, engine=engine or LocalEngine())
+        archive(self._logs, store, about=about, engine=engine or LocalArchiveEngine())
 
     def _read(self) -> int:
         log = ArchivedLogs(open_store(str(self._out))).log(self._logs.name)
         return sum(1 for span in log.spans(self._end) for _ in span.values())
 
     def _verify(self) -> None:
-        found = check_archive(open_store(str(self._out)), engine=LocalEngine())
+        found = check_archive(open_store(str(self._out)), engine=LocalArchiveEngine())
         assert not found.faults, found.faults
 
 
@@ -219,11 +220,11 @@ def main() -> None:
     print(f"commit {commit}, Python {platform.python_version()}, {platform.machine()}")
     session = engine = None
     if options.spark:
+        from spark_jobs.archive_engines import SparkArchiveEngine
         from spark_jobs.session import start_session
-        from spark_jobs.spark_engine import SparkEngine
 
         session = start_session(app="bench-archive")
-        engine = SparkEngine(session)
+        engine = SparkArchiveEngine(session)
     try:
         with tempfile.TemporaryDirectory(prefix="esker-bench-") as name:
             directory = Path(name)

@@ -1,6 +1,6 @@
 """Is an archive what it says? Every file is read again, and every batch made again from its rows.
 
-    found = check_archive(store, engine=LocalEngine())
+    found = check_archive(store, engine=LocalArchiveEngine())
     found.faults, found.lost
 
 What is compared: each file's bytes with the checksum in its manifest; the rows of each with the
@@ -25,6 +25,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from spark_jobs.archive_engines import ArchiveEngine
 from spark_jobs.archive_layout import (
     AVRO,
     ENVELOPE,
@@ -36,7 +37,6 @@ from spark_jobs.archive_layout import (
     chain,
 )
 from spark_jobs.archived_logs import list_ranges, read_about, read_manifest, read_written
-from spark_jobs.archiving import Engine
 from spark_jobs.avro_files import AvroFileError, read_avro
 from spark_jobs.envelope import EnvelopeError, Row, batches_of
 from spark_jobs.object_store import ObjectStore, StoreError, of_store
@@ -80,7 +80,7 @@ class Found:
 
 
 def check_archive(
-    store: ObjectStore, *, engine: Engine, progress: Callable[[Range], None] = lambda _: None
+    store: ObjectStore, *, engine: ArchiveEngine, progress: Callable[[Range], None] = lambda _: None
 ) -> Found:
     """Read all of it. Raises ArchiveError if there is none, or the store fails."""
     about = read_about(store)

@@ -1,6 +1,6 @@
 """The archive job: what is committed and not archived yet, written down, exactly once.
 
-    done = archive(logs, store, engine=LocalEngine())
+    done = archive(logs, store, engine=LocalArchiveEngine())
 
 A pass goes through the logs one by one. It makes a *plan* of ranges first and writes it down, then
 the ranges' files, then, in order, their manifests. Killed anywhere, the next pass finds the plan
@@ -17,12 +17,13 @@ Source: DESIGN §10.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Final
 from uuid import uuid4
 
+from spark_jobs.archive_engines import ArchiveEngine
 from spark_jobs.archive_layout import (
     ABOUT_KEY,
     AVRO,
@@ -45,9 +46,6 @@ from spark_jobs.logs import Log, Logs, Span
 from spark_jobs.object_store import ObjectStore, StoreError, of_store
 from spark_jobs.planning import epoch_before
 
-T = TypeVar("T")
-R = TypeVar("R")
-
 RANGE_BYTES: Final = 16 * 1024 * 1024
 """Of log that one range has, about. A task holds a range's files in memory."""
 
@@ -58,25 +56,6 @@ class ForeignArchiveError(ArchiveError):
 
 class TablesError(ArchiveError):
     """The archive has its tables in another format."""
-
-
-class Engine(Protocol):
-    """What does the work: here, or on a cluster."""
-
-    def run(self, work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-        """What `work` makes of each, in their order. All three are pickled on their way.
-
-        Raises:  what `work` raises, when it is that item's turn.
-        """
-        ...
-
-
-class LocalEngine:
-    """Does it here, one after the other."""
-
-    def run(self, work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-        """As `Engine.run`."""
-        return map(work, items)
 
 
 @dataclass(slots=True)
@@ -152,7 +131,7 @@ def archive(
     store: ObjectStore,
     *,
     about: About,
-    engine: Engine,
+    engine: ArchiveEngine,
     progress: Progress = lambda _: None,
     range_bytes: int = RANGE_BYTES,
 ) -> list[LogPass]:
@@ -184,7 +163,7 @@ def archive_log(
     links: Sequence[Range],
     *,
     about: About,
-    engine: Engine,
+    engine: ArchiveEngine,
     progress: Progress,
     range_bytes: int,
 ) -> LogPass:

@@ -42,9 +42,10 @@ from esker.commands.tables import table
 
 if TYPE_CHECKING:
     from spark_jobs.archive_check import Found
+    from spark_jobs.archive_engines import ArchiveEngine
     from spark_jobs.archive_hold import Hold
     from spark_jobs.archive_layout import About, Counted
-    from spark_jobs.archiving import Engine, LogPass
+    from spark_jobs.archiving import LogPass
     from spark_jobs.inputs import Inputs
     from spark_jobs.logs import Logs
     from spark_jobs.object_store import ObjectStore
@@ -166,7 +167,7 @@ class _Job:
         inputs: Inputs,
         store: ObjectStore,
         about: About,
-        engine: Engine,
+        engine: ArchiveEngine,
         hold: Hold | None,
         interval_s: float | None,
     ) -> None:
@@ -192,7 +193,12 @@ class _Job:
             time.sleep(interval_s)
 
     def _pass(
-        self, inputs: Inputs, store: ObjectStore, about: About, engine: Engine, hold: Hold | None
+        self,
+        inputs: Inputs,
+        store: ObjectStore,
+        about: About,
+        engine: ArchiveEngine,
+        hold: Hold | None,
     ) -> None:
         from spark_jobs.archive_hold import fetched_as
         from spark_jobs.archiving import archive
@@ -243,7 +249,7 @@ class _Job:
         rate = f", {records / seconds:,.0f} records/s" if records >= TOLD_RATE else ""
         typer.echo(f"{records} records in {seconds:.1f} s{rate}")
 
-    def verify(self, store: ObjectStore, engine: Engine) -> None:
+    def verify(self, store: ObjectStore, engine: ArchiveEngine) -> None:
         """Read everything again."""
         from spark_jobs.archive_check import check_archive
         from spark_jobs.archived_logs import list_ranges
@@ -299,14 +305,14 @@ def _code_of(error: Exception) -> int:
     return DATA_LOSS if isinstance(error, DamagedArchiveError | LostRangeError) else ENVIRONMENT
 
 
-def _engine(spark: Any) -> Engine:
-    from spark_jobs.archiving import LocalEngine
+def _engine(spark: Any) -> ArchiveEngine:
+    from spark_jobs.archive_engines import LocalArchiveEngine
 
     if spark is None:
-        return LocalEngine()
-    from spark_jobs.spark_engine import SparkEngine
+        return LocalArchiveEngine()
+    from spark_jobs.archive_engines import SparkArchiveEngine
 
-    return SparkEngine(spark)
+    return SparkArchiveEngine(spark)
 
 
 def _begin(inputs: Inputs, store: ObjectStore, tables: Tables | None) -> About:

@@ -149,13 +149,13 @@ Tell = Callable[[str], None]
 
 def _by_spark(spark: Any, logs: Logs, question: Question, tell: Tell) -> Report:
     from spark_jobs.report.job import make_report
-    from spark_jobs.report.spark_engine import SparkEngine
+    from spark_jobs.report.spark_cube import SparkReportEngine
 
-    return make_report(logs, SparkEngine(spark), question, progress=tell)
+    return make_report(logs, SparkReportEngine(spark), question, progress=tell)
 
 
 def _by_this_process(logs: Logs, question: Question, tell: Tell) -> Report:
-    from spark_jobs.report.cube import LocalEngine
+    from spark_jobs.report.cube import LocalReportEngine
     from spark_jobs.report.job import make_report
 
     told, pieces = "", 0
@@ -170,7 +170,7 @@ def _by_this_process(logs: Logs, question: Question, tell: Tell) -> Report:
         pieces += 1
         tell(f"{told} ({pieces} pieces)")
 
-    return make_report(logs, LocalEngine(piece), question, progress=next_step)
+    return make_report(logs, LocalReportEngine(piece), question, progress=next_step)
 
 
 def _choose(engine: Engine, master: str | None, logs: Logs) -> Engine:

@@ -12,5 +12,5 @@ From the log to the page, each step in a module of its own:
     figures       plots, page and style: drawn from tables alone
     writing       the files
 
-Only `spark_engine` needs Spark, only `plots` needs matplotlib.
+Only `spark_cube` needs Spark, only `plots` needs matplotlib.
 """

@@ -91,7 +91,7 @@ class Cube(Protocol):
         ...
 
 
-class Engine(Protocol):
+class ReportEngine(Protocol):
     """Who counts: this process, or Spark."""
 
     def count(self, work: Sequence[Work], reduce: Reduce) -> Cube:
@@ -202,7 +202,7 @@ MERGE_EVERY: Final = 500_000
 """Rows that wait to be merged: what bounds the memory of a count of many pieces."""
 
 
-class LocalEngine:
+class LocalReportEngine:
     """Counts piece after piece, in this process."""
 
     def __init__(self, progress: Callable[[], None] = lambda: None) -> None:
@@ -210,7 +210,7 @@ class LocalEngine:
         self._progress = progress
 
     def count(self, work: Sequence[Work], reduce: Reduce) -> LocalCube:
-        """As `Engine.count`."""
+        """As `ReportEngine.count`."""
         waiting: list[pa.Table] = []
         for one in work:
             waiting.append(reduce(one))

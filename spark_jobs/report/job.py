@@ -1,6 +1,6 @@
 """The report's job: two passes over the coordinators' logs, one over the cluster's, then tables.
 
-    report = make_report(logs, LocalEngine(), now_ms=now)
+    report = make_report(logs, LocalReportEngine(), now_ms=now)
     report.tables["topics"]
 
 Committed ends are asked for once and hold for all passes: a report is about one moment. Everything
@@ -34,7 +34,7 @@ from spark_jobs.logs import (
 from spark_jobs.prices import Prices
 from spark_jobs.report.cluster import history_of
 from spark_jobs.report.counting import Counting
-from spark_jobs.report.cube import Cube, Engine, Reduce, Work
+from spark_jobs.report.cube import Cube, Reduce, ReportEngine, Work
 from spark_jobs.report.first_pass import FirstPass, known_of, names_of
 from spark_jobs.report.tables import Checkpoint, Facts, log_name, tables_of
 from spark_jobs.report.window import Window, ends_of, window
@@ -68,7 +68,7 @@ class Report:
 
 def make_report(
     logs: Logs,
-    engine: Engine,
+    engine: ReportEngine,
     question: Question,
     *,
     split_bytes: int = SPLIT_BYTES,
@@ -117,7 +117,7 @@ def _work(logs: Mapping[str, Log], ends: Mapping[str, int], split_bytes: int) ->
             yield Work(number, span)
 
 
-def _counted(engine: Engine, work: Sequence[Work], reduce: Reduce, *, top: bool) -> pa.Table:
+def _counted(engine: ReportEngine, work: Sequence[Work], reduce: Reduce, *, top: bool) -> pa.Table:
     """Counts of all of it, with only the largest topics and producers by name over time."""
     cube = engine.count(work, reduce)
     try:

@@ -28,6 +28,7 @@ from records.batch_writer import build_value_batch
 from records.errors import RecordError
 from records.frame import decode_record, encode_record
 from spark_jobs.archive_check import check_archive
+from spark_jobs.archive_engines import LocalArchiveEngine
 from spark_jobs.archive_layout import (
     AVRO,
     CHECKPOINT,
@@ -44,7 +45,6 @@ from spark_jobs.archive_layout import LOG as KIND_LOG
 from spark_jobs.archived_logs import ArchivedLogs, read_manifest
 from spark_jobs.archiving import (
     ForeignArchiveError,
-    LocalEngine,
     LogPass,
     TablesError,
     archive,
@@ -93,7 +93,9 @@ def one_pass(
     logs: FileLogs, store: ObjectStore, tables: str | None = None, range_bytes: int = RANGE_BYTES
 ) -> LogPass:
     about = open_archive(store, logs.cluster_id, tables)
-    (done,) = archive(logs, store, about=about, engine=LocalEngine(), range_bytes=range_bytes)
+    (done,) = archive(
+        logs, store, about=about, engine=LocalArchiveEngine(), range_bytes=range_bytes
+    )
     return done
 
 
@@ -217,7 +219,7 @@ def test_a_second_pass_writes_what_is_new_and_a_third_nothing(
     second = one_pass(logs, store)
     assert (second.start_offset, second.end_offset) == (first.end_offset, logs.end_offset)
     assert raw(store) == logs.raw()
-    assert not check_archive(store, engine=LocalEngine()).faults
+    assert not check_archive(store, engine=LocalArchiveEngine()).faults
 
 
 def test_what_is_not_committed_is_not_archived(logs: FileLogs, store: ObjectStore) -> None:
@@ -266,7 +268,7 @@ def test_killed_at_any_write_nothing_is_lost_and_nothing_twice(
         done = one_pass(grown, store)
         assert done.end_offset == grown.end_offset
         assert raw(store) == grown.raw(), f"killed at write {writes}"
-        found = check_archive(store, engine=LocalEngine())
+        found = check_archive(store, engine=LocalArchiveEngine())
         assert not found.faults, f"killed at write {writes}"
         assert not found.strangers, f"killed at write {writes}"
         if writes > died:
@@ -279,17 +281,17 @@ def test_two_jobs_at_once_write_the_same(logs: FileLogs, store: ObjectStore) -> 
     other = FileLogs(logs.directory, logs.end_offset)
     about = open_archive(store, CLUSTER_ID)
 
-    class Interrupted(LocalEngine):
+    class Interrupted(LocalArchiveEngine):
         """Between any two ranges of ours the other one does a whole pass."""
 
         def run(self, work, items):  # type: ignore[no-untyped-def]
             for item in items:
-                archive(other, store, about=about, engine=LocalEngine(), range_bytes=700)
+                archive(other, store, about=about, engine=LocalArchiveEngine(), range_bytes=700)
                 yield work(item)
 
     archive(logs, store, about=about, engine=Interrupted(), range_bytes=RANGE_BYTES)
     assert raw(store) == logs.raw()
-    found = check_archive(store, engine=LocalEngine())
+    found = check_archive(store, engine=LocalArchiveEngine())
     assert (found.faults, found.strangers) == ([], [])
 
 
@@ -325,7 +327,7 @@ def test_an_archive_may_begin_with_a_checkpoint(
     with pytest.raises(LostRangeError) as lost:
         ArchivedLogs(store).log(LOG).spans(50)
     assert lost.value.earliest == 100
-    assert not check_archive(store, engine=LocalEngine()).faults
+    assert not check_archive(store, engine=LocalArchiveEngine()).faults
 
 
 def test_what_was_lost_is_told_and_the_archive_goes_on_from_the_checkpoint(
@@ -353,7 +355,7 @@ def test_what_was_lost_is_told_and_the_archive_goes_on_from_the_checkpoint(
             log.spans(end, start_offset=start)
     assert [span.is_checkpoint for span in log.spans(100)] == [True]
     assert not log.spans(whole, start_offset=100)[0].is_checkpoint
-    found = check_archive(store, engine=LocalEngine())
+    found = check_archive(store, engine=LocalArchiveEngine())
     assert [(one.start_offset, one.end_offset) for one in found.lost] == [(archived, 100)]
     assert found.faults == []
 
@@ -364,7 +366,7 @@ def test_the_head_may_be_cut_between_plan_and_reading(
     logs, checkpoint = cut
     about = open_archive(store, CLUSTER_ID)
 
-    class Late(LocalEngine):
+    class Late(LocalArchiveEngine):
         """The segments go when two ranges are done."""
 
         def run(self, work, items):  # type: ignore[no-untyped-def]
@@ -377,7 +379,7 @@ def test_the_head_may_be_cut_between_plan_and_reading(
     assert [end for _, end in done.lost] == [100]
     assert done.end_offset == logs.end_offset
     assert raw(store) == checkpoint + logs.raw()
-    assert not check_archive(store, engine=LocalEngine()).faults
+    assert not check_archive(store, engine=LocalArchiveEngine()).faults
 
 
 def test_a_log_without_head_and_without_checkpoint_is_an_error(
@@ -466,7 +468,7 @@ def test_parquet_has_the_rows_of_avro(tmp_path: Path, logs: FileLogs) -> None:
         store = open_store(str(tmp_path / suffix))
         one_pass(logs, store, suffix)
         rows.append(table_rows(store, "topic", suffix))
-        assert not check_archive(store, engine=LocalEngine()).faults
+        assert not check_archive(store, engine=LocalArchiveEngine()).faults
     assert rows[0] == rows[1]
     assert len(rows[0]) > 20
 
@@ -531,7 +533,7 @@ def test_damage_is_found_and_named(
     prefix = "manifest/" if what == "manifest" else f"data/{LOG}/{what}/"
     hit = list(store.list(prefix))[1]
     store.write(hit.key, change(store.read(hit.key, 0, hit.size_bytes)))
-    (fault,) = check_archive(store, engine=LocalEngine()).faults
+    (fault,) = check_archive(store, engine=LocalArchiveEngine()).faults
     assert told in fault.what
     if what == "record":
         with pytest.raises(DamagedArchiveError, match="SHA-256"):
@@ -543,12 +545,12 @@ def test_what_is_gone_is_found_and_named(logs: FileLogs, store: ObjectStore) -> 
     root = Path(store.uri)
     files = sorted((root / "data" / LOG / "record").iterdir())
     files[2].unlink()
-    (fault,) = check_archive(store, engine=LocalEngine()).faults
+    (fault,) = check_archive(store, engine=LocalArchiveEngine()).faults
     assert files[2].name in fault.what
 
     manifests = sorted((root / "manifest" / LOG).iterdir())
     manifests[3].unlink()
-    faults = check_archive(store, engine=LocalEngine()).faults
+    faults = check_archive(store, engine=LocalArchiveEngine()).faults
     assert "no manifest" in faults[-1].what
     assert ArchivedLogs(store).log(LOG).end_offset() == faults[-1].start_offset
 
@@ -556,7 +558,7 @@ def test_what_is_gone_is_found_and_named(logs: FileLogs, store: ObjectStore) -> 
 def test_a_file_nobody_wrote_is_told_and_no_fault(logs: FileLogs, store: ObjectStore) -> None:
     one_pass(logs, store)
     store.write(f"data/{LOG}/record/mine.avro", b"?")
-    found = check_archive(store, engine=LocalEngine())
+    found = check_archive(store, engine=LocalArchiveEngine())
     assert (found.faults, found.strangers) == ([], [f"data/{LOG}/record/mine.avro"])
 
 
@@ -664,4 +666,4 @@ def test_an_archive_on_s3(logs: FileLogs, s3_endpoint: str) -> None:
     logs.append(odd_batches(6, 5, first_offset=logs.end_offset, epoch=2))
     one_pass(logs, store, range_bytes=10_000)
     assert raw(store) == logs.raw()
-    assert not check_archive(store, engine=LocalEngine()).faults
+    assert not check_archive(store, engine=LocalArchiveEngine()).faults

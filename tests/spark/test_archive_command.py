@@ -24,8 +24,8 @@ from records.frame import encode_record
 from records.metadata import FeatureLevelRecord
 from records.types import NodeId
 from spark_jobs.archive_check import check_archive
+from spark_jobs.archive_engines import LocalArchiveEngine
 from spark_jobs.archived_logs import ArchivedLogs
-from spark_jobs.archiving import LocalEngine
 from spark_jobs.object_store import open_store
 from tests.spark.archive_world import CLUSTER_ID, LOG, FileLogs, odd_batches
 
@@ -216,7 +216,7 @@ def test_killed_with_minus_nine_again_and_again_it_ends_up_whole(tmp_path: Path)
     code, told, _ = run(*options)
     assert code == 0, told
     store = open_store(str(out))
-    found = check_archive(store, engine=LocalEngine())
+    found = check_archive(store, engine=LocalArchiveEngine())
     assert (found.faults, found.strangers) == ([], [])
     log = ArchivedLogs(store).log(LOG)
     assert log.end_offset() == node.logs.end_offset

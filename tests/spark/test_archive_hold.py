@@ -15,10 +15,11 @@ from uuid import UUID
 import pytest
 
 from records.rpc.fetch import FetchResponse
+from spark_jobs.archive_engines import LocalArchiveEngine
 from spark_jobs.archive_hold import FIRST_REPLICA_ID, Hold, fetched_as, replica_id_of
 from spark_jobs.archive_layout import About
 from spark_jobs.archived_logs import ArchivedLogs
-from spark_jobs.archiving import LocalEngine, LogPass, archive, open_archive
+from spark_jobs.archiving import LogPass, archive, open_archive
 from spark_jobs.object_store import ObjectStore, open_store
 from spark_jobs.quorum_link import Quorum
 from spark_jobs.quorum_logs import QuorumLog, QuorumLogs
@@ -73,7 +74,7 @@ def logs_of(cluster: Cluster) -> BenchLogs:
 
 
 def one_pass(logs: BenchLogs, store: ObjectStore, about: About) -> LogPass:
-    (done,) = archive(logs, store, about=about, engine=LocalEngine())
+    (done,) = archive(logs, store, about=about, engine=LocalArchiveEngine())
     return done
 
 
@@ -180,7 +181,7 @@ def test_all_that_an_archive_fetches_is_one_observers(cluster: Cluster, store: O
     addresses = [("127.0.0.1", port) for port in cluster.ports.values()]
     for _ in range(2):
         logs = fetched_as(QuorumLogs(addresses), about.archive_id)
-        (done,) = archive(logs, store, about=about, engine=LocalEngine())
+        (done,) = archive(logs, store, about=about, engine=LocalArchiveEngine())
         assert done.end_offset == done.log_end_offset > 0
     with cluster.client(cluster.wait_for_leader(METADATA)) as client:
         observers = client.describe(METADATA).observers

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spark_jobs.archive_check import check_archive
-from spark_jobs.archiving import Engine, LocalEngine, LogPass, archive, open_archive
+from spark_jobs.archive_engines import ArchiveEngine, LocalArchiveEngine
+from spark_jobs.archiving import LogPass, archive, open_archive
 from spark_jobs.avro_files import AvroWriter, read_avro
 from spark_jobs.avro_schemas import avro_schema
 from spark_jobs.object_store import open_store
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
-def archived(logs: FileLogs, directory: Path, engine: Engine) -> tuple[LogPass, dict[str, bytes]]:
+def archived(
+    logs: FileLogs, directory: Path, engine: ArchiveEngine
+) -> tuple[LogPass, dict[str, bytes]]:
     """What a pass says, and the files of data it left, by name."""
     directory.mkdir(exist_ok=True)
     store = open_store(str(directory))
@@ -38,26 +41,26 @@ def test_executors_write_the_files_that_one_process_writes(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Also where offsets were lost, which a task finds and the driver has to know."""
-    from spark_jobs.spark_engine import SparkEngine
+    from spark_jobs.archive_engines import SparkArchiveEngine
 
     logs = FileLogs(tmp_path / "node")
     logs.append(odd_batches(5, 30))
-    engine = SparkEngine(spark)
+    engine = SparkArchiveEngine(spark)
     first = archived(logs, tmp_path / "spark", engine)
-    assert first == archived(logs, tmp_path / "local", LocalEngine())
+    assert first == archived(logs, tmp_path / "local", LocalArchiveEngine())
     logs.append(odd_batches(7, 10, first_offset=logs.end_offset, epoch=3), roll=True)
     end = logs.end_offset
     logs.append(odd_batches(8, 10, first_offset=end, epoch=4), roll=True)
     logs.checkpoint(end, 3, ["x"])
     logs.cut_to(end)
     second = archived(logs, tmp_path / "spark", engine)
-    assert second == archived(logs, tmp_path / "local", LocalEngine())
+    assert second == archived(logs, tmp_path / "local", LocalArchiveEngine())
     assert second[0].lost == [(first[0].end_offset, end)]
     found = check_archive(open_store(str(tmp_path / "spark")), engine=engine)
     assert (found.faults, found.strangers, found.records) == (
         [],
         [],
-        check_archive(open_store(str(tmp_path / "local")), engine=LocalEngine()).records,
+        check_archive(open_store(str(tmp_path / "local")), engine=LocalArchiveEngine()).records,
     )
 
 
@@ -69,7 +72,7 @@ def test_the_data_source_gives_the_same_rows_from_an_archive(
     logs = FileLogs(tmp_path / "node")
     logs.append(odd_batches(5, 30, framed=True))
     mark_committed(tmp_path / "node", {LOG: logs.end_offset})
-    archived(logs, tmp_path / "archive", LocalEngine())
+    archived(logs, tmp_path / "archive", LocalArchiveEngine())
     rows = []
     for place in ({"logDir": tmp_path / "node"}, {"archive": tmp_path / "archive"}):
         tables = LogTables(spark, **place)
@@ -83,7 +86,7 @@ def test_spark_reads_a_tables_directory_as_it_is(spark: SparkSession, tmp_path: 
     """Old files and new ones together, although a release has added a column in between."""
     logs = FileLogs(tmp_path / "node")
     logs.append(odd_batches(5, 30))
-    archived(logs, tmp_path / "archive", LocalEngine())
+    archived(logs, tmp_path / "archive", LocalArchiveEngine())
     directory = tmp_path / "archive" / "data" / LOG / "topic"
     later = copy.deepcopy(avro_schema("topic"))
     later["fields"].append({"name": "owner", "type": ["null", "string"], "default": None})

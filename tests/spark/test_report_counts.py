@@ -30,7 +30,7 @@ from spark_jobs.report.counting import DUPLICATE, FREE, Counting
 from spark_jobs.report.cube import (
     OTHERS,
     LocalCube,
-    LocalEngine,
+    LocalReportEngine,
     Work,
     banded,
     merged,
@@ -53,7 +53,7 @@ OVER = window(0, 10_000)
 def counted(directory: Path, end: int, split_bytes: int = 1 << 20) -> dict[str, list[Any]]:
     """All rows of both passes, by measure."""
     work = [Work(0, one) for one in LogFiles(directory).spans(end, split_bytes=split_bytes)]
-    engine = LocalEngine()
+    engine = LocalReportEngine()
     first = engine.count(work, FirstPass(OVER)).fold({})
     job = pickle.loads(pickle.dumps(Counting(OVER, known_of(first), 0)))  # as it travels
     found: dict[str, list[Any]] = defaultdict(list)
@@ -209,7 +209,7 @@ def test_counts_are_those_of_a_coordinator_and_of_its_records() -> None:
 
 
 def tables(world: World, **options: Any) -> dict[str, list[Any]]:
-    report = make_report(world.logs, LocalEngine(), Question(now_ms=world.now_ms), **options)
+    report = make_report(world.logs, LocalReportEngine(), Question(now_ms=world.now_ms), **options)
     return {name: table.to_pylist() for name, table in report.tables.items()}
 
 
@@ -270,7 +270,7 @@ def test_a_partition_that_is_gone_stays_gone_and_log_starts_only_rise(tmp_path: 
     removed = DisklessPartitionsRemovedRecord(topic_id=TOPIC, partitions=(1,))
     end = write_log(tmp_path / "log", [starts(9, 9), [removed], starts(5, 5)])
     work = [Work(0, span) for span in LogFiles(tmp_path / "log").spans(end)]
-    first = LocalEngine().count(work, FirstPass(OVER)).fold({})
+    first = LocalReportEngine().count(work, FirstPass(OVER)).fold({})
     topic = encode_uuid(TOPIC)
     assert known_of(first).log_starts == {(topic, 0): 9, (topic, 1): GONE}
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_jobs.report.cube import LocalEngine
+from spark_jobs.report.cube import LocalReportEngine
 from spark_jobs.report.job import Question, make_report
 from tests.spark.report_world import World
 
@@ -19,11 +19,11 @@ pytestmark = pytest.mark.spark
 def test_spark_finds_the_tables_that_this_process_finds(
     spark: SparkSession, harbour: World
 ) -> None:
-    from spark_jobs.report.spark_engine import SparkEngine
+    from spark_jobs.report.spark_cube import SparkReportEngine
 
     question = Question(now_ms=harbour.now_ms)
-    here = make_report(harbour.logs, LocalEngine(), question)
-    there = make_report(harbour.logs, SparkEngine(spark), question)
+    here = make_report(harbour.logs, LocalReportEngine(), question)
+    there = make_report(harbour.logs, SparkReportEngine(spark), question)
     assert there.window == here.window
     for name, table in here.tables.items():
         assert there.tables[name].equals(table), name

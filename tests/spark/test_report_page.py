@@ -20,7 +20,7 @@ from raft.segments.segment import segment_name
 from spark_jobs.logs import CLUSTER_METADATA, ReplicaLogs
 from spark_jobs.prices import Prices
 from spark_jobs.report.cluster import ClusterHistory
-from spark_jobs.report.cube import LocalEngine, rows
+from spark_jobs.report.cube import LocalReportEngine, rows
 from spark_jobs.report.job import Question, Report, make_report
 from spark_jobs.report.page import SECTIONS, page
 from spark_jobs.report.plots import TOKENS, bars, svg
@@ -38,7 +38,7 @@ BEGIN, END = "<!-- tables: generated -->", "<!-- /tables -->"
 
 @pytest.fixture(scope="module")
 def report(harbour: World) -> Report:
-    return make_report(harbour.logs, LocalEngine(), Question(now_ms=harbour.now_ms))
+    return make_report(harbour.logs, LocalReportEngine(), Question(now_ms=harbour.now_ms))
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def empty(tmp_path: Path) -> Report:
         (tmp_path / name).mkdir()
         (tmp_path / name / segment_name(0)).touch()  # type: ignore[arg-type]
     logs = ReplicaLogs(tmp_path, {CLUSTER_METADATA: 0, LOG: 0})
-    return make_report(logs, LocalEngine(), Question(now_ms=1_700_000_000_000))
+    return make_report(logs, LocalReportEngine(), Question(now_ms=1_700_000_000_000))
 
 
 class Elements(HTMLParser):
@@ -186,7 +186,7 @@ def test_the_first_screen_says_what_it_costs_and_where_it_rots(report: Report) -
 def test_money_is_bytes_and_requests_times_prices(harbour: World) -> None:
     prices = Prices(put_per_1000=1.0, gb_month=2.0, currency="EUR")
     question = Question(now_ms=harbour.now_ms, prices=prices)
-    found = make_report(harbour.logs, LocalEngine(), question)
+    found = make_report(harbour.logs, LocalReportEngine(), question)
     for row in found.tables["costs"].to_pylist():
         rate = 2e-9 if row["unit"] == "bytes" else 1e-3
         assert row["amount"] == pytest.approx(row["quantity"] * rate)

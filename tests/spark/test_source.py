@@ -28,7 +28,8 @@ from records.errors import UnsupportedVersionError
 from records.frame import encode_record
 from records.metadata import FeatureLevelRecord, NoOpRecord
 from records.schema import MetadataRecord
-from spark_jobs.archiving import LocalEngine, archive, open_archive
+from spark_jobs.archive_engines import LocalArchiveEngine
+from spark_jobs.archiving import archive, open_archive
 from spark_jobs.log_files import LostRangeError
 from spark_jobs.logs import LogsError, ReplicaLogs
 from spark_jobs.object_store import open_store
@@ -309,7 +310,7 @@ def test_an_object_is_one_row(log_dir: Path) -> None:
 def test_an_archive_reads_the_same_as_the_directory(log_dir: Path) -> None:
     (log_dir / "archive").mkdir()
     store, logs = open_store(str(log_dir / "archive")), ReplicaLogs(log_dir)
-    archive(logs, store, about=open_archive(store, logs.cluster_id), engine=LocalEngine())
+    archive(logs, store, about=open_archive(store, logs.cluster_id), engine=LocalArchiveEngine())
     for table in ("records", "feature_level"):
         expected = read(log_dir, table=table)
         found = rows(

@@ -1,6 +1,8 @@
-"""Work in pieces, done by a Spark session: for jobs whose pieces write files and say what they did.
+"""Who writes and checks an archive's files, piece by piece: this process, or Spark.
 
-    engine = SparkEngine(spark)
+Not `spark_jobs.engines`: these pieces write files, and what is done is told wave after wave.
+
+    engine = SparkArchiveEngine(spark)
     for manifest in engine.run(partial(write_range, store), tasks): ...
 
 A piece goes out pickled in a row and its result comes back in one; the data itself never passes
@@ -18,12 +20,14 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from spark_jobs.logs import LogsError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -37,7 +41,26 @@ _SCHEMA: Final = pa.schema(
 )
 
 
-class SparkEngine:
+class ArchiveEngine(Protocol):
+    """What does the work: here, or on a cluster."""
+
+    def run(self, work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+        """What `work` makes of each, in their order. All three are pickled on their way.
+
+        Raises:  what `work` raises, when it is that item's turn.
+        """
+        ...
+
+
+class LocalArchiveEngine:
+    """Does it here, one after the other."""
+
+    def run(self, work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+        """As `ArchiveEngine.run`."""
+        return map(work, items)
+
+
+class SparkArchiveEngine:
     """An engine on a session's executors."""
 
     def __init__(self, spark: SparkSession, *, wave: int = WAVE) -> None:
@@ -45,7 +68,7 @@ class SparkEngine:
         self._wave = wave
 
     def run(self, work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-        """What `work` makes of each, in their order. Raises what `work` raises."""
+        """As `ArchiveEngine.run`."""
         for start in range(0, len(items), self._wave):
             wave = items[start : start + self._wave]
             rows = [(number, pickle.dumps((work, item))) for number, item in enumerate(wave)]

@@ -95,14 +95,14 @@ class SparkCube:
         self._frame.unpersist()
 
 
-class SparkEngine:
+class SparkReportEngine:
     """Counts by a session's executors."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
 
     def count(self, work: Sequence[Work], reduce: Reduce) -> SparkCube:
-        """As `Engine.count`."""
+        """As `ReportEngine.count`."""
         rows = [(pickle.dumps(one),) for one in work]
         pieces = self._spark.createDataFrame(rows, "work binary")
         if len(rows) > 1:

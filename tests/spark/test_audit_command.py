@@ -13,6 +13,7 @@ from esker.commands.spark import app
 from records.frame import encode_record
 from spark_jobs.logs import CLUSTER_METADATA
 from tests.coordinator.subjects import KEYS
+from tests.spark.audit_plants import edit_commit
 from tests.spark.audit_world import (
     CLUSTER_ID,
     COORDINATOR,
@@ -24,7 +25,6 @@ from tests.spark.audit_world import (
 )
 from tests.spark.logs import mark_committed
 from tests.spark.test_audit_cluster import the_life
-from tests.spark.test_audit_rules import edit_commit
 from tests.spark.test_audit_store import put, the_world
 
 

@@ -16,6 +16,7 @@ from spark_jobs.engines import LocalEngine
 from spark_jobs.logs import CLUSTER_METADATA
 from spark_jobs.object_store import DirectoryStore
 from tests.coordinator.subjects import KEYS
+from tests.spark.audit_plants import edit_commit
 from tests.spark.audit_world import (
     COORDINATOR,
     DirectoryLogs,
@@ -27,7 +28,6 @@ from tests.spark.audit_world import (
     write_entries,
 )
 from tests.spark.test_audit_cluster import PLANTS, the_life
-from tests.spark.test_audit_rules import edit_commit
 from tests.spark.test_audit_store import put, the_world
 
 if TYPE_CHECKING:

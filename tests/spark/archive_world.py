@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
 
+import pytest
+
 from raft.segments.files import RealFileSystem
 from raft.segments.log import Log, LogConfig
 from records.batch import CONTROL, TRANSACTIONAL
@@ -19,9 +21,13 @@ from records.frame import encode_control_record, encode_record
 from records.metadata import FeatureLevelRecord, NoOpRecord, TopicRecord
 from records.types import Epoch, Offset, OffsetAndEpoch
 from snapshot.writer import CheckpointWriter
+from spark_jobs.archive_engines import LocalArchiveEngine
+from spark_jobs.archived_logs import ArchivedLogs
+from spark_jobs.archiving import LogPass, archive, open_archive
 from spark_jobs.log_files import LogFiles
 from spark_jobs.logs import CommittedFiles
-from spark_jobs.object_store import Found, ObjectStore
+from spark_jobs.logs import Log as CommittedLog
+from spark_jobs.object_store import Found, ObjectStore, open_store
 
 LOG = "__cluster_metadata-0"
 CLUSTER_ID = "aCLUSTERofTESTSxxxxxxx"
@@ -193,3 +199,48 @@ class DyingStore:
     def _die(self) -> None:
         if self._left < 0:
             raise KilledError
+
+
+# --- what the tests of an archive begin with ------------------------------------------------------
+
+
+RANGE_BYTES = 1_500  # several batches
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> FileLogs:
+    """A log of two segments with batches of every kind."""
+    logs = FileLogs(tmp_path / "node")
+    batches = odd_batches(seed=5, count=60)
+    logs.append(batches[:35])
+    logs.append(batches[35:], roll=True)
+    return logs
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ObjectStore:
+    (tmp_path / "archive").mkdir()
+    return open_store(str(tmp_path / "archive"))
+
+
+def one_pass(
+    logs: FileLogs, store: ObjectStore, tables: str | None = None, range_bytes: int = RANGE_BYTES
+) -> LogPass:
+    about = open_archive(store, logs.cluster_id, tables)
+    (done,) = archive(
+        logs, store, about=about, engine=LocalArchiveEngine(), range_bytes=range_bytes
+    )
+    return done
+
+
+def values(
+    log: CommittedLog, end_offset: int, start_offset: int | None = None
+) -> list[tuple[object, bytes]]:
+    spans = log.spans(end_offset, start_offset=start_offset)
+    return [(place, bytes(value)) for span in spans for place, value in span.values()]
+
+
+def raw(store: ObjectStore) -> bytes:
+    log = ArchivedLogs(store).log(LOG)
+    spans = log.spans(log.end_offset())
+    return b"".join(bytes(batch.view) for span in spans for batch in span.batches())

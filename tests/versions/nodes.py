@@ -124,7 +124,7 @@ class Nodes:
                     connection = await connect("127.0.0.1", port)
                 except NetError:
                     continue
-                answer = await _exchange(connection, request, 2)
+                answer = await exchange(connection, request, 2)
                 connection.close()
                 assert isinstance(answer, DescribeQuorumResponse)
                 found = answer.topics[0].partitions[0]
@@ -153,7 +153,7 @@ class Nodes:
             self._connections[listener] = await connect("127.0.0.1", self.ports[listener])
         connection = self._connections[listener]
         try:
-            return await _exchange(connection, request, version)
+            return await exchange(connection, request, version)
         except NetError:
             connection.close()
             del self._connections[listener]
@@ -165,7 +165,8 @@ class Nodes:
         return {one.api_key: range(one.min_version, one.max_version + 1) for one in answer.api_keys}
 
 
-async def _exchange(connection: ClientConnection, request: Request, version: int) -> Response:
+async def exchange(connection: ClientConnection, request: Request, version: int) -> Response:
+    """An answer that we and kio read. Raises NetError, RecordError, MisreadError."""
     kind = request_kind(type(request), version)
     body = encode_message(request, version)
     answer = await connection.request(kind, body, timeout_ms=ANSWER_MS)

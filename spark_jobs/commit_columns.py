@@ -1,13 +1,13 @@
 """Object commits as NumPy columns, many records walked at the same time.
 
-    pile = CommitPile()
+    pile = CommitPile(("byte_sizes", "base_offsets"))
     pile.add(place.offset, value, version, body)  # of each record, where its body begins
-    columns = pile.take(("byte_sizes", "base_offsets"))
+    columns = pile.take()
 
 A record is a head and some columns, each behind its length. To find them one record after the
-other takes Python some 20 µs a record, as long as everything else that a digest needs. Here all
-records stand in one buffer, and a step is made for all of them at once: NumPy reads the length of
-everyone's first column, then of everyone's second. What nobody asks for is stepped over.
+other takes Python some 20 µs a record, as long as everything else that a digest needs. Here some
+hundred records stand in one buffer, and a step is made for all of them at once: NumPy reads the
+length of everyone's first column, then of everyone's second. What nobody asks for is stepped over.
 
 The surprise is what happens to a record that is not sound: nothing, here. That there is one is seen
 at once, and then each is walked by itself, to say which, and where.
@@ -44,10 +44,14 @@ from spark_jobs.commits import (
     width_of,
 )
 
+WALKED_BYTES: Final = 4 * 1024 * 1024
+"""Of records that are walked together: some hundred, and no second copy of a whole piece."""
+
 Numbers = npt.NDArray[np.int64]
 AnyNumbers = npt.NDArray[Any]
 
 _HEAD: Final = np.dtype([(field.name, f">i{width_of(field)}") for field in HEAD])
+_ALWAYS: Final = (TOPIC_IDS, TOPIC_INDEXES, PARTITIONS, BATCH_COUNTS)
 _VARINT_BYTES: Final = 5
 _BEYOND: Final = bytes(_HEAD.itemsize + _VARINT_BYTES)
 """Stands behind the last record, so that a step too far stays in the buffer."""
@@ -67,35 +71,69 @@ class Columns(NamedTuple):
 
 
 class CommitPile:
-    """Collects commits and decodes all of them together."""
+    """Collects commits and decodes many of them together."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: Sequence[str]) -> None:
+        """
+        Args:    names: fields of the record, of those with one value a batch.
+        """
+        self._names = names
+        self._wanted = (*_ALWAYS, *(COLUMNS.index(name) for name in names))
         self._clear()
 
     def _clear(self) -> None:
-        self._offsets: list[int] = []
-        self._values: list[Buffer] = []
+        self._offsets: list[int] = []  # of all records
+        self._values: list[Buffer] = []  # of those that are not walked yet
         self._bodies: list[int] = []
+        self._size = 0
+        self._heads = [np.zeros(0, _HEAD)]
+        self._counts = [np.zeros((len(COLUMNS), 0), np.int64)]
+        self._parts: dict[int, list[bytes]] = {i: [] for i in self._wanted}
 
     def add(self, offset: int, value: Buffer, version: int, body: int) -> None:
         """One record's value, with its frame.
 
         Args:    version: as its frame says. body: where that ends.
-        Raises:  MalformedMessageError if no such version is known.
+        Raises:  MalformedMessageError if this, or one before it, is no ObjectCommitRecord.
         """
         if version not in VERSIONS:
             parse_commit(value)
         self._offsets.append(offset)
         self._values.append(value)
         self._bodies.append(body)
+        self._size += len(value)
+        if self._size >= WALKED_BYTES:
+            self._walk()
 
-    def take(self, names: Sequence[str]) -> Columns:
+    def take(self) -> Columns:
         """What was collected since the last time.
 
-        Args:    names: fields of the record, of those with one value a batch.
-        Raises:  MalformedMessageError if one is no ObjectCommitRecord; if a group names a topic
-                 that its record does not have, or the groups of a record are not all its batches.
+        Raises:  MalformedMessageError as `add`; if a group names a topic that its record does not
+                 have, or the groups of a record are not all its batches.
         """
+        self._walk()
+        counts = np.concatenate(self._counts, axis=1)
+        rows_of, groups_of, topics_of = counts[[OF_BATCHES[0], BATCH_COUNTS, TOPIC_IDS]]
+        batch_counts, indexes = self._column(BATCH_COUNTS), self._column(TOPIC_INDEXES)
+        check_groups(self._offsets, rows_of, groups_of, topics_of, batch_counts, indexes)
+        topic_ids, topics = _distinct(b"".join(self._parts[TOPIC_IDS]))
+        before = np.repeat(np.cumsum(topics_of) - topics_of, groups_of)
+        heads = np.concatenate(self._heads)
+        taken = Columns(
+            {name: heads[name].astype(np.int64) for name in _HEAD.names or ()},
+            rows_of,
+            groups_of,
+            topic_ids,
+            topics[before + indexes],
+            self._column(PARTITIONS),
+            batch_counts,
+            {name: self._column(COLUMNS.index(name)) for name in self._names},
+        )
+        self._clear()
+        return taken
+
+    def _walk(self) -> None:
+        """Cut what is wanted out of the records that wait for it."""
         lengths = np.fromiter(map(len, self._values), np.int64, len(self._values))
         data = b"".join([*self._values, _BEYOND])
         ends = np.cumsum(lengths)
@@ -105,9 +143,14 @@ class CommitPile:
             for value in self._values:
                 parse_commit(value)  # one of them raises
             raise AssertionError("records that are sound one by one, and not together")
-        offsets = self._offsets
-        self._clear()
-        return _columns(data, walked, names, offsets)
+        self._values, self._bodies, self._size = [], [], 0
+        self._heads.append(walked.heads)
+        self._counts.append(np.array(walked.counts))
+        for i, parts in self._parts.items():
+            parts.append(_cut(data, walked, i))
+
+    def _column(self, i: int) -> AnyNumbers:
+        return np.frombuffer(b"".join(self._parts[i]), f">i{WIDTHS[i]}").astype(f"=i{WIDTHS[i]}")
 
 
 class _Walked(NamedTuple):
@@ -160,41 +203,24 @@ def _uvarints(raw: npt.NDArray[np.uint8], at: Numbers) -> tuple[Numbers, Numbers
     return np.where(more, len(raw) + 1, value), after
 
 
-def _columns(data: bytes, walked: _Walked, names: Sequence[str], offsets: Sequence[int]) -> Columns:
-    """What was asked for, cut out and turned."""
-    heads, starts, counts = walked
+def _cut(data: bytes, walked: _Walked, i: int) -> bytes:
+    """A column of all records; of one that leaves it out, zeros."""
+    starts, counts, rows = walked.starts[i], walked.counts[i], walked.counts[OF_BATCHES[0]]
+    if i in OPTIONAL and not counts.any():
+        return bytes(int(rows.sum()) * WIDTHS[i])
+    ends = starts + counts * WIDTHS[i]
+    # copies: views would cost twice as much to make and to join
+    cut = [data[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
+    if i in OPTIONAL:
+        for record in np.flatnonzero(counts == 0).tolist():
+            cut[record] = bytes(int(rows[record]) * WIDTHS[i])
+    return b"".join(cut)
 
-    def column(i: int) -> AnyNumbers:
-        if i in OPTIONAL and not counts[i].any():
-            return np.zeros(int(rows_of.sum()), f"=i{WIDTHS[i]}")
-        cut = _cut(data, starts[i], starts[i] + counts[i] * WIDTHS[i])
-        if i in OPTIONAL:
-            missing = np.flatnonzero((counts[i] == 0) & (rows_of > 0)).tolist()
-            for record in missing:
-                cut[record] = bytes(int(rows_of[record]) * WIDTHS[i])
-        return np.frombuffer(b"".join(cut), f">i{WIDTHS[i]}").astype(f"=i{WIDTHS[i]}")
 
-    rows_of, groups_of, topics_of = counts[OF_BATCHES[0]], counts[BATCH_COUNTS], counts[TOPIC_IDS]
-    batch_counts, indexes = column(BATCH_COUNTS), column(TOPIC_INDEXES)
-    check_groups(offsets, rows_of, groups_of, topics_of, batch_counts, indexes)
-    ids = b"".join(_cut(data, starts[TOPIC_IDS], starts[TOPIC_IDS] + topics_of * UUID_BYTES))
-    raw = pa.Array.from_buffers(
+def _distinct(ids: bytes) -> tuple[list[str], AnyNumbers]:
+    """Topic ids, each once; and of each that there was, which of them."""
+    found = pa.Array.from_buffers(
         pa.binary(UUID_BYTES), len(ids) // UUID_BYTES, [None, pa.py_buffer(ids)]
     ).dictionary_encode()
-    topics = np.frombuffer(raw.indices.buffers()[1], np.int32)  # to_numpy() would import pandas
-    before = np.repeat(np.cumsum(topics_of) - topics_of, groups_of)
-    return Columns(
-        {name: heads[name].astype(np.int64) for name in _HEAD.names or ()},
-        rows_of,
-        groups_of,
-        [encode_uuid(UUID(bytes=one)) for one in raw.dictionary.to_pylist()],
-        topics[before + indexes],
-        column(PARTITIONS),
-        batch_counts,
-        {name: column(COLUMNS.index(name)) for name in names},
-    )
-
-
-def _cut(data: bytes, starts: Numbers, ends: Numbers) -> list[bytes]:
-    """Copies: views would cost twice as much to make and to join."""
-    return [data[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
+    names = [encode_uuid(UUID(bytes=one)) for one in found.dictionary.to_pylist()]
+    return names, np.frombuffer(found.indices.buffers()[1], np.int32, len(found))

@@ -94,7 +94,7 @@ def piece_of(span: Span) -> Piece:
 
 def gather(values: Iterable[tuple[Place, Buffer]]) -> Piece:
     """The same of records that follow each other: of a log, or all of a checkpoint."""
-    commits, checkpoint = CommitPile(), _Checkpoint()
+    commits, checkpoint = CommitPile(_FIELDS), _Checkpoint()
     records: list[bytes] = []
     for place, value in values:
         key, version, body = read_frame(value)
@@ -111,7 +111,7 @@ def gather(values: Iterable[tuple[Place, Buffer]]) -> Piece:
                 f"at log offset {place.offset} is a record of type {key}, which this version does "
                 "not know: a plan would be a guess; use a newer one"
             )
-    columns = commits.take(_FIELDS)
+    columns = commits.take()
     found = _runs(columns) if columns.rows_of.any() else checkpoint.runs()
     return _piece(*found, records)
 
@@ -162,24 +162,25 @@ def _runs(columns: Columns) -> tuple[_Found, Rows]:
     place, sizes, kinds = (
         batches[name] for name in ("byte_offsets", "byte_sizes", "timestamp_types")
     )
-    touches = (
-        (group[1:] == group[:-1])
-        & (place[1:] == place[:-1] + sizes[:-1])
-        & (kinds[1:] == kinds[:-1])
-    )
-    first = np.flatnonzero(np.concatenate((np.ones(min(1, len(group)), np.bool_), ~touches)))
+    begins = np.ones(len(group), np.bool_)
+    begins[1:] = group[1:] != group[:-1]
+    begins[1:] |= place[1:] != place[:-1] + sizes[:-1]
+    begins[1:] |= kinds[1:] != kinds[:-1]
+    first = np.flatnonzero(begins)
     last = np.append(first[1:], len(group))[: len(first)] - 1
     group = group[first]
     code = codes[group]
     order = np.argsort(code, kind="stable")
-    record = np.repeat(np.arange(len(columns.rows_of), dtype=np.int32), columns.groups_of)[group]
-    ends = (batches["base_offsets"] + batches["record_counts"] - 1)[last]
+    records = np.arange(len(columns.rows_of), dtype=np.int32)
+    record = np.repeat(records, columns.groups_of)[group]
     times = _reduced(np.maximum, batches["max_timestamps"], first)
     if len(times) and times.min() < 0:
         times = np.where(times < 0, columns.heads["committed_at_ms"][record], times)
     stored, run_sizes = columns.heads["size_bytes"], _reduced(np.add, sizes, first)
     batch_bytes = np.bincount(record, weights=run_sizes, minlength=len(stored)).astype(np.int64)
-    rows = Rows(ends[order], times[order], run_sizes[order], record[order], stored, batch_bytes)
+    ends_at = last[order]
+    ends = batches["base_offsets"][ends_at] + batches["record_counts"][ends_at] - 1
+    rows = Rows(ends, times[order], run_sizes[order], record[order], stored, batch_bytes)
     counts = np.bincount(code, minlength=len(topics))
     there = counts > 0
     return _Found(columns.topic_ids, topics[there], partitions[there], counts[there]), rows

@@ -20,11 +20,11 @@ NAMES = tuple(COLUMNS[i] for i in OF_BATCHES)
 
 
 def piled(values: list[bytes]) -> Columns:
-    pile = CommitPile()
+    pile = CommitPile(NAMES)
     for value in values:
         _, version, body = read_frame(value)
         pile.add(PLACE.offset, value, version, body)
-    return pile.take(NAMES)
+    return pile.take()
 
 
 def one_by_one(values: list[bytes]) -> dict[str, list[object]]:

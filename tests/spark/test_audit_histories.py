@@ -9,8 +9,9 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from pathlib import Path
+from typing import Final
 
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 
 from records.types import Offset
@@ -63,26 +64,34 @@ class Lives(QuorumVersusMemory):
         seen.update({f"type {key}": count for (key, _), count in log.types.items()})
 
 
+WANTED: Final = (
+    "checkpoints compared",
+    "from a checkpoint",
+    "type 1104",
+    "type 1109",
+    "type 1110",
+)
+ROUNDS: Final = 4
+"""At most. Hypothesis tries the constants of whatever modules are loaded, so which lives there are
+depends on what else is tested in this process, and one round may do without a rare record."""
+
+
 def test_legal_histories_are_clean() -> None:
     seen.clear()
-    run_state_machine_as_test(
-        Lives,
-        settings=settings(
-            max_examples=25,
-            stateful_step_count=50,
-            deadline=None,
-            derandomize=True,
-            database=None,
-            phases=[Phase.generate],
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
-    print(dict(sorted(seen.items())))
-    for what in (
-        "checkpoints compared",
-        "from a checkpoint",
-        "type 1104",
-        "type 1109",
-        "type 1110",
-    ):
+    for number in range(ROUNDS):
+        run_state_machine_as_test(
+            seed(number)(Lives),
+            settings=settings(
+                max_examples=25,
+                stateful_step_count=50,
+                deadline=None,
+                database=None,
+                phases=[Phase.generate],
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
+        print(f"seeds 0 to {number}:", dict(sorted(seen.items())))
+        if all(seen[what] for what in WANTED):
+            return
+    for what in WANTED:
         assert seen[what], f"{what}: none in all examples"

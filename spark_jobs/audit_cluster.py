@@ -12,10 +12,9 @@ Source: DESIGN §9, §11 (1, 4, 5, 6); KIP-631, KIP-1114.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from records.chunks import (
     ChunkChangeRecord,
@@ -43,10 +42,8 @@ from records.metadata import (
 from records.schema import MetadataRecord
 from records.uuids import encode_uuid
 from spark_jobs.audit_rows import Place
-from spark_jobs.audit_rules import RULES, Fault, Faults, Findings, rule
+from spark_jobs.audit_rules import Fault, Faults, Findings, RecordRules, rule
 from spark_jobs.logs import Span
-
-C = TypeVar("C", bound=Callable[["Cluster", Any], Faults])
 
 TOPIC: Final = 2  # in ConfigRecord.resource_type
 NO_CHANGE: Final = -2  # of a leader
@@ -121,18 +118,8 @@ class Cluster:
 
 # --- the rules ----------------------------------------------------------------------------------
 
-_RULES_OF: Final[defaultdict[type[MetadataRecord], list[str]]] = defaultdict(list)
-
-
-def on(name: str, invariant: str, sentence: str, *types: type[MetadataRecord]) -> Callable[[C], C]:
-    """Declare a rule about records of these types."""
-
-    def declare(check: C) -> C:
-        for one in types:
-            _RULES_OF[one].append(name)
-        return rule(name, invariant, sentence)(check)
-
-    return declare
+_RULES: Final[RecordRules[Cluster]] = RecordRules()
+on = _RULES.on
 
 
 def _chunk_before(cluster: Cluster, record: ChunkRecord | ChunkChangeRecord) -> Chunk | None:
@@ -305,25 +292,16 @@ def _read(log: str, span: Span, cluster: Cluster, findings: Findings) -> None:
             continue
         record = decode_record(value)
         if cls in _MARKS:
-            _check(log, place.offset, cluster, record, findings)
+            _RULES.check(log, place.offset, cluster, record, findings)
             for offset, held in _mark(cluster, record):
-                _check(log, offset, cluster, held, findings)
+                _RULES.check(log, offset, cluster, held, findings)
                 _APPLY[type(held)](cluster, held)
         elif cluster.open_transaction is not None:
             cluster.open_transaction.append((place.offset, record))
         else:
             if not span.is_checkpoint:
-                _check(log, place.offset, cluster, record, findings)
+                _RULES.check(log, place.offset, cluster, record, findings)
             _APPLY[cls](cluster, record)
-
-
-def _check(
-    log: str, offset: int, cluster: Cluster, record: MetadataRecord, findings: Findings
-) -> None:
-    name = record.schema().name
-    for one in _RULES_OF[type(record)]:
-        faults = RULES[one].check(cluster, record)
-        findings.add(one, log, (f._replace(offset=offset, record=name) for f in faults))
 
 
 def _mark(cluster: Cluster, record: MetadataRecord) -> Iterable[tuple[int, MetadataRecord]]:

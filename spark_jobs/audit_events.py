@@ -12,9 +12,8 @@ words.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable
-from typing import Any, Final, TypeVar
+from collections.abc import Iterable
+from typing import Any, Final
 
 from records.diskless import (
     ControllerEpochRecord,
@@ -31,26 +30,13 @@ from records.diskless import (
     ObjectsRemovedRecord,
 )
 from records.frame import METADATA_RECORDS, decode_record, read_frame
-from records.schema import MetadataRecord
 from records.uuids import encode_uuid
 from spark_jobs.audit_ledger import APPLIED, NEVER, Ledger
 from spark_jobs.audit_log import Event
-from spark_jobs.audit_rules import RULES, Fault, Faults, Findings, rule
+from spark_jobs.audit_rules import Fault, Faults, Findings, RecordRules
 
-C = TypeVar("C", bound=Callable[[Ledger, Any], Faults])
-
-_RULES_OF: Final[defaultdict[type[MetadataRecord], list[str]]] = defaultdict(list)
-
-
-def on(name: str, invariant: str, sentence: str, *types: type[MetadataRecord]) -> Callable[[C], C]:
-    """Declare a rule about records of these types."""
-
-    def declare(check: C) -> C:
-        for one in types:
-            _RULES_OF[one].append(name)
-        return rule(name, invariant, sentence)(check)
-
-    return declare
+_RULES: Final[RecordRules[Ledger]] = RecordRules()
+on = _RULES.on
 
 
 def check_events(log: str, ledger: Ledger, events: Iterable[Event], findings: Findings) -> None:
@@ -63,11 +49,7 @@ def check_events(log: str, ledger: Ledger, events: Iterable[Event], findings: Fi
         if cls not in APPLIED:
             continue
         record = decode_record(value)
-        record_name = cls.schema().name
-        for name in _RULES_OF[cls]:
-            faults = RULES[name].check(ledger, record)
-            here = (fault._replace(offset=offset, record=record_name) for fault in faults)
-            findings.add(name, log, here)
+        _RULES.check(log, offset, ledger, record, findings)
         ledger.apply(offset, record)
 
 

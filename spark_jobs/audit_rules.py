@@ -15,14 +15,18 @@ Source: DESIGN §10 (exit codes), §11 (the invariants and their numbers).
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from records.schema import MetadataRecord
 
 KEPT: Final = 100
 """Of one rule, in the file of violations; all are counted."""
 
 F = TypeVar("F", bound=Callable[..., "Faults"])
+S = TypeVar("S")
 
 
 class Fault(NamedTuple):
@@ -127,3 +131,32 @@ class Findings:
 def by_name(counts: Mapping[str, int]) -> list[tuple[Rule, int]]:
     """The rules that were broken, and how often, in the rules' order."""
     return [(one, counts[name]) for name, one in RULES.items() if counts.get(name)]
+
+
+class RecordRules(Generic[S]):
+    """Rules about one record each, which is held to a state of the log before it."""
+
+    def __init__(self) -> None:
+        self._names: defaultdict[type[MetadataRecord], list[str]] = defaultdict(list)
+
+    def on(
+        self, name: str, invariant: str, sentence: str, *types: type[MetadataRecord]
+    ) -> Callable[[Callable[[S, Any], Faults]], Callable[[S, Any], Faults]]:
+        """Declare a rule about records of these types."""
+
+        def declare(check: Callable[[S, Any], Faults]) -> Callable[[S, Any], Faults]:
+            for one in types:
+                self._names[one].append(name)
+            return rule(name, invariant, sentence)(check)
+
+        return declare
+
+    def check(
+        self, log: str, offset: int, state: S, record: MetadataRecord, findings: Findings
+    ) -> None:
+        """Hold a record to what was before it."""
+        record_name = record.schema().name
+        for name in self._names[type(record)]:
+            faults = RULES[name].check(state, record)
+            here = (fault._replace(offset=offset, record=record_name) for fault in faults)
+            findings.add(name, log, here)

@@ -25,6 +25,7 @@ import pyarrow as pa
 from spark_jobs.known_objects import Ids, Known
 from spark_jobs.listing import MAX_CLUSTERS, ORDER, ROW, SAMPLE, Naming, Rows, Tally
 from spark_jobs.object_store import StoreOptions
+from spark_jobs.orphans import Listed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,21 +37,8 @@ COUNTED_ROWS: Final = 10 * MAX_CLUSTERS
 """That come here of what was counted: our objects, and others' by cluster."""
 
 
-class AnyListing(Protocol):
+class AnyListing(Listed, Protocol):
     """A whole listing, as both sweeps compare it."""
-
-    @property
-    def began_ms(self) -> int: ...
-
-    @property
-    def ended_ms(self) -> int: ...
-
-    @property
-    def tally(self) -> Tally: ...
-
-    def not_live(self, known: Mapping[int, Known]) -> Iterator[Rows]:
-        """See `orphans.Listed`."""
-        ...
 
     def suspects(self, known: Mapping[int, Known]) -> Iterator[tuple[int, Ids]]:
         """See `dangling.Listed`."""

@@ -182,10 +182,12 @@ def local(table: Table, directory: Path) -> Plan:
 
         def fresh() -> Plan:
             shutil.rmtree(kept / CLUSTER, ignore_errors=True)
-            return plan(directory, LocalEngine(), kept)
+            return plan(directory, LocalEngine(helper=True), kept)
 
         table.ours("local, from the log", fresh, 2)
-        return table.ours("local, from kept digests", lambda: plan(directory, LocalEngine(), kept))
+        return table.ours(
+            "local, from kept digests", lambda: plan(directory, LocalEngine(helper=True), kept)
+        )
 
 
 def spark(table: Table, directory: Path) -> None:

@@ -150,7 +150,9 @@ class CommitPile:
             parts.append(_cut(data, walked, i))
 
     def _column(self, i: int) -> AnyNumbers:
-        return np.frombuffer(b"".join(self._parts[i]), f">i{WIDTHS[i]}").astype(f"=i{WIDTHS[i]}")
+        """Put together and turned in one go."""
+        parts = [np.frombuffer(part, f">i{WIDTHS[i]}") for part in self._parts[i]]
+        return np.concatenate(parts, dtype=f"=i{WIDTHS[i]}")
 
 
 class _Walked(NamedTuple):

@@ -14,13 +14,16 @@ Source: DESIGN §10.
 from __future__ import annotations
 
 import pickle
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Final, Protocol, TypeVar
 
 import pyarrow as pa
 
 from records.errors import RecordError
+from spark_jobs.helper import Helper, HelperError
 from spark_jobs.log_files import LostRangeError
 from spark_jobs.logs import LogsError
 
@@ -32,6 +35,9 @@ R = TypeVar("R")
 
 THREADS: Final = 2
 """Of the local engine: much of the work is NumPy's and checksums', which let others run."""
+
+HELPED: Final = 4
+"""Pieces from which on a helper is worth its start, a third of a second."""
 
 
 class Engine(Protocol):
@@ -54,7 +60,13 @@ class Engine(Protocol):
 
 
 class LocalEngine:
-    """Two threads of this process."""
+    """Two threads of this process; or it and a helper, for many pieces that are no light work."""
+
+    def __init__(self, *, helper: bool = False) -> None:
+        """
+        Args:    helper: pieces are large, and a second process may work on them.
+        """
+        self._helper = helper
 
     def run(
         self,
@@ -65,13 +77,53 @@ class LocalEngine:
         light: bool = False,
     ) -> list[R]:
         """As `Engine.run`."""
-        del light
+        if self._helper and not light and len(work) >= HELPED:
+            return _helped(task, work, progress)
         found = []
         with ThreadPoolExecutor(THREADS) as pool:
             for one in pool.map(task, work):
                 found.append(one)
                 progress(1)
         return found
+
+
+def _helped(task: Callable[[A], R], work: Sequence[A], progress: Callable[[int], None]) -> list[R]:
+    """This process and another one take pieces from the front, each as soon as it can.
+
+    What the other did not answer, and what failed here, is done in order at the end: so the error
+    that is raised is that of the first piece that has one.
+    """
+    left, found = deque(range(len(work))), dict[int, R]()
+
+    def feed(helper: Helper) -> None:
+        with suppress(HelperError, IndexError):  # no helper any more, or nothing left
+            while True:
+                number = left.popleft()
+                found[number] = helper.ask(work[number])
+
+    told = 0
+    with Helper(task) as helper, ThreadPoolExecutor(1) as pool:
+        fed = pool.submit(feed, helper)
+        try:
+            with suppress(IndexError):
+                while True:
+                    number = left.popleft()
+                    try:
+                        found[number] = task(work[number])
+                    except Exception:
+                        left.clear()
+                    progress(len(found) - told)
+                    told = len(found)
+            fed.result()
+        except BaseException:  # Ctrl-C: nobody waits for it
+            left.clear()
+            helper.kill()
+            raise
+    for number in range(len(work)):
+        if number not in found:
+            found[number] = task(work[number])
+    progress(len(work) - told)
+    return [found[number] for number in range(len(work))]
 
 
 class SparkEngine:

@@ -150,7 +150,7 @@ def _engine(
     from spark_jobs.engines import LocalEngine, SparkEngine
 
     if not takes_spark:
-        yield LocalEngine()
+        yield LocalEngine(helper=True)
         return
     with spark_session("retention", master, memory, spark_log, debug=debug) as session:
         yield SparkEngine(session)

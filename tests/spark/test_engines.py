@@ -1,0 +1,105 @@
+"""A second process that works on pieces changes how long it takes, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from spark_jobs.engines import HELPED, LocalEngine
+
+DEADLINE_SECONDS = 60.0
+
+
+class Piece(NamedTuple):
+    number: int
+    parent: int  # process
+    directory: Path
+
+    @property
+    def is_helper(self) -> bool:
+        return os.getpid() != self.parent
+
+
+def pieces(directory: Path, count: int = 3 * HELPED) -> list[Piece]:
+    return [Piece(number, os.getpid(), directory) for number in range(count)]
+
+
+def await_helper(piece: Piece) -> int:
+    """Here: until the helper was here, too. Its process."""
+    mark = piece.directory / "helper"
+    if piece.is_helper:
+        mark.with_suffix(".part").write_text(str(os.getpid()))
+        mark.with_suffix(".part").replace(mark)
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not mark.exists():
+        assert time.monotonic() < deadline, "there is no helper"
+        time.sleep(0.01)
+    return int(mark.read_text())
+
+
+def answer(piece: Piece) -> tuple[int, bool]:
+    await_helper(piece)
+    print("what a task prints is no answer", flush=True)
+    return piece.number, piece.is_helper
+
+
+def dies(piece: Piece) -> int:
+    await_helper(piece)
+    if piece.is_helper:
+        os._exit(9)
+    return piece.number
+
+
+def fails(piece: Piece) -> int:
+    await_helper(piece)
+    if piece.number >= 1:
+        raise OSError(f"piece {piece.number}")
+    return piece.number
+
+
+def interrupted(piece: Piece) -> int:
+    await_helper(piece)
+    if piece.is_helper:
+        time.sleep(DEADLINE_SECONDS)
+    raise KeyboardInterrupt
+
+
+def is_here(piece: Piece) -> bool:
+    return not piece.is_helper
+
+
+def test_both_work_and_answers_are_in_order(tmp_path: Path) -> None:
+    done: list[int] = []
+    found = LocalEngine(helper=True).run(answer, pieces(tmp_path), done.append)
+    assert [number for number, _ in found] == list(range(3 * HELPED))
+    assert {by_helper for _, by_helper in found} == {True, False}
+    assert sum(done) == 3 * HELPED
+
+
+def test_a_helper_that_dies_is_done_without(tmp_path: Path) -> None:
+    found = LocalEngine(helper=True).run(dies, pieces(tmp_path))
+    assert found == list(range(3 * HELPED))
+
+
+def test_the_error_is_the_first_pieces(tmp_path: Path) -> None:
+    """Whoever met it: the helper cannot, and the others may be faster."""
+    with pytest.raises(OSError, match=r"^piece 1$"):
+        LocalEngine(helper=True).run(fails, pieces(tmp_path))
+
+
+def test_an_interrupt_ends_the_helper(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        LocalEngine(helper=True).run(interrupted, pieces(tmp_path))
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "helper").read_text()), 0)
+
+
+@pytest.mark.parametrize("light", [True, False])
+def test_few_pieces_and_light_ones_are_done_here(tmp_path: Path, light: bool) -> None:
+    some = pieces(tmp_path, 3 * HELPED if light else HELPED - 1)
+    here = LocalEngine(helper=True).run(is_here, some, light=light)
+    assert all(here)

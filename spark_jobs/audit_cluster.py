@@ -44,6 +44,7 @@ from records.uuids import encode_uuid
 from spark_jobs.audit_rows import Place
 from spark_jobs.audit_rules import Fault, Faults, Findings, RecordRules, rule
 from spark_jobs.logs import Span
+from spark_jobs.transactions import MARKS
 
 TOPIC: Final = 2  # in ConfigRecord.resource_type
 NO_CHANGE: Final = -2  # of a leader
@@ -291,7 +292,7 @@ def _read(log: str, span: Span, cluster: Cluster, findings: Findings) -> None:
         if cls is None or cls not in _APPLY or version not in cls.schema().versions:
             continue
         record = decode_record(value)
-        if cls in _MARKS:
+        if cls in MARKS:
             _RULES.check(log, place.offset, cluster, record, findings)
             for offset, held in _mark(cluster, record):
                 _RULES.check(log, offset, cluster, held, findings)
@@ -435,8 +436,6 @@ def _nothing(_cluster: Cluster, _record: MetadataRecord) -> None:
     """Marks of transactions, which `_mark` takes."""
 
 
-_MARKS: Final = (BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord)
-
 _APPLY: Final[dict[type[MetadataRecord], Callable[[Cluster, Any], None]]] = {
     RegisterBrokerRecord: _register,
     UnregisterBrokerRecord: _unregister,
@@ -453,5 +452,5 @@ _APPLY: Final[dict[type[MetadataRecord], Callable[[Cluster, Any], None]]] = {
     ConfigRecord: _config,
     FeatureLevelRecord: _feature,
     ProducerIdsRecord: _producer_ids,
-    **dict.fromkeys(_MARKS, _nothing),
+    **dict.fromkeys(MARKS, _nothing),
 }

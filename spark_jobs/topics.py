@@ -11,22 +11,21 @@ Source: KIP-631 (TopicRecord, ConfigRecord), KIP-868 (transactions); DESIGN §7 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from records.frame import METADATA_RECORDS, decode_record, read_frame
 from records.metadata import (
-    AbortTransactionRecord,
-    BeginTransactionRecord,
     ConfigRecord,
-    EndTransactionRecord,
     RemoveTopicRecord,
     TopicRecord,
 )
 from records.schema import MetadataRecord
 from records.uuids import encode_uuid
 from spark_jobs.logs import Log, LogsError, Span
+from spark_jobs.place import Place
+from spark_jobs.transactions import MARKS, effective
 
 TOPIC: Final = 2  # ConfigRecord's resource types
 BROKER: Final = 4
@@ -45,12 +44,8 @@ _DEFAULTS: Final = {
 own (`coordinator.controller.config_defs`), which tests compare."""
 
 _READ: Final = {
-    record.schema().key
-    for record in (
-        TopicRecord, RemoveTopicRecord, ConfigRecord, BeginTransactionRecord, EndTransactionRecord,
-        AbortTransactionRecord,
-    )
-}  # fmt: skip
+    record.schema().key for record in (TopicRecord, RemoveTopicRecord, ConfigRecord, *MARKS)
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +73,7 @@ def topics_of(spans: Iterable[Span], *, must_know: bool = False) -> dict[str, To
     """
     names: dict[str, str] = {}
     settings: dict[tuple[int, str, str], str] = {}
-    for record in _effective(_records(spans, must_know)):
+    for _, record in effective(_records(spans, must_know)):
         match record:
             case TopicRecord(name=name, topic_id=topic_id):
                 names[encode_uuid(topic_id)] = name
@@ -94,35 +89,17 @@ def topics_of(spans: Iterable[Span], *, must_know: bool = False) -> dict[str, To
     return {topic_id: _settings(name, settings) for topic_id, name in names.items()}
 
 
-def _records(spans: Iterable[Span], must_know: bool) -> Iterable[MetadataRecord]:
+def _records(spans: Iterable[Span], must_know: bool) -> Iterator[tuple[Place, MetadataRecord]]:
     for span in spans:
         for place, value in span.values():
             key = read_frame(value)[0]
             if key in _READ:
-                yield decode_record(value)
+                yield place, decode_record(value)
             elif must_know and key not in METADATA_RECORDS:
                 raise LogsError(
                     f"at offset {place.offset} of the cluster's log is a record of type {key}, "
                     "which this version does not know: it may be a setting; use a newer one"
                 )
-
-
-def _effective(records: Iterable[MetadataRecord]) -> Iterable[MetadataRecord]:
-    """Those outside of transactions, and those of transactions that ended."""
-    open_ones: list[MetadataRecord] | None = None
-    for record in records:
-        match record:
-            case BeginTransactionRecord():
-                open_ones = []
-            case AbortTransactionRecord():
-                open_ones = None
-            case EndTransactionRecord():
-                yield from open_ones or ()
-                open_ones = None
-            case _ if open_ones is not None:
-                open_ones.append(record)
-            case _:
-                yield record
 
 
 def _settings(topic: str, settings: Mapping[tuple[int, str, str], str]) -> TopicSettings:

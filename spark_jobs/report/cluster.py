@@ -20,10 +20,7 @@ from typing import Any, Final
 from records.chunks import ChunkChangeRecord, ChunkRecord
 from records.frame import METADATA_RECORDS, decode_record, read_frame
 from records.metadata import (
-    AbortTransactionRecord,
-    BeginTransactionRecord,
     BrokerRegistrationChangeRecord,
-    EndTransactionRecord,
     FenceBrokerRecord,
     PartitionChangeRecord,
     PartitionRecord,
@@ -37,6 +34,7 @@ from records.uuids import encode_uuid
 from spark_jobs.logs import Span
 from spark_jobs.place import Place
 from spark_jobs.report.window import Window
+from spark_jobs.transactions import MARKS, effective
 
 SERVING, FENCED, LEAVING, GONE = "serving", "fenced", "leaving", "gone"
 """What a broker is. One that leaves still serves, until all others know."""
@@ -223,7 +221,7 @@ def history_of(spans: Iterable[Span], window: Window) -> ClusterHistory:
     Raises:  as `Span.values`.
     """
     history = ClusterHistory(window)
-    for place, record in _effective(_records(spans)):
+    for place, record in effective(_records(spans)):
         if type(record) in _TAKE:
             history.take(place, record)
     return history
@@ -234,24 +232,6 @@ def _records(spans: Iterable[Span]) -> Iterator[tuple[Place, Any]]:
         for place, value in span.values():
             if read_frame(value)[0] in _KEYS:
                 yield place, decode_record(value)
-
-
-def _effective(records: Iterable[tuple[Place, Any]]) -> Iterator[tuple[Place, Any]]:
-    """Those outside of transactions, and those of transactions that ended."""
-    open_ones: list[tuple[Place, Any]] | None = None
-    for place, record in records:
-        match record:
-            case BeginTransactionRecord():
-                open_ones = []
-            case AbortTransactionRecord():
-                open_ones = None
-            case EndTransactionRecord():
-                yield from open_ones or ()
-                open_ones = None
-            case _ if open_ones is not None:
-                open_ones.append((place, record))
-            case _:
-                yield place, record
 
 
 _TAKE: Final[dict[type, Any]] = {
@@ -267,8 +247,4 @@ _TAKE: Final[dict[type, Any]] = {
     ChunkRecord: ClusterHistory.chunk,
     ChunkChangeRecord: ClusterHistory.change_chunk,
 }
-_KEYS: Final = {
-    key
-    for key, record in METADATA_RECORDS.items()
-    if record in {*_TAKE, BeginTransactionRecord, AbortTransactionRecord, EndTransactionRecord}
-}
+_KEYS: Final = {key for key, record in METADATA_RECORDS.items() if record in {*_TAKE, *MARKS}}

@@ -16,6 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from spark_jobs.sealed_file import writing_whole
+
 KIND: Final = "esker-retention-plan"
 VERSION: Final = 2
 EXPIRES_AFTER_MS: Final = 3_600_000
@@ -101,9 +103,8 @@ def write_plan(plan: Plan, path: Path) -> None:
     lines = [json.dumps(header), *(json.dumps(row._asdict()) for row in plan.rows)]
     body = "".join(line + "\n" for line in lines)
     seal = {"rows": len(plan.rows), "sha256": hashlib.sha256(body.encode()).hexdigest()}
-    partial = path.with_name(path.name + ".part")
-    partial.write_text(body + json.dumps(seal) + "\n", encoding="utf-8")
-    partial.replace(path)
+    with writing_whole(path) as file:
+        file.write((body + json.dumps(seal) + "\n").encode())
 
 
 def read_plan(path: Path) -> Plan:

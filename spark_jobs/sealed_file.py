@@ -63,17 +63,24 @@ def _dumped(what: Mapping[str, Any]) -> bytes:
 
 
 @contextmanager
-def writing(path: Path, kind: str, header: Mapping[str, Any]) -> Iterator[Rows]:
-    """A file of this kind, there once this ends without an error. Raises OSError."""
+def writing_whole(path: Path) -> Iterator[IO[bytes]]:
+    """A file that has its name once this ends without an error; else none. Raises OSError."""
     partial = path.with_name(path.name + ".part")
     try:
         with partial.open("wb") as file:
-            rows = Rows(file, {"kind": kind, "version": VERSION, **header})
-            yield rows
-            rows.seal()
+            yield file
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(path: Path, kind: str, header: Mapping[str, Any]) -> Iterator[Rows]:
+    """A file of this kind, there once this ends without an error. Raises OSError."""
+    with writing_whole(path) as file:
+        rows = Rows(file, {"kind": kind, "version": VERSION, **header})
+        yield rows
+        rows.seal()
 
 
 class SealedFile:

@@ -31,7 +31,9 @@ from esker.commands.spark_common import (
     INTERRUPTED,
     STALE,
     USAGE,
+    EngineName,
     bar,
+    not_installed,
     reason,
     stop,
 )
@@ -64,13 +66,6 @@ class Tables(StrEnum):
 
     AVRO = "avro"
     PARQUET = "parquet"
-
-
-class EngineName(StrEnum):
-    """Where the work is done."""
-
-    LOCAL = "local"
-    SPARK = "spark"
 
 
 def archive(
@@ -283,7 +278,7 @@ def _need_modules() -> None:
         import fastavro  # noqa: F401
         import pyarrow  # noqa: F401
     except ModuleNotFoundError as error:
-        stop(f"{error.name} is not installed: pip install 'esker[spark]'", ENVIRONMENT)
+        not_installed(error)
 
 
 def _make_directory(path: Path) -> None:

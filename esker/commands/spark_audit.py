@@ -23,7 +23,9 @@ from esker.commands.spark_common import (
     ENVIRONMENT,
     FINDINGS,
     INTERRUPTED,
+    EngineOrAuto,
     bar,
+    not_installed,
     stop,
 )
 from esker.commands.spark_inputs import (
@@ -54,14 +56,6 @@ EXAMPLE: Final = (
 MISSING: Final = "object-exists"
 LOCAL_OFFSETS: Final = 200_000
 """Of all logs together: up to so many, this process is done before a JVM has started."""
-
-
-class EngineName(StrEnum):
-    """Who does the work."""
-
-    AUTO = "auto"
-    LOCAL = "local"
-    SPARK = "spark"
 
 
 class Bytes(StrEnum):
@@ -98,7 +92,7 @@ Depth = Annotated[
     ),
 ]
 Chosen = Annotated[
-    EngineName,
+    EngineOrAuto,
     typer.Option(
         "--engine", help="Who works; auto: this process up to 200000 offsets, else Spark."
     ),
@@ -118,7 +112,7 @@ def audit(
     region: Region = None,
     prefix: Prefix = "",
     depth: Depth = Bytes.SAMPLE,
-    engine: Chosen = EngineName.AUTO,
+    engine: Chosen = EngineOrAuto.AUTO,
     out: Out = None,
     master: Master = None,
     memory: Memory = MEMORY,
@@ -143,7 +137,7 @@ def audit(
         from spark_jobs.audit_one_log import Asked
         from spark_jobs.audit_store import Depth as StoreDepth
     except ModuleNotFoundError as error:
-        stop(f"{error.name} is not installed: pip install 'esker[spark]'", ENVIRONMENT)
+        not_installed(error)
     try:
         logs = open_logs(inputs)
         asked = Asked(
@@ -203,11 +197,11 @@ def _opened(uri: str | None, endpoint: str | None, region: str | None) -> Object
         raise typer.BadParameter(str(error), param_hint="--store") from None
 
 
-def _chosen(engine: EngineName, logs: Logs, master: str | None) -> EngineName:
-    if engine is not EngineName.AUTO:
+def _chosen(engine: EngineOrAuto, logs: Logs, master: str | None) -> EngineOrAuto:
+    if engine is not EngineOrAuto.AUTO:
         return engine
     if master is not None:
-        return EngineName.SPARK
+        return EngineOrAuto.SPARK
     offsets = 0
     for name in logs.names():
         log = logs.log(name)
@@ -216,16 +210,16 @@ def _chosen(engine: EngineName, logs: Logs, master: str | None) -> EngineName:
         begins = spans[0] if spans else None
         if begins is not None:
             offsets += end - (begins.end_offset if begins.is_checkpoint else begins.start_offset)
-    return EngineName.LOCAL if offsets <= LOCAL_OFFSETS else EngineName.SPARK
+    return EngineOrAuto.LOCAL if offsets <= LOCAL_OFFSETS else EngineOrAuto.SPARK
 
 
 @contextmanager
 def _engine(
-    chosen: EngineName, master: str | None, memory: str, spark_log: Path | None, *, debug: bool
+    chosen: EngineOrAuto, master: str | None, memory: str, spark_log: Path | None, *, debug: bool
 ) -> Iterator[Engine]:
     from spark_jobs.engines import LocalEngine, SparkEngine
 
-    if chosen is EngineName.LOCAL:
+    if chosen is EngineOrAuto.LOCAL:
         yield LocalEngine()
         return
     with spark_session("audit", master, memory, spark_log, debug=debug) as spark:

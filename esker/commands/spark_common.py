@@ -12,6 +12,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -30,6 +31,21 @@ DATA_LOSS: Final = 6
 INTERRUPTED: Final = 130
 
 Step = Callable[[int], None]
+
+
+class EngineName(StrEnum):
+    """Who works: this process, or Spark."""
+
+    LOCAL = "local"
+    SPARK = "spark"
+
+
+class EngineOrAuto(StrEnum):
+    """The same, or whichever is done sooner; what comes out is the same."""
+
+    AUTO = "auto"
+    LOCAL = "local"
+    SPARK = "spark"
 
 
 @contextmanager
@@ -74,3 +90,10 @@ def stop(message: str, code: int) -> NoReturn:
     """End with this code, and say why."""
     typer.echo(f"esker: {message}", err=True)
     raise typer.Exit(code)
+
+
+def not_installed(error: ModuleNotFoundError) -> NoReturn:
+    """End for what a job imports and this installation has not got."""
+    name = error.name or ""
+    missing = "PySpark" if name.startswith("pyspark") else name
+    stop(f"{missing} is not installed: pip install 'esker[spark]'", ENVIRONMENT)

@@ -17,7 +17,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -31,9 +30,11 @@ from esker.commands.spark_common import (
     PARTLY,
     STALE,
     USAGE,
+    EngineName,
     Step,
     all_answered,
     bar,
+    not_installed,
     reason,
     stop,
     to_apply,
@@ -81,13 +82,6 @@ DANGLING_EXAMPLE = f"Example: esker spark orphans dangling {_STORE} {_AT}"
 
 _UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 24 * 3_600_000}
 _DURATION: Final = re.compile(r"([0-9]{1,6})([smhd])")
-
-
-class EngineName(StrEnum):
-    """Who lists and compares."""
-
-    LOCAL = "local"
-    SPARK = "spark"
 
 
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan's file.")]
@@ -255,7 +249,7 @@ def dangling(
         from spark_jobs.object_store import StoreOptions
         from spark_jobs.orphans import OrphansError
     except ModuleNotFoundError as error:
-        stop(f"{error.name} is not installed: pip install 'esker[spark]'", ENVIRONMENT)
+        not_installed(error)
     inputs = inputs_of(
         log_dir, bootstrap_controller, archive, timeout_ms, endpoint=endpoint, region=region
     )

@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -21,7 +20,13 @@ import typer
 from rich.console import Console
 
 from esker.commands.controlled import AsJson, TimeoutMs
-from esker.commands.spark_common import ENVIRONMENT, INTERRUPTED, USAGE, stop
+from esker.commands.spark_common import (
+    INTERRUPTED,
+    USAGE,
+    EngineOrAuto,
+    not_installed,
+    stop,
+)
 from esker.commands.spark_inputs import (
     Archive,
     FromQuorum,
@@ -55,14 +60,6 @@ LARGE: Final = 2_000_000
 MIB: Final = 1024 * 1024
 
 
-class Engine(StrEnum):
-    """Who counts."""
-
-    AUTO = "auto"
-    LOCAL = "local"
-    SPARK = "spark"
-
-
 def report(
     out: Annotated[
         Path, typer.Option(metavar="DIR", help="Where report.html and tables/ are written.")
@@ -86,8 +83,8 @@ def report(
         int | None, typer.Option(metavar="MS", help="Count ages from here; default: the clock.")
     ] = None,
     engine: Annotated[
-        Engine, typer.Option(help="Who counts; auto: Spark from 2 million records on.")
-    ] = Engine.AUTO,
+        EngineOrAuto, typer.Option(help="Who counts; auto: Spark from 2 million records on.")
+    ] = EngineOrAuto.AUTO,
     master: Master = None,
     memory: Memory = MEMORY,
     spark_log: SparkLog = None,
@@ -111,7 +108,7 @@ def report(
         from spark_jobs.report.writing import as_json as in_json
         from spark_jobs.report.writing import write_report
     except ModuleNotFoundError as error:
-        stop(f"{error.name} is not installed: pip install 'esker[spark]'", ENVIRONMENT)
+        not_installed(error)
     now_ms = time.time_ns() // 1_000_000 if now is None else now
     try:
         paid = read_prices(prices)
@@ -124,7 +121,7 @@ def report(
         logs = open_logs(inputs)
         chosen = _choose(engine, master, logs)
         with _telling() as tell:
-            if chosen is Engine.SPARK:
+            if chosen is EngineOrAuto.SPARK:
                 with spark_session("report", master, memory, spark_log, debug=debug) as spark:
                     made = _by_spark(spark, logs, question, tell)
             else:
@@ -173,14 +170,14 @@ def _by_this_process(logs: Logs, question: Question, tell: Tell) -> Report:
     return make_report(logs, LocalReportEngine(piece), question, progress=next_step)
 
 
-def _choose(engine: Engine, master: str | None, logs: Logs) -> Engine:
+def _choose(engine: EngineOrAuto, master: str | None, logs: Logs) -> EngineOrAuto:
     """Who counts, if nobody said. Raises as reading logs does."""
-    if engine is not Engine.AUTO:
+    if engine is not EngineOrAuto.AUTO:
         return engine
     if master is not None:
-        return Engine.SPARK
+        return EngineOrAuto.SPARK
     records = sum(logs.log(name).end_offset() for name in logs.names())
-    return Engine.SPARK if records >= LARGE else Engine.LOCAL
+    return EngineOrAuto.SPARK if records >= LARGE else EngineOrAuto.LOCAL
 
 
 @contextmanager

@@ -12,7 +12,6 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -26,8 +25,10 @@ from esker.commands.spark_common import (
     PARTLY,
     STALE,
     USAGE,
+    EngineOrAuto,
     all_answered,
     bar,
+    not_installed,
     reason,
     stop,
     to_apply,
@@ -73,14 +74,6 @@ PriceFile = Annotated[
 ]
 
 
-class EngineName(StrEnum):
-    """Who makes a plan; they make the same."""
-
-    AUTO = "auto"
-    LOCAL = "local"
-    SPARK = "spark"
-
-
 @app.command(epilog=PLAN_EXAMPLE)
 def plan(
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where the plan is written to.")],
@@ -90,9 +83,9 @@ def plan(
     endpoint: Endpoint = None,
     region: Region = None,
     engine: Annotated[
-        EngineName,
+        EngineOrAuto,
         typer.Option(help="This process, or Spark; auto: Spark if there is much of it."),
-    ] = EngineName.AUTO,
+    ] = EngineOrAuto.AUTO,
     digests: Annotated[
         Path | None,
         typer.Option(
@@ -123,12 +116,12 @@ def plan(
         from spark_jobs import sweep
         from spark_jobs.sidecars import Sidecars
     except ModuleNotFoundError as error:
-        stop(f"{error.name} is not installed: pip install 'esker[spark]'", ENVIRONMENT)
+        not_installed(error)
     kept = Sidecars(cache_directory() / "digests" if digests is None else digests)
     try:
         found = sweep.survey(open_logs(inputs))
         large = master is not None or len(found.pieces) >= SPARK_PIECES
-        takes_spark = engine is EngineName.SPARK or (engine is EngineName.AUTO and large)
+        takes_spark = engine is EngineOrAuto.SPARK or (engine is EngineOrAuto.AUTO and large)
         with (
             _engine(takes_spark, master, memory, spark_log, debug=debug) as chosen,
             bar("planning", sweep.PASSES) as step,

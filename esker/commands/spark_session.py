@@ -25,7 +25,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 import typer
 from rich.console import Console
 
-from esker.commands.spark_common import DATA_LOSS, ENVIRONMENT, INTERRUPTED, USAGE, stop
+from esker.commands.spark_common import (
+    DATA_LOSS,
+    ENVIRONMENT,
+    INTERRUPTED,
+    USAGE,
+    not_installed,
+    stop,
+)
 from spark_jobs.java import cache_directory
 from spark_jobs.own_directory import make_own
 
@@ -83,8 +90,7 @@ def spark_session(
         from spark_jobs import session
         from spark_jobs.failures import SessionError, explain, raised_in_worker
     except ModuleNotFoundError as error:
-        missing = "PySpark" if (error.name or "").startswith("pyspark") else error.name
-        stop(f"{missing} is not installed: pip install 'esker[spark]'", ENVIRONMENT)
+        not_installed(error)
     log_file = spark_log or _new_log(app)
     try:
         with _waiting("starting Spark"):

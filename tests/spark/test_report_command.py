@@ -10,7 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from esker.commands.spark import app
-from esker.commands.spark_report import LARGE, Engine, _choose
+from esker.commands.spark_common import EngineOrAuto
+from esker.commands.spark_report import LARGE, _choose
 from raft.segments.files import RealFileSystem
 from raft.segments.high_watermarks import write_high_watermarks
 from spark_jobs.report.schemas import TABLES
@@ -98,9 +99,9 @@ def test_a_damaged_log_is_named_and_no_page_is_written(node: World, tmp_path: Pa
 
 
 def test_large_logs_are_sparks_unless_somebody_says(node: World) -> None:
-    assert _choose(Engine.AUTO, None, node.logs) is Engine.LOCAL
-    assert _choose(Engine.AUTO, "spark://here:7077", node.logs) is Engine.SPARK
-    assert _choose(Engine.LOCAL, "spark://here:7077", node.logs) is Engine.LOCAL
+    assert _choose(EngineOrAuto.AUTO, None, node.logs) is EngineOrAuto.LOCAL
+    assert _choose(EngineOrAuto.AUTO, "spark://here:7077", node.logs) is EngineOrAuto.SPARK
+    assert _choose(EngineOrAuto.LOCAL, "spark://here:7077", node.logs) is EngineOrAuto.LOCAL
     with patch("esker.commands.spark_report.LARGE", node.end_offset):
-        assert _choose(Engine.AUTO, None, node.logs) is Engine.SPARK
+        assert _choose(EngineOrAuto.AUTO, None, node.logs) is EngineOrAuto.SPARK
     assert node.end_offset < LARGE

@@ -84,16 +84,16 @@ def _pinned_by(
     topics = np.repeat(digest.topics, digest.run_counts)
     width = max(1, len(dead))
     keys = topics[stays].astype(np.int64) * width + objects[stays]
-    possible = width * len(digest.topic_ids)
+    count = len(digest.topic_ids)
+    possible = width * count
     if possible <= 4 * len(keys) + 1024:  # then counting is cheaper than sorting
         seen = np.zeros(possible, np.bool_)
         seen[keys] = True
-        keys = np.flatnonzero(seen)
+        sums = np.array([dead[row].sum() for row in seen.reshape(count, width)], np.int64)
     else:
-        keys = np.unique(keys)
-    topic, place = np.divmod(keys, width)
-    sums = np.zeros(len(digest.topic_ids), np.int64)
-    np.add.at(sums, topic, dead[place])
+        topic, place = np.divmod(np.unique(keys), width)
+        sums = np.zeros(count, np.int64)
+        np.add.at(sums, topic, dead[place])
     return {
         topic_id: size
         for topic_id, size in zip(digest.topic_ids, sums.tolist(), strict=True)

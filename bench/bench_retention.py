@@ -47,7 +47,7 @@ from spark_jobs.engines import Engine, LocalEngine, SparkEngine
 from spark_jobs.log_files import LogFiles
 from spark_jobs.plan_file import Plan
 from spark_jobs.sidecars import Sidecars
-from spark_jobs.topics import TopicSettings
+from spark_jobs.topics import TopicSettings, topics_at
 
 ROUNDS: Final = 3
 SEGMENT_BYTES: Final = 256 * 1024 * 1024
@@ -229,7 +229,7 @@ def cold(directory: Path, digests: Path) -> None:
         made = plan(directory, SparkEngine(session), digests)
     finally:
         stop_session(session)
-    topics: Mapping[str, TopicSettings] = sweep.topics_at(
+    topics: Mapping[str, TopicSettings] = topics_at(
         LogFiles(directory / "__cluster_metadata-0"),
         LogFiles(directory / "__cluster_metadata-0").end_offset(),
     )

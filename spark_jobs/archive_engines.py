@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import pyarrow as pa
 
-from spark_jobs.logs import LogsError
+from spark_jobs.engines import pickled
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -98,9 +98,4 @@ def _outcome(work: Callable[[Any], Any], item: Any) -> tuple[bool, bytes]:
     try:
         return False, pickle.dumps(work(item))
     except Exception as error:
-        try:
-            data = pickle.dumps(error)
-            pickle.loads(data)
-        except Exception:  # an error that does not travel: its words do
-            data = pickle.dumps(LogsError(f"{type(error).__name__}: {error}"))
-        return True, data
+        return True, pickled(error)

@@ -54,7 +54,7 @@ class Engine(Protocol):
         """What `task` returns for each of `work`, in order. `progress` is told how many more.
 
         Args:    light: each takes some ms, so several may be put together.
-        Raises:  what `task` raises; by Spark, LogsError for what it may raise while it reads.
+        Raises:  what `task` raises; by Spark, LogsError for damage.
         """
         ...
 
@@ -162,7 +162,7 @@ class SparkEngine:
         found: dict[int, Any] = {}
         for number, failed, answer in zip(*(c.to_pylist() for c in table.columns), strict=True):
             if failed:
-                raise LogsError(answer.decode())
+                raise pickle.loads(answer)
             found[number] = pickle.loads(answer)
         return [found[number] for number in range(len(work))]
 
@@ -172,6 +172,18 @@ def _answered(task: Callable[[Any], Any], number: int, work: bytes) -> pa.Record
     failed = False
     try:
         answer = pickle.dumps(task(pickle.loads(work)))
-    except (LogsError, LostRangeError, RecordError, OSError) as error:
-        failed, answer = True, str(error).encode()
+    except RecordError as error:
+        failed, answer = True, pickled(LogsError(str(error)))
+    except (LogsError, LostRangeError, OSError) as error:
+        failed, answer = True, pickled(error)
     return pa.RecordBatch.from_pydict({"number": [number], "failed": [failed], "answer": [answer]})
+
+
+def pickled(error: Exception) -> bytes:
+    """An error on its way back from a task; of one that cannot travel, its words, as LogsError."""
+    try:
+        data = pickle.dumps(error)
+        pickle.loads(data)
+    except Exception:
+        data = pickle.dumps(LogsError(f"{type(error).__name__}: {error}"))
+    return data

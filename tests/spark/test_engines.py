@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import pickle
 import time
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from spark_jobs.engines import HELPED, LocalEngine
+from spark_jobs.engines import HELPED, LocalEngine, pickled
+from spark_jobs.log_files import LostRangeError
+from spark_jobs.logs import LogsError
 
 DEADLINE_SECONDS = 60.0
 
@@ -103,3 +106,22 @@ def test_few_pieces_and_light_ones_are_done_here(tmp_path: Path, light: bool) ->
     some = pieces(tmp_path, 3 * HELPED if light else HELPED - 1)
     here = LocalEngine(helper=True).run(is_here, some, light=light)
     assert all(here)
+
+
+def test_an_error_comes_back_from_a_task_as_what_it_was() -> None:
+    lost = pickle.loads(pickled(LostRangeError("a log", 3, 7, "its head was cut off")))
+    assert isinstance(lost, LostRangeError)
+    assert (lost.wanted, lost.earliest) == (3, 7)
+
+
+class UntravelledError(ValueError):
+    """Pickled by its message alone, it cannot be made again."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} and {two}")
+
+
+def test_of_one_that_cannot_travel_the_words_come_back() -> None:
+    found = pickle.loads(pickled(UntravelledError(1, 2)))
+    assert isinstance(found, LogsError)
+    assert str(found) == "UntravelledError: 1 and 2"

@@ -210,7 +210,8 @@ def test_a_second_broker_with_the_same_id_is_refused_and_harms_nobody(
     text = cluster.properties(FIRST).read_text()
     text = text.replace(str(cluster.log_dir(FIRST)), str(tmp_path / "twin"))
     text = text.replace(f"127.0.0.1:{cluster.ports[FIRST]}", f"127.0.0.1:{free_port()}")
-    text = text.replace("timeout.ms=20000", "timeout.ms=3000")
+    assert "registration.timeout.ms=60000" in text
+    text = text.replace("registration.timeout.ms=60000", "registration.timeout.ms=3000")
     with EskerCluster(tmp_path, brokers=0, quorum=()) as twin:
         twin.cluster_id = cluster.cluster_id
         twin.properties(FIRST).write_text(text)

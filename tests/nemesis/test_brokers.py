@@ -130,8 +130,9 @@ def test_brokers_and_quorum_die_and_stand_still(tmp_path: Path) -> None:
 
 
 def test_a_broker_that_acknowledges_too_early_is_found_out(tmp_path: Path) -> None:
+    """A record is lost, or is not where it was said to be: which is found first varies."""
     seed = seed_of_run("acknowledges_too_early")
-    with pytest.raises(WrongRecordsError, match="lost"):
+    with pytest.raises(WrongRecordsError, match=r"lost|was told"):
         work(tmp_path, seed, ["kill_brokers"], "acknowledges first")
 
 

@@ -59,7 +59,11 @@ class GroupTraffic:
         self._assigned: dict[int, int] = {}  # how many partitions, by thread
         self._assigned_at_first = 0
         self._stop = threading.Event()
-        self._members = [threading.Thread(target=self._guarded) for _ in range(MEMBERS)]
+        # Daemons: librdkafka's synchronous commit knows no timeout, and one was seen to wait, with
+        # every connection closed and none tried, for as long as it was let.
+        self._members = [
+            threading.Thread(target=self._guarded, daemon=True) for _ in range(MEMBERS)
+        ]
 
     @property
     def rebalances(self) -> int:
@@ -79,7 +83,9 @@ class GroupTraffic:
     ) -> None:
         self._stop.set()
         for thread in self._members:
-            thread.join()
+            thread.join(COMMITTED_WITHIN_S)
+        if error is None and any(thread.is_alive() for thread in self._members):
+            raise WrongRecordsError("a member of the group does not come back from librdkafka")
         if error is None and self.failed is not None:
             raise self.failed
 

@@ -254,13 +254,7 @@ def test_every_node_s_state_says_the_same_after_a_restart_of_all(
         finally:
             await client.close()
 
-    def all_there() -> bool:
-        try:
-            return run(again()) == runs
-        except AssertionError:
-            return False  # asked of a replica that has not heard yet how much is committed
-
-    eventually(all_there, "what was committed is found again")
+    assert run(again()) == runs
 
 
 def invoke(quorum: Quorum, *words: str) -> Any:

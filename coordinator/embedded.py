@@ -49,7 +49,7 @@ from coordinator.calls import BY_REQUEST
 from coordinator.describe import describe_object, describe_topics
 from coordinator.interface import CoordinatorError, ErrorCode
 from coordinator.memory import InMemoryCoordinator, InMemoryState
-from coordinator.reads import find_batches
+from coordinator.reads import denies, find_batches
 from coordinator.settings import CoordinatorSettings
 from coordinator.view import ClusterView, StaticView
 from records.codec import decode_message, encode_message
@@ -419,12 +419,13 @@ class EmbeddedCoordinator:
         return await self._replicate(request, CommitBatchesResponse)
 
     async def find_batches(self, request: FindBatchesRequest) -> FindBatchesResponse:
-        """See BatchCoordinator. From this node's state, which may be behind."""
+        """See BatchCoordinator. From this node's state; a no is a command, decided by all."""
         if self._node is None:
             raise _unavailable("it is closed, or not started")
         with self._replica.lock:
             state = self._replica.coordinator.state
-            return find_batches(request, state, state, self._settings.coordinator)
+            answer = find_batches(request, state, state, self._settings.coordinator)
+        return await self._replicate(request, FindBatchesResponse) if denies(answer) else answer
 
     async def list_offsets(
         self, request: ListDisklessOffsetsRequest

@@ -122,7 +122,11 @@ class BatchCoordinator(Protocol):
         """
 
     async def find_batches(self, request: FindBatchesRequest) -> FindBatchesResponse:
-        """Where the batches from an offset on lie. Never waits for the quorum."""
+        """Where the batches from an offset on lie, by what is applied here.
+
+        What is found may be old, and costs no call over the network. A no is certain: it is said
+        behind the read barrier, or not at all (COORDINATOR_NOT_AVAILABLE).
+        """
 
     async def list_offsets(
         self, request: ListDisklessOffsetsRequest

@@ -25,6 +25,7 @@ from coordinator.decide import Context, Decision
 from coordinator.interface import CoordinatorError, ErrorCode
 from coordinator.pending import PendingState
 from coordinator.proposing import Done, Proposer
+from coordinator.reads import denies
 from coordinator.replica import ReadOnlyCoordinator
 from coordinator.retention import Place, retention_pass
 from coordinator.settings import CoordinatorSettings
@@ -41,6 +42,8 @@ from records.rpc.coordinator import (
     DeleteDisklessRecordsResponse,
     DeleteDisklessTopicsRequest,
     DeleteDisklessTopicsResponse,
+    FindBatchesRequest,
+    FindBatchesResponse,
     InitDisklessTopicsRequest,
     InitDisklessTopicsResponse,
     ReleaseDisklessPartitionsRequest,
@@ -400,6 +403,20 @@ class QuorumCoordinator(ReadOnlyCoordinator):
         self.leader.step_down(epoch)
 
     # -- a BatchCoordinator --------------------------------------------------------------------
+
+    async def find_batches(self, request: FindBatchesRequest) -> FindBatchesResponse:
+        """See BatchCoordinator.
+
+        The surprise: a node that comes back knows less than it told before it went, down to
+        nothing at all, until a leader has said what is committed. So it asks for that first.
+        """
+        if self.age_ms is None:
+            await self._read_barrier()
+        answer = await super().find_batches(request)
+        if denies(answer):
+            await self._read_barrier()
+            answer = await super().find_batches(request)
+        return answer
 
     def _ask(self, request: Request, kind: type[T]) -> asyncio.Future[T]:
         """Submitted before anything is awaited: calls are decided in the order they were made."""

@@ -109,6 +109,11 @@ def find_batches(
     )
 
 
+def denies(answer: FindBatchesResponse) -> bool:
+    """Does it say no to anything: no such topic or partition, no such offset?"""
+    return any(found.error_code for topic in answer.responses for found in topic.partitions)
+
+
 class _Budget:
     """What one answer may still hold."""
 

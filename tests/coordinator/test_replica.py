@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from pathlib import Path
 
 import pytest
 
 from bench import bench_coordinator_core, bench_coordinator_state
 from coordinator.interface import CoordinatorError, ErrorCode
+from coordinator.leader import QuorumCoordinator
 from coordinator.replica import ReadOnlyCoordinator
 from coordinator.sqlite import database
 from coordinator.sqlite.machine import CoordinatorMachine
 from raft.interfaces import CommittedAsOf
+from raft.memory import MemoryLog
 from records.batch import iter_batches
 from records.rpc.coordinator import FindBatchesRequest, ListDisklessOffsetsRequest
 from records.rpc.objects import DescribeDisklessTopicsRequest
@@ -21,6 +24,7 @@ from tests.coordinator.actors import Broker, create
 from tests.coordinator.quorum_world import (
     IDENTITY,
     QuorumWorld,
+    Restart,
     checkpoint_batches,
 )
 from tests.coordinator.subjects import SETTINGS
@@ -34,6 +38,25 @@ def find(world: QuorumWorld) -> FindBatchesRequest:
         max_bytes=1 << 20,
         topics=(FindBatchesRequest.Topic(topic_id=topic_id, partitions=(group,)),),
     )
+
+
+def speak(world: QuorumWorld) -> None:
+    """The leader's word on what is committed, heard by all."""
+    end_offset = world.log.high_watermark or Offset(0)
+    world.log.committed_as_of = CommittedAsOf(end_offset, world.clocks.monotonic())
+
+
+class BehindLog(MemoryLog):
+    """A follower's: nothing has come yet, and a leader can be asked how far the log goes."""
+
+    def __init__(self, leaders: MemoryLog) -> None:
+        super().__init__()
+        self._leaders = leaders
+        self.barriers = 0
+
+    def barrier(self) -> Awaitable[Offset]:
+        self.barriers += 1
+        return self._leaders.barrier()
 
 
 async def begin(path: Path) -> tuple[QuorumWorld, Broker]:
@@ -67,22 +90,18 @@ def test_a_replica_finds_what_it_has_applied_and_says_how_old_that_is(tmp_path: 
             world.log, machine, SETTINGS, monotonic=world.clocks.monotonic
         )
 
-        def leader_says() -> None:
-            end_offset = world.log.high_watermark or Offset(0)
-            world.log.committed_as_of = CommittedAsOf(end_offset, world.clocks.monotonic())
-
         assert replica.age_ms is None
         replica.start()
-        leader_says()
+        speak(world)
         apply_to(machine, world, world.log.end_offset)
         assert (replica.age_ms, replica.lag) == (0, 0)
         world.clocks.elapsed_ms += 3_000
         assert replica.age_ms == 3_000  # level, as far as it knows; but nobody has told it so
-        leader_says()
+        speak(world)
         assert replica.age_ms == 0
         world.clocks.elapsed_ms += 3_000
         await broker.commit()
-        leader_says()
+        speak(world)
         assert replica.lag == 1  # it knows of a commit, and has not applied it
         assert replica.age_ms == 3_000
         finding = asyncio.ensure_future(replica.find_batches(find(world)))
@@ -101,6 +120,7 @@ def test_a_replica_without_a_leader_finds_batches_and_lists_no_offsets(tmp_path:
     async def story() -> None:
         world, broker = await begin(tmp_path)
         await broker.commit()
+        speak(world)
         world.log.depose()
         found = await world.coordinator.find_batches(find(world))
         assert len(found.responses[0].partitions[0].batches) == 1
@@ -109,6 +129,54 @@ def test_a_replica_without_a_leader_finds_batches_and_lists_no_offsets(tmp_path:
         assert caught.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
         with pytest.raises(CoordinatorError):
             await broker.commit()
+
+    asyncio.run(story())
+
+
+def test_a_node_that_does_not_know_what_is_committed_denies_nothing(tmp_path: Path) -> None:
+    """Back from a crash without its database: nothing is applied, and no leader has spoken."""
+
+    async def story() -> None:
+        world, broker = await begin(tmp_path)
+        await broker.commit()
+        asked, told = find(world), await world.coordinator.find_batches(find(world))
+        assert told.responses[0].partitions[0].high_watermark == 1
+        high_watermark, world.log.high_watermark = world.log.high_watermark, None
+        world.log.depose(lose_uncommitted=False)
+        await world.come_back(Restart.NO_FILE)
+        with pytest.raises(CoordinatorError) as caught:
+            await world.coordinator.find_batches(asked)
+        assert caught.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        world.elect()
+        assert high_watermark is not None
+        assert await world.coordinator.find_batches(asked) == told
+
+    asyncio.run(story())
+
+
+def test_a_node_that_is_behind_says_no_only_behind_the_barrier(tmp_path: Path) -> None:
+    """A topic and an offset that it has not heard of: it asks before it denies them."""
+
+    async def story() -> None:
+        world, broker = await begin(tmp_path)
+        await broker.commit()
+        directory = tmp_path / "behind"
+        directory.mkdir()
+        machine = CoordinatorMachine(directory, IDENTITY, in_process=True)
+        log = BehindLog(world.log)
+        behind = QuorumCoordinator(log, machine, SETTINGS, world.view, world.clocks)
+        log.committed_as_of = CommittedAsOf(Offset(0), 0.0)
+        assert behind.age_ms == 0, "it was level once, long ago"
+        finding = asyncio.ensure_future(behind.find_batches(find(world)))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert log.barriers == 1
+        assert not finding.done()
+        apply_to(machine, world, world.log.end_offset)
+        assert await finding == await world.coordinator.find_batches(find(world))
+        assert log.barriers == 1, "what is found costs none"
+        await behind.close()
+        machine.close()
 
     asyncio.run(story())
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 import shutil
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from coordinator.client import ClientSettings, CoordinatorClient
+from coordinator.interface import ErrorCode
 from coordinator.settings import CoordinatorSettings
 from coordinator.view import StaticView
 from esker.admin import QuorumDescription, describe_quorum
@@ -36,6 +37,7 @@ from records.rpc.coordinator import (
     CommitBatchesRequest,
     CommitBatchesResponse,
     FindBatchesRequest,
+    FindBatchesResponse,
     InitDisklessTopicsRequest,
 )
 from records.rpc.objects import AcquireObjectLeaseRequest
@@ -255,6 +257,45 @@ def test_every_node_s_state_says_the_same_after_a_restart_of_all(
             await client.close()
 
     assert run(again()) == runs
+
+
+def test_nodes_that_come_back_tell_the_whole_or_nothing_from_their_first_answer_on(
+    quorum: Quorum, runs: list[tuple[int, int, str]]
+) -> None:
+    """Each asked for itself, whoever leads; without their databases nothing is applied at first."""
+    for node in NODES:
+        quorum.kill(node)
+    for database in quorum.home.glob("*/__diskless-metadata-0/coordinator.db*"):
+        database.unlink()
+    quorum.start(*NODES)
+    topic = FindBatchesRequest.Topic
+    partition = topic.Partition(partition_index=0, offset=0, max_bytes=1)
+    request = FindBatchesRequest(
+        topics=(topic(topic_id=TOPIC, partitions=(partition,)),), max_bytes=1
+    )
+    not_yet: Counter[int] = Counter()
+
+    async def first_answer(node: int) -> FindBatchesResponse.Topic.Partition:
+        """Of those that are not "ask again"."""
+        while True:
+            try:
+                async with await open_rpc("127.0.0.1", quorum.ports[node]) as rpc:
+                    while True:
+                        answer = await rpc.call(request, FindBatchesResponse)
+                        found = answer.responses[0].partitions[0]
+                        if found.error_code != ErrorCode.COORDINATOR_NOT_AVAILABLE:
+                            return found
+                        not_yet[node] += 1
+            except NetError:  # it starts
+                await asyncio.sleep(0.002)
+
+    async def all_three() -> list[FindBatchesResponse.Topic.Partition]:
+        async with asyncio.timeout(PATIENCE_S):
+            return list(await asyncio.gather(*(first_answer(node) for node in NODES)))
+
+    end_offset = len(runs) * RECORDS
+    told = [(found.error_code, found.high_watermark) for found in run(all_three())]
+    assert told == [(0, end_offset)] * len(NODES), not_yet
 
 
 def invoke(quorum: Quorum, *words: str) -> Any:

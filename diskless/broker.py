@@ -172,7 +172,11 @@ class Broker:
         )
 
     async def _read_cluster(self, timeout_ms: int) -> None:
-        """Wait until the image and all replicas are level with their leaders."""
+        """Wait until the image and all replicas are level with their leaders.
+
+        Less is worse than nothing: half of a log denies the topics of its other half, and clients
+        take such a word for the end.
+        """
         loop = asyncio.get_running_loop()
         began, said = loop.time(), loop.time()
         while (missing := self._not_level(self._cluster.image)) is not None:
@@ -190,11 +194,13 @@ class Broker:
 
     def _not_level(self, image: MetadataImage) -> str | None:
         """What of the cluster has not been read yet."""
-        if not image.coordinator_count:
-            return "cluster metadata"
+        if self._cluster.image_age_ms() is None or not image.coordinator_count:
+            return "__cluster_metadata-0"
         for coordinator in range(image.coordinator_count):
             if self._cluster.replica_age_ms(coordinator) is None:
                 return f"__diskless-metadata-{coordinator}"
+        if self._cluster.groups_age_ms() is None:
+            return "__consumer_offsets-0"
         return None
 
     async def _listen(self) -> None:

@@ -66,6 +66,13 @@ class Cluster(Protocol):
     def image(self) -> MetadataImage:
         """The cluster log's state as this broker has it."""
 
+    def image_age_ms(self) -> float | None:
+        """How old at most the image is; None if it is not known to have been level.
+
+        Before that it may be half of what there is: of topics that are not in it yet nobody may be
+        told that they are not there.
+        """
+
     def on_image(self, callback: Callable[[MetadataImage], None]) -> None:
         """Call back after each change of the image, in order."""
 
@@ -104,6 +111,9 @@ class Cluster(Protocol):
 
     def groups(self) -> Iterable[tuple[str, Group]]:
         """All consumer groups, as a replica at hand has them."""
+
+    def groups_age_ms(self) -> float | None:
+        """How old at most they are; None if this replica has never been level."""
 
     def metadata_offset(self) -> Offset:
         """Of the last record of the cluster log in `image` (inclusive; -1: none yet)."""

@@ -28,7 +28,8 @@ from coordinator.controller.image import CLUSTER_METADATA, DISKLESS_METADATA, Me
 from coordinator.controller.machine import ControllerMachine
 from coordinator.finding import Address
 from coordinator.freshness import Freshness
-from coordinator.groups.client import GroupLogClient
+from coordinator.groups.client import CONSUMER_OFFSETS, GroupLogClient
+from coordinator.groups.machine import GroupMachine
 from coordinator.groups.state import Group
 from coordinator.replica import ReadOnlyCoordinator
 from coordinator.sqlite.machine import CoordinatorMachine, Identity
@@ -77,6 +78,9 @@ class Machines(Protocol):
     def groups(self) -> Iterable[tuple[str, Group]]:
         """All consumer groups."""
 
+    def group_machine(self) -> GroupMachine | None:
+        """Of the log of groups, if that has begun."""
+
 
 class OwnMachines:
     """Those of a node that is a broker and nothing else."""
@@ -117,6 +121,10 @@ class OwnMachines:
         """See Machines."""
         return self._coordinators.get(partition)
 
+    def group_machine(self) -> GroupMachine | None:
+        """See Machines."""
+        return self._groups.machine
+
 
 class SharedMachines:
     """Those of the controller in the same process; it begins and ends them."""
@@ -125,6 +133,7 @@ class SharedMachines:
         self, controllers: ControllerParts, coordinators: CoordinatorRoom, groups: GroupRoom
     ) -> None:
         self._controllers = controllers
+        self._groups = groups
         self.coordinator = coordinators.machine
         self.groups = groups.groups
 
@@ -132,6 +141,10 @@ class SharedMachines:
     def controller(self) -> ControllerMachine:
         """See Machines."""
         return self._controllers.machine
+
+    def group_machine(self) -> GroupMachine | None:
+        """See Machines."""
+        return self._groups.machine
 
     def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:
         """See Machines."""
@@ -156,6 +169,7 @@ class ObservedCluster:
             tuple[Callable[[MetadataImage], bool], asyncio.Future[MetadataImage]]
         ] = []
         self._cluster_age: Freshness | None = None
+        self._groups_age: Freshness | None = None
         self._logs: dict[int | None, ReplicatedLog] = {}  # of coordinators; None: the cluster's
         client_id = self._client_id = f"broker-{host.node_id}"
         self._controllers: dict[type[Request], ControllerClient] = {}
@@ -174,6 +188,11 @@ class ObservedCluster:
             machine.listen(self._take_image)
         elif topic == DISKLESS_METADATA:
             self._begin_replica(log, partition)
+        elif (topic, partition) == (CONSUMER_OFFSETS, 0):
+            groups = self._machines.group_machine()
+            assert groups is not None, f"{log.name} has begun without a state"
+            age = self._groups_age = Freshness(log, lambda: groups.applied.offset)
+            groups.listen(lambda _: age.note())
 
     def _begin_replica(self, log: ReplicatedLog, partition: int) -> None:
         machine = self._machines.coordinator(partition)
@@ -190,6 +209,8 @@ class ObservedCluster:
 
     async def end(self, topic: str, partition: int) -> None:
         """See Room."""
+        if (topic, partition) == (CONSUMER_OFFSETS, 0):
+            self._groups_age = None
         replica = self._replicas.pop(partition, None) if topic == DISKLESS_METADATA else None
         if replica is not None:
             await replica.close()
@@ -240,10 +261,8 @@ class ObservedCluster:
             self._waiting = [waiter for waiter in self._waiting if waiter[1] is not future]
 
     def image_age_ms(self) -> float | None:
-        """How old at most the image is; None if it is not known to have been level."""
-        if self._cluster_age is None:
-            return None
-        return self._cluster_age.age_ms(asyncio.get_running_loop().time())
+        """See Cluster."""
+        return _age_ms(self._cluster_age)
 
     def metadata_offset(self) -> Offset:
         """See Cluster."""
@@ -265,6 +284,10 @@ class ObservedCluster:
     def groups(self) -> Iterable[tuple[str, Group]]:
         """See Cluster."""
         return self._machines.groups()
+
+    def groups_age_ms(self) -> float | None:
+        """See Cluster."""
+        return _age_ms(self._groups_age)
 
     def _take_image(self, image: MetadataImage) -> None:
         """A newer one. A log that is read anew shows older ones on the way, which nobody sees."""
@@ -320,3 +343,8 @@ class ObservedCluster:
     async def ask_groups(self, request: Request) -> Response | None:
         """See Cluster."""
         return await self._groups.call(request)
+
+
+def _age_ms(age: Freshness | None) -> float | None:
+    """By the loop's clock, which is that of the logs."""
+    return None if age is None else age.age_ms(asyncio.get_running_loop().time())

@@ -320,6 +320,8 @@ class WorldCluster:
         self._waiting: list[tuple[Callable[[MetadataImage], bool], asyncio.Future[Any]]] = []
         self._paused = False
         self.ages_ms: dict[int, float | None] = defaultdict(float)  # of its replicas: level
+        self.image_age: float | None = 0.0  # ms; None: it was never level
+        self.groups_age: float | None = 0.0
         self.replicas = {
             index: WorldReplica(leader) for index, leader in enumerate(world.leaders)
         }  # a test may take one away
@@ -354,6 +356,14 @@ class WorldCluster:
     def image(self) -> MetadataImage:
         """See Cluster."""
         return self._image
+
+    def image_age_ms(self) -> float | None:
+        """See Cluster."""
+        return self.image_age
+
+    def groups_age_ms(self) -> float | None:
+        """See Cluster."""
+        return self.groups_age
 
     def on_image(self, callback: Callable[[MetadataImage], None]) -> None:
         """See Cluster."""

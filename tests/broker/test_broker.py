@@ -129,6 +129,24 @@ def test_it_does_not_listen_before_it_has_read_the_cluster() -> None:
     run(story)
 
 
+@pytest.mark.parametrize(
+    ("log", "name"), [("image", "__cluster_metadata-0"), ("groups", "__consumer_offsets-0")]
+)
+def test_it_does_not_listen_with_half_of_a_log(log: str, name: str) -> None:
+    """What it has not read yet it would deny: topics to consumers, groups to whoever lists them."""
+
+    async def story() -> None:
+        async with ClusterWorld(brokers=()) as world:
+            setattr(world.cluster(1), f"{log}_age", None)  # coordinators are known, and level
+            broker = made(world, initial_broker_registration_timeout_ms=100)
+            with pytest.raises(NotStartedError, match=f"no {name} within 100 ms"):
+                await broker.start()
+            assert not broker.listeners
+            await broker.stop()
+
+    run(story)
+
+
 def test_it_gives_up_if_no_controller_answers() -> None:
     async def story() -> None:
         async with ClusterWorld(brokers=()) as world:

@@ -233,9 +233,9 @@ def test_without_a_quorum_a_broker_waits_says_so_and_gives_up(tmp_path: Path) ->
         cluster.launch(FIRST)
         assert cluster.processes.pop(FIRST).wait(90) == 1
         lines = cluster.output(FIRST).splitlines()
-        assert any("waits_for='cluster metadata'" in line for line in lines), lines
+        assert any("waits_for='__cluster_metadata-0'" in line for line in lines), lines
         assert lines[-1] == (
-            "esker: broker 101 read no cluster metadata within 3000 ms "
+            "esker: broker 101 read no __cluster_metadata-0 within 3000 ms "
             "(initial.broker.registration.timeout.ms): is a majority of "
             f"controller.quorum.voters running, and of cluster {cluster.cluster_id}?"
         )

@@ -16,10 +16,7 @@ from operator import itemgetter
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
-import numpy as np
-
 from coordinator.decide.log_start import NewLogStart
-from coordinator.planner import NOTHING, RETENTION_MS, UNLIMITED, Runs, plan_retention
 from coordinator.runs import Run
 from coordinator.state import Log, LogId, SmallTable, Table, Topic
 from coordinator.view import ClusterView, Enforcer
@@ -58,8 +55,8 @@ class _Partition(NamedTuple):
     partition: int
     log_start: int
     total_bytes: int
-    retention_ms: int
-    retention_bytes: int
+    retention_ms: int | None
+    retention_bytes: int | None
     runs: list[Run]
 
 
@@ -147,8 +144,8 @@ def _look(
         partition,
         log[0],
         total_bytes,
-        UNLIMITED if keep_ms is None else keep_ms,
-        UNLIMITED if keep_bytes is None else keep_bytes,
+        keep_ms,
+        keep_bytes,
         [oldest, *islice(walk, limit - 1)],
     )
 
@@ -159,6 +156,13 @@ def _time_of(run: Run) -> int:
 
 
 def _planned(partitions: list[_Partition], now_ms: int) -> Iterator[NewLogStart]:
+    """What the planner says of them. It brings numpy, for which no node waits at its start."""
+    if not partitions:
+        return
+    import numpy as np
+
+    from coordinator.planner import NOTHING, RETENTION_MS, UNLIMITED, Runs, plan_retention
+
     runs = [run for partition in partitions for run in partition.runs]
     plan = plan_retention(
         Runs(
@@ -169,8 +173,12 @@ def _planned(partitions: list[_Partition], now_ms: int) -> Iterator[NewLogStart]
         np.cumsum([0, *(len(partition.runs) for partition in partitions)]),
         log_start_offsets=[partition.log_start for partition in partitions],
         total_bytes=[partition.total_bytes for partition in partitions],
-        retention_ms=[partition.retention_ms for partition in partitions],
-        retention_bytes=[partition.retention_bytes for partition in partitions],
+        retention_ms=[
+            UNLIMITED if one.retention_ms is None else one.retention_ms for one in partitions
+        ],
+        retention_bytes=[
+            UNLIMITED if one.retention_bytes is None else one.retention_bytes for one in partitions
+        ],
         now_ms=now_ms,
     )
     for partition, log_start, reason in zip(
@@ -179,4 +187,5 @@ def _planned(partitions: list[_Partition], now_ms: int) -> Iterator[NewLogStart]
         if reason != NOTHING:
             by_time = reason == RETENTION_MS
             limit = partition.retention_ms if by_time else partition.retention_bytes
+            assert limit is not None, f"planned by a limit that is not set: {reason}"
             yield NewLogStart(partition.topic_id, partition.partition, log_start, reason, limit)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib
 import io
 import sys
-from importlib.metadata import version as installed_version
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -42,6 +42,7 @@ COMMANDS: Final = {
 EXAMPLE = "Example: esker dev"
 
 USAGE: Final = 2
+INTERRUPTED: Final = 130
 
 
 class LazyCommands(TyperGroup):
@@ -71,7 +72,9 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"esker {installed_version('esker')}")
+        from importlib.metadata import version  # not by the way: it takes longer than Typer
+
+        typer.echo(f"esker {version('esker')}")
         raise typer.Exit
 
 
@@ -96,7 +99,21 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a poor locale is no reason to stop
-    app()
+    match sys.argv[1:]:
+        case ["start", file] if not file.startswith("-"):
+            _start(file)
+        case _:
+            app()
+
+
+def _start(file: str) -> None:
+    """`esker start FILE`, without what Typer parses it with: a quarter of the time to a node."""
+    try:
+        importlib.import_module(COMMANDS["start"]).start(Path(file))
+    except typer.Exit as end:
+        sys.exit(end.exit_code)
+    except KeyboardInterrupt:  # while modules are loaded; a node has its own way to end
+        sys.exit(INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import threading
 import time
 from typing import Final
 
-from esker.cli import app
+from esker import cli
 
 ALONE_S: Final = 10.0  # to end in good order, once the parent is gone
 
@@ -32,7 +32,8 @@ def watch_parent(alone_s: float = ALONE_S) -> None:
 def main() -> None:
     """Run the node of the properties file named by the first argument."""
     threading.Thread(target=watch_parent, name="parent", daemon=True).start()
-    app(["start", sys.argv[1]])
+    sys.argv[1:1] = ["start"]
+    cli.main()
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ FRAME_VERSION: Final = 1
 _LARGEST_NUMBER: Final = 32767  # of a type or a version: int16 in upstream
 
 METADATA_RECORDS: Final = {
-    cls.schema().key: cls
+    cls.number(): cls
     for module in (metadata, chunks, diskless, groups, key_value)
     for cls in vars(module).values()
     if isinstance(cls, type) and issubclass(cls, MetadataRecord) and cls is not MetadataRecord
@@ -31,7 +31,7 @@ METADATA_RECORDS: Final = {
 """Every metadata record class by its type number."""
 
 CONTROL_RECORDS: Final = {
-    cls.schema().key: cls
+    cls.number(): cls
     for cls in vars(control).values()
     if isinstance(cls, type) and issubclass(cls, ControlRecord) and cls is not ControlRecord
 }

@@ -175,6 +175,11 @@ class Message(_Struct, metaclass=MessageMeta):
             cls._schema = _read_declaration(cls)
         return cls._schema
 
+    @classmethod
+    def number(cls) -> int | None:
+        """The schema's key, without reading the declaration: tables of all classes need no more."""
+        return cls._header[0]
+
 
 def _read_declaration(cls: type[Message]) -> Schema:
     key, versions, flexible = cls._header

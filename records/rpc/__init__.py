@@ -35,8 +35,8 @@ class Api(NamedTuple):
 
 
 def _collect() -> dict[int, Api]:
-    requests = {cls.schema().key: cls for cls in Request.__subclasses__()}
-    responses = {cls.schema().key: cls for cls in Response.__subclasses__()}
+    requests = {cls.number(): cls for cls in Request.__subclasses__()}
+    responses = {cls.number(): cls for cls in Response.__subclasses__()}
     assert requests.keys() == responses.keys(), "a request without a response, or the reverse"
     return {
         key: Api(requests[key], responses[key])

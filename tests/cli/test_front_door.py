@@ -153,3 +153,30 @@ def test_a_locale_without_the_letters_gets_escapes(tmp_path):
     ran = run("dump-log", SEGMENT, cwd=tmp_path, env=environment)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert r'name="b\xf8b"' in ran.stdout
+
+
+LOADED = """
+import sys
+from esker.cli import main
+sys.argv = ["esker", "start", "missing.properties"]
+try:
+    main()
+except SystemExit as end:
+    print(end.code, *({"boto3", "numpy", "pydantic", "pyspark"} & set(sys.modules)))
+"""
+
+
+def test_a_node_starts_without_what_it_may_never_need(tmp_path):
+    """numpy is for retention, pydantic for Typer's options: a third of the time to a node."""
+    ran = subprocess.run(
+        [sys.executable, "-c", LOADED], cwd=tmp_path, capture_output=True, text=True, timeout=280
+    )
+    says = "esker: missing.properties: No such file or directory: name the node's properties file\n"
+    assert (ran.stdout, ran.stderr) == ("2\n", says)
+
+
+@pytest.mark.parametrize("words", [["start"], ["start", "--help"], ["start", "a", "b"]])
+def test_any_other_start_is_read_as_every_command_is(tmp_path, words):
+    ran = run(*words, cwd=tmp_path)
+    assert ran.returncode == (0 if "--help" in words else 2)
+    assert "Usage:" in ran.stdout + ran.stderr

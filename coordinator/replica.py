@@ -130,7 +130,7 @@ class ReadOnlyCoordinator:
     ) -> DescribeDisklessTopicsResponse:
         """See DescribingCoordinator."""
         self._check_open()
-        if request.behind_barrier:
+        if request.behind_barrier or self.age_ms is None:
             await self._read_barrier()
         self._machine.flush()
         return await asyncio.to_thread(
@@ -142,6 +142,8 @@ class ReadOnlyCoordinator:
     ) -> DescribeDisklessObjectResponse:
         """See DescribingCoordinator."""
         self._check_open()
+        if self.age_ms is None:
+            await self._read_barrier()
         self._machine.flush()
         keys = self._settings.keys
         return await asyncio.to_thread(

@@ -18,7 +18,7 @@ from raft.interfaces import CommittedAsOf
 from raft.memory import MemoryLog
 from records.batch import iter_batches
 from records.rpc.coordinator import FindBatchesRequest, ListDisklessOffsetsRequest
-from records.rpc.objects import DescribeDisklessTopicsRequest
+from records.rpc.objects import DescribeDisklessObjectRequest, DescribeDisklessTopicsRequest
 from records.types import Offset
 from tests.coordinator.actors import Broker, create
 from tests.coordinator.quorum_world import (
@@ -144,9 +144,19 @@ def test_a_node_that_does_not_know_what_is_committed_denies_nothing(tmp_path: Pa
         high_watermark, world.log.high_watermark = world.log.high_watermark, None
         world.log.depose(lose_uncommitted=False)
         await world.come_back(Restart.NO_FILE)
-        with pytest.raises(CoordinatorError) as caught:
-            await world.coordinator.find_batches(asked)
-        assert caught.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        coordinator = world.coordinator
+        for question in (
+            lambda: coordinator.find_batches(asked),
+            lambda: coordinator.describe_topics(
+                DescribeDisklessTopicsRequest(coordinator_partition=0)
+            ),
+            lambda: coordinator.describe_object(
+                DescribeDisklessObjectRequest(coordinator_partition=0, object_key="x")
+            ),
+        ):
+            with pytest.raises(CoordinatorError) as caught:
+                await question()
+            assert caught.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
         world.elect()
         assert high_watermark is not None
         assert await world.coordinator.find_batches(asked) == told
@@ -186,6 +196,7 @@ def test_topics_are_described_behind_the_barrier_for_whom_it_matters(tmp_path: P
 
     async def story() -> None:
         world, _ = await begin(tmp_path)
+        speak(world)
         world.log.depose()
         seen = await world.coordinator.describe_topics(
             DescribeDisklessTopicsRequest(coordinator_partition=0)

@@ -168,6 +168,10 @@ class GroupBroker:
         """Are we the one to act for this group?"""
         return group_broker(group_id, self._broker_ids) == self.broker_id
 
+    def is_active(self) -> bool:
+        """Do we act for groups at all? Not while we are fenced, or no member."""
+        return bool(self._broker_ids)
+
     # --- requests -----------------------------------------------------------------------------
 
     def _asked(self, asked: Asked) -> None:

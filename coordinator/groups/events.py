@@ -64,6 +64,9 @@ Effect = Reply | Call
 class Topics(Protocol):
     """What a broker knows of topics."""
 
+    def age_ms(self) -> float | None:
+        """How old at most that is; None: it may be half of what there is."""
+
     def partition_count(self, name: str) -> int | None:
         """None: no such topic."""
 

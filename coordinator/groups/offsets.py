@@ -142,6 +142,38 @@ def to_fetch(group: FetchGroup) -> FetchGroupStateRequest:
     )
 
 
+def named_anew(group: FetchGroup, topics: Topics) -> FetchGroup:
+    """The same question, its ids by the names that they have now."""
+    if group.topics is None:
+        return group
+    return group._replace(
+        topics=[
+            topic if not topic.topic_id.int else topic._replace(name=topics.name(topic.topic_id))
+            for topic in group.topics
+        ]
+    )
+
+
+def is_doubtful(
+    group: FetchGroup, state: FetchGroupStateResponse | None, version: int, topics: Topics
+) -> bool:
+    """Would something be denied because of what the image says of topics?
+
+    An id that is not in it may be that of a topic which was just made; so may the id that an
+    offset was committed under, where the image has another by that name.
+    """
+    if any(topic.name is None for topic in group.topics or ()):
+        return True
+    for topic in () if state is None else state.topics:
+        current = topics.topic_id(topic.topic_name)
+        if current is None:
+            if version >= IDS_VERSION:
+                return True
+        elif any(one.topic_id not in (ZERO_UUID, current) for one in topic.partitions):
+            return True
+    return False
+
+
 def is_too_long(request: FetchGroupStateRequest) -> bool:
     """More than is asked of the log at once. A client that says ids may say one many times."""
     topics = request.topics or ()

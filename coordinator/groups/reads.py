@@ -9,6 +9,10 @@ Of all there is to say, only that is retried by everybody: to NOT_COORDINATOR or
 AVAILABLE librdkafka leaves the partition without an offset until the next rebalance, and the second
 ends a Java consumer's poll.
 
+That there is *no* offset ends more: whoever hears it begins somewhere else. The log is asked behind
+its barrier; but which topic a name or an id means, the broker's image says, and that may be old. So
+where it would deny an offset, it is waited for until it is known to be younger than the question.
+
 Source: KIP-40, KIP-518 and KIP-848 (ListGroups' filters), KIP-709, KIP-1043 (DescribeGroups v6).
 """
 
@@ -22,7 +26,15 @@ from coordinator.groups.answers import GROUPS_VERSION, described_error, refuse
 from coordinator.groups.errors import ErrorCode, code_of
 from coordinator.groups.events import Asked, Topics
 from coordinator.groups.group import ClassicGroup
-from coordinator.groups.offsets import Found, asked_groups, fetched, is_too_long, to_fetch
+from coordinator.groups.offsets import (
+    Found,
+    asked_groups,
+    fetched,
+    is_doubtful,
+    is_too_long,
+    named_anew,
+    to_fetch,
+)
 from coordinator.groups.roster import State
 from coordinator.groups.settings import MAX_BACKOFF_MS, MAX_GROUP_ID_BYTES, GroupSettings
 from coordinator.groups.state import Group
@@ -76,6 +88,8 @@ class Source(Protocol):
 
     def is_ours(self, group_id: str) -> bool: ...
 
+    def is_active(self) -> bool: ...
+
     def describe_loaded(self, group_id: str) -> Described | None: ...
 
 
@@ -104,11 +118,19 @@ class Reads:
                 then(response)
                 return
             backoff_ms = min(2 * backoff_ms, MAX_BACKOFF_MS)
-            self._count += 1
-            self._again[str(self._count)] = lambda: source.request(request, answered)
-            source.timers.set(TimerKey("", READ, str(self._count)), at_ms)
+            self._later(at_ms, lambda: source.request(request, answered))
 
         source.request(request, answered)
+
+    def _later(self, at_ms: int, then: Callable[[], None]) -> None:
+        self._count += 1
+        self._again[str(self._count)] = then
+        self._source.timers.set(TimerKey("", READ, str(self._count)), at_ms)
+
+    def _is_level_since(self, began_ms: int) -> bool:
+        """Did the image, at some moment from then on, hold all that was committed?"""
+        age_ms = self._source.topics.age_ms()
+        return age_ms is not None and age_ms <= self._source.now_ms - began_ms
 
     # --- OffsetFetch --------------------------------------------------------------------------
 
@@ -120,6 +142,8 @@ class Reads:
             source.reply(asked, refuse(asked, ErrorCode.INVALID_REQUEST))
             return
         found: list[Found | None] = [None] * len(groups)
+        began_ms = source.now_ms
+        deadline_ms = began_ms + source.settings.answer_timeout_ms
 
         def put(place: int, code: ErrorCode, state: FetchGroupStateResponse | None) -> None:
             found[place] = (groups[place], code, state)
@@ -127,19 +151,40 @@ class Reads:
                 all_found = [item for item in found if item is not None]
                 source.reply(asked, fetched(all_found, asked.version, source.topics))
 
-        def answered(place: int, state: Any) -> None:
-            put(place, *_offsets_of(state))
+        def answered(place: int, response: Any) -> None:
+            code, state = _offsets_of(response)
+            in_doubt = code is ErrorCode.NONE and is_doubtful(
+                groups[place], state, asked.version, source.topics
+            )
+            if in_doubt and not self._is_level_since(began_ms):
+                wait(place)
+            else:
+                put(place, code, state)
 
-        if not groups:
-            source.reply(asked, fetched((), GROUPS_VERSION, source.topics))
-        for place, group in enumerate(groups):
-            wanted = to_fetch(group)
-            if not may_be_a_group(group.group_id, may_be_empty=True):
+        def wait(place: int) -> None:
+            """For an image that is younger than the question; then the log is asked anew."""
+            if self._is_level_since(began_ms):
+                groups[place] = named_anew(groups[place], source.topics)
+                ask(place)
+            elif source.now_ms >= deadline_ms:
+                put(place, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, None)
+            else:
+                at_ms = min(source.now_ms + source.settings.retry_backoff_ms, deadline_ms)
+                self._later(at_ms, partial(wait, place))
+
+        def ask(place: int) -> None:
+            wanted = to_fetch(groups[place])
+            if not may_be_a_group(groups[place].group_id, may_be_empty=True):
                 put(place, ErrorCode.INVALID_GROUP_ID, None)
             elif is_too_long(wanted):
                 put(place, ErrorCode.INVALID_REQUEST, None)
             else:
                 self._ask(wanted, partial(answered, place))
+
+        if not groups:
+            source.reply(asked, fetched((), GROUPS_VERSION, source.topics))
+        for place in range(len(groups)):
+            ask(place)
 
     # --- DescribeGroups -----------------------------------------------------------------------
 
@@ -181,6 +226,9 @@ class Reads:
 
     def list_groups(self, asked: Asked, request: ListGroupsRequest) -> None:
         """The groups we act for, and those we would as soon as somebody asks."""
+        if not self._source.is_active():
+            self._source.reply(asked, refuse(asked, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            return
         types = {kind.lower() for kind in request.types_filter}
         states = {state.lower() for state in request.states_filter}
         listed = []

@@ -69,6 +69,10 @@ class ImageTopics:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
+    def age_ms(self) -> float | None:
+        """See Topics."""
+        return self._cluster.image_age_ms()
+
     def partition_count(self, name: str) -> int | None:
         """None: no such topic."""
         topic = self._cluster.image.topic(name)

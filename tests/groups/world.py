@@ -41,8 +41,13 @@ TOPICS = {"t": (UUID(int=71), 4), "u": (UUID(int=72), 1)}
 class FewTopics:
     """The topics there are; a test may change them."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_ms: Callable[[], int] = lambda: 0) -> None:
         self.known = dict(TOPICS)
+        self.level_at_ms: int | None = 2**62  # until when nothing is missing; None: never
+        self._now_ms = now_ms
+
+    def age_ms(self) -> float | None:
+        return None if self.level_at_ms is None else max(0, self._now_ms() - self.level_at_ms)
 
     def partition_count(self, name: str) -> int | None:
         return self.known[name][1] if name in self.known else None
@@ -91,7 +96,7 @@ class World:
         self.log_settings = log_settings or LogSettings()
         self.now_ms = 1_000
         self.wall_ms = 1_700_000_000_000
-        self.topics = FewTopics()
+        self.topics = FewTopics(lambda: self.now_ms)
         self.unfenced: set[int] = set(brokers)
         self.checks_brokers = checks_brokers
         self.brokers: dict[int, GroupBroker] = {}

@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from coordinator import decide
+from coordinator.clocks import Clocks
 from coordinator.decide import Context, Decision
 from coordinator.interface import CoordinatorError, ErrorCode
 from coordinator.pending import PendingState
@@ -79,43 +80,9 @@ MAX_REPEATS: Final = 20
 RETENTION_PARTITIONS: Final = 100
 """That one step looks at: each costs a look-up, and some ms are enough."""
 
-
 MAX_WAITING_BATCHES: Final = 200_000
 """Of commits without an answer: some 60 MB. Twenty of the largest objects, a thousand usual ones;
 whoever comes after them is told to ask again."""
-
-
-class Clocks(Protocol):
-    """Time and turns, as the node or a simulator has them."""
-
-    def now_ms(self) -> int:
-        """The wall clock, ms since 1970."""
-
-    def monotonic(self) -> float:
-        """Seconds, on a clock that never steps."""
-
-    def call_soon(self, callback: Callable[[], None]) -> object:
-        """In the next turn of the loop."""
-
-    def call_later(self, delay_s: float, callback: Callable[[], None]) -> object:
-        """Later."""
-
-
-class LoopClocks:
-    """Those of an asyncio loop and this machine."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, now_ms: Callable[[], int]) -> None:
-        self._loop = loop
-        self.now_ms = now_ms
-        self.monotonic = loop.time
-
-    def call_soon(self, callback: Callable[[], None]) -> object:
-        """See `Clocks`."""
-        return self._loop.call_soon(callback)
-
-    def call_later(self, delay_s: float, callback: Callable[[], None]) -> object:
-        """See `Clocks`."""
-        return self._loop.call_later(delay_s, callback)
 
 
 class Leader:
@@ -180,16 +147,35 @@ class Leader:
 
     # -- requests ------------------------------------------------------------------------------
 
-    def ask(self, request: Request, done: Done) -> None:
-        """Decide a request; `done` hears the response, or a CoordinatorError."""
+    def ask(self, request: Request, done: Done, unwritten: Done | None = None) -> None:
+        """Decide a request; `done` hears the response, or a CoordinatorError.
+
+        Args:  unwritten: hears the response instead where it wrote no record. Nobody had to agree
+               to it, so it is this node's word alone, which may not lead any more.
+        """
         decision = _DECISIONS[type(request)]
+        wrote = False
+
+        def decided(_: Any, now_ms: int) -> Decision[Any]:
+            nonlocal wrote
+            found = decision(self, request, self._context(now_ms))
+            wrote = bool(found.records)
+            return found
+
+        def told(answer: Any) -> None:
+            if wrote or unwritten is None or isinstance(answer, CoordinatorError):
+                done(answer)
+            else:
+                unwritten(answer)
+
+        hears: Done = told
         if isinstance(request, CommitBatchesRequest):
-            done = self._counting(request, done)
+            hears = self._counting(request, told)
             if self._waiting_batches > MAX_WAITING_BATCHES:
                 code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-                done(CoordinatorError(code, "too many batches wait for an answer"))
+                hears(CoordinatorError(code, "too many batches wait for an answer"))
                 return
-        self.proposer.submit(lambda _, now_ms: decision(self, request, self._context(now_ms)), done)
+        self.proposer.submit(decided, hears)
 
     def _counting(self, request: CommitBatchesRequest, done: Done) -> Done:
         """Count a commit's batches until it is answered."""
@@ -419,7 +405,12 @@ class QuorumCoordinator(ReadOnlyCoordinator):
         return answer
 
     def _ask(self, request: Request, kind: type[T]) -> asyncio.Future[T]:
-        """Submitted before anything is awaited: calls are decided in the order they were made."""
+        """Submitted before anything is awaited: calls are decided in the order they were made.
+
+        A record that is committed proves that we led. What wrote none is said behind the read
+        barrier: else one who was deposed, and has not heard of it, would say no to what the next
+        leader knows.
+        """
         self._check_open()
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
@@ -432,7 +423,15 @@ class QuorumCoordinator(ReadOnlyCoordinator):
                 assert isinstance(answer, kind), f"{answer} answers {request}"
                 future.set_result(answer)
 
-        self.leader.ask(request, done)
+        def unwritten(answer: Any) -> None:
+            def behind(barrier: asyncio.Future[Offset]) -> None:
+                lost = barrier.cancelled() or barrier.exception()
+                code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+                done(CoordinatorError(code, f"no read barrier: {lost}") if lost else answer)
+
+            asyncio.ensure_future(self._log.barrier()).add_done_callback(behind)
+
+        self.leader.ask(request, done, unwritten)
         return future
 
     async def create_topic_and_partitions(

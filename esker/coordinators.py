@@ -86,7 +86,8 @@ class HostedInQuorum:
 
     def __init__(self, group: Group) -> None:
         # imported here: a command that only reads settings needs neither numpy nor SQLite
-        from coordinator.leader import LoopClocks, QuorumCoordinator
+        from coordinator.clocks import LoopClocks
+        from coordinator.leader import QuorumCoordinator
         from coordinator.sqlite.machine import CoordinatorMachine, Identity
 
         host = group.host

@@ -8,17 +8,27 @@ Source: DESIGN §7 (every answer waits; a new leader decides nothing; lists come
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 import pytest
 
 from coordinator.interface import CoordinatorError, ErrorCode
-from tests.coordinator.actors import Broker, batch, create, results
+from raft.interfaces import NotLeaderError
+from records.types import Offset
+from tests.coordinator.actors import (
+    OTHER_TOPIC,
+    Broker,
+    batch,
+    create,
+    delete_records,
+    results,
+)
 from tests.coordinator.quorum_world import QuorumWorld
-from tests.coordinator.subjects import SETTINGS
+from tests.coordinator.subjects import KEYS, SETTINGS
 
 T = TypeVar("T")
 
@@ -97,6 +107,47 @@ async def a_refusal_waits_like_everything_else(path: Path) -> None:
     await world.close()
 
 
+async def what_wrote_nothing_is_said_by_a_leader_only(path: Path) -> None:
+    """Level with its own log is not level with everybody's: another may lead by now, and know more.
+
+    A lease that the next leader granted, records that it took, a topic that it made: an answer
+    that writes no record has nobody's agreement to wait for, and asks at the read barrier instead.
+    """
+    world = QuorumWorld(path)
+    broker = await begin(world)
+    barriers: list[asyncio.Future[Offset]] = []
+
+    def barrier() -> asyncio.Future[Offset]:
+        barriers.append(asyncio.get_running_loop().create_future())
+        return barriers[-1]
+
+    with patch.object(world.log, "barrier", barrier):
+        calls: tuple[Callable[[], Coroutine[Any, Any, object]], ...] = (
+            lambda: delete_records(world, 10),
+            lambda: delete_records(world, -1),
+            lambda: delete_records(world, 0, topic=OTHER_TOPIC),
+            lambda: broker.commit(lease_id=99),
+            lambda: broker.release(lease_id=99),
+            lambda: broker.ask_safe(KEYS.key(10_000)),
+        )
+        for call in calls:
+            for certain in (False, True):
+                answer = await decided(call())
+                assert not answer.done(), f"said by one who may lead no more: {answer}"
+                if certain:
+                    barriers.pop().set_result(world.log.end_offset)
+                    await asyncio.wait_for(answer, timeout=60)
+                else:
+                    barriers.pop().set_exception(NotLeaderError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+                    with pytest.raises(CoordinatorError) as caught:
+                        await asyncio.wait_for(answer, timeout=60)
+                    assert caught.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert results(await broker.commit(batch(0, 5)))[0][:2] == (0, 0)
+        await broker.acquire()
+        assert not barriers, "a record that is committed is proof enough"
+    await world.close()
+
+
 async def a_new_leader_decides_only_on_all_that_it_inherited(path: Path) -> None:
     """Five records are committed and not yet applied when the next leader is asked for more."""
     world = QuorumWorld(path, auto_commit=False)
@@ -137,6 +188,7 @@ STORIES = (
     a_duplicate_is_not_answered_before_its_original_is_committed,
     an_answered_duplicate_is_there_after_the_leader_is_gone,
     a_refusal_waits_like_everything_else,
+    what_wrote_nothing_is_said_by_a_leader_only,
     a_new_leader_decides_only_on_all_that_it_inherited,
     orphans_are_listed_from_applied_state,
 )

@@ -1,0 +1,43 @@
+"""Time, timers and turns as a leader is given them: a node's, a simulator's, a test's.
+
+Source: coordinator.leader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Clocks(Protocol):
+    """Time and turns, as the node or a simulator has them."""
+
+    def now_ms(self) -> int:
+        """The wall clock, ms since 1970."""
+
+    def monotonic(self) -> float:
+        """Seconds, on a clock that never steps."""
+
+    def call_soon(self, callback: Callable[[], None]) -> object:
+        """In the next turn of the loop."""
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> object:
+        """Later."""
+
+
+class LoopClocks:
+    """Those of an asyncio loop and this machine."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, now_ms: Callable[[], int]) -> None:
+        self._loop = loop
+        self.now_ms = now_ms
+        self.monotonic = loop.time
+
+    def call_soon(self, callback: Callable[[], None]) -> object:
+        """See `Clocks`."""
+        return self._loop.call_soon(callback)
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> object:
+        """See `Clocks`."""
+        return self._loop.call_later(delay_s, callback)

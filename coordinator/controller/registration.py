@@ -158,12 +158,15 @@ class Registration:
         self._wake.set()
 
     async def stop(self, timeout_s: float) -> None:
-        """Tell the controller that we leave; wait until it lets us, at most `timeout_s`."""
+        """Tell the controller that we leave; wait until it lets us, at most `timeout_s`.
+
+        Whose session is over need not wait: clients are sent elsewhere already.
+        """
         if self._task is None:
             return
         self._leaving = True
         self._wake.set()
-        if self.epoch is not None:  # else there is nothing to leave
+        if self.epoch is not None and not self._is_silenced:  # else there is nothing to leave
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
                     await self._may_leave.wait()
@@ -245,10 +248,15 @@ class Registration:
 
     def _doubt(self) -> None:
         """No controller answers: after a session, ours has ended at whoever is one."""
-        silent_s = asyncio.get_running_loop().time() - self._heard_at
-        if not self.is_fenced and silent_s * 1_000 >= self._membership.session_timeout_ms:
+        if not self.is_fenced and self._is_silenced:
             self.is_fenced = True
             self._on_change()
+
+    @property
+    def _is_silenced(self) -> bool:
+        """Has no controller answered for a whole session?"""
+        silent_s = asyncio.get_running_loop().time() - self._heard_at
+        return silent_s * 1_000 >= self._membership.session_timeout_ms
 
     async def _heartbeat(self) -> None:
         assert self.epoch is not None, "a heartbeat before there is an epoch"

@@ -221,6 +221,23 @@ def test_a_broker_whose_id_somebody_else_has_acts_for_nobody() -> None:
     run(story)
 
 
+def test_a_broker_whose_session_is_over_leaves_at_once() -> None:
+    """No controller has heard of it for so long that clients are sent elsewhere already."""
+
+    async def story() -> None:
+        async with ClusterWorld(brokers=()) as world:
+            quick = {"broker_heartbeat_interval_ms": 10, "broker_session_timeout_ms": 50}
+            async with running_broker(world, **quick) as broker:
+                world.controller_away = True
+                silent_since = asyncio.get_running_loop().time()
+                await until(lambda: asyncio.get_running_loop().time() - silent_since > 0.2)
+                assert not broker.is_fenced, "it waits for an answer, and has not looked yet"
+                began = asyncio.get_running_loop().time()
+            assert asyncio.get_running_loop().time() - began < 2
+
+    run(story)
+
+
 def test_a_doubt_that_was_unfounded_ends() -> None:
     """A coordinator may have been wrong; it is the controller's word that counts."""
 

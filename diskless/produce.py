@@ -24,7 +24,6 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 from uuid import UUID
 
-from coordinator.controller.decide.configs import topic_value
 from coordinator.controller.image import MetadataImage, TopicImage
 from diskless.buffer import AppendResult, Waiter
 from diskless.in_flight import InFlight
@@ -53,6 +52,7 @@ from records.rpc.produce import ProduceRequest, ProduceResponse
 
 FIRST_WITH_TOPIC_IDS: Final = 13
 HEAR_S: Final = 3.0  # of a topic that somebody else may have told the client of
+HEAR_SHARE: Final = 0.9  # of a request's time: what is over is answered REQUEST_TIMED_OUT
 
 UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 NOT_LEADER_OR_FOLLOWER: Final = 6
@@ -264,7 +264,9 @@ class ProduceService:
         if not silent:
             timer = loop.call_later(max(0, request.timeout_ms) / 1_000, produced.expire)
         unanswered = reply if silent else None
-        is_unheard = produced.by_id and not _has_all(self._image(), request)
+        is_unheard = (
+            produced.by_id and _hear_s(request) > 0 and not _has_all(self._image(), request)
+        )
         if is_unheard or not self._judged(request, produced):
             preparing = loop.create_task(self._prepare(request, produced, size_bytes, reply))
             self._preparing.add(preparing)
@@ -285,7 +287,7 @@ class ProduceService:
         unanswered = reply if request.acks == 0 else None
         try:
             if produced.by_id and not _has_all(self._image(), request):
-                await self._image_where(lambda image: _has_all(image, request), HEAR_S)
+                await self._image_where(lambda image: _has_all(image, request), _hear_s(request))
             if not produced.is_over and not self._judged(request, produced):
                 async with self._validating:
                     await self._validate(request, produced, connection)
@@ -438,7 +440,7 @@ class ProduceService:
             self._rules_of = image
         rules = self._rules.get(topic.topic_id)
         if rules is None:
-            rules = self._rules[topic.topic_id] = rules_of(image, topic.name)
+            rules = self._rules[topic.topic_id] = TopicRules.of(image, topic.name)
         return rules
 
 
@@ -446,18 +448,14 @@ def _batches(request: ProduceRequest) -> Iterator[bytes | memoryview | None]:
     return (one.records for topic in request.topic_data for one in topic.partition_data)
 
 
+def _hear_s(request: ProduceRequest) -> float:
+    """How long its topics are waited for; with acks=0 it has no time of its own."""
+    left_s = HEAR_SHARE * max(0, request.timeout_ms) / 1_000
+    return min(HEAR_S, left_s) if request.acks else HEAR_S
+
+
 def _has_all(image: MetadataImage, request: ProduceRequest) -> bool:
     return all(topic.topic_id in image.topics for topic in request.topic_data)
-
-
-def rules_of(image: MetadataImage, topic: str) -> TopicRules:
-    """A topic's settings that its batches must keep."""
-    return TopicRules(
-        max_message_bytes=int(topic_value(image, topic, "max.message.bytes")),
-        log_append_time=topic_value(image, topic, "message.timestamp.type") == "LogAppendTime",
-        timestamp_before_max_ms=int(topic_value(image, topic, "message.timestamp.before.max.ms")),
-        timestamp_after_max_ms=int(topic_value(image, topic, "message.timestamp.after.max.ms")),
-    )
 
 
 def _response(taken: _Request) -> ProduceResponse:

@@ -20,6 +20,8 @@ from enum import IntEnum, unique
 from struct import Struct
 from typing import Final, NamedTuple, TypeAlias
 
+from coordinator.controller.decide.configs import topic_value
+from coordinator.controller.image import MetadataImage
 from records.batch import (
     COMPRESSION_MASK,
     MIN_RECORD_BYTES,
@@ -65,6 +67,18 @@ class TopicRules(NamedTuple):
     log_append_time: bool = False  # message.timestamp.type; timestamps then are not looked at
     timestamp_before_max_ms: int = 2**63 - 1  # message.timestamp.before.max.ms
     timestamp_after_max_ms: int = 3_600_000  # message.timestamp.after.max.ms
+
+    @classmethod
+    def of(cls, image: MetadataImage, topic: str) -> TopicRules:
+        """As the image has them."""
+        return cls(
+            max_message_bytes=int(topic_value(image, topic, "max.message.bytes")),
+            log_append_time=topic_value(image, topic, "message.timestamp.type") == "LogAppendTime",
+            timestamp_before_max_ms=int(
+                topic_value(image, topic, "message.timestamp.before.max.ms")
+            ),
+            timestamp_after_max_ms=int(topic_value(image, topic, "message.timestamp.after.max.ms")),
+        )
 
 
 class RecordError(NamedTuple):

@@ -95,6 +95,7 @@ class Broker:
         self.news = asyncio.Event()
         self.awaits_news = False  # else what is not heard of never is
         self.heard_by = 0  # requests that waited for it
+        self.patience_s = HEAR_S  # of the last one
         service = ProduceService(
             image=lambda: self.image,
             image_where=self.hear_of,
@@ -113,6 +114,7 @@ class Broker:
         self, holds: Callable[[MetadataImage], bool], timeout_s: float
     ) -> MetadataImage | None:
         assert 0 <= timeout_s <= HEAR_S
+        self.patience_s = timeout_s
         self.heard_by += 1
         if self.awaits_news:
             await self.news.wait()
@@ -209,6 +211,21 @@ def test_a_topic_that_another_broker_knows_is_waited_for_in_order(acks: int) -> 
                 assert not isinstance(body, ConnectionLostError)
                 assert errors(decode_message(ProduceResponse, body, 13)) == [0]
         connection.close()
+
+    claim(work, MetadataImage())
+
+
+@pytest.mark.parametrize(("timeout_ms", "patience_s"), [(500, 0.45), (0, 0), (30_000, HEAR_S)])
+def test_a_topic_that_nobody_knows_is_waited_for_within_the_requests_time(
+    timeout_ms: int, patience_s: float
+) -> None:
+    """And said to be unknown: a time that is over would say that it may have been written."""
+
+    async def work(broker: Broker) -> None:
+        asked = request(("t", 0, batch()), topic_id=UUID(int=1), timeout_ms=timeout_ms)
+        assert errors(await broker.ask(asked, 13)) == [100]
+        assert broker.heard_by == (timeout_ms > 0)
+        assert not timeout_ms or broker.patience_s == pytest.approx(patience_s)
 
     claim(work, MetadataImage())
 

@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import TypeVar
 from uuid import UUID
 
 from coordinator.describe import describe_object, describe_topics
 from coordinator.freshness import Freshness
 from coordinator.interface import CoordinatorError, ErrorCode
-from coordinator.reads import find_batches, list_offsets, log_ends
+from coordinator.reads import Runs, Turns, find_in_turns, list_in_turns, log_ends
 from coordinator.settings import CoordinatorSettings
 from coordinator.sqlite.described import described
 from coordinator.sqlite.machine import CoordinatorMachine
+from coordinator.state import Tables
 from raft.interfaces import NotLeaderError, ReplicatedLog
 from records.rpc.coordinator import (
     FindBatchesRequest,
@@ -35,6 +37,8 @@ from records.rpc.objects import (
     DescribeDisklessTopicsResponse,
 )
 from records.types import Epoch, Offset, OffsetAndEpoch
+
+R = TypeVar("R")
 
 
 class ReadOnlyCoordinator:
@@ -59,6 +63,7 @@ class ReadOnlyCoordinator:
         self._high_watermark = Offset(0)
         self._freshness = Freshness(log, lambda: machine.applied.offset)
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._large_reads = asyncio.Lock()
         self._is_closed = False
         machine.watch(self._machine_applied)
 
@@ -113,17 +118,16 @@ class ReadOnlyCoordinator:
 
     async def find_batches(self, request: FindBatchesRequest) -> FindBatchesResponse:
         """See BatchCoordinator. Waits for what is committed here to be applied, not for others."""
-        await self._until_applied(self._high_watermark)
-        store = self._machine.store
-        return find_batches(request, store, store, self._settings)
+        offset = self._high_watermark
+        await self._until_applied(offset)
+        return await self._in_turns(find_in_turns(request, self._state, self._settings), offset)
 
     async def list_offsets(
         self, request: ListDisklessOffsetsRequest
     ) -> ListDisklessOffsetsResponse:
         """See BatchCoordinator."""
-        await self._read_barrier()
-        store = self._machine.store
-        return list_offsets(request, store, store)
+        offset = await self._read_barrier()
+        return await self._in_turns(list_in_turns(request, self._state), offset)
 
     async def describe_topics(
         self, request: DescribeDisklessTopicsRequest
@@ -162,8 +166,28 @@ class ReadOnlyCoordinator:
         if self._is_closed:
             raise _closed()
 
-    async def _read_barrier(self) -> None:
-        """Wait until all is in the state that anybody was told of before."""
+    def _state(self) -> tuple[Tables, Runs]:
+        store = self._machine.store
+        return store, store
+
+    async def _in_turns(self, turns: Turns[R], offset: int) -> R:
+        """What is soon said at once. Longer answers one at a time, and others have their turns.
+
+        Args:  offset: everything below it was in the state when this began.
+        """
+        try:
+            next(turns)
+            async with self._large_reads:
+                while True:
+                    await asyncio.sleep(0)
+                    await self._until_applied(offset)  # whatever was thrown away meanwhile
+                    next(turns)
+        except StopIteration as end:
+            answer: R = end.value
+            return answer
+
+    async def _read_barrier(self) -> Offset:
+        """Wait until all is in the state that anybody was told of before: all below the offset."""
         self._check_open()
         try:
             offset = await self._log.barrier()
@@ -171,6 +195,7 @@ class ReadOnlyCoordinator:
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
             raise CoordinatorError(code, f"no read barrier: {error}") from error
         await self._until_applied(offset)
+        return offset
 
     async def _until_applied(self, offset: int) -> None:
         """Wait until everything below `offset` is in the state."""

@@ -218,9 +218,7 @@ def decide_dismantling(tables: Tables, candidates: Candidates, context: Context)
     """
     records: list[MetadataRecord] = []
     budget = context.settings.sweep_limit
-    for topic_id, topic in sorted(tables.topics.items()):
-        if topic.deleted_at_ms < 0:
-            continue
+    for topic_id, topic in _deleted_topics(tables):
         removed = []
         for partition, log_id in enumerate(topic.log_ids):
             if log_id < 0:
@@ -241,6 +239,16 @@ def decide_dismantling(tables: Tables, candidates: Candidates, context: Context)
         if budget <= 0:
             break
     return Decision(tuple(records), None)
+
+
+def _deleted_topics(tables: Tables) -> list[tuple[UUID, Topic]]:
+    """Tombstones, by topic id.
+
+    To sort ten thousand topics takes 20 ms: a UUID is compared in Python. Its number is not, and
+    those that live, nearly all, are left out before.
+    """
+    deleted = [item for item in tables.topics.items() if item[1].deleted_at_ms >= 0]
+    return sorted(deleted, key=lambda item: item[0].int)
 
 
 def _empty_partition(
@@ -280,9 +288,8 @@ def decide_expired_tombstones(tables: Tables, context: Context) -> Decision[None
     """Forget deleted topics that are dismantled and that no late call can name."""
     records = [
         DisklessTombstoneExpiredRecord(topic_id=topic_id)
-        for topic_id, topic in sorted(tables.topics.items())
-        if topic.deleted_at_ms >= 0
-        and all(log_id < 0 for log_id in topic.log_ids)
+        for topic_id, topic in _deleted_topics(tables)
+        if all(log_id < 0 for log_id in topic.log_ids)
         and context.age_ms(topic.deleted_at_ms) >= context.settings.tombstone_retention_ms
     ]
     return Decision(tuple(records[: context.settings.sweep_limit]), None)

@@ -34,6 +34,7 @@ BAD_FORMS = {
     "no bytes": groups(batch(0, size=0)),
     "negative bytes": groups(batch(0, size=-5)),
     "past the object": groups(batch(950)),
+    "past the object, out of order": groups(batch(950), batch(0)),
     "far past the object": groups(batch(2**62)),
     "overlapping": groups(batch(0), batch(99)),
     "overlapping, out of order": groups(batch(500), batch(0), batch(450)),
@@ -99,6 +100,8 @@ class CommitStories(Told):
             before = await world.checkpoint()
             assert (await mine.commit(lease_id=99, object_id=1)).error_code == 42
             assert (await mine.commit(lease_id=-1, object_id=1)).error_code == 42
+            not_yet = other.lease_id + 1
+            assert (await mine.commit(lease_id=not_yet, object_id=1)).error_code == 42
             assert (await mine.commit(lease_id=other.lease_id)).error_code == 42
             assert (await mine.commit(object_id=other.first)).error_code == 42
             assert (await mine.commit(object_id=mine.first - 1)).error_code == 42
@@ -129,6 +132,8 @@ class CommitStories(Told):
             broker = Broker(world)
             await broker.acquire()
             first = await broker.commit()
+            assert await broker.release(end=broker.first) == 42  # what is committed was uploaded
+            assert await broker.release(end=broker.first + 101) == 42
             assert await broker.release() == 0
             assert await broker.release() == 0
             committed = broker.last

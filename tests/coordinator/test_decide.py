@@ -8,7 +8,14 @@ from uuid import UUID
 
 import pytest
 
-from coordinator.decide import NewLogStart, decide_commit, decide_dismantling, decide_retention
+from coordinator.decide import (
+    Decision,
+    NewLogStart,
+    decide_commit,
+    decide_dismantling,
+    decide_expired_tombstones,
+    decide_retention,
+)
 from coordinator.log_records import UnreadableRecordError, records_of
 from coordinator.memory import InMemoryState
 from coordinator.pending import PendingState
@@ -24,6 +31,39 @@ from tests.coordinator.actors import TOPIC, Broker, batch, create, delete, offse
 from tests.coordinator.subjects import SETTINGS, MemoryWorld
 
 HOUR_MS = 3_600_000
+
+
+class Unsorted(UUID):
+    """A topic id that nobody should compare: of ten thousand it takes tens of milliseconds."""
+
+    def __lt__(self, other: object) -> bool:
+        raise AssertionError(f"{self} is compared with {other}")
+
+
+def _topics_of(decision: Decision[None]) -> list[object]:
+    return [getattr(record, "topic_id", None) for record in decision.records]
+
+
+def test_sweeps_do_not_sort_topics_by_their_ids() -> None:
+    """Each second they look for deleted ones; hardly any is."""
+
+    async def story() -> None:
+        world = MemoryWorld()
+        living, deleted = ([Unsorted(int=i) for i in ids] for ids in ((7, 3), (9, 2, 5)))
+        for topic in (*living, *deleted):
+            await create(world, topic=topic)
+        for topic in deleted:
+            await delete(world, topic)
+        context = world.coordinator.context()
+        state = world.coordinator.state
+        gone = _topics_of(decide_dismantling(state, state, context))
+        assert gone == [UUID(int=2), UUID(int=5), UUID(int=9)]
+        world.coordinator.commit(decide_dismantling(state, state, context))
+        assert not decide_expired_tombstones(state, context).records
+        later = context._replace(steady_ms=context.steady_ms + 25 * HOUR_MS)
+        assert _topics_of(decide_expired_tombstones(state, later)) == gone
+
+    asyncio.run(story())
 
 
 def test_the_largest_commit_record_is_below_its_bound() -> None:

@@ -19,6 +19,7 @@ class Asked(NamedTuple):
     reply: Reply
     form: FetchForm | None = None  # of a Fetch: how it named its topic
     slot: Slot | None = None  # of a FetchSnapshot: which partition of which question
+    from_voter: bool = False  # of a Fetch: nobody asks a follower's state what is committed
 
     @property
     def names_nodes(self) -> bool:

@@ -180,7 +180,9 @@ class Service:
         except BadRequestError:
             error = ErrorCode.INVALID_REQUEST
             return payload(header, fetch.FetchResponse(error_code=error, responses=()))
-        return self._hand_on(connection, group, Asked(header, Reply(connection), form), request)
+        from_voter = group.quorum.voters.is_voter(request.replica)
+        asked = Asked(header, Reply(connection), form, from_voter=from_voter)
+        return self._hand_on(connection, group, asked, request)
 
     def _fetch_snapshot(
         self, connection: ServerConnection, header: RequestHeader, body: Frame

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from uuid import UUID
 
+import pytest
+
 from raft.core.effects import RespondFetch
 from raft.core.messages import FetchResponse
-from raft.driver.answering import HOLD_S, Answers
+from raft.driver.answering import HOLD_S, VOTER_HOLD_S, Answers
 from raft.driver.answers import Asked
 from raft.driver.keeping import NoSnapshots
 from raft.net import RequestHeader
@@ -51,9 +54,10 @@ class Story:
         body = b"".join(payload)[5:]
         self.sent.append(read_fetch_response(decode_message(fetch.FetchResponse, body, VERSION)))
 
-    def ask_and_answer(self) -> None:
+    def ask_and_answer(self, *, from_voter: bool = False) -> None:
         header = RequestHeader(1, VERSION, 7, "c", True, 0)
-        asked = Asked(header, self, FetchForm("", GROUP.topic_id))  # type: ignore[arg-type]
+        form = FetchForm("", GROUP.topic_id)
+        asked = Asked(header, self, form, from_voter=from_voter)  # type: ignore[arg-type]
         correlation = self.answers.take_in(1, asked)
         response = FetchResponse(leader_id=NodeId(1), epoch=Epoch(2), high_watermark=Offset(5))
         end = Offset(self.end_offset)
@@ -84,6 +88,53 @@ def test_news_alone_leaves_by_itself_soon() -> None:
         await asyncio.sleep(HOLD_S * 5)
         (answer,) = one.sent
         assert (answer.high_watermark, answer.batches) == (5, ())
+
+    asyncio.run(story())
+
+
+class HandLoop:
+    """A loop whose clock stands; it remembers the one timer there is."""
+
+    def __init__(self) -> None:
+        self.now = 10.0
+        self.due: tuple[float, Callable[[], None]] | None = None
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> HandLoop:
+        assert self.due is None, "two timers"
+        self.due = (when, callback)
+        return self
+
+    def cancel(self) -> None:
+        self.due = None
+
+    def ring(self) -> float:
+        """Go to where the timer is due; how late it is then, since the beginning."""
+        assert self.due is not None, "nothing waits"
+        (self.now, callback), self.due = self.due, None
+        callback()
+        return self.now - 10.0
+
+
+def test_an_observer_s_news_does_not_wait_as_long_as_a_voter_s() -> None:
+    """Its clients wait for it; a voter's state is asked by nobody. Each leaves in its own time."""
+
+    async def story() -> None:
+        one, loop = Story(), HandLoop()
+        one.answers._loop = loop  # type: ignore[assignment]
+        one.ask_and_answer(from_voter=True)
+        one.ask_and_answer()
+        assert loop.ring() == pytest.approx(HOLD_S)
+        assert (len(one.sent), len(one.answers.held)) == (1, 1)
+        assert loop.ring() == pytest.approx(VOTER_HOLD_S)
+        assert (len(one.sent), one.answers.held, loop.due) == (2, [], None)
+        one.ask_and_answer(from_voter=True)
+        one.append()
+        assert len(one.sent) == 3, "with records it leaves at once, whoever it is for"
+        assert one.sent[2].batches[-1].end_offset == 6
+        assert loop.due is None
 
     asyncio.run(story())
 

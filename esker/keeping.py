@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +22,7 @@ from raft.driver.rooms import RoomHost, StateListener
 from raft.interfaces import ReplicatedLog, StateMachine
 from raft.segments.files import FileSystem
 from records.types import Offset, OffsetAndEpoch
+from snapshot.generation import Pace
 from snapshot.host import MachineHost, NotHostedError
 from snapshot.log_start import (
     Candidate,
@@ -50,6 +51,7 @@ class SnapshotKeeping:
     node_id: int
     snapshots: SnapshotSettings = field(default_factory=SnapshotSettings)
     log_starts: LogStartSettings = field(default_factory=LogStartSettings)
+    linger_ms: Mapping[str, float] = field(default_factory=dict)  # of `Pace`, by topic
 
     def shelf(self, files: FileSystem, directory: Path) -> Shelf:
         """The checkpoints in a group's directory. Raises OSError."""
@@ -114,6 +116,7 @@ class SnapshotKeeping:
             loop=loop,
             unique=lambda: 1 + secrets.randbits(62),
             listener=listener,
+            pace=Pace(linger_ms=self.linger_ms.get(log.name.rpartition("-")[0], 0.0)),
         )
         hosted = _Hosted(host, loop)
         host.start()

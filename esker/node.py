@@ -16,7 +16,7 @@ from esker.addresses import BROKER, CONTROLLER
 from esker.config import Endpoint as Address
 from esker.config import NodeSettings
 from esker.controllers import ClusterMachine, ControllerParts, ControllerSettings
-from esker.coordinators import CoordinatorRoom
+from esker.coordinators import DISKLESS_METADATA, CoordinatorRoom
 from esker.groups import GroupRoom
 from esker.keeping import SnapshotKeeping
 from esker.observing import (
@@ -41,6 +41,10 @@ from records.types import ZERO_UUID
 
 TICK_MS: Final = 100
 """How often the active controller looks at its sessions and at an idle log."""
+
+LINGER_MS: Final = 1.0
+"""From hearing that a commit of batches is agreed on to applying it, on a node that only votes: a
+leader's answers, a follower's flush and its next Fetch are on their way by then."""
 
 
 class NodeParts:
@@ -106,7 +110,10 @@ class NodeParts:
             limits=self.limits,
             bootstrap=bootstrap,
             keeping=SnapshotKeeping(
-                node_id=config.node_id, snapshots=config.snapshots, log_starts=config.log_start
+                node_id=config.node_id,
+                snapshots=config.snapshots,
+                log_starts=config.log_start,
+                linger_ms={} if BROKER in config.roles else {DISKLESS_METADATA: LINGER_MS},
             ),
             room=self._room,
             cluster=self._cluster_state,

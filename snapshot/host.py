@@ -151,11 +151,20 @@ class MachineHost:
     # --- a Watcher ----------------------------------------------------------------------------
 
     def committed(self, high_watermark: Offset) -> None:
-        """Apply what is committed now; a slice of it at once."""
+        """Apply what is committed now: a slice of it at once, or all of it after the pace's linger.
+
+        A replica that lingers does first what others wait for: a leader's answers leave, a
+        follower's flush begins and its next Fetch says so. What more is committed meanwhile is
+        applied in the same go.
+        """
         self._target = high_watermark
         if self.generation is not None:
             self.generation.others_work()
-        if not self._turn_due:
+        if self._turn_due:
+            return
+        if self._pace.linger_ms and self.ready:
+            self._wake(self._pace.linger_ms / 1_000)
+        else:
             self._turn()
 
     def lead(self, epoch: Epoch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 
 import pytest
 from crc32c import crc32c
@@ -439,6 +440,23 @@ def test_a_batch_of_nonsense_with_a_right_checksum_changes_nothing():
     assert node.machine.applied.offset == node.log.end_offset
 
 
+def test_a_host_that_lingers_applies_all_that_came_meanwhile_at_once():
+    """So a leader's answers and a follower's next Fetch go first, and are not held up for long."""
+    node = Hosted(pace=Pace(linger_ms=1.0))
+    node.write((b"a", b"1"))
+    node.loop.settle()
+    before = node.machine.applied
+    began_ms = node.loop.time_ms
+    for i in range(5):
+        node.write((b"a", b"%d" % i))
+        node.host.take_now(lambda _: None)  # whoever asks for something waits as well
+        assert node.machine.applied == before
+    assert node.loop.turn()
+    assert node.machine.applied.offset == node.log.end_offset
+    assert (node.machine.get(b"a"), node.loop.failure) == (b"4", None)
+    assert node.loop.time_ms - began_ms < 3
+
+
 class Listening:
     """Writes down what it is told."""
 
@@ -599,11 +617,12 @@ PAIRS = st.lists(st.tuples(st.one_of(st.none(), KEYS), VALUES), min_size=1, max_
 class HostVersusModel(RuleBasedStateMachine):
     """The host beside a dict; and every checkpoint beside one of a node that read the whole log."""
 
-    @initialize(seed=st.integers(0, 1 << 32), small=st.booleans())
-    def begin(self, seed: int, small: bool) -> None:
+    @initialize(seed=st.integers(0, 1 << 32), small=st.booleans(), lingers=st.booleans())
+    def begin(self, seed: int, small: bool, lingers: bool) -> None:
         bytes_between = 300 if small else 1 << 40
         settings = SnapshotSettings(max_bytes_between=bytes_between, max_interval_ms=0)
-        self.node = Hosted(seed=seed, settings=settings, pace=SMALL_STEPS, log=MemoryLog())
+        pace = replace(SMALL_STEPS, linger_ms=1.0) if lingers else SMALL_STEPS
+        self.node = Hosted(seed=seed, settings=settings, pace=pace, log=MemoryLog())
         self.model: dict[bytes, bytes] = {}
         self.history: list[_Stored] = []
         self.checked: set[OffsetAndEpoch] = set()

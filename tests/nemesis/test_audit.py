@@ -24,6 +24,7 @@ from tests.nemesis.audited import check_audit, clean
 from tests.nemesis.broker_faults import SETTINGS, BrokerNemesis
 from tests.nemesis.record_traffic import Traffic
 from tests.nemesis.test_nemesis import seed_of_run
+from tests.nemesis.test_two_coordinators import check
 
 TOPIC = "records"
 COORDINATOR = "__diskless-metadata-0"
@@ -48,6 +49,7 @@ def test_what_a_cluster_leaves_after_kills_is_clean(tmp_path: Path) -> None:
             take_checkpoints(cluster)
             BrokerNemesis(cluster, traffic, random).run(["kill_coordinator"])
             check_audit(cluster)  # batches are committed and objects uploaded meanwhile
+        check(cluster, traffic, TOPIC)  # which also ends the consumer
         quorum = open_logs(Inputs(controllers=tuple(cluster.controllers)))
         committed = {name: quorum.log(name).end_offset() for name in quorum.names()}
         cluster.kill()

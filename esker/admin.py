@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from esker.client import ClientError, KafkaClient
+from esker.client import ClientError, KafkaClient, error_name
 from esker.values import Endpoint
 from raft.net.errors import NetError
 from raft.net.rpc import Rpc, open_rpc
@@ -71,7 +71,7 @@ async def describe_quorum(
             if found is not None:
                 return found
             if error_code != NOT_LEADER_OR_FOLLOWER:
-                raise AdminError(f"{topic}-{partition}: the quorum answers error {error_code}")
+                raise AdminError(_refusal(topic, partition, error_code))
     raise AdminError(
         f"{topic}-{partition} has no leader that answers ({unheard}): "
         "are a majority of the voters running?"
@@ -93,9 +93,12 @@ async def describe_quorum_by_broker(
             error_code, found = _understood(answer, cluster.cluster_id)
             if found is None:
                 passing = error_code == NOT_LEADER_OR_FOLLOWER
-                message = f"{topic}-{partition}: the quorum answers error {error_code}"
+                message = _refusal(topic, partition, error_code)
                 if error_code == UNKNOWN_TOPIC_OR_PARTITION:
-                    message += ": a broker tells of __cluster_metadata-0, controllers of all"
+                    message = (
+                        f"a broker tells of __cluster_metadata-0 only, not of {topic}-{partition}: "
+                        "ask with --bootstrap-controller"
+                    )
                 raise ClientError(message, passing=passing)
             return found
 
@@ -103,6 +106,12 @@ async def describe_quorum_by_broker(
             return await client.patiently(attempt)
         except ClientError as error:
             raise AdminError(str(error)) from error
+
+
+def _refusal(topic: str, partition: int, error_code: int) -> str:
+    if error_code == UNKNOWN_TOPIC_OR_PARTITION:
+        return f"the quorum has no log {topic}-{partition}"
+    return f"{topic}-{partition}: the quorum answers {error_name(error_code)}"
 
 
 def _question(topic: str, partition: int) -> DescribeQuorumRequest:
@@ -156,5 +165,5 @@ async def _first_answer(
             async with await open_rpc(endpoint.host, endpoint.port, timeout_ms=timeout_ms) as rpc:
                 return await ask(rpc)
         except NetError as error:
-            failures.append(str(error))
+            failures.append(error.message)
     raise AdminError(f"no controller answers ({'; '.join(failures)}): is a node running there?")

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from difflib import get_close_matches
 from typing import Final, Self, TypeVar
 
 from esker.values import Endpoint
@@ -34,6 +35,7 @@ R = TypeVar("R", bound=Response)
 CONNECT_MS: Final = 5_000
 PAUSE_S: Final = 0.05  # after the first failure; each next one twice as long
 PAUSE_MAX_S: Final = 1.0
+SAY_AFTER_S: Final = 3.0  # of asking again in vain; a leader's death takes less
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -84,11 +86,12 @@ class KafkaClient:
     def __init__(
         self, bootstrap: Sequence[Endpoint], *, timeout_ms: int = 30_000, client_id: str = "esker"
     ) -> None:
-        """No connection yet.
+        """No connection yet. `on_wait` is told why a question takes seconds, each reason once.
 
         Args:    timeout_ms: how long one question is asked again before it is given up.
         """
         self.timeout_ms = timeout_ms
+        self.on_wait: Callable[[str], None] | None = None
         self._bootstrap = tuple(bootstrap)
         self._client_id = client_id
         self._nodes: dict[int, Endpoint] = {}
@@ -149,7 +152,7 @@ class KafkaClient:
             try:
                 return await self.ask(node, request, response, most=most)
             except NetError as error:
-                failures[str(error)] = None
+                failures[error.message] = None
                 if error.reason is Reason.UNSUPPORTED:
                     unserved = error
         if unserved is not None:
@@ -164,8 +167,10 @@ class KafkaClient:
         know at once. Once the cluster is known, its brokers are waited for.
         """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self.timeout_ms / 1_000
+        started = loop.time()
+        deadline = started + self.timeout_ms / 1_000
         pause_s = PAUSE_S
+        said: set[str] = set()
         while True:
             try:
                 return await attempt()
@@ -175,8 +180,16 @@ class KafkaClient:
                 if not error.passing:
                     raise
                 failure = error
-            if loop.time() + pause_s >= deadline:
+            now = loop.time()
+            if now + pause_s >= deadline:
                 raise failure
+            if (
+                self.on_wait is not None
+                and now - started > SAY_AFTER_S
+                and str(failure) not in said
+            ):
+                said.add(str(failure))
+                self.on_wait(str(failure))
             await asyncio.sleep(pause_s)
             pause_s = min(PAUSE_MAX_S, 2 * pause_s)
 
@@ -209,8 +222,7 @@ class KafkaClient:
             (found,) = (await self.metadata((topic,), create=create)).topics
             codes = {found.error_code, *(one.error_code for one in found.partitions)} - {0}
             if found.error_code == UNKNOWN_TOPIC and not create:
-                advice = f"`esker topics create --topic {topic}` creates it"
-                raise ClientError(f"no such topic: {topic}; {advice}")
+                raise ClientError(await self._no_such_topic(topic))
             if codes:
                 code = min(codes)
                 raise ClientError(f"{topic}: {error_name(code)}", code)
@@ -220,6 +232,13 @@ class KafkaClient:
             return {one.partition_index: one.leader_id for one in ordered}
 
         return await self.patiently(attempt)
+
+    async def _no_such_topic(self, topic: str) -> str:
+        known = [one.name or "" for one in (await self.metadata(None)).topics]
+        near = get_close_matches(topic, known, 1)
+        at = ",".join(map(str, self._bootstrap))
+        advice = f"`esker topics create --topic {topic} --bootstrap-server {at}` creates it"
+        return f"no such topic: {topic}; {f'there is {near[0]}, or ' if near else ''}{advice}"
 
     async def offsets(self, topic: str, timestamps: dict[int, int]) -> dict[int, int]:
         """The first offset at or after a timestamp (EARLIEST, LATEST) of each partition.

@@ -25,7 +25,7 @@ import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -137,7 +137,8 @@ def owned(directory: Path) -> Iterator[None]:
         directory.mkdir(parents=True, exist_ok=True)
         lock = (directory / LOCK).open("w")
     except OSError as error:
-        raise DevError(f"{directory}: {error.strerror}: name another with --dir") from None
+        why = "is no directory" if directory.is_file() else f"{error.strerror}"
+        raise DevError(f"{directory}: {why}: name another with --dir") from None
     with lock:
         if not _locked(lock):
             raise DevError(
@@ -172,7 +173,8 @@ def _locked(lock: IO[str]) -> bool:
 def identify(directory: Path, store: Store | None) -> Identity:
     """The directory's identity; a new one if it is empty.
 
-    Args:    store: None: the one it has, a directory store if it is new.
+    Args:    store: None: the one it has, a directory store if it is new. Another is taken as
+             long as nothing was formatted: what came of a first attempt binds nobody.
     Raises:  DevError if it is somebody else's, or its records are in another store.
     """
     path = directory / IDENTITY
@@ -192,6 +194,10 @@ def identify(directory: Path, store: Store | None) -> Identity:
         kept = Identity(cluster_id=encode_uuid(random_uuid()), store=store or Store())
         _write(path, json.dumps(_as_json(kept), indent=2) + "\n")
     elif store is not None and store != kept.store:
+        if not any(directory.glob(f"quorum-*/{META_PROPERTIES_FILE}")):  # it never began
+            kept = replace(kept, store=store)
+            _write(path, json.dumps(_as_json(kept), indent=2) + "\n")
+            return kept
         raise DevError(
             f"the records of {directory} are in {kept.store.place(directory)}: leave --store out, "
             "or begin another cluster with --dir or --reset"

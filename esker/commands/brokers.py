@@ -20,9 +20,9 @@ from esker.commands.tables import table
 from records.rpc.brokers import UnregisterBrokerRequest, UnregisterBrokerResponse
 from records.rpc.descriptions import DescribeBrokersRequest, DescribeBrokersResponse
 
-app = typer.Typer(no_args_is_help=True, help="Brokers of a running cluster.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Brokers of a running cluster.")
 
-_AT: Final = "--bootstrap-controller 127.0.0.1:9093"
+_AT: Final = "--bootstrap-server 127.0.0.1:9092"
 LIST_EXAMPLE = f"Example: esker brokers list {_AT} --json"
 UNREGISTER_EXAMPLE = f"Example: esker brokers unregister --id 4 {_AT}"
 TIMEOUT_MS: Final = 30_000

@@ -36,9 +36,11 @@ from records.rpc.chunks import (
 from records.rpc.descriptions import DescribeTopicsRequest, DescribeTopicsResponse
 from records.types import Offset
 
-app = typer.Typer(no_args_is_help=True, help="Chunks of partitions (KIP-1114).")
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Chunks of partitions (KIP-1114)."
+)
 
-_AT: Final = "--bootstrap-controller 127.0.0.1:9093"
+_AT: Final = "--bootstrap-server 127.0.0.1:9092"
 CREATE_EXAMPLE = f"Example: esker chunks create --create-chunk-json-file chunks.json {_AT}"
 ALTER_EXAMPLE = f"Example: esker chunks alter --alter-chunk-json-file chunks.json {_AT}"
 TIMEOUT_MS: Final = 30_000

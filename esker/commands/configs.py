@@ -27,9 +27,11 @@ from records.rpc.configs import (
     IncrementalAlterConfigsResponse,
 )
 
-app = typer.Typer(no_args_is_help=True, help="Settings of topics and brokers.")
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Settings of topics and brokers."
+)
 
-_AT: Final = "--bootstrap-controller 127.0.0.1:9093"
+_AT: Final = "--bootstrap-server 127.0.0.1:9092"
 DESCRIBE_EXAMPLE = (
     f"Example: esker configs describe --entity-type topics --entity-name orders --all {_AT}"
 )
@@ -94,6 +96,9 @@ def describe(
         for one in found
     ]  # fmt: skip
     typer.echo(table(("Name", "Value", "Source", ""), rows))
+    if not rows:
+        hint = "" if everything or not entity_name else "; --all prints the defaults"
+        typer.echo(f"esker: nothing was set{hint}", err=True)
 
 
 @app.command(epilog=ALTER_EXAMPLE)
@@ -135,7 +140,8 @@ def alter(
     answer = ask(at, request, IncrementalAlterConfigsResponse, timeout_ms)
     (result,) = answer.responses
     stop_on(entity_name or "all brokers", result.error_code, result.error_message)
-    typer.echo(f"Changed {len(changes)} settings of {entity_type} {entity_name!r}.")
+    word = "setting" if len(changes) == 1 else "settings"
+    typer.echo(f"Changed {len(changes)} {word} of {entity_type} {entity_name!r}.")
 
 
 def settings_of(

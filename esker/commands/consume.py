@@ -14,8 +14,14 @@ from typing import Annotated, Any, Final
 import typer
 
 from esker.client import EARLIEST, LATEST, ClientError, KafkaClient
-from esker.commands.controlled import BrokerBootstrap, TimeoutMs, brokers_at, fail
-from esker.commands.progress import counting, interruptible, stop_if_unread
+from esker.commands.controlled import (
+    DEFAULT_SERVER,
+    BrokerBootstrap,
+    TimeoutMs,
+    brokers_at,
+    fail,
+)
+from esker.commands.progress import counting, interruptible, still_trying, stop_if_unread
 from esker.consuming import Found, Reader
 from esker.member import HEARTBEAT_S, Member, RebalanceNeededError
 from records.compression import Buffer
@@ -38,7 +44,7 @@ Take = Callable[[list[Found]], bool]
 @app.command(name="consume", epilog=EXAMPLE)
 def consume(
     topic: Annotated[str, typer.Option(metavar="TOPIC", help="What to read.")],
-    bootstrap_server: BrokerBootstrap = "127.0.0.1:9092",
+    bootstrap_server: BrokerBootstrap = DEFAULT_SERVER,
     from_beginning: Annotated[
         bool, typer.Option("--from-beginning", help="Where nothing else says; default: from now.")
     ] = False,
@@ -81,6 +87,7 @@ def consume(
 
     async def main() -> None:
         async with KafkaClient(brokers_at(bootstrap_server), timeout_ms=timeout_ms) as client:
+            client.on_wait = still_trying
             with counting("read", lambda: (printer.records, printer.bytes)):
                 if group is not None:
                     member = Member(client, group, topic)

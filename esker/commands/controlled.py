@@ -1,17 +1,19 @@
 """What the commands that ask a running cluster share: options, the question, failures.
 
 A cluster is asked at its controllers or at its brokers, whichever the machine can reach, and the
-command line says which: `--bootstrap-controller` or `--bootstrap-server`, exactly one. A controller
-leads us to the one that decides; a broker asks it for us and hands back what it said.
+command line says which: `--bootstrap-controller` or `--bootstrap-server`; neither means the broker
+that `esker dev` starts. A controller leads us to the one that decides; a broker asks it for us and
+hands back what it said. Where nobody listens at any address that was typed, the command ends at
+once: patience is for a cluster that is known to be there.
 
 Source: KIP-919 (controllers as bootstrap servers), KIP-590 (brokers that forward).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, NoReturn, TypeVar
+from typing import Annotated, Final, NoReturn, TypeVar
 
 import typer
 
@@ -21,6 +23,8 @@ from coordinator.controller.errors import ErrorCode
 from coordinator.interface import CoordinatorError
 from esker.client import ClientError, KafkaClient
 from esker.values import Endpoint, parse_endpoint
+from raft.net.client import connect
+from raft.net.errors import NetError, Reason
 from raft.net.runner import run
 from records.rpc.base import Request, Response
 
@@ -31,7 +35,7 @@ Controller = Annotated[
     typer.Option(
         "--bootstrap-controller",
         metavar="HOST:PORT[,...]",
-        help="Controllers to ask; any of them will do.",
+        help="Controllers to ask instead of brokers; any of them will do.",
     ),
 ]
 Server = Annotated[
@@ -39,7 +43,7 @@ Server = Annotated[
     typer.Option(
         "--bootstrap-server",
         metavar="HOST:PORT[,...]",
-        help="Brokers to ask instead; they ask the controller.",
+        help="Brokers to ask, which ask the controller; default: 127.0.0.1:9092.",
     ),
 ]
 BrokerBootstrap = Annotated[
@@ -48,7 +52,8 @@ BrokerBootstrap = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")]
 TimeoutMs = Annotated[int, typer.Option(min=1, help="Milliseconds to wait for an answer.")]
 
-ATTEMPT_MS = 5_000
+DEFAULT_SERVER: Final = "127.0.0.1:9092"
+CONNECT_MS: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +65,12 @@ class Target:
 
 
 def target(bootstrap_controller: str | None, bootstrap_server: str | None) -> Target:
-    """Whom these two options name. Raises typer.BadParameter unless exactly one is given."""
-    if bootstrap_controller is not None and bootstrap_server is None:
-        addresses = endpoints(bootstrap_controller, "--bootstrap-controller")
-        return Target(addresses, brokers=False)
-    if bootstrap_server is not None and bootstrap_controller is None:
-        return Target(brokers_at(bootstrap_server), brokers=True)
-    raise typer.BadParameter("give exactly one of --bootstrap-controller and --bootstrap-server")
+    """Whom these two options name. Raises typer.BadParameter if both are given."""
+    if bootstrap_controller is None:
+        return Target(brokers_at(bootstrap_server or DEFAULT_SERVER), brokers=True)
+    if bootstrap_server is not None:
+        raise typer.BadParameter("give one of --bootstrap-controller and --bootstrap-server")
+    return Target(endpoints(bootstrap_controller, "--bootstrap-controller"), brokers=False)
 
 
 def endpoints(text: str, option: str) -> tuple[Endpoint, ...]:
@@ -88,6 +92,7 @@ def ask(at: Target, request: Request, response: type[R], timeout_ms: int) -> R:
         return _ask_brokers(at, request, response, timeout_ms)
 
     async def asked() -> R:
+        await _find_somebody(at.addresses)
         client = ControllerClient(_addresses(at), timeout_ms=timeout_ms)
         try:
             return await client.call(request, response)
@@ -96,6 +101,8 @@ def ask(at: Target, request: Request, response: type[R], timeout_ms: int) -> R:
 
     try:
         return run(asked())
+    except ClientError as error:
+        fail(str(error))
     except CoordinatorError as error:
         fail(f"{error.message}: are a majority of the voters running?")
 
@@ -117,6 +124,7 @@ def ask_coordinator(
     settings = ClientSettings(timeout_ms=timeout_ms, attempt_timeout_ms=timeout_ms)
 
     async def asked() -> R:
+        await _find_somebody(at.addresses)
         client = CoordinatorClient(_addresses(at), partition=coordinator, settings=settings)
         try:
             return await question(client)
@@ -125,6 +133,8 @@ def ask_coordinator(
 
     try:
         return run(asked())
+    except ClientError as error:
+        fail(str(error))
     except CoordinatorError as error:
         fail(f"{error.message}: are a majority of the voters running?")
 
@@ -145,6 +155,22 @@ def _ask_brokers(at: Target, request: Request, response: type[R], timeout_ms: in
         return run(asked())
     except ClientError as error:
         fail(str(error))
+
+
+async def _find_somebody(controllers: Sequence[Endpoint]) -> None:
+    """Raises ClientError if nobody listens at any of these; who is silent may yet answer."""
+    failures = []
+    for at in controllers:
+        try:
+            connection = await connect(at.host, at.port, timeout_ms=CONNECT_MS)
+        except NetError as error:
+            if error.reason not in (Reason.REFUSED, Reason.UNRESOLVED):
+                return
+            failures.append(error.message)
+        else:
+            connection.close()
+            return
+    raise ClientError(f"no controller answers ({'; '.join(failures)}): is a node running there?")
 
 
 def _addresses(at: Target) -> list[tuple[str, int]]:

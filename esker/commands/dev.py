@@ -37,6 +37,7 @@ EXAMPLE = "Example: esker dev --dir ./esker-data --port 9092"
 
 READY_WITHIN_S: Final = 60.0
 ASK_EVERY_S: Final = 0.1
+ECHO_S: Final = 0.3
 INTERVAL: Final = "diskless.append.commit.interval.ms"
 
 
@@ -85,6 +86,10 @@ def dev(
             if reset:
                 _reset(directory, sure=yes)
             identity = identify(directory, wanted)
+            if identity.store.bucket is not None:
+                from esker.dev_store import check_bucket  # not needed without S3
+
+                check_bucket(identity)
             plan = make_plan(directory, identity, port=port, brokers=brokers, extra=extra)
             _run(plan, interval_ms=extra.get(INTERVAL, str(SETTINGS[INTERVAL].default)))
     except (DevError, ConfigError, StorageError, RecordError, OSError) as error:
@@ -131,16 +136,20 @@ class _Hurry(Exception):
 class _Signals:
     """Ctrl-C and SIGTERM as something to look at; the second one is raised.
 
-    An exception out of a signal handler gets lost inside an event loop, so the first is none.
+    An exception out of a signal handler gets lost inside an event loop, so the first is none. One
+    that follows at once is the first again: what tells a process group tells its head twice.
     """
 
     def __init__(self) -> None:
         self.asked = False
+        self._since = 0.0
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        if self.asked:
+        now = time.monotonic()
+        if self.asked and now - self._since > ECHO_S:
             raise _Hurry
-        self.asked = True
+        if not self.asked:
+            self.asked, self._since = True, now
 
     @contextmanager
     def caught(self) -> Iterator[None]:

@@ -30,14 +30,16 @@ from records.rpc.objects import (
 )
 from records.uuids import encode_uuid
 
-app = typer.Typer(no_args_is_help=True, help="Diskless topics and the objects they lie in.")
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Diskless topics and the objects they lie in."
+)
 
 DESCRIBE_EXAMPLE = (
-    "Example: esker diskless describe orders --bootstrap-controller 127.0.0.1:9093 --json"
+    "Example: esker diskless describe orders --bootstrap-server 127.0.0.1:9092 --json"
 )
 OBJECT_EXAMPLE = (
     "Example: esker diskless object esker/f6/xBIbbGYlSzqHPEyzl9QSWw/0/4711"
-    " --bootstrap-controller 127.0.0.1:9093"
+    " --bootstrap-server 127.0.0.1:9092"
 )
 
 UNKNOWN_TOPIC_OR_PARTITION: Final = 3

@@ -12,7 +12,14 @@ from typing import Annotated, Any, Final, NamedTuple, TypeVar
 import typer
 
 from esker.client import LATEST, ClientError, KafkaClient, error_name
-from esker.commands.controlled import AsJson, BrokerBootstrap, TimeoutMs, brokers_at, fail
+from esker.commands.controlled import (
+    DEFAULT_SERVER,
+    AsJson,
+    BrokerBootstrap,
+    TimeoutMs,
+    brokers_at,
+    fail,
+)
 from esker.commands.tables import table
 from esker.member import all_committed_offsets, decode_assignment
 from raft.net.errors import NetError
@@ -26,7 +33,9 @@ from records.rpc.groups import (
 
 T = TypeVar("T")
 
-app = typer.Typer(no_args_is_help=True, help="Consumer groups: who reads what, and how far.")
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Consumer groups: who reads what, and how far."
+)
 
 _AT: Final = "--bootstrap-server 127.0.0.1:9092"
 LIST_EXAMPLE = f"Example: esker groups list {_AT}"
@@ -60,7 +69,7 @@ def groups() -> None:
 
 @app.command(name="list", epilog=LIST_EXAMPLE)
 def list_(
-    bootstrap_server: BrokerBootstrap = "127.0.0.1:9092",
+    bootstrap_server: BrokerBootstrap = DEFAULT_SERVER,
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
@@ -68,13 +77,18 @@ def list_(
 
     async def asked() -> dict[str, ListGroupsResponse.ListedGroup]:
         async with KafkaClient(brokers_at(bootstrap_server), timeout_ms=timeout_ms) as client:
-            found = {}
-            for node in await client.brokers():
-                answer = await client.ask(node, ListGroupsRequest(), ListGroupsResponse)
-                if answer.error_code:
-                    raise ClientError(f"broker {node}: {error_name(answer.error_code)}")
-                found.update({one.group_id: one for one in answer.groups})
-            return dict(sorted(found.items()))
+
+            async def attempt() -> dict[str, ListGroupsResponse.ListedGroup]:
+                found = {}
+                for node in await client.brokers():
+                    answer = await client.ask(node, ListGroupsRequest(), ListGroupsResponse)
+                    if answer.error_code:
+                        name = error_name(answer.error_code)
+                        raise ClientError(f"broker {node}: {name}", answer.error_code)
+                    found.update({one.group_id: one for one in answer.groups})
+                return dict(sorted(found.items()))
+
+            return await client.patiently(attempt)  # one that died is missed until it is fenced
 
     found = _ended_by(asked())
     if as_json:
@@ -91,7 +105,7 @@ def list_(
 @app.command(epilog=DESCRIBE_EXAMPLE)
 def describe(
     group: Annotated[str, typer.Option(metavar="GROUP", help="The group's id.")],
-    bootstrap_server: BrokerBootstrap = "127.0.0.1:9092",
+    bootstrap_server: BrokerBootstrap = DEFAULT_SERVER,
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:

@@ -14,8 +14,14 @@ from typing import Annotated, Final
 import typer
 
 from esker.client import ClientError, KafkaClient
-from esker.commands.controlled import BrokerBootstrap, TimeoutMs, brokers_at, fail
-from esker.commands.progress import counting, interruptible
+from esker.commands.controlled import (
+    DEFAULT_SERVER,
+    BrokerBootstrap,
+    TimeoutMs,
+    brokers_at,
+    fail,
+)
+from esker.commands.progress import counting, interruptible, still_trying
 from esker.producing import ACKS, Line, Producer
 from records.compression import Compression
 from records.errors import RecordError
@@ -36,7 +42,7 @@ TIMEOUT_MS: Final = 60_000
 @app.command(name="produce", epilog=EXAMPLE)
 def produce(
     topic: Annotated[str, typer.Option(metavar="TOPIC", help="Created if the cluster allows it.")],
-    bootstrap_server: BrokerBootstrap = "127.0.0.1:9092",
+    bootstrap_server: BrokerBootstrap = DEFAULT_SERVER,
     key_separator: Annotated[
         str | None,
         typer.Option(metavar="TEXT", help="What stands between key and value; default: no keys."),
@@ -64,6 +70,7 @@ def produce(
 
     async def main() -> None:
         async with KafkaClient(brokers_at(bootstrap_server), timeout_ms=timeout_ms) as client:
+            client.on_wait = still_trying
             producer = Producer(
                 client, topic, acks=ACKS[acks], compression=Compression[compression.upper()]
             )

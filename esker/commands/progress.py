@@ -38,6 +38,11 @@ def interruptible(main: Coroutine[Any, Any, None]) -> None:
         raise typer.Exit(BROKEN_PIPE) from None
 
 
+def still_trying(why: str) -> None:
+    """Say on standard error what a command waits for: it would else just stand there."""
+    typer.echo(f"esker: still trying: {why}", err=True)
+
+
 def stop_if_unread() -> None:
     """Raise BrokenPipeError if standard output's reader has gone: nothing may be written for long.
 

@@ -28,9 +28,11 @@ from records.rpc.quorum import ReplicaState
 from records.rpc.snapshots import DescribeSnapshotsResponse
 from records.uuids import encode_uuid
 
-app = typer.Typer(no_args_is_help=True, help="The metadata quorum: its leader and replicas.")
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="The metadata quorum: its leader and replicas."
+)
 
-EXAMPLE = "Example: esker quorum describe --bootstrap-controller 127.0.0.1:9093 --replication"
+EXAMPLE = "Example: esker quorum describe --bootstrap-server 127.0.0.1:9092 --replication"
 
 
 @app.callback()

@@ -31,10 +31,14 @@ from esker.dump.batches import origin_remark
 from esker.dump.human import on_one_line, printable, time_text
 from snapshot.errors import DamagedFileError
 
-app = typer.Typer(no_args_is_help=True, help="The checkpoints of the quorum's logs (KIP-630).")
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="The checkpoints of the quorum's logs (KIP-630).",
+)
 
-LIST_EXAMPLE = "Example: esker snapshot list --bootstrap-controller 127.0.0.1:9093"
-TAKE_EXAMPLE = "Example: esker snapshot take --bootstrap-controller 127.0.0.1:9093 --node 2"
+LIST_EXAMPLE = "Example: esker snapshot list --bootstrap-controller 127.0.0.1:9102"
+TAKE_EXAMPLE = "Example: esker snapshot take --bootstrap-controller 127.0.0.1:9102 --node 2"
 INSPECT_EXAMPLE = (
     "Example: esker snapshot inspect "
     "/var/lib/esker/__cluster_metadata-0/00000000000000001280-0000000002.checkpoint"

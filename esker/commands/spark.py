@@ -11,7 +11,9 @@ import typer
 
 from esker.commands import spark_archive, spark_audit, spark_orphans, spark_report, spark_retention
 
-app = typer.Typer(no_args_is_help=True, help="Analysis of the log, and retention sweeps.")
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Analysis of the log, and retention sweeps."
+)
 app.command(epilog=spark_archive.EXAMPLE)(spark_archive.archive)
 app.command(epilog=spark_audit.EXAMPLE)(spark_audit.audit)
 app.command(epilog=spark_report.EXAMPLE)(spark_report.report)

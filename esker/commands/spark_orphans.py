@@ -69,7 +69,11 @@ if TYPE_CHECKING:
     from spark_jobs.orphans_applying import OrphansPlan, Progress
     from spark_jobs.spark_listing import AnyListing
 
-app = typer.Typer(no_args_is_help=True, help="Objects that nobody needs, and references to none.")
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Objects that nobody needs, and references to none.",
+)
 
 _STORE: Final = "--store esker-data/objects"
 _AT: Final = "--bootstrap-controller 127.0.0.1:9102"

@@ -55,7 +55,9 @@ from spark_jobs.prices import Prices, PricesError, read_prices
 if TYPE_CHECKING:
     from spark_jobs.engines import Engine
 
-app = typer.Typer(no_args_is_help=True, help="What is older or more than a topic keeps.")
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="What is older or more than a topic keeps."
+)
 
 _AT: Final = "--bootstrap-controller 127.0.0.1:9102"
 PLAN_EXAMPLE = f"Example: esker spark retention plan --out plan.jsonl {_AT}"

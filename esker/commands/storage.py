@@ -12,7 +12,11 @@ from esker.storage import StorageError, format_storage, open_storage
 from records.errors import RecordError
 from records.uuids import encode_uuid, random_uuid
 
-app = typer.Typer(no_args_is_help=True, help="A node's log directory: format it, look at it.")
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="A node's log directory: format it, look at it.",
+)
 
 ConfigFile = Annotated[
     Path,

@@ -36,9 +36,9 @@ from records.rpc.topics import (
 )
 from records.uuids import encode_uuid
 
-app = typer.Typer(no_args_is_help=True, help="Topics of a running cluster.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Topics of a running cluster.")
 
-_AT: Final = "--bootstrap-controller 127.0.0.1:9093"
+_AT: Final = "--bootstrap-server 127.0.0.1:9092"
 CREATE_EXAMPLE = (
     f"Example: esker topics create --topic orders --partitions 3 --config retention.ms=60000 {_AT}"
 )

@@ -110,6 +110,9 @@ class ClientConnection(asyncio.BufferedProtocol):
     def __repr__(self) -> str:
         return f"<connection {self.id} to {self.peer}>"
 
+    def __str__(self) -> str:
+        return self.peer  # in errors that people read
+
     @property
     def closed(self) -> bool:
         """Whether requests can no longer be sent."""
@@ -286,10 +289,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             return
         earliest = min(deadline for _, _, deadline, _ in self._calls)
         if earliest <= self._loop.time():
-            late = next(call[0] for call in self._calls if call[2] == earliest)
-            self._end(
-                RequestTimeoutError(Reason.TIMEOUT, f"{self}: request {late} got no answer in time")
-            )
+            self._end(RequestTimeoutError(Reason.TIMEOUT, f"{self}: no answer in time"))
         elif earliest != _NEVER:
             self._watch_deadline(earliest)
 
@@ -355,9 +355,9 @@ async def connect(
             async with asyncio.timeout((deadline - loop.time()) / left):
                 _, connection = await loop.create_connection(protocol, address, port)
         except (TimeoutError, OSError) as error:
-            this = ConnectError(
-                reason_of(error), host=host, port=port, message=f"{address}: {error or 'too slow'}"
-            )
+            where = "" if address == host else f"{address}: "
+            why = getattr(error, "strerror", None) or str(error) or "too slow"
+            this = ConnectError(reason_of(error), host=host, port=port, message=f"{where}{why}")
             this.__cause__ = error
             worse = failure.reason is Reason.UNRESOLVED or this.reason is not Reason.REFUSED
             failure = this if worse else failure

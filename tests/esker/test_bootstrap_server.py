@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from esker.cli import app
+from esker.commands.controlled import target
 from tests.cli.test_front_door import on_a_terminal
 from tests.esker.test_dev import HOST, PATIENCE_S, Dev, free_port, runner, running, until
 
@@ -67,7 +68,7 @@ def test_brokers_and_the_quorum_are_described(dev: Dev) -> None:
     assert "LeaderId" in dev.esker("quorum", "describe")
     assert "Observer" in dev.esker("quorum", "describe", "--replication")
     other = ("quorum", "describe", "--group", "__diskless-metadata-0")
-    assert "controllers of all" in dev.esker(*other, code=1)
+    assert "ask with --bootstrap-controller" in dev.esker(*other, code=1)
 
 
 def test_objects_are_described_found_and_verified(dev: Dev) -> None:
@@ -101,12 +102,16 @@ def test_chunks_are_cut_where_the_broker_sees_the_end(dev: Dev, tmp_path: Path) 
     assert [one["startOffset"] for one in topic["partitions"][0]["chunks"]] == [0, 10]
 
 
-def test_exactly_one_way_of_asking_must_be_given() -> None:
-    for at in ([], ["--bootstrap-controller", "h:1", "--bootstrap-server", "h:2"]):
-        for words in (["topics", "list"], ["quorum", "describe"], ["diskless", "describe"]):
-            ran = runner.invoke(app, [*words, *at], env={"COLUMNS": "200"})
-            assert ran.exit_code == 2
-            assert "exactly one of" in ran.stderr
+def test_there_are_not_two_ways_of_asking_at_once() -> None:
+    for words in (["topics", "list"], ["quorum", "describe"], ["diskless", "describe"]):
+        both = ["--bootstrap-controller", "h:1", "--bootstrap-server", "h:2"]
+        ran = runner.invoke(app, [*words, *both], env={"COLUMNS": "200"})
+        assert ran.exit_code == 2
+        assert "one of --bootstrap" in ran.stderr
+
+
+def test_who_names_nobody_means_the_broker_of_esker_dev() -> None:
+    assert target(None, None) == target(None, "127.0.0.1:9092")
 
 
 # --- produce and consume ------------------------------------------------------------------------
@@ -272,3 +277,14 @@ def test_a_long_read_counts_on_a_terminal_and_only_there(dev: Dev, tmp_path: Pat
     read = ("consume", "--topic", "counted", "--from-beginning", "--until-end", *at)
     assert "500 records read" in on_a_terminal(*read, cwd=tmp_path, stream="stderr")
     assert on_a_terminal(*read, cwd=tmp_path) == numbers(500), "records alone, where they are seen"
+
+
+def test_a_controller_address_where_nobody_listens_ends_at_once() -> None:
+    at = ["--bootstrap-controller", f"{HOST}:1"]
+    for words in (["topics", "list"], ["diskless", "describe"], ["quorum", "describe"]):
+        started = time.monotonic()
+        ran = runner.invoke(app, [*words, *at])
+        assert ran.exit_code == 1
+        assert f"no controller answers ({HOST}:1: " in ran.stderr
+        assert "is a node running there?" in ran.stderr
+        assert time.monotonic() - started < 5, "not after half a minute"

@@ -424,3 +424,41 @@ def test_a_topic_without_leaders_is_waited_for_and_then_given_up() -> None:
         return await KafkaClient.leaders(client, "t")
 
     assert run(main()) == {0: 1}
+
+
+def test_what_takes_long_is_told_once_for_each_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("esker.client.SAY_AFTER_S", 0.0)
+    codes = iter([5, 5, 6, 0])
+
+    async def attempt() -> int:
+        if code := next(codes):
+            raise ClientError(f"code {code}", code)
+        return 7
+
+    async def main() -> tuple[int, list[str]]:
+        client = KafkaClient([Endpoint("nowhere", 1)])
+        told: list[str] = []
+        client.on_wait = told.append
+        return await client.patiently(attempt), told
+
+    assert run(main()) == (7, ["code 5", "code 6"])
+
+
+def test_a_misspelt_topic_is_told_with_the_one_that_was_meant() -> None:
+    topic = MetadataResponse.MetadataResponseTopic
+
+    def answer(asked: Any) -> MetadataResponse:
+        if asked.topics is None:
+            return MetadataResponse(brokers=(), topics=(topic(name="orders", partitions=()),))
+        return MetadataResponse(
+            brokers=(), topics=(topic(error_code=3, name="ordrs", partitions=()),)
+        )
+
+    async def main() -> str:
+        with pytest.raises(ClientError) as error:
+            await KafkaClient.leaders(Scripted(answer), "ordrs")
+        return str(error.value)
+
+    told = run(main())
+    assert told.startswith("no such topic: ordrs; there is orders, or `esker topics create")
+    assert "--bootstrap-server nowhere:1" in told

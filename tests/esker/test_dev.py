@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,9 +58,16 @@ def plan_of(directory: Path, **settings: str) -> Plan:
 
 def test_a_directory_keeps_its_cluster_and_its_store(tmp_path: Path) -> None:
     first = identify(tmp_path, None)
+    plan_of(tmp_path)
     assert identify(tmp_path, None) == identify(tmp_path, Store()) == first
     with pytest.raises(DevError, match=f"the records of {tmp_path} are in {tmp_path}/objects"):
         identify(tmp_path, Store(bucket="other"))
+
+
+def test_a_first_attempt_that_began_nothing_does_not_choose_the_store(tmp_path: Path) -> None:
+    first = identify(tmp_path, None)
+    bucket = Store(bucket="other")
+    assert identify(tmp_path, bucket) == replace(first, store=bucket) == identify(tmp_path, None)
 
 
 def test_a_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:

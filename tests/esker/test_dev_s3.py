@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from typer.testing import CliRunner
 
 from diskless.stores.s3 import S3Config, S3Storage
 from esker.cli import app
+from esker.dev import Identity, Store
+from esker.dev_store import check_bucket
 from tests.cli.test_dump_wal import KEY, whole_object
 from tests.esker.test_dev import free_port, running
 from tests.stores.conftest import s3_config, s3_endpoint
@@ -71,3 +74,35 @@ def test_a_cluster_whose_records_are_in_s3_goes_on_with_them(
     with running(tmp_path / "data", port) as dev:  # where its records are, it knows
         read = dev.esker("consume", "--topic", "t", "--from-beginning", "--until-end")
         assert read == lines
+
+
+def test_a_bucket_that_cannot_be_written_is_named_before_anything_is_made(
+    tmp_path: Path, s3_config: S3Config
+) -> None:
+    """Else a cluster is ready, and whoever writes to it hangs for a minute."""
+    words = ["dev", "--dir", str(tmp_path), "--port", str(free_port())]
+    at = ["--endpoint", str(s3_config.endpoint_url), "--region", "us-east-1"]
+    nobody = ["--endpoint", f"http://127.0.0.1:{free_port()}", "--region", "us-east-1"]
+    for bucket, where, why in (
+        ("no-such-bucket-here", at, "NoSuchBucket"),
+        (s3_config.bucket, nobody, "Could not connect"),
+    ):
+        ran = runner.invoke(app, [*words, "--store", f"s3://{bucket}", *where])
+        assert (ran.exit_code, ran.stderr.count("\n")) == (1, 1), ran.output
+        assert f"s3://{bucket} at http" in ran.stderr
+        assert why in ran.stderr
+    assert not list(tmp_path.glob("quorum-*"))
+
+
+def test_the_object_that_was_tried_is_gone_again(s3_config: S3Config) -> None:
+    store = Store(bucket=s3_config.bucket, endpoint=s3_config.endpoint_url, region=s3_config.region)
+    check_bucket(Identity(cluster_id="c", store=store))
+
+    async def listed() -> list[str]:
+        left = S3Storage(replace(s3_config, prefix=""))
+        try:
+            return [one.key async for one in left.list_objects("")]
+        finally:
+            await left.close()
+
+    assert asyncio.run(listed()) == []

@@ -5,12 +5,15 @@ Source: KIP-345 (LeaveGroup's members), KIP-709 (OffsetFetch's groups), KIP-559 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from coordinator.groups.errors import ErrorCode
 from coordinator.groups.events import Asked
 from records.rpc.base import Response
 from records.rpc.groups import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     HeartbeatRequest,
@@ -60,10 +63,20 @@ def refuse(asked: Asked, code: ErrorCode, *, member_id: str | None = None) -> Re
             return DescribeGroupsResponse(
                 groups=tuple(described_error(name, code) for name in request.groups)
             )
+        case DeleteGroupsRequest():
+            return deleted(request.groups_names, code)
         case ListGroupsRequest():
             return ListGroupsResponse(error_code=int(code), groups=())
         case _:
             raise TypeError(f"no request of groups: {request}")
+
+
+def deleted(names: Iterable[str], code: ErrorCode) -> DeleteGroupsResponse:
+    """The same of each of these groups, once."""
+    result = DeleteGroupsResponse.DeletableGroupResult
+    return DeleteGroupsResponse(
+        results=tuple(result(group_id=name, error_code=int(code)) for name in dict.fromkeys(names))
+    )
 
 
 def commit_answer(

@@ -25,6 +25,7 @@ from itertools import islice
 from typing import Any, Final
 
 from coordinator.groups.answers import commit_answer, described_error, refuse
+from coordinator.groups.deleting import Part, begin_deletion
 from coordinator.groups.errors import ErrorCode
 from coordinator.groups.events import (
     Answered,
@@ -48,6 +49,7 @@ from coordinator.rendezvous import group_broker
 from records.rpc.base import Request, Response
 from records.rpc.group_log import AcquireGroupOwnershipRequest
 from records.rpc.groups import (
+    DeleteGroupsRequest,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     ListGroupsRequest,
@@ -131,7 +133,10 @@ class GroupBroker:
         return self._now_ms
 
     def reply(self, asked: Asked, response: Response) -> None:
-        """Answer a client."""
+        """Answer a client, or the part of a request that asks for one."""
+        if isinstance(asked.ticket, Part):
+            asked.ticket.answered(response)
+            return
         self._effects.append(Reply(asked.ticket, response))
 
     def request(self, request: Request, then: Callable[[Any], None]) -> None:
@@ -182,8 +187,10 @@ class GroupBroker:
                 self._reads.describe(asked, asked.request)
             case ListGroupsRequest():
                 self._reads.list_groups(asked, asked.request)
+            case DeleteGroupsRequest():
+                begin_deletion(asked, asked.request, ask=self._asked_of_group, reply=self.reply)
             case _:
-                self._asked_of_group(asked)
+                self._asked_of_group(asked.request.group_id, asked)
 
     def refuse_group(self, group_id: str, *, may_be_empty: bool) -> ErrorCode:
         """Is this a group's id, and are we the ones to ask?"""
@@ -193,10 +200,9 @@ class GroupBroker:
             return ErrorCode.NOT_COORDINATOR
         return ErrorCode.NONE
 
-    def _asked_of_group(self, asked: Asked) -> None:
-        group_id: str = asked.request.group_id
-        is_commit = isinstance(asked.request, OffsetCommitRequest)
-        code = self.refuse_group(group_id, may_be_empty=is_commit)
+    def _asked_of_group(self, group_id: str, asked: Asked) -> None:
+        of_nobody = isinstance(asked.request, OffsetCommitRequest | DeleteGroupsRequest)
+        code = self.refuse_group(group_id, may_be_empty=of_nobody)
         if code is not ErrorCode.NONE:
             self.reply(asked, refuse(asked, code))
             return
@@ -213,6 +219,8 @@ class GroupBroker:
         """A request of a group that is loaded."""
         if isinstance(asked.request, OffsetCommitRequest):
             self._commit(group, asked, asked.request)
+        elif isinstance(asked.request, DeleteGroupsRequest):
+            group.delete(lambda code: self.reply(asked, refuse(asked, code)))
         else:
             group.ask(asked)
         if self.groups.get(group.group_id) is group:

@@ -293,10 +293,20 @@ def generation_size(members: Iterable[GroupGenerationRecord.Member]) -> int:
 
 
 def decide_remove(request: RemoveGroupRequest, context: Context) -> Decision:
-    """Remove a group that has no members."""
+    """Remove a group that has no members.
+
+    Its owner's request is one of its commits: a copy that comes late, when the group was made anew,
+    is of another ownership and removes nothing.
+    """
     group = context.image.groups.get(request.group_id)
     if group is None:
         return Decision((), RemoveGroupResponse(error_code=int(ErrorCode.GROUP_ID_NOT_FOUND)))
+    if request.ownership_epoch >= 0:
+        owned, code, message = _owned(
+            context, request.group_id, request.ownership_epoch, request.sequence
+        )
+        if owned is None:
+            return Decision((), RemoveGroupResponse(error_code=int(code), error_message=message))
     if group.member_ids:
         return Decision((), RemoveGroupResponse(error_code=int(ErrorCode.NON_EMPTY_GROUP)))
     record = GroupRemovedRecord(group_id=request.group_id, reason=ASKED_FOR)

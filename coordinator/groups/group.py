@@ -11,7 +11,7 @@ from typing import Any
 from coordinator.groups.answers import MEMBERS_VERSION, refuse
 from coordinator.groups.errors import ErrorCode
 from coordinator.groups.events import Asked
-from coordinator.groups.line import Line
+from coordinator.groups.line import Line, Told
 from coordinator.groups.rebalance import SKIP_ASSIGNMENT_VERSION, Broker, Rebalance
 from coordinator.groups.roster import Member, Protocols, State, from_records, offered_bytes
 from coordinator.groups.settings import (
@@ -396,6 +396,13 @@ class ClassicGroup(Rebalance):
             topics=topics,
         )
         self.line.commit_offsets(commit, told)
+
+    def delete(self, told: Told) -> None:
+        """Remove the group, unless somebody is in it; then nobody acts for it any more."""
+        if self.state is State.EMPTY:
+            self.line.remove(told)
+        else:
+            told(ErrorCode.NON_EMPTY_GROUP)
 
     # --- timers -------------------------------------------------------------------------------
 

@@ -6,7 +6,8 @@ nobody knows its outcome it is sent again under the same number, until the log s
 waits behind it meanwhile is put together: ten members' commits become one request.
 
 Surprise: a client is not kept waiting for as long. Its commit is answered COORDINATOR_NOT_AVAILABLE
-after a while, and may happen nevertheless.
+after a while, and may happen nevertheless. So is the group's removal, which is the last thing told:
+what waits behind it is sent to look for the coordinator again, and finds a group made anew.
 
 Source: DESIGN §7 (groups); upstream's offsets.commit.timeout.ms.
 """
@@ -31,6 +32,7 @@ from records.rpc.base import Request
 from records.rpc.group_log import (
     CommitGroupGenerationRequest,
     CommitGroupOffsetsRequest,
+    RemoveGroupRequest,
 )
 
 _MAX_QUEUED_BYTES: Final = 16 * MAX_COMMIT_BYTES
@@ -43,9 +45,14 @@ _CERTAIN: Final = frozenset(
         ErrorCode.ILLEGAL_GENERATION,
         ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
         ErrorCode.INVALID_REQUEST,
+        ErrorCode.NON_EMPTY_GROUP,
+        ErrorCode.GROUP_ID_NOT_FOUND,
     }
 )
 """What the log decides about a commit as a whole."""
+
+_REMOVED: Final = frozenset({ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND})
+"""A group that we owned and that is not there was removed: by this request, or by a sweep."""
 
 Told = Callable[[ErrorCode], None]
 
@@ -84,6 +91,17 @@ class _Generation:
     told: Told
 
 
+@dataclass(slots=True)
+class _Removal:
+    """Somebody wants the group to be gone."""
+
+    told: Told | None
+    deadline_ms: int
+
+
+_Entry = _Commit | _Generation | _Removal
+
+
 class Line:
     """See the module."""
 
@@ -92,9 +110,9 @@ class Line:
         self.ownership_epoch = ownership_epoch
         self._env = env
         self._sequence = 0
-        self._queue: deque[_Commit | _Generation] = deque()
+        self._queue: deque[_Entry] = deque()
         self._queued_bytes = 0  # of the commits in the queue, about
-        self._in_flight: list[_Commit | _Generation] = []
+        self._in_flight: list[_Entry] = []
         self._request: Request | None = None
         self._backoff_ms = env.settings.retry_backoff_ms
 
@@ -115,10 +133,21 @@ class Line:
             told(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             return
         deadline_ms = self._env.now_ms + self._env.settings.answer_timeout_ms
-        self._queue.append(_Commit(commit, size, told, deadline_ms))
         self._queued_bytes += size.size_bytes
+        self._append(_Commit(commit, size, told, deadline_ms))
+
+    def remove(self, told: Told) -> None:
+        """`told` hears how it went, once. Afterwards nobody acts for the group."""
+        if len(self._queue) >= MAX_PARKED:
+            told(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return
+        deadline_ms = self._env.now_ms + self._env.settings.answer_timeout_ms
+        self._append(_Removal(told, deadline_ms))
+
+    def _append(self, entry: _Commit | _Removal) -> None:
+        self._queue.append(entry)
         if not self._env.timers.is_set(self._key("answer")):
-            self._env.timers.set(self._key("answer"), deadline_ms)
+            self._env.timers.set(self._key("answer"), entry.deadline_ms)
         self._send()
 
     def commit_generation(self, request: CommitGroupGenerationRequest, told: Told) -> None:
@@ -146,21 +175,29 @@ class Line:
             self._env.timers.set(self._key("retry"), self._env.now_ms + self._backoff_ms)
             self._backoff_ms = min(2 * self._backoff_ms, MAX_BACKOFF_MS)
             return
+        if isinstance(self._in_flight[0], _Removal) and code in _REMOVED:
+            done, self._in_flight = self._in_flight, []
+            if done[0].told is not None:
+                done[0].told(ErrorCode.NONE)
+            self._env.lost(self.group_id)
+            return
         if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.INVALID_REQUEST):
             self._env.lost(self.group_id)
             return
         self._backoff_ms = self._env.settings.retry_backoff_ms
         done, self._in_flight, self._request = self._in_flight, [], None
         for index, entry in enumerate(done):
-            if isinstance(entry, _Generation):
-                entry.told(code)
-            elif entry.told is not None:
+            if entry.told is None:
+                continue
+            if isinstance(entry, _Commit):
                 entry.told(code or ErrorCode(response.commit_errors[index]))
+            else:
+                entry.told(code)
         self._send()
 
     def _is_complete(self, code: ErrorCode, response: Any) -> bool:
         """Does it say of each commit what became of it?"""
-        if code is not ErrorCode.NONE or isinstance(self._in_flight[0], _Generation):
+        if code is not ErrorCode.NONE or not isinstance(self._in_flight[0], _Commit):
             return True
         return len(response.commit_errors) == len(self._in_flight) and all(
             error in ErrorCode._value2member_map_ for error in response.commit_errors
@@ -177,7 +214,7 @@ class Line:
         overdue = [
             entry
             for entry in (*self._in_flight, *self._queue)
-            if isinstance(entry, _Commit) and entry.deadline_ms <= now_ms
+            if not isinstance(entry, _Generation) and entry.deadline_ms <= now_ms
         ]
         kept = [
             entry
@@ -190,11 +227,10 @@ class Line:
             told, entry.told = entry.told, None
             if told is not None:
                 told(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        deadlines = [entry.deadline_ms for entry in kept if isinstance(entry, _Commit)]
-        deadlines += [
+        deadlines = [
             entry.deadline_ms
-            for entry in self._in_flight
-            if isinstance(entry, _Commit) and entry.told is not None
+            for entry in (*kept, *self._in_flight)
+            if not isinstance(entry, _Generation) and entry.told is not None
         ]
         if deadlines:
             self._env.timers.set(self._key("answer"), min(deadlines))
@@ -209,7 +245,14 @@ class Line:
             return
         self._sequence += 1
         first = self._queue.popleft()
-        if isinstance(first, _Generation):
+        if isinstance(first, _Removal):
+            self._in_flight = [first]
+            self._request = RemoveGroupRequest(
+                group_id=self.group_id,
+                ownership_epoch=self.ownership_epoch,
+                sequence=self._sequence,
+            )
+        elif isinstance(first, _Generation):
             self._in_flight = [first]
             asked = first.request
             self._request = CommitGroupGenerationRequest(

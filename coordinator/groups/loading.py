@@ -20,7 +20,7 @@ from coordinator.groups.line import Env
 from coordinator.groups.settings import MAX_PARKED
 from coordinator.groups.timers import TimerKey
 from records.rpc.base import Response
-from records.rpc.groups import JoinGroupRequest, OffsetCommitRequest
+from records.rpc.groups import DeleteGroupsRequest, JoinGroupRequest, OffsetCommitRequest
 
 _CERTAIN: Final = frozenset(
     {
@@ -124,14 +124,23 @@ class Loading:
         parked, self.parked = self.parked, []
         self._env.forget(self.group_id, ErrorCode.NOT_COORDINATOR)
         for asked in parked:
-            is_commit = isinstance(asked.request, OffsetCommitRequest)
-            code = ErrorCode.ILLEGAL_GENERATION if is_commit else ErrorCode.UNKNOWN_MEMBER_ID
-            self._env.reply(asked, refuse(asked, code))
+            self._env.reply(asked, refuse(asked, _not_there(asked)))
+
+
+def _not_there(asked: Asked) -> ErrorCode:
+    """There is no such group: in words that its sender knows."""
+    match asked.request:
+        case OffsetCommitRequest():
+            return ErrorCode.ILLEGAL_GENERATION
+        case DeleteGroupsRequest():
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        case _:
+            return ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def _still(asked: Asked) -> ErrorCode:
     """Its group is still not loaded: in words that its sender knows."""
-    if isinstance(asked.request, JoinGroupRequest | OffsetCommitRequest):
+    if isinstance(asked.request, JoinGroupRequest | OffsetCommitRequest | DeleteGroupsRequest):
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     return ErrorCode.COORDINATOR_NOT_AVAILABLE
 

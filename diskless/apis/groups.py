@@ -37,6 +37,7 @@ from raft.net.header import RequestHeader
 from records.codec import decode_message
 from records.rpc.base import Request, Response
 from records.rpc.groups import (
+    DeleteGroupsRequest,
     DescribeGroupsRequest,
     HeartbeatRequest,
     JoinGroupRequest,
@@ -60,6 +61,7 @@ REQUESTS: Final[tuple[type[Request], ...]] = (
     SyncGroupRequest,
     DescribeGroupsRequest,
     ListGroupsRequest,
+    DeleteGroupsRequest,
 )
 
 

@@ -139,6 +139,8 @@ class RemoveGroupRequest(Request, key=1124, versions="0"):
     """Asks for a group without members to be removed, with its offsets. Source: KIP-229."""
 
     group_id: String
+    ownership_epoch: Annotated[Int64, tag(0)] = -1  # -1: whoever owns it
+    sequence: Annotated[Int64, tag(1)] = -1
 
 
 class RemoveGroupResponse(Response, key=1124, versions="0"):

@@ -280,3 +280,20 @@ class ListGroupsResponse(Response, key=16, versions="0-5", flexible="3+"):
     throttle_time_ms: Annotated[Int32, since(1), IGNORABLE] = 0
     error_code: Int16
     groups: Array[ListedGroup]
+
+
+class DeleteGroupsRequest(Request, key=42, versions="0-2", flexible="2+"):
+    """Asks for groups without members to be removed, with their offsets. Source: KIP-229."""
+
+    groups_names: Array[String]
+
+
+class DeleteGroupsResponse(Response, key=42, versions="0-2", flexible="2+"):
+    """A result for each group. Source: KIP-229."""
+
+    class DeletableGroupResult(Message):
+        group_id: String
+        error_code: Int16
+
+    throttle_time_ms: Int32 = 0
+    results: Array[DeletableGroupResult]

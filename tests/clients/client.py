@@ -218,6 +218,10 @@ class Client(ABC):
         """State, and how many members."""
         raise NotImplementedError(self.name)
 
+    def delete_group(self, group: str) -> None:
+        """Raises Refused."""
+        raise NotImplementedError(self.name)
+
     def committed(self, group: str, topic: str) -> dict[int, int]:
         """A group's offsets, as an administrator sees them."""
         raise NotImplementedError(self.name)

@@ -214,6 +214,9 @@ class Confluent(Client):
         found = _wait(futures[group])
         return found.state.name, len(found.members)
 
+    def delete_group(self, group: str) -> None:
+        _wait(self.admin.delete_consumer_groups([group])[group])
+
     def committed(self, group: str, topic: str) -> dict[int, int]:
         asked = [ConsumerGroupTopicPartitions(group)]
         found = _wait(self.admin.list_consumer_group_offsets(asked)[group])

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import errors as kafka_errors
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.errors import KafkaError
@@ -190,6 +191,11 @@ class KafkaPython(Client):
     def describe_group(self, group: str) -> tuple[str, int]:
         found = asking(lambda: self._admin.describe_groups([group]))[group]
         return found["group_state"].upper(), len(found["members"])
+
+    def delete_group(self, group: str) -> None:
+        said = dict(asking(lambda: self._admin.delete_groups([group])))[group]
+        if said != "OK":  # it tells instead of raising
+            raise Refused(getattr(kafka_errors, said).errno, said)
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
         found = asking(lambda: self._admin.list_group_offsets({group: None}))[group]

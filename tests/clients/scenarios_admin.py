@@ -22,6 +22,8 @@ INVALID_CONFIG: Final = 40
 INVALID_TOPIC: Final = 17
 INVALID_PARTITIONS: Final = 37
 POLICY_VIOLATION: Final = 44
+NON_EMPTY_GROUP: Final = 68
+GROUP_ID_NOT_FOUND: Final = 69
 REFUSED_WITHIN_S: Final = 20.0  # libraries try for a minute what might pass
 
 
@@ -117,6 +119,26 @@ def group_offsets(client: Client, world: World) -> None:
     with client.join(group, topic) as member:
         member.read(1 + 2 + 3)
     assert client.committed(group, topic) == {0: 1, 1: 2, 2: 3}
+
+
+def delete_groups(client: Client, world: World) -> None:
+    """Not while it has a member; then it is gone, and whoever comes begins anew."""
+    topic, group = world.topic(), world.name("group")
+    world.other.send(topic, numbered(3))
+    with client.join(group, topic) as member:
+        member.read(3)
+        with pytest.raises(Refused) as refused:
+            client.delete_group(group)
+        assert refused.value.code == NON_EMPTY_GROUP, refused.value
+    assert client.committed(group, topic) == {0: 3}
+    client.delete_group(group)
+    assert group not in client.list_groups()
+    assert client.committed(group, topic) == {}
+    with pytest.raises(Refused) as refused:
+        client.delete_group(group)
+    assert refused.value.code == GROUP_ID_NOT_FOUND, refused.value
+    with client.join(group, topic) as member:
+        assert len(member.read(3)) == 3
 
 
 def refused_topics(client: Client, world: World) -> None:

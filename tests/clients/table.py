@@ -79,6 +79,11 @@ ROWS: Final = (
     ),
     Row("groups", admin.groups, NO_ADMIN),
     Row("group offsets", admin.group_offsets, NO_ADMIN),
+    Row(
+        "delete groups",
+        admin.delete_groups,
+        NO_ADMIN | {Aiokafka.name: "aiokafka cannot delete groups"},
+    ),
     Row("refused topics", admin.refused_topics, NO_ADMIN, of_kafka=False),
     Row("internal topics", admin.internal_topics, NO_ADMIN, of_kafka=False),
     Row("no transactions", admin.no_transactions, of_kafka=False),

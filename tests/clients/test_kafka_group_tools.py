@@ -97,3 +97,11 @@ def test_offsets_are_set_back_and_a_static_cooperative_java_member_reads_on_from
     assert member[1].startswith("one-"), "it did not leave: its session runs"
     assert member[2] == "one"
     assert member[5] == str(PARTITIONS)
+
+
+def test_a_group_that_nobody_is_in_is_deleted(tools: Tools, topic: str, world: World) -> None:
+    group = world.name("group")
+    assert len(tools.consume(topic, group, MESSAGES)) == MESSAGES
+    tools.groups("--delete", "--group", group)
+    assert [group] not in tools.groups("--list")
+    assert len(tools.consume(topic, group, MESSAGES)) == MESSAGES, "it begins anew"

@@ -18,6 +18,7 @@ from records.rpc.group_log import (
     RemoveGroupRequest,
 )
 from records.rpc.groups import (
+    DeleteGroupsRequest,
     DescribeGroupsRequest,
     HeartbeatRequest,
     JoinGroupRequest,
@@ -39,6 +40,7 @@ CLIENTS = (
     OffsetFetchRequest,
     DescribeGroupsRequest,
     ListGroupsRequest,
+    DeleteGroupsRequest,
 )
 PEERS = (
     AcquireGroupOwnershipRequest,

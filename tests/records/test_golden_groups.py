@@ -32,6 +32,7 @@ from records.rpc.group_log import (
     RemoveGroupRequest,
     RemoveGroupResponse,
 )
+from records.rpc.groups import DeleteGroupsRequest, DeleteGroupsResponse
 from records.schema import MetadataRecord
 from tests.records.golden import Golden, golden_name
 
@@ -243,7 +244,28 @@ RPCS: list[Golden] = [
         "00",
     ),
     Golden(RemoveGroupRequest(group_id="g"), 0, "02 67 00"),
+    Golden(
+        RemoveGroupRequest(group_id="g", ownership_epoch=5, sequence=6),
+        0,
+        "02 67 02 00 08 0000000000000005 01 08 0000000000000006",
+    ),
     Golden(RemoveGroupResponse(error_code=68), 0, "00000000 0044 00 00"),
+    Golden(DeleteGroupsRequest(groups_names=("g",)), 0, "00000001 0001 67"),
+    Golden(DeleteGroupsRequest(groups_names=("g",)), 2, "02 02 67 00"),
+    Golden(
+        DeleteGroupsResponse(
+            results=(DeleteGroupsResponse.DeletableGroupResult(group_id="g", error_code=68),)
+        ),
+        0,
+        "00000000 00000001 0001 67 0044",
+    ),
+    Golden(
+        DeleteGroupsResponse(
+            results=(DeleteGroupsResponse.DeletableGroupResult(group_id="g", error_code=0),)
+        ),
+        2,
+        "00000000 02 02 67 0000 00 00",
+    ),
 ]
 
 

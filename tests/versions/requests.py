@@ -59,6 +59,7 @@ REALISTIC: Final[dict[int, Ask]] = {
     23: of_clients.epochs,
     32: of_clients.describe_configs,
     37: of_clients.create_partitions,
+    42: of_groups.delete_groups,
     44: of_clients.alter_configs,
     52: of_quorum.votes,
     53: of_quorum.begin_epochs,

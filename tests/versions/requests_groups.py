@@ -45,6 +45,7 @@ def commit_offsets(scene: Scene) -> tuple[Request, ...]:
         asking(MEMBERS, scene.generation, scene.member_id),
         asking(MEMBERS, 99, scene.member_id),
         asking(GROUP, 3, "nobody"),
+        asking(f"unwanted-{scene.version}", -1, ""),
     )
 
 
@@ -146,6 +147,11 @@ def sync(scene: Scene) -> tuple[Request, ...]:
 def describe_groups(_: Scene) -> tuple[Request, ...]:
     asked = (GROUP, MEMBERS, "nobody", "")
     return (groups.DescribeGroupsRequest(groups=asked, include_authorized_operations=True),)
+
+
+def delete_groups(scene: Scene) -> tuple[Request, ...]:
+    unwanted = f"unwanted-{scene.version + 2}"  # committed to by that version of OffsetCommit
+    return (groups.DeleteGroupsRequest(groups_names=("nobody", MEMBERS, unwanted, "nobody")),)
 
 
 def list_groups(_: Scene) -> tuple[Request, ...]:

@@ -1,0 +1,62 @@
+"""DeleteGroups: one request of many groups, as many requests of one.
+
+Whether a group has members only its owner knows: some may have joined, and the log not heard of it.
+So each group is asked for as by a member, is loaded if it must be, and says no while anybody is in
+it. Its removal then goes down the group's line, behind its commits and under its ownership.
+
+Source: KIP-229; upstream's GroupCoordinatorService (deleteGroups).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from coordinator.groups.answers import refuse
+from coordinator.groups.errors import ErrorCode
+from coordinator.groups.events import Asked
+from records.rpc.base import Response
+from records.rpc.groups import DeleteGroupsRequest, DeleteGroupsResponse
+
+MAX_DELETED: Final = 1_000
+"""Groups of one request: each may be two calls of the log."""
+
+
+class Part:
+    """The ticket of one group's share of a request."""
+
+    __slots__ = ("_put",)
+
+    def __init__(self, put: Callable[[Any], None]) -> None:
+        self._put = put
+
+    def answered(self, response: Any) -> None:
+        """What became of the group."""
+        self._put(response)
+
+
+def begin_deletion(
+    asked: Asked,
+    request: DeleteGroupsRequest,
+    *,
+    ask: Callable[[str, Asked], None],
+    reply: Callable[[Asked, Response], None],
+) -> None:
+    """Ask for each group once; reply when all have answered."""
+    names = tuple(dict.fromkeys(request.groups_names))
+    if len(names) > MAX_DELETED:
+        reply(asked, refuse(asked, ErrorCode.INVALID_REQUEST))
+        return
+    if not names:
+        reply(asked, DeleteGroupsResponse(results=()))
+    found: dict[str, DeleteGroupsResponse.DeletableGroupResult] = {}
+
+    def put(response: DeleteGroupsResponse) -> None:
+        (result,) = response.results
+        found[result.group_id] = result
+        if len(found) == len(names):
+            reply(asked, DeleteGroupsResponse(results=tuple(found[name] for name in names)))
+
+    for name in names:
+        one = DeleteGroupsRequest(groups_names=(name,))
+        ask(name, asked._replace(ticket=Part(put), request=one))

@@ -5,6 +5,11 @@ broker tells the same (`diskless.placement`). A partition's leader is chosen for
 replicas, all in sync, are the brokers that clients of the other racks are sent to. The leader epoch
 is 0 for ever: nobody is deposed, for anybody may lead.
 
+The surprise: a broker that answers names itself, be it fenced, and where nobody serves, since all
+come back at once or the last one leaves, all members are named; leading nothing. Kafka names who
+serves and nobody else. But librdkafka forgets every broker that is not named, and those that it was
+configured with; if none is left that it can reach, it may ask nobody any more (its issue 5301).
+
 Two things keep a question from costing more than it should: a topic that is named twice is
 described once, as in Kafka, and what takes long to describe is described in slices.
 
@@ -71,6 +76,7 @@ class ClientView(NamedTuple):
     cluster_id: str
     listener: str  # the listener the client came by: it is told the addresses of that one
     rack: str | None
+    asked: int | None = None  # the broker that answers
 
 
 class Pace:
@@ -159,7 +165,7 @@ async def describe(
             topics.append(found)
     asked_cluster = request.include_cluster_authorized_operations
     return MetadataResponse(
-        brokers=tuple(_brokers(image, brokers, view.listener)),
+        brokers=tuple(_named(image, brokers, view)),
         cluster_id=view.cluster_id,
         controller_id=brokers[0].broker_id if brokers else NOBODY,
         topics=tuple(topics),
@@ -199,15 +205,18 @@ def _failed(error: int, name: str | None, topic_id: UUID) -> _Topic:
     return _Topic(error_code=error, name=name, topic_id=topic_id, partitions=())
 
 
-def _brokers(
-    image: MetadataImage, brokers: Iterable[PlacedBroker], listener: str
+def _named(
+    image: MetadataImage, serving: Iterable[PlacedBroker], view: ClientView
 ) -> Iterable[MetadataResponse.MetadataResponseBroker]:
-    for broker_id, rack in brokers:
-        found = address(image, broker_id, listener)
-        if found is not None:
-            yield MetadataResponse.MetadataResponseBroker(
-                node_id=broker_id, host=found[0], port=found[1], rack=rack
-            )
+    """The brokers that serve, or else all members; and the one that was asked. See the module."""
+    alive = {broker.broker_id for broker in serving}
+    for broker_id, broker in sorted(image.brokers.items()):
+        if not alive or broker_id in alive or broker_id == view.asked:
+            found = address(image, broker_id, view.listener)
+            if found is not None:
+                yield MetadataResponse.MetadataResponseBroker(
+                    node_id=broker_id, host=found[0], port=found[1], rack=broker.rack
+                )
 
 
 async def _described(

@@ -137,9 +137,10 @@ class ClusterApis:
 
     def _view(self, asker: Asker, listener: str) -> ClientView:
         rack = rack_hint(asker.client_id)
-        if rack is not None and not is_known(rack, reachable(self._cluster.image, listener)):
-            self._note_unknown(rack, asker)
-        return ClientView(self._cluster.cluster_id, listener, rack)
+        alive = [] if rack is None else reachable(self._cluster.image, listener)
+        if alive and not is_known(rack, alive):  # while nobody serves, nothing is known of it
+            self._note_unknown(rack or "", asker)
+        return ClientView(self._cluster.cluster_id, listener, rack, self._cluster.broker_id)
 
     def _note_unknown(self, rack: str, asker: Asker) -> None:
         """A client in a rack that no broker is in: usually it is misspelt."""

@@ -16,6 +16,7 @@ from diskless import auto_creation
 from diskless.apis.cluster import MAX_UNKNOWN_RACKS, ClusterApis
 from diskless.apis.topics import Topics
 from diskless.auto_creation import MAX_UNDER_WAY
+from diskless.metadata import unfenced
 from raft.net.handlers import Served
 from records.rpc.base import Request
 from records.rpc.cluster import (
@@ -522,21 +523,21 @@ def test_a_limit_that_makes_no_sense_is_one() -> None:
 def test_whatever_happens_every_broker_answers_the_same(seed: int) -> None:
     """Brokers come and go, topics are made and deleted, and one broker reads late now and then.
 
-    Once all have read everything, the answers are equal, whoever is asked, for whichever rack; and
-    from one answer to the next a partition changes hands only if its broker went, or to one that
-    came.
+    Once all have read everything, the answers are equal, whoever is asked, for whichever rack, but
+    that each names itself; and from one answer to the next a partition changes hands only if its
+    broker went, or to one that came.
     """
     random = Random(seed)
     print(f"reproduce: pytest {__file__} -k whatever_happens with seed {seed}")
     racks = {1: "a", 2: "a", 3: "b", 4: "b"}  # 5 says none
 
-    async def answers(fronts: dict[int, Front], rack: str) -> list[Any]:
+    async def answers(fronts: dict[int, Front], rack: str) -> dict[int, Any]:
         request = MetadataRequest(topics=None)
         hint = f"app,diskless_az={rack}"
-        return [
-            await call(front.handlers, request, MetadataResponse, 12, client_id=hint)
-            for front in fronts.values()
-        ]
+        return {
+            asked: await call(front.handlers, request, MetadataResponse, 12, client_id=hint)
+            for asked, front in fronts.items()
+        }
 
     async def story(front: Front) -> None:
         world = front.world
@@ -548,9 +549,17 @@ def test_whatever_happens_every_broker_answers_the_same(seed: int) -> None:
             await something(world, random, number)
             late.go_on()
             for rack in ("a", "b", "", "nowhere"):
-                first, *others = await answers(fronts, rack)
-                assert all(other == first for other in others)
-                alive = {broker.node_id for broker in first.brokers}
+                told = await answers(fronts, rack)
+                first = told[1]
+                members = world.image.brokers.keys()
+                alive = {broker.broker_id for broker in unfenced(world.image)}
+                for asked, answer in told.items():
+                    named = {broker.node_id for broker in answer.brokers}
+                    assert named == ((alive | {asked}) & members if alive else set(members))
+                    assert (answer.topics, answer.controller_id) == (
+                        first.topics,
+                        first.controller_id,
+                    )
                 led = {
                     (topic.topic_id, partition.partition_index): partition.leader_id
                     for topic in first.topics

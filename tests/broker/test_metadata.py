@@ -113,17 +113,71 @@ def test_a_topic_that_is_named_often_is_described_once() -> None:
     assert len(ask(image, *["t"] * 1_000, "u", "u").topics) == 2
 
 
-def test_fenced_brokers_are_not_named_and_lead_nothing() -> None:
+def heartbeat(world: World, broker_id: int, *, fence: bool = False, leave: bool = False) -> None:
+    """Of a broker that has read everything."""
+    world.ask(
+        BrokerHeartbeatRequest(
+            broker_id=broker_id,
+            broker_epoch=world.image.brokers[broker_id].broker_epoch,
+            current_metadata_offset=world.image.offset,
+            want_fence=fence,
+            want_shut_down=leave,
+        )
+    )
+
+
+def leads_nothing(answer: MetadataResponse) -> bool:
+    """As Kafka says it while no broker can lead."""
+    assert answer.controller_id == -1
+    return all(
+        (partition.error_code, partition.leader_id, partition.isr_nodes) == (5, -1, ())
+        for partition in answer.topics[0].partitions
+    )
+
+
+def test_fenced_brokers_are_not_named_while_another_serves() -> None:
+    world = beating()
+    heartbeat(world, 2, fence=True)
+    answer = ask(world.image, "t")
+    assert {broker.node_id for broker in answer.brokers} == {1, 3}
+    assert {partition.leader_id for partition in answer.topics[0].partitions} <= {1, 3}
+
+
+def test_where_nobody_serves_all_members_are_named_and_lead_nothing() -> None:
+    """librdkafka forgets brokers that are not named; of none it cannot come back."""
+    world = beating()
+    serving = ask(world.image, "t").brokers
+    heartbeat(world, 1, leave=True)
+    for broker_id in (2, 3):
+        heartbeat(world, broker_id, fence=True)
+    answer = ask(world.image, "t")
+    assert answer.brokers == serving
+    assert [broker.node_id for broker in serving] == [1, 2, 3]
+    assert leads_nothing(answer)
+    assert answer_to(MetadataRequest(topics=()), 12, world.image).brokers == serving
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_broker_that_does_not_serve_names_itself(leaves: bool) -> None:
+    """A client that asks it would forget it, and may be left with one that it cannot reach."""
+    world = beating()
+    heartbeat(world, 2, fence=not leaves, leave=leaves)
+    request = MetadataRequest(topics=(_asked(name="t"),))
+    answer = answer_to(request, 12, world.image, VIEW._replace(asked=2))
+    assert {broker.node_id for broker in answer.brokers} == {1, 2, 3}
+    others = ask(world.image, "t")
+    assert {broker.node_id for broker in others.brokers} == {1, 3}
+    assert (answer.topics, answer.controller_id) == (others.topics, others.controller_id)
+
+
+def test_before_anybody_is_a_member_nobody_is_named() -> None:
     world = with_topic()
     image = MetadataImage(
         topics=world.image.topics, topic_ids=world.image.topic_ids, offset=world.image.offset
     )
     answer = ask(image, "t")
     assert answer.brokers == ()
-    assert answer.controller_id == -1
-    for partition in answer.topics[0].partitions:
-        assert (partition.error_code, partition.leader_id) == (5, -1)
-        assert partition.isr_nodes == ()
+    assert leads_nothing(answer)
 
 
 def test_a_client_hears_of_brokers_by_its_own_listener() -> None:

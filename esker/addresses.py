@@ -20,6 +20,9 @@ from records.types import NodeId
 BROKER: Final = "broker"
 CONTROLLER: Final = "controller"
 
+SECURED: Final = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
+"""Names that mean a protocol in Kafka, where `listener.security.protocol.map` says nothing else."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
@@ -61,6 +64,11 @@ def addresses_of(
     for name in values["advertised.listeners"]:
         if name not in bound:
             raise ConfigError("advertised.listeners", f"{name} is not in listeners")
+    for name in bound:
+        if name in SECURED and name not in (values["listener.security.protocol.map"] or {}):
+            raise ConfigError(
+                "listeners", f"{name}: only PLAINTEXT is supported; TLS and SASL are not yet"
+            )
     own = {name for name in bound if name in names}
     if CONTROLLER not in roles and own:
         raise ConfigError(

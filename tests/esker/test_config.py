@@ -101,6 +101,14 @@ def test_a_broker_binds_its_clients_listeners_and_none_of_the_quorum():
     assert config.values["broker.heartbeat.interval.ms"] == 2000
 
 
+@pytest.mark.parametrize("name", ["SSL", "SASL_SSL", "SASL_PLAINTEXT"])
+def test_a_listener_that_is_secured_by_its_name_is_not_served_in_the_clear(name):
+    with pytest.raises(ConfigError, match=f"listeners: {name}: only PLAINTEXT"):
+        parse_config({**BROKER, "listeners": f"{name}://127.0.0.1:9093"})
+    said = {"listener.security.protocol.map": f"{name}:PLAINTEXT"}
+    parse_config({**BROKER, "listeners": f"{name}://127.0.0.1:9093", **said})
+
+
 def test_both_roles_have_both_kinds_of_listeners():
     both = {"process.roles": "broker,controller", "node.id": "2"}
     own = "CONTROLLER://127.0.0.1:9094,PLAINTEXT://0.0.0.0:9092"

@@ -24,6 +24,9 @@ from typing import Final
 from diskless.stores import ByteRange, ObjectStorage, StorageError
 from records.compression import Buffer
 
+READ_S: Final = 20.0
+"""How long who reads waits for the store: less than clients wait for an answer."""
+
 MERGE_GAP_BYTES: Final = 128 * 1024
 """Bytes nobody asked for that are read rather than asking twice: a GET costs milliseconds."""
 
@@ -105,7 +108,11 @@ class ObjectCache:
             self.counters.hits += 1
             if piece in self._kept:
                 self._kept.move_to_end(piece)
-        data = await asyncio.shield(piece.data)
+        if not piece.data.done():
+            await asyncio.wait((piece.data,), timeout=READ_S)
+            if not piece.data.done():
+                raise StorageError(key, f"the store has not answered within {READ_S:g} s")
+        data = piece.data.result()
         return data[offset - piece.offset : end - piece.offset], piece.notes
 
     def add(self, key: str, data: Buffer) -> None:

@@ -63,6 +63,9 @@ FIRST_WITH_NOT_AVAILABLE: Final = 5
 MAX_PARTITIONS: Final = 100_000
 """Of one request: who has more asks twice."""
 
+LOOK_UP_S: Final = 25.0
+"""For look-ups by time of a client that does not say how long it waits: most wait half a minute."""
+
 MAX_READS: Final = 4  # look-ups by time that read objects at the same time
 ATTEMPTS: Final = 3  # of a look-up under which the log start moves
 RUNS_OF_ATTEMPT: Final = 4
@@ -90,6 +93,8 @@ class Offsets:
     async def find(self, request: ListOffsetsRequest, version: int) -> ListOffsetsResponse:
         """The answer; each partition stands or falls alone."""
         timeout_s = seconds(request.timeout_ms) if request.timeout_ms > 0 else BARRIER_S
+        look_up_s = timeout_s if request.timeout_ms > 0 else LOOK_UP_S
+        deadline = asyncio.get_running_loop().time() + look_up_s
         image = self._cluster.image
         seen: dict[tuple[str, int], int] = {}
         for topic in request.topics:
@@ -119,7 +124,8 @@ class Offsets:
                     wanted.append(Wanted(place, asked.timestamp))
                     answers.append(Listed(ErrorCode.NONE))
         listed = await list_offsets(self._cluster, wanted, timeout_s)
-        for at, answer in zip(positions, await self._all_exact(wanted, listed), strict=True):
+        exact = await self._all_exact(wanted, listed, deadline)
+        for at, answer in zip(positions, exact, strict=True):
             answers[at] = answer
         told = iter(answers)
         return ListOffsetsResponse(
@@ -135,8 +141,10 @@ class Offsets:
             )
         )
 
-    async def _all_exact(self, wanted: list[Wanted], listed: list[Listed]) -> list[Listed]:
-        """Records instead of runs, a few at the same time."""
+    async def _all_exact(
+        self, wanted: list[Wanted], listed: list[Listed], deadline: float
+    ) -> list[Listed]:
+        """Records instead of runs, a few at the same time, as many as there is time for."""
         exact = list(listed)
         todo = iter(
             [
@@ -148,7 +156,11 @@ class Offsets:
 
         async def look_up() -> None:
             for at in todo:
-                exact[at] = await self._exact(wanted[at], listed[at])
+                try:
+                    async with asyncio.timeout_at(deadline):
+                        exact[at] = await self._exact(wanted[at], listed[at])
+                except TimeoutError:
+                    exact[at] = Listed(ErrorCode.OFFSET_NOT_AVAILABLE)
 
         await asyncio.gather(*(look_up() for _ in range(MAX_READS)))
         return exact

@@ -117,6 +117,30 @@ def tell(story: Callable[[Story], Awaitable[None]], partitions: int = 2) -> None
     run(told)
 
 
+def test_a_look_up_by_time_in_a_store_that_stands_still_ends_in_its_own_time() -> None:
+    """Partitions that were not reached are to be asked for again; others are not held up."""
+
+    async def story(told: Story) -> None:
+        count = 30
+        for index in range(count):
+            await told.stored.commit("t", [batch(5, 6)], partition=index)
+        stands = asyncio.Event()
+
+        async def fetch(_key: str, _range: Any) -> bytes:
+            await stands.wait()
+            return b""
+
+        told.stored.store.fetch = fetch  # type: ignore[method-assign]
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        asked = [_Partition(partition_index=index, timestamp=6) for index in range(count)]
+        found = await told.ask(_Partition(partition_index=count, timestamp=-1), *asked)
+        assert loop.time() - began <= 3.1
+        assert [one.error_code for one in found] == [0] + [78] * count
+
+    tell(story, partitions=31)
+
+
 # --- ListOffsets: ends ------------------------------------------------------------------------
 
 

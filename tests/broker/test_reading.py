@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from diskless.object_cache import MERGE_GAP_BYTES, CacheSettings, ObjectCache
+from diskless.object_cache import MERGE_GAP_BYTES, READ_S, CacheSettings, ObjectCache
 from diskless.runs_reader import DamagedRunError, Run, read_runs
 from diskless.stores import ByteRange, ObjectNotFoundError, StorageError
 from diskless.stores.faults import Fault, FaultRule, FaultyStore
@@ -49,6 +49,23 @@ def test_equal_reads_share_one_get_and_its_bytes_are_kept() -> None:
         assert {bytes(data) for data in found} == {BYTES[100:150]}
         assert bytes(late) == BYTES[110:115]
         assert (cache.counters.gets, cache.counters.hits, cache.counters.reads) == (1, 10, 11)
+
+    claim(work)
+
+
+def test_a_store_that_stands_still_is_not_waited_for_for_ever_and_not_asked_twice() -> None:
+    """Clients wait for half a minute; what arrives later is there for whoever asks again."""
+
+    async def work(cache: ObjectCache, store: FaultyStore) -> None:
+        store.rules = (FaultRule(fault=Fault.SLOW, delay_s=READ_S + 5),)
+        loop, where = asyncio.get_running_loop(), ByteRange(0, 10)
+        began = loop.time()
+        with pytest.raises(StorageError, match="has not answered within 20 s"):
+            await cache.read("a", where)
+        assert loop.time() - began == pytest.approx(READ_S)
+        assert bytes(await cache.read("a", where)) == BYTES[:10]
+        assert loop.time() - began == pytest.approx(READ_S + 5)
+        assert cache.counters.gets == 1
 
     claim(work)
 

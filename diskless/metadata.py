@@ -164,10 +164,11 @@ async def describe(
         else:
             topics.append(found)
     asked_cluster = request.include_cluster_authorized_operations
+    named = tuple(_named(image, brokers, view))
     return MetadataResponse(
-        brokers=tuple(_named(image, brokers, view)),
+        brokers=named,
         cluster_id=view.cluster_id,
-        controller_id=brokers[0].broker_id if brokers else NOBODY,
+        controller_id=_controller(brokers, [broker.node_id for broker in named], view),
         topics=tuple(topics),
         cluster_authorized_operations=CLUSTER_OPERATIONS if asked_cluster else NOT_ASKED,
     )
@@ -217,6 +218,17 @@ def _named(
                 yield MetadataResponse.MetadataResponseBroker(
                     node_id=broker_id, host=found[0], port=found[1], rack=broker.rack
                 )
+
+
+def _controller(serving: list[PlacedBroker], named: list[int], view: ClientView) -> int:
+    """Any broker forwards to the controller. Whoever hears of brokers must hear of one of them as
+    the controller: librdkafka's administrator asks about that once, and then waits for minutes.
+    """
+    if serving:
+        return serving[0].broker_id
+    if view.asked in named:
+        return view.asked  # it is there, for it answers
+    return named[0] if named else NOBODY
 
 
 async def _described(

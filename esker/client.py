@@ -25,7 +25,12 @@ from esker.values import Endpoint
 from raft.net.errors import NetError, Reason
 from raft.net.rpc import Rpc, open_rpc
 from records.rpc.base import Request, Response
-from records.rpc.cluster import MetadataRequest, MetadataResponse
+from records.rpc.cluster import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
 from records.rpc.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from records.rpc.topics import FindCoordinatorRequest, FindCoordinatorResponse
 
@@ -209,8 +214,11 @@ class KafkaClient:
         return answer
 
     async def brokers(self) -> tuple[int, ...]:
-        """The ids of the brokers that can be asked. Raises ClientError."""
-        return tuple(node.node_id for node in (await self.metadata(())).brokers)
+        """The ids of the brokers that serve; Metadata names others, too. Raises ClientError."""
+        request = DescribeClusterRequest(include_cluster_authorized_operations=False)
+        answer = await self.ask_any(request, DescribeClusterResponse)
+        self._nodes |= {node.broker_id: Endpoint(node.host, node.port) for node in answer.brokers}
+        return tuple(node.broker_id for node in answer.brokers)
 
     async def leaders(self, topic: str, *, create: bool = False) -> dict[int, int]:
         """The broker to ask for each partition of a topic, by rising partition.

@@ -128,7 +128,6 @@ def heartbeat(world: World, broker_id: int, *, fence: bool = False, leave: bool 
 
 def leads_nothing(answer: MetadataResponse) -> bool:
     """As Kafka says it while no broker can lead."""
-    assert answer.controller_id == -1
     return all(
         (partition.error_code, partition.leader_id, partition.isr_nodes) == (5, -1, ())
         for partition in answer.topics[0].partitions
@@ -157,6 +156,18 @@ def test_where_nobody_serves_all_members_are_named_and_lead_nothing() -> None:
     assert answer_to(MetadataRequest(topics=()), 12, world.image).brokers == serving
 
 
+@pytest.mark.parametrize("asked", [None, 1, 2, 3, 4])
+def test_whoever_hears_of_brokers_hears_of_a_controller(asked: int | None) -> None:
+    """librdkafka's administrator asks once, and waits for minutes if there is none."""
+    world = beating()
+    request, view = MetadataRequest(topics=()), VIEW._replace(asked=asked)
+    for fenced in (1, 2, 3):
+        assert answer_to(request, 12, world.image, view).controller_id == fenced
+        heartbeat(world, fenced, fence=True)
+    answer = answer_to(request, 12, world.image, view)
+    assert answer.controller_id == (asked if asked in (1, 2, 3) else 1)
+
+
 @pytest.mark.parametrize("leaves", [False, True])
 def test_a_broker_that_does_not_serve_names_itself(leaves: bool) -> None:
     """A client that asks it would forget it, and may be left with one that it cannot reach."""
@@ -176,7 +187,7 @@ def test_before_anybody_is_a_member_nobody_is_named() -> None:
         topics=world.image.topics, topic_ids=world.image.topic_ids, offset=world.image.offset
     )
     answer = ask(image, "t")
-    assert answer.brokers == ()
+    assert (answer.brokers, answer.controller_id) == ((), -1)
     assert leads_nothing(answer)
 
 

@@ -27,7 +27,7 @@ from typing import Final
 from typer.testing import CliRunner
 
 from esker.cli import app
-from records.rpc.cluster import MetadataRequest, MetadataResponse
+from records.rpc.cluster import DescribeClusterRequest, DescribeClusterResponse
 from tests.clients.client import eventually
 from tests.driver.client import Client as Wire
 from tests.driver.cluster import ROOT
@@ -37,7 +37,7 @@ NODES: Final = (1, 2, 3)
 FIRST_BROKER: Final = 101
 READY_WITHIN_S: Final = 100.0  # ten interpreters may be starting on two cores
 STOP_WITHIN_S: Final = 60.0
-METADATA_VERSION: Final = 8
+DESCRIBE_CLUSTER_VERSION: Final = 0
 SHOWN_BYTES: Final = 4_000
 PROGRAM: Final = ("-m", "esker", "start")
 
@@ -172,15 +172,15 @@ class EskerCluster:
             )
 
     def knows(self, broker: int) -> set[int]:
-        """The brokers that a broker tells of."""
+        """The brokers that serve, as a broker tells. (Metadata names others, too, at times.)"""
         self.check_alive()
         try:
             with Wire("127.0.0.1", self.ports[broker], timeout_s=2) as wire:
-                request = MetadataRequest(topics=())
-                answer = wire.ask(request, MetadataResponse, METADATA_VERSION)
+                request = DescribeClusterRequest(include_cluster_authorized_operations=False)
+                answer = wire.ask(request, DescribeClusterResponse, DESCRIBE_CLUSTER_VERSION)
         except OSError:
             return set()
-        return {one.node_id for one in answer.brokers}
+        return {one.broker_id for one in answer.brokers}
 
     def check_alive(self) -> None:
         """No node has ended by itself: nothing that clients or peers send may do that."""

@@ -110,6 +110,7 @@ class Leader:
             applied=lambda: machine.applied.offset,
             call_soon=clocks.call_soon,
             now_ms=clocks.now_ms,
+            failed=lambda error: machine.met(error),
         )
         self._waiting_batches = 0
         self._elected_ms = 0
@@ -479,7 +480,8 @@ class QuorumCoordinator(ReadOnlyCoordinator):
     ) -> GetFilesToDeleteResponse:
         """See BatchCoordinator."""
         await self._until_applied(self._high_watermark)
-        return self.leader.files_to_delete(request)
+        with self._reading():
+            return self.leader.files_to_delete(request)
 
     async def delete_files(self, request: DeleteFilesRequest) -> DeleteFilesResponse:
         """See BatchCoordinator."""

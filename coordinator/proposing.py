@@ -115,6 +115,7 @@ class Proposer:
         now_ms: Callable[[], int],
         draft: Callable[[Sequence[Sequence[bytes]], int], Draft] | None = None,
         turn_bytes: int = TURN_BYTES,
+        failed: Callable[[Exception], object] | None = None,
     ) -> None:
         """
         Args:  applied: everything below it is in the applied state.
@@ -122,6 +123,7 @@ class Proposer:
                draft: makes a turn's values, decision by decision, and the time into what is
                appended; one batch of all of them if not given.
                turn_bytes: of records decided in one turn; the decision that reaches it is the last.
+               failed: told what a decision raised. Only its asker is lost, unless this says more.
         """
         self._log = log
         self._pending = pending
@@ -130,6 +132,7 @@ class Proposer:
         self._now_ms = now_ms
         self._draft = _one_batch if draft is None else draft
         self._turn_bytes = turn_bytes
+        self._failed = failed
         self._epoch: Epoch | None = None
         self._may_decide = False
         self._is_turn_due = False
@@ -241,6 +244,8 @@ class Proposer:
                 log.exception("a decision failed")
                 code = ErrorCode.COORDINATOR_NOT_AVAILABLE
                 self._answer([(done, None)], CoordinatorError(code, f"it failed: {error}"))
+                if self._failed is not None:
+                    self._failed(error)
                 continue
             for record in decision.records:
                 self._pending.apply(self._end_offset, record)

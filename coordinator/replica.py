@@ -11,7 +11,9 @@ Source: KIP-1164, read-only coordinators; DESIGN §8 (staleness is bounded).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 from uuid import UUID
 
@@ -137,9 +139,10 @@ class ReadOnlyCoordinator:
         if request.behind_barrier or self.age_ms is None:
             await self._read_barrier()
         self._machine.flush()
-        return await asyncio.to_thread(
-            described, self._machine.path, lambda state: describe_topics(request, state)
-        )
+        with self._reading():
+            return await asyncio.to_thread(
+                described, self._machine.path, lambda state: describe_topics(request, state)
+            )
 
     async def describe_object(
         self, request: DescribeDisklessObjectRequest
@@ -150,9 +153,10 @@ class ReadOnlyCoordinator:
             await self._read_barrier()
         self._machine.flush()
         keys = self._settings.keys
-        return await asyncio.to_thread(
-            described, self._machine.path, lambda state: describe_object(request, state, keys)
-        )
+        with self._reading():
+            return await asyncio.to_thread(
+                described, self._machine.path, lambda state: describe_object(request, state, keys)
+            )
 
     async def close(self) -> None:
         """Answer no more; whoever waits is told."""
@@ -176,15 +180,26 @@ class ReadOnlyCoordinator:
         Args:  offset: everything below it was in the state when this began.
         """
         try:
-            next(turns)
+            with self._reading():
+                next(turns)
             async with self._large_reads:
                 while True:
                     await asyncio.sleep(0)
                     await self._until_applied(offset)  # whatever was thrown away meanwhile
-                    next(turns)
+                    with self._reading():
+                        next(turns)
         except StopIteration as end:
             answer: R = end.value
             return answer
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Whoever meets damage in the database tells: the node must not go on with it."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            self._machine.met(error)
+            raise
 
     async def _read_barrier(self) -> Offset:
         """Wait until all is in the state that anybody was told of before: all below the offset."""

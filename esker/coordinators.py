@@ -94,6 +94,7 @@ class HostedInQuorum:
         self.machine = CoordinatorMachine(
             group.directory, Identity(host.cluster_id, host.directory_id.bytes, group.log.name)
         )
+        self.machine.on_damage = host.fail
         host.host(group.log, self.machine)
         self.coordinator = QuorumCoordinator(
             group.log,

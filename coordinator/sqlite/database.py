@@ -36,6 +36,8 @@ COPY_AT_BYTES: Final = 8 * 1024 * 1024
 STOP_AT_BYTES: Final = 64 * 1024 * 1024
 """...and at this length commits wait until the last part is copied, so that it begins anew."""
 
+_DAMAGE: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CONSTRAINT)
+
 SIDE_FILES: Final = ("-wal", "-shm", "-journal")
 
 
@@ -91,6 +93,11 @@ def remove(path: Path) -> None:
     for suffix in (*SIDE_FILES, ""):  # the file itself last: without it the others mean nothing
         with contextlib.suppress(FileNotFoundError):
             Path(f"{path}{suffix}").unlink()
+
+
+def is_damage(error: BaseException) -> bool:
+    """Is it what stands in the file? A full disk is another matter: what is there is right then."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE
 
 
 def make_durable(path: Path) -> None:

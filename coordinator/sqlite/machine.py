@@ -1,9 +1,10 @@
 """The batch coordinator's state as a state machine of its log, kept in SQLite.
 
 The file is a cache: it says whose it is (cluster, log directory, group), and a file of somebody
-else, of another schema, or that SQLite cannot read, is replaced by an empty one. Whether it agrees
-with the *log* its host asks (`applied`); if not, it calls `reset` and rebuilds from the newest
-checkpoint and the log after it.
+else, of another schema, or that SQLite cannot read, is replaced by an empty one. Damage that is met
+later ends this life of the node; the file is deleted first, or the next life would meet the same.
+Whether the file agrees with the *log* its host asks (`applied`); if not, it calls `reset` and
+rebuilds from the newest checkpoint and the log after it.
 
 `apply` is told batches in slices by its host; a transaction goes on across slices until enough has
 gathered, so at rest the last few commits are not in the file, and are applied again after a crash.
@@ -68,6 +69,7 @@ class CoordinatorMachine:
         self._span_runs = span_runs
         self._listeners: list[Callable[[], None]] = []
         self._changed_when_frozen = 0
+        self.on_damage: Callable[[BaseException], None] | None = None  # a read has met some
         self.rebuilds = 0  # how often a state was thrown away
         self.loads = 0
         for suffix in (COPY_SUFFIX, LOADING_SUFFIX):
@@ -119,8 +121,9 @@ class CoordinatorMachine:
                 store.applied = OffsetAndEpoch(header.end_offset, header.leader_epoch)
                 store.flush_if_full()
             store.bury(A_SLICE)
-        except BaseException:
+        except BaseException as error:
             store.is_torn = True
+            self._distrust(error)
             raise
         for listener in self._listeners:
             listener()
@@ -156,7 +159,7 @@ class CoordinatorMachine:
     def freeze(self) -> FrozenState:
         """The state as of `applied`; a few ms."""
         self.store.begin()
-        self.store.flush()
+        self.flush()
         self._changed_when_frozen = self.store.changed_records
         scan = checkpoint_of if self._in_process else None
         return FrozenState(self.path, self._beside(COPY_SUFFIX), scan)
@@ -173,8 +176,25 @@ class CoordinatorMachine:
         self._listeners.append(listener)
 
     def flush(self) -> None:
-        """Commit what is applied."""
-        self.store.flush()
+        """Commit what is applied. Raises sqlite3.Error."""
+        try:
+            self.store.flush()
+        except sqlite3.Error as error:
+            self._distrust(error)
+            raise
+
+    def met(self, error: BaseException) -> None:
+        """Somebody who read the state met this. If the file is damaged, `on_damage` hears of it."""
+        if self._distrust(error) and self.on_damage is not None:
+            self.on_damage(error)
+
+    def _distrust(self, error: BaseException) -> bool:
+        """Delete a damaged file, so that the next life rebuilds it: it would meet the same."""
+        if not database.is_damage(error):
+            return False
+        self.store.is_torn = True
+        database.remove(self.path)
+        return True
 
     def reset(self) -> None:
         """Throw the state away: it does not agree with the log."""
@@ -185,9 +205,11 @@ class CoordinatorMachine:
 
     def close(self) -> None:
         """Commit, unless that would be half of something, and let go of the file."""
-        if not self.store.is_torn:
-            self.store.flush()
-        self.store.close()
+        try:
+            if not self.store.is_torn:
+                self.flush()
+        finally:
+            self.store.close()
 
     def _beside(self, suffix: str) -> Path:
         return self.path.with_name(self.path.name + suffix)

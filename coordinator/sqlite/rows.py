@@ -5,6 +5,7 @@ Source: docs/coordinator-state.md.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
@@ -18,8 +19,17 @@ from records.diskless import ObjectCommitRecord
 _pack: Final = msgpack.Packer().pack
 
 
+class DamagedRowError(sqlite3.DatabaseError):
+    """A row that is not what was written."""
+
+    sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+
+
 def _unpack(row: bytes) -> Any:
-    return msgpack.unpackb(row, use_list=False)
+    try:
+        return msgpack.unpackb(row, use_list=False)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise DamagedRowError(f"a row makes no sense: {error}") from error
 
 
 def pack_topic(topic: Topic) -> bytes:
@@ -91,13 +101,12 @@ def topics_of(
 ) -> list[bytes]:
     """Ids of the topics with accepted batches in an object, rising."""
     filled = {row[0] for row in runs}
-    return sorted(
-        {
-            record.topic_ids[index].bytes
-            for index, log_id in zip(record.topic_indexes, log_ids, strict=True)
-            if log_id in filled
-        }
-    )
+    indexes = {
+        index
+        for index, log_id in zip(record.topic_indexes, log_ids, strict=True)
+        if log_id in filled
+    }
+    return sorted(record.topic_ids[index].bytes for index in indexes)
 
 
 def stored_object(row: ObjectRow) -> StoredObject:

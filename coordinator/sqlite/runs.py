@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Final, NamedTuple
 
 from coordinator.runs import Run, RunRow
@@ -94,10 +95,18 @@ class Runs:
 
         Args:  tallies: of the partitions, by log id; they are brought up to date.
         """
-        new = self._new
-        for row in rows:
-            new.append(row)
-            self._count(tallies[row[0]], row[2], row[5], row[6])
+        before, span_runs = len(self._new), self._span_runs
+        self._new += rows
+        for row in islice(self._new, before, None):  # `_count`, in line
+            log_id, _, last_offset, _, _, byte_size, time, _, _ = row
+            tally = tallies[log_id]
+            tally.runs += 1
+            tally.bytes += byte_size
+            if time > tally.span_max:
+                tally.span_max = time
+            tally.span_runs += 1
+            if tally.span_runs == span_runs:
+                self._close_span(tally, last_offset)
 
     def load(self, tally: Tally, rows: Iterable[tuple[int, ...]]) -> int:
         """Add runs whose objects, there already, know when they were appended; how many.

@@ -41,6 +41,11 @@ class WholeTable(dict[K, V]):
         dict.__setitem__(self, key, value)
         self._dirty.add(key)
 
+    def update(self, rows: Mapping[K, V]) -> None:  # type: ignore[override]
+        """Add or replace several."""
+        dict.update(self, rows)
+        self._dirty.update(rows)
+
     def pop(self, key: K, default: Any = None) -> Any:
         """Remove a row, there or not; the row or `default`."""
         self._dirty.add(key)
@@ -86,6 +91,10 @@ class WriteBackTable(Generic[K, V]):
 
     def __setitem__(self, key: K, value: V) -> None:
         self._dirty[key] = value
+
+    def update(self, rows: Mapping[K, V]) -> None:
+        """Add or replace several."""
+        self._dirty.update(rows)
 
     def pop(self, key: K, default: Any = None) -> Any:
         """Remove a row, there or not; the row or `default`."""

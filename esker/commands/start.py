@@ -14,7 +14,7 @@ from coordinator.controller.registration import RegistrationRefusedError
 from diskless.broker import NotStartedError
 from diskless.stores import StorageError as StoreError
 from diskless.stores.interface import StoreSettingError
-from esker.commands.storage import load_or_exit
+from esker.commands.storage import load_or_exit, sentence
 from esker.running import run_until_signalled
 from esker.storage import StorageError
 from raft.driver.errors import NodeError
@@ -34,7 +34,6 @@ ENDS: Final = (
     StoreError,
     StoreSettingError,
     OSError,
-    sqlite3.Error,
 )
 """What ends a node with one line rather than a traceback."""
 
@@ -59,6 +58,9 @@ def start(
         logging.getLogger("esker").warning("%s", warning)
     try:
         run(run_until_signalled(config))
+    except sqlite3.Error as error:  # which names no file
+        typer.echo(f"esker: SQLite in {config.log_dir}: {error}", err=True)
+        raise typer.Exit(1) from None
     except ENDS as error:
-        typer.echo(f"esker: {error}", err=True)
+        typer.echo(f"esker: {sentence(error, config.log_dir)}", err=True)
         raise typer.Exit(1) from None

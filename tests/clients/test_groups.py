@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from coordinator.rendezvous import group_broker
 from esker.admin import describe_quorum
@@ -234,6 +234,28 @@ def kill_leader_of_groups(cluster: EskerCluster) -> int:
     return leader
 
 
+def begin(cluster: EskerCluster, group: str) -> None:
+    """Commit, for nobody, that the group begins at the beginning.
+
+    So no member asks for the earliest offset: if librdkafka loses a partition while it does, it
+    reads that from the earliest later on, whatever is committed (docs/clients.md).
+    """
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": group})
+
+    def begun() -> bool:
+        places = [TopicPartition(TOPIC, partition, 0) for partition in range(PARTITIONS)]
+        try:
+            consumer.commit(offsets=places, asynchronous=False)
+        except KafkaException:
+            return False
+        return True
+
+    try:
+        eventually(begun, f"{group} begins at 0")
+    finally:
+        consumer.close()
+
+
 def resume(cluster: EskerCluster, group: str) -> dict[int, int]:
     """The committed offsets, as a consumer that comes later asks for them."""
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": group})
@@ -256,6 +278,7 @@ def tell(cluster: EskerCluster, started: list[Process]) -> Told:
 
     def make(kind: str, broker: int, starts: Callable[[str], list[Process]]) -> Group:
         name = named(kind, broker, cluster.broker_ids)
+        begin(cluster, name)
         return Group(name, starts(name))
 
     static, mortal = ("--static", "--cooperative"), ("--session-ms", "6000")

@@ -76,11 +76,12 @@ def consume(cluster: Cluster, lines: Lines) -> None:
     """Read all back with a group of two, and compare; on the way, kill the controller."""
     cluster.wait_until_whole()
     expected = sum(map(len, lines.values()))
-    with Reading(cluster.bootstrap, TOPIC, GROUP, members=2) as reading:
+    reading = Reading(cluster.bootstrap, TOPIC, GROUP, members=2, partitions=PARTITIONS)
+    with reading:
         reading.until(expected // 3)
         killed, epoch = cluster.kill(CLUSTER_LOG)
         found = reading.until(expected)
-        shares = [len(partitions) for partitions in reading.partitions_of_each()]
+        shares = [len(partitions) for partitions in reading.shares()]
     claim(
         f"{killed}, the active controller, was killed while that was read back",
         holds=cluster.epoch(CLUSTER_LOG) > epoch,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from examples.demo_cluster import DemoFailedError
 
@@ -103,23 +103,46 @@ def write(bootstrap: str, topic: str, lines: Lines, *, half_way: Callable[[], No
 
 
 class Reading:
-    """Consumers of one group, each in a thread of its own."""
+    """Consumers of one group, each in a thread of its own.
 
-    def __init__(self, bootstrap: str, topic: str, group: str, *, members: int) -> None:
-        self.seconds = 0.0
+    A group's first member has every partition until the second is there, and a few thousand lines
+    are read sooner than that. So each pauses what it is given, and reads once all have a share. And
+    the group begins at offsets that are committed, all 0: librdkafka may read twice what it loses,
+    or resumes, while it still asks where to begin (docs/clients.md).
+    """
+
+    def __init__(
+        self, bootstrap: str, topic: str, group: str, *, members: int, partitions: int
+    ) -> None:
+        self.seconds = 0.0  # from when all had a share
+        self._begin = [TopicPartition(topic, partition, 0) for partition in range(partitions)]
+        self._topic = topic
+        self._settings = {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "partition.assignment.strategy": "cooperative-sticky",
+        }
         self._found: list[tuple[str, bytes]] = []
         self._failures: list[str] = []
-        self._read_of: list[set[int]] = [set() for _ in range(members)]
+        self._shares: list[frozenset[int]] = [frozenset()] * members
+        self._all_share = threading.Event()
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._started = time.monotonic()
+        self._started = 0.0
         self._threads = [
-            threading.Thread(target=self._consume, args=(bootstrap, topic, group, member))
-            for member in range(members)
+            threading.Thread(target=self._consume, args=(member,)) for member in range(members)
         ]
+
+    def shares(self) -> list[frozenset[int]]:
+        """The partitions of each member when reading began. Raises DemoFailedError."""
+        if not self._all_share.wait(PATIENCE_S):
+            said = "; ".join(self._failures) or f"they have {[*map(sorted, self._shares)]}"
+            raise DemoFailedError(f"all members have a share within {PATIENCE_S} s: {said}")
+        return self._shares
 
     def until(self, count: int) -> list[tuple[str, bytes]]:
         """Wait for so many lines: (file, line) as they came. Raises DemoFailedError."""
+        self.shares()
         deadline = time.monotonic() + PATIENCE_S
         while len(self._found) < count and not self._failures:
             if time.monotonic() > deadline:
@@ -131,34 +154,61 @@ class Reading:
             raise DemoFailedError(f"{count:,} lines are read back within {PATIENCE_S} s: {said}")
         return list(self._found)
 
-    def partitions_of_each(self) -> list[set[int]]:
-        """Which partitions each member has read."""
-        return self._read_of
-
-    def _consume(self, bootstrap: str, topic: str, group: str, member: int) -> None:
-        consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap,
-                "group.id": group,
-                "auto.offset.reset": "earliest",
-                "partition.assignment.strategy": "cooperative-sticky",
-            }
-        )
-        consumer.subscribe([topic])
+    def _consume(self, member: int) -> None:
+        consumer = Consumer(self._settings)
+        consumer.subscribe([self._topic], on_assign=self._assigned)
+        is_paused = True
         try:
             while not self._stop.is_set():
-                for message in consumer.consume(2_000, timeout=0.2):
+                if is_paused and self._note(member, consumer):
+                    consumer.resume(consumer.assignment())
+                    is_paused = False
+                for message in consumer.consume(2_000, timeout=0.2 if self._started else 0.05):
                     if (error := message.error()) is not None:
                         if not error.retriable():
                             self._failures.append(str(error))
                         continue
                     with self._lock:
                         self._found.append((message.key().decode(), message.value()))
-                    self._read_of[member].add(message.partition())
         finally:
             consumer.close()  # commits what was read
 
+    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        consumer.incremental_assign(partitions)
+        if not self._all_share.is_set():
+            consumer.pause(partitions)
+
+    def _note(self, member: int, consumer: Consumer) -> bool:
+        """Has everybody a share? Then they stay as they are noted now."""
+        with self._lock:
+            if not self._all_share.is_set():
+                own = frozenset(place.partition for place in consumer.assignment())
+                self._shares[member] = own
+                together = frozenset[int]().union(*self._shares)
+                disjoint = sum(map(len, self._shares)) == len(together) == len(self._begin)
+                if disjoint and all(self._shares):
+                    self._started = time.monotonic()
+                    self._all_share.set()
+            return self._all_share.is_set()
+
+    def _commit_beginning(self) -> None:
+        nobody = Consumer(self._settings)
+        deadline = time.monotonic() + PATIENCE_S
+        try:
+            while True:
+                try:
+                    nobody.commit(offsets=self._begin, asynchronous=False)
+                    return
+                except KafkaException as error:
+                    if time.monotonic() > deadline:
+                        raise DemoFailedError(
+                            f"the group's beginning is committed: {error}"
+                        ) from error
+        finally:
+            nobody.close()
+
     def __enter__(self) -> Reading:
+        self._commit_beginning()
         for thread in self._threads:
             thread.start()
         return self

@@ -9,15 +9,17 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import typer
+from confluent_kafka import TopicPartition
 
 from esker.cli import app
-from examples import demo
-from examples.demo_clients import real_lines, same_lines
+from examples import demo, demo_clients
+from examples.demo_clients import Lines, Reading, real_lines, same_lines
 from tests.interop import recording
 
 ROOT = Path(__file__).parents[2]
@@ -83,6 +85,118 @@ def test_a_line_that_is_missing_twice_or_elsewhere_is_no_success() -> None:
     assert found[0][0] == found[1][0]
     assert found[0][1] != found[1][1]
     assert not same_lines(lines, swapped)
+
+
+class FakeGroup:
+    """Gives its first member every partition, and a second its half after a while.
+
+    As a broker may: the second is let in with the first one's heartbeat, and until then the first
+    could have read all there is.
+    """
+
+    ROUNDS = 5  # of the first member's polls, before the second is let in
+
+    def __init__(self, topic: str, lines: Lines, partitions: int) -> None:
+        self.left: dict[int, list[FakeMessage]] = {at: [] for at in range(partitions)}
+        for number, (name, some) in enumerate(lines.items()):
+            at = number % partitions
+            self.left[at] += [FakeMessage(name.encode(), line) for line in some]
+        self.topic = topic
+        self.members: list[FakeConsumer] = []
+        self.committed: list[TopicPartition] = []
+        self.polls = 0
+
+
+class FakeMessage(NamedTuple):
+    """One of librdkafka's, as far as the demo looks at it."""
+
+    file: bytes
+    line: bytes
+
+    def error(self) -> None:
+        """None: it is a line."""
+
+    def key(self) -> bytes:
+        return self.file
+
+    def value(self) -> bytes:
+        return self.line
+
+
+class FakeConsumer:
+    """A member of it."""
+
+    def __init__(self, group: FakeGroup) -> None:
+        self.group = group
+        self.has: set[int] = set()
+        self.paused: set[int] = set()
+        self.read: set[int] = set()
+        self.on_assign: Any = None
+
+    def commit(self, *, offsets: list[TopicPartition], asynchronous: bool) -> None:
+        assert not asynchronous
+        self.group.committed += offsets
+
+    def subscribe(self, topics: list[str], on_assign: Any) -> None:
+        assert topics == [self.group.topic]
+        self.on_assign = on_assign
+        self.group.members.append(self)
+
+    def consume(self, most: int, timeout: float) -> list[FakeMessage]:
+        group = self.group
+        first, *others = group.members
+        if self is first:
+            group.polls += 1
+            if group.polls == 1:
+                self._assign({*group.left})
+            elif group.polls == group.ROUNDS and others:
+                self.has -= {2, 3}
+            elif group.polls == group.ROUNDS:
+                group.polls -= 1
+        elif not self.has and not first.has & {2, 3} and group.polls:
+            self._assign({2, 3})
+        else:
+            time.sleep(timeout / 100)  # let others have their turn
+        got: list[FakeMessage] = []
+        for partition in self.has - self.paused:
+            self.read |= {partition} if group.left[partition] else set()
+            got += group.left[partition][:most]
+            del group.left[partition][:most]
+        return got
+
+    def _assign(self, partitions: set[int]) -> None:
+        places = [TopicPartition(self.group.topic, at) for at in sorted(partitions)]
+        self.on_assign(self, places)
+
+    def incremental_assign(self, places: list[TopicPartition]) -> None:
+        self.has |= {place.partition for place in places}
+
+    def assignment(self) -> list[TopicPartition]:
+        return [TopicPartition(self.group.topic, at) for at in self.has]
+
+    def pause(self, places: list[TopicPartition]) -> None:
+        self.paused |= {place.partition for place in places}
+
+    def resume(self, places: list[TopicPartition]) -> None:
+        self.paused -= {place.partition for place in places}
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_no_member_reads_before_each_has_a_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the first might have read all, and the demo's claim of two readers would not hold."""
+    lines = {f"{number}.py": [b"one", b"two"] for number in range(8)}
+    group = FakeGroup("python", lines, 4)
+    monkeypatch.setattr(demo_clients, "Consumer", lambda _settings: FakeConsumer(group))
+    with Reading("anywhere", "python", "readers", members=2, partitions=4) as reading:
+        found = reading.until(16)
+        assert sorted(map(sorted, reading.shares())) == [[0, 1], [2, 3]]
+    assert same_lines(lines, found)
+    assert [sorted(member.read) for member in group.members] == [[0, 1], [2, 3]]
+    assert [(place.partition, place.offset) for place in group.committed] == [
+        (partition, 0) for partition in range(4)
+    ]
 
 
 # --- commands in the documentation --------------------------------------------------------------

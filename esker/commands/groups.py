@@ -1,4 +1,4 @@
-"""`esker groups`: consumer groups, their members, and how far behind they are.
+"""`esker groups`: consumer groups, their members, how far behind they are, and their end.
 
 The columns of `describe` are those of Kafka's own `kafka-consumer-groups`.
 """
@@ -25,6 +25,8 @@ from esker.member import all_committed_offsets, decode_assignment
 from raft.net.errors import NetError
 from raft.net.runner import run
 from records.rpc.groups import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     ListGroupsRequest,
@@ -40,8 +42,14 @@ app = typer.Typer(
 _AT: Final = "--bootstrap-server 127.0.0.1:9092"
 LIST_EXAMPLE = f"Example: esker groups list {_AT}"
 DESCRIBE_EXAMPLE = f"Example: esker groups describe --group readers {_AT} --json"
+DELETE_EXAMPLE = f"Example: esker groups delete --group readers {_AT}"
 TIMEOUT_MS: Final = 30_000
 DEAD: Final = "Dead"
+REFUSALS: Final = {
+    68: "group {} has members: end them first",
+    69: "no such group: {}",
+}
+"""Kafka's NON_EMPTY_GROUP and GROUP_ID_NOT_FOUND."""
 
 _Group = DescribeGroupsResponse.DescribedGroup
 _Member = _Group.DescribedGroupMember
@@ -122,6 +130,34 @@ def describe(
     if found.group_state == DEAD and not progress:
         fail(f"no such group: {group}")
     typer.echo(json.dumps(_as_json(found, progress)) if as_json else _as_text(found, progress))
+
+
+@app.command(epilog=DELETE_EXAMPLE)
+def delete(
+    group: Annotated[str, typer.Option(metavar="GROUP", help="The group's id.")],
+    bootstrap_server: BrokerBootstrap = DEFAULT_SERVER,
+    timeout_ms: TimeoutMs = TIMEOUT_MS,
+) -> None:
+    """Forget a group that has no members, and all that it has committed."""
+
+    async def asked() -> None:
+        async with KafkaClient(brokers_at(bootstrap_server), timeout_ms=timeout_ms) as client:
+
+            async def attempt() -> None:
+                coordinator = await client.group_coordinator(group)
+                request = DeleteGroupsRequest(groups_names=(group,))
+                (one,) = (await client.ask(coordinator, request, DeleteGroupsResponse)).results
+                if one.error_code in REFUSALS:
+                    raise ClientError(REFUSALS[one.error_code].format(group))
+                if one.error_code:
+                    raise ClientError(
+                        f"group {group}: {error_name(one.error_code)}", one.error_code
+                    )
+
+            await client.patiently(attempt)
+
+    _ended_by(asked())
+    typer.echo(f"Deleted group {group}.")
 
 
 async def _described(client: KafkaClient, group: str) -> tuple[_Group, list[Progress]]:

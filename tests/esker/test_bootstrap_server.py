@@ -243,6 +243,24 @@ def lag(dev: Dev) -> int:
     return -1 if None in lags or len(lags) < 2 else sum(lags)
 
 
+def test_a_group_without_members_can_be_deleted(dev: Dev) -> None:
+    dev.esker("produce", "--topic", "left", text=numbers(3))
+    at = ("--bootstrap-server", f"{HOST}:{dev.port}")
+    words = ("consume", "--topic", "left", "--group", "leavers", "--from-beginning")
+    delete = ("groups", "delete", "--group", "leavers")
+    with subprocess.Popen(
+        [sys.executable, "-m", "esker", *words, *at], stdout=subprocess.PIPE
+    ) as reader:
+        assert reader.stdout is not None
+        assert reader.stdout.read(6) == numbers(3).encode()
+        assert "group leavers has members" in dev.esker(*delete, code=1)
+        reader.send_signal(signal.SIGINT)
+        assert reader.wait(PATIENCE_S) == 130
+    assert dev.esker(*delete) == "Deleted group leavers.\n"
+    assert "leavers" not in dev.esker("groups", "list").split()
+    assert "no such group: leavers" in dev.esker(*delete, code=1)
+
+
 def test_a_reader_that_goes_away_is_no_error(dev: Dev) -> None:
     dev.esker("produce", "--topic", "piped", text=numbers(5_000))
     ran = subprocess.run(

@@ -317,6 +317,19 @@ ROWS: Final = (
         ),
     ),
     Row(
+        "and what the old one left is forgotten there and then",
+        _KEPT,
+        (
+            put(
+                *(Batch(sequence, 1, At(sequence)) for sequence in range(3)),
+                Batch(0, 1, At(3), epoch=1),
+            ),
+            one(2, OUT_OF_ORDER, epoch=1),
+            one(0, Duplicate(3), epoch=1),
+            one(1, At(4), epoch=1),
+        ),
+    ),
+    Row(
         "seven batches in an object leave the last five",
         _KEPT,
         (

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from coordinator.conformance import TABLE, run_table
+from coordinator.decide.leases import MAX_OPEN_LEASES
 from coordinator.settings import MAX_BATCHES, MAX_OBJECT_BYTES
 from records.rpc.coordinator import CommitBatchesRequest
 from tests.coordinator.actors import (
@@ -141,6 +142,23 @@ class CommitStories(Told):
             assert await broker.again(committed) == first
             assert await broker.release(lease_id=77) == 42
             assert await Broker(world, 2).release(lease_id=broker.lease_id) == 42
+
+        self.tell(story)
+
+    def test_leases_of_a_broker_are_bounded_and_a_newer_epoch_begins_anew(self) -> None:
+        """However many its former life left open: else it could not serve until they are old."""
+
+        async def story(world: World) -> None:
+            old, new, other = Broker(world), Broker(world, epoch=2), Broker(world, 2)
+            for _ in range(MAX_OPEN_LEASES):
+                assert not (await old.acquire(1)).error_code
+            before = await world.checkpoint()
+            assert (await old.acquire(1)).error_code == 42
+            assert await world.checkpoint() == before
+            assert not (await other.acquire(1)).error_code
+            assert not (await new.acquire(1)).error_code
+            assert (await old.acquire(1)).error_code == 77
+            assert await new.release() == 0
 
         self.tell(story)
 

@@ -22,7 +22,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from tests.nemesis.record_history import Acknowledged, RecordHistory, Value, WrongRecordsError
 
-PRODUCERS: Final = 3
+LINGER_MS: Final = (5, 100, 100)
+"""Of each producer. The first always has as many requests under way as an idempotent one may have.
+librdkafka's threads then spin: three such producers took more than one core of two."""
+
 AT_ONCE: Final = 10  # records between two looks at what came back
 PAUSE_S: Final = 0.02
 OUTSTANDING: Final = 400  # records of a producer; beyond, it waits
@@ -38,7 +41,6 @@ COMMON: Final = {
 }
 PRODUCING: Final = COMMON | {
     "enable.idempotence": True,
-    "linger.ms": 5,
     "request.timeout.ms": REQUEST_TIMEOUT_MS,
     "message.timeout.ms": int(FLUSH_S * 1000),
     "retry.backoff.ms": 20,
@@ -69,8 +71,8 @@ class Traffic:
         self._all_read = threading.Event()
         self._ends: dict[int, int] | None = None  # where the consumer may stop
         self._producers = [
-            threading.Thread(target=self._guarded, args=(self._produce, f"p{number}"))
-            for number in range(PRODUCERS)
+            threading.Thread(target=self._guarded, args=(self._produce, f"p{number}", linger_ms))
+            for number, linger_ms in enumerate(LINGER_MS)
         ]
         self._consumer = threading.Thread(target=self._guarded, args=(self._consume,))
 
@@ -121,16 +123,17 @@ class Traffic:
 
     # --- producers ----------------------------------------------------------------------------
 
-    def _produce(self, name: str) -> None:
+    def _produce(self, name: str, linger_ms: int) -> None:
         life = 0
         while not self._stop.is_set():
             life += 1
-            if self._live(f"{name}.{life}"):
+            if self._live(f"{name}.{life}", linger_ms):
                 self.happened["producer began anew"] += 1
 
-    def _live(self, name: str) -> bool:
+    def _live(self, name: str, linger_ms: int) -> bool:
         """One producer's life; was it ended by a fatal error?"""
-        producer = Producer(PRODUCING | {"bootstrap.servers": self._bootstrap})
+        settings = {"bootstrap.servers": self._bootstrap, "linger.ms": linger_ms}
+        producer = Producer(PRODUCING | settings)
         history, numbers = self.history, [0] * self._partitions
         fatal: list[str] = []
 

@@ -41,14 +41,22 @@ _DAMAGE: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_
 SIDE_FILES: Final = ("-wal", "-shm", "-journal")
 
 
-def connect(path: Path, *, cache_kib: int = CACHE_KIB, flushes: bool = True) -> sqlite3.Connection:
+def connect(
+    path: Path, *, cache_kib: int = CACHE_KIB, flushes: bool = True, creates: bool = False
+) -> sqlite3.Connection:
     """A connection in autocommit mode: transactions are begun and committed by name.
 
     Args:    flushes: False where nothing has to survive a power loss, as in tests.
+             creates: False: a reader that comes while the file is replaced must not make another.
     Raises:  sqlite3.Error.
     """
     connection = sqlite3.connect(
-        path, isolation_level=None, cached_statements=128, check_same_thread=False, timeout=60
+        f"{path.absolute().as_uri()}?mode={'rwc' if creates else 'rw'}",
+        uri=True,
+        isolation_level=None,
+        cached_statements=128,
+        check_same_thread=False,
+        timeout=60,
     )
     try:
         connection.execute(f"PRAGMA synchronous = {'NORMAL' if flushes else 'OFF'}")
@@ -65,7 +73,7 @@ def connect(path: Path, *, cache_kib: int = CACHE_KIB, flushes: bool = True) -> 
 def create(path: Path, *, flushes: bool = True) -> sqlite3.Connection:
     """An empty database in place of whatever is at `path`. Raises OSError, sqlite3.Error."""
     remove(path)
-    connection = connect(path, flushes=flushes)
+    connection = connect(path, flushes=flushes, creates=True)
     connection.executescript(f"BEGIN; {TABLES} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
     return connection
 

@@ -25,7 +25,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+import msgpack
+
 from coordinator.sqlite import database
+from records.types import OffsetAndEpoch
 
 NOTHING_YET: Final = b""
 LENGTH_BYTES: Final = 4  # big-endian, before each value in the pipe; 0 ends them
@@ -41,11 +44,16 @@ class FrozenState:
     """See the module. `close` it, read to the end or not."""
 
     def __init__(
-        self, live: Path, copy: Path, scan: Callable[[Path], Iterator[bytes]] | None
+        self,
+        live: Path,
+        copy: Path,
+        as_of: OffsetAndEpoch,
+        scan: Callable[[Path], Iterator[bytes]] | None,
     ) -> None:
         """Pin what is committed in the database `live`, and begin to copy it.
 
-        Args:  copy: where to; replaced.
+        Args:  copy: where to; replaced. as_of: what is applied there: another reader of the file
+               may not see what its writer does, if somebody took the WAL away.
                scan: reads the copy here and now instead of in a thread and a child, for tests.
         """
         self._copy_path = copy
@@ -55,7 +63,7 @@ class FrozenState:
         self._child: subprocess.Popen[bytes] | None = None
         try:
             database.remove(copy)
-            reader = _pinned(live, flushes=scan is None)
+            reader = _pinned(live, as_of, flushes=scan is None)
         except (OSError, sqlite3.Error) as error:
             self._error = error  # told by `values`
             return
@@ -132,13 +140,16 @@ class FrozenState:
         database.remove(self._copy_path)
 
 
-def _pinned(live: Path, *, flushes: bool) -> sqlite3.Connection:
+def _pinned(live: Path, as_of: OffsetAndEpoch, *, flushes: bool) -> sqlite3.Connection:
     """A connection that sees what is committed now, whatever is committed later."""
     reader = database.connect(live, cache_kib=database.READER_CACHE_KIB, flushes=flushes)
     try:
         reader.execute("BEGIN")
-        reader.execute("SELECT name FROM meta").fetchone()
-    except sqlite3.Error:
+        found = reader.execute("SELECT value FROM meta WHERE name = 'state'").fetchone()
+        seen = () if found is None else tuple(msgpack.unpackb(found[0])[:2])
+        if seen != as_of:
+            raise ScanFailedError(f"the file has what is below {seen}, and not {as_of}")
+    except BaseException:
         reader.close()
         raise
     return reader

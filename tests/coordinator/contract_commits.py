@@ -238,6 +238,22 @@ class CommitStories(Told):
 
         self.tell(story)
 
+    def test_a_newer_epochs_answers_do_not_push_out_the_older_ones(self) -> None:
+        """Of each epoch 64 are kept: a broker that comes back still asks for its former life's."""
+
+        async def story(world: World) -> None:
+            await create(world)
+            old, new = Broker(world), Broker(world, epoch=2)
+            await old.acquire()
+            first = await old.commit(batch(0, 3))
+            await new.acquire()
+            for _ in range(70):
+                await new.commit()
+            await world.restart()
+            assert await old.again() == first
+
+        self.tell(story)
+
     def test_answers_are_kept_for_the_last_64_objects(self) -> None:
         async def story(world: World) -> None:
             await create(world)

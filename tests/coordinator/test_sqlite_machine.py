@@ -13,6 +13,7 @@ import pytest
 
 from coordinator.conformance import TABLE, run_row
 from coordinator.log_records import UnreadableRecordError
+from coordinator.sqlite import database
 from coordinator.sqlite.frozen import ScanFailedError
 from coordinator.sqlite.machine import CoordinatorMachine, Identity
 from coordinator.sqlite.store import DRAIN_ROWS
@@ -85,6 +86,24 @@ def test_a_copy_that_is_lost_is_an_error_and_not_half_a_checkpoint(tmp_path: Pat
     with pytest.raises(ScanFailedError):
         read_all(values)
     frozen.close()
+
+
+def test_an_older_state_is_not_frozen_under_a_newer_offset(tmp_path: Path) -> None:
+    """A WAL that was taken away is still there for who has it open, and for nobody else."""
+    world = filled(tmp_path)
+    Path(f"{world.machine.path}-wal").unlink()
+    frozen = world.machine.freeze()
+    with pytest.raises(ScanFailedError):
+        list(frozen.values())
+    frozen.close()
+    world.machine.close()
+
+
+def test_a_reader_makes_no_file(tmp_path: Path) -> None:
+    """One that asks while the file is being replaced."""
+    with pytest.raises(sqlite3.OperationalError):
+        database.connect(tmp_path / "coordinator.db")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_checkpoint_loads_to_the_same_checkpoint_and_survives_a_restart(tmp_path: Path) -> None:

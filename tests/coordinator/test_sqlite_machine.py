@@ -91,6 +91,9 @@ def test_a_copy_that_is_lost_is_an_error_and_not_half_a_checkpoint(tmp_path: Pat
 def test_an_older_state_is_not_frozen_under_a_newer_offset(tmp_path: Path) -> None:
     """A WAL that was taken away is still there for who has it open, and for nobody else."""
     world = filled(tmp_path)
+    world.machine.flush()
+    world.machine.store.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    asyncio.run(run_row(TABLE[61], 61, world))
     Path(f"{world.machine.path}-wal").unlink()
     frozen = world.machine.freeze()
     with pytest.raises(ScanFailedError):

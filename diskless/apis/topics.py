@@ -89,11 +89,11 @@ class Topics:
             lambda image: all(name in image.topic_ids for name in grown), deadline - _now()
         )
         image = self._cluster.image
-        counts = {
-            topic.topic_id: asked.count
-            for asked in request.topics
-            if asked.name in grown and (topic := image.topic(asked.name)) is not None
-        }
+        counts: dict[UUID, int] = {}
+        for asked in request.topics:
+            topic = image.topic(asked.name) if asked.name in grown else None
+            if topic is not None:  # of one that is named twice the first time counts
+                counts.setdefault(topic.topic_id, asked.count)
         late = await self._until_served(counts, deadline)
         names = {topic.name for t in late if (topic := self._cluster.image.topics.get(t))}
         return msgspec.structs.replace(

@@ -228,6 +228,24 @@ def test_topics_are_deleted_by_name_at_every_version(version: int) -> None:
     tell(story)
 
 
+def test_a_topic_that_is_to_grow_twice_grows_once_and_is_not_waited_for() -> None:
+    """The second time is refused; what it wanted never comes."""
+
+    async def story(world: ClusterWorld, handlers: Handlers) -> None:
+        await world.create("a")
+        started = asyncio.get_running_loop().time()
+        asked = CreatePartitionsRequest(
+            topics=(*growing("a", 3).topics, *growing("a", 5).topics),
+            timeout_ms=5_000,
+            validate_only=False,
+        )
+        answer = await call(handlers, asked, CreatePartitionsResponse, 3)
+        assert [result.error_code for result in answer.results] == [0, 42]
+        assert asyncio.get_running_loop().time() - started < 1
+
+    tell(story)
+
+
 def test_topics_are_deleted_by_id() -> None:
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         topic = await world.create("a")

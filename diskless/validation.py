@@ -324,8 +324,21 @@ def _judge_times(batch: Batch, timestamps: list[int], rules: TopicRules, now_ms:
     if not guilty:
         return Accepted(batch, latest)
     errors = tuple(
-        RecordError(index, f"timestamp {timestamp} is not between {oldest} and {newest}")
+        RecordError(index, _misfit(timestamp, rules, now_ms))
         for index, timestamp in guilty[:MAX_RECORD_ERRORS]
     )
-    message = f"{len(guilty)} records with timestamps outside {oldest}..{newest}"
+    message = f"{len(guilty)} records of wrong times, the first: {errors[0].message}"
     return Refusal(ProduceError.INVALID_TIMESTAMP, message, errors)
+
+
+def _misfit(timestamp: int, rules: TopicRules, now_ms: int) -> str:
+    """By how much: a clock that goes wrong is recognised by that, here or at the producer."""
+    ahead_ms = timestamp - now_ms
+    if ahead_ms > 0:
+        key, most, side = "after", rules.timestamp_after_max_ms, "ahead of"
+    else:
+        key, most, side = "before", rules.timestamp_before_max_ms, "behind"
+    return (
+        f"timestamp {timestamp} is {abs(ahead_ms)} ms {side} this broker's clock, "
+        f"message.timestamp.{key}.max.ms is {most}"
+    )

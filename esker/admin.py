@@ -14,7 +14,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from esker.client import ClientError, KafkaClient, error_name
+from esker.client import ClientError, KafkaClient
+from esker.error_names import error_name
 from esker.values import Endpoint
 from raft.net.errors import NetError
 from raft.net.rpc import Rpc, open_rpc

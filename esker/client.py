@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from difflib import get_close_matches
 from typing import Final, Self, TypeVar
 
+from esker.error_names import error_name
 from esker.values import Endpoint
 from raft.net.errors import NetError, Reason
 from raft.net.rpc import Rpc, open_rpc
@@ -48,18 +49,6 @@ UNKNOWN_TOPIC: Final = 3
 GROUP: Final = 0  # FindCoordinator's key type
 LIST_OFFSETS_VERSION: Final = 8  # later ones add kinds of timestamps that are not asked for
 
-_NAMES: Final = {
-    -1: "UNKNOWN_SERVER_ERROR", 1: "OFFSET_OUT_OF_RANGE", 2: "CORRUPT_MESSAGE",
-    3: "UNKNOWN_TOPIC_OR_PARTITION", 5: "LEADER_NOT_AVAILABLE", 6: "NOT_LEADER_OR_FOLLOWER",
-    7: "REQUEST_TIMED_OUT", 10: "MESSAGE_TOO_LARGE", 14: "COORDINATOR_LOAD_IN_PROGRESS",
-    15: "COORDINATOR_NOT_AVAILABLE", 16: "NOT_COORDINATOR", 17: "INVALID_TOPIC_EXCEPTION",
-    19: "NOT_ENOUGH_REPLICAS", 22: "ILLEGAL_GENERATION", 24: "INVALID_GROUP_ID",
-    25: "UNKNOWN_MEMBER_ID", 27: "REBALANCE_IN_PROGRESS", 35: "UNSUPPORTED_VERSION",
-    45: "OUT_OF_ORDER_SEQUENCE_NUMBER", 46: "DUPLICATE_SEQUENCE_NUMBER",
-    56: "KAFKA_STORAGE_ERROR", 69: "GROUP_ID_NOT_FOUND", 74: "FENCED_LEADER_EPOCH",
-    76: "UNSUPPORTED_COMPRESSION_TYPE", 78: "OFFSET_NOT_AVAILABLE", 79: "MEMBER_ID_REQUIRED",
-    87: "INVALID_RECORD", 100: "UNKNOWN_TOPIC_ID",
-}  # fmt: skip
 PASSING: Final = frozenset({2, 3, 5, 6, 7, 9, 14, 15, 16, 19, 20, 56, 74, 75, 78, 100})
 """Errors that may be gone when the same is asked again, perhaps of another broker."""
 
@@ -74,15 +63,6 @@ class ClientError(Exception):
         super().__init__(message)
         self.code = code
         self.passing = passing or code in PASSING
-
-
-def error_name(code: int) -> str:
-    """Kafka's name of an error code, or the number.
-
-    >>> error_name(3), error_name(12345)
-    ('UNKNOWN_TOPIC_OR_PARTITION', 'error code 12345')
-    """
-    return _NAMES.get(code, f"error code {code}")
 
 
 class KafkaClient:

@@ -14,7 +14,8 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from typing import Final, NamedTuple
 
-from esker.client import EARLIEST, ClientError, KafkaClient, error_name
+from esker.client import EARLIEST, ClientError, KafkaClient
+from esker.error_names import error_name
 from raft.net.errors import NetError
 from records.batch import Record, iter_batches, iter_records
 from records.errors import RecordError

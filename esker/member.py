@@ -19,7 +19,8 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final, TypeVar
 
 from coordinator.controller.client import error_codes
-from esker.client import ClientError, KafkaClient, error_name
+from esker.client import ClientError, KafkaClient
+from esker.error_names import error_name
 from raft.net.errors import NetError
 from records.compression import Buffer
 from records.rpc.base import Request, Response

@@ -17,7 +17,8 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from esker.client import ClientError, KafkaClient, error_name
+from esker.client import ClientError, KafkaClient
+from esker.error_names import error_name
 from raft.net.errors import NetError
 from raft.net.rpc import request_kind
 from records.batch_writer import build_batch

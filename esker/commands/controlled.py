@@ -22,6 +22,7 @@ from coordinator.controller.client import ControllerClient, error_codes
 from coordinator.controller.errors import ErrorCode
 from coordinator.interface import CoordinatorError
 from esker.client import ClientError, KafkaClient
+from esker.error_names import error_name
 from esker.values import Endpoint, parse_endpoint
 from raft.net.client import connect
 from raft.net.errors import NetError, Reason
@@ -186,7 +187,7 @@ def fail(message: str) -> NoReturn:
 def stop_on(name: str, error_code: int, message: str | None) -> None:
     """Ends the command if `name` was refused; messages of ours name it themselves."""
     if error_code:
-        fail(message or f"{name}: error code {error_code}")
+        fail(message or f"{name}: {error_name(error_code)}")
 
 
 def pairs(text: list[str], option: str) -> dict[str, str]:

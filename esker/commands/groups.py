@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import typer
 
-from esker.client import LATEST, ClientError, KafkaClient, error_name
+from esker.client import LATEST, ClientError, KafkaClient
 from esker.commands.controlled import (
     DEFAULT_SERVER,
     AsJson,
@@ -21,6 +21,7 @@ from esker.commands.controlled import (
     fail,
 )
 from esker.commands.tables import table
+from esker.error_names import error_name
 from esker.member import all_committed_offsets, decode_assignment
 from raft.net.errors import NetError
 from raft.net.runner import run

@@ -169,6 +169,9 @@ def test_timestamps_outside_the_rules_are_named() -> None:
     assert isinstance(outcome, Refusal)
     assert outcome.error == ProduceError.INVALID_TIMESTAMP
     assert [error.batch_index for error in outcome.record_errors] == [1, 3]
+    told = " ".join(error.message for error in outcome.record_errors)
+    assert "ms behind this broker's clock, message.timestamp.before.max.ms is 1000" in told
+    assert "ms ahead of this broker's clock, message.timestamp.after.max.ms is 10" in told
     assert isinstance(validate(data, 9, rules._replace(log_append_time=True), NOW), Accepted)
 
 

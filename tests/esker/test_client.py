@@ -260,7 +260,7 @@ def test_a_broker_that_fails_is_asked_again_and_one_that_refuses_is_not() -> Non
 
     found, _ = read(Scripted(answer), 0, 4)
     assert [one.record.offset for one in found] == [0]
-    with pytest.raises(ClientError, match="error code 29"):
+    with pytest.raises(ClientError, match="TOPIC_AUTHORIZATION_FAILED"):
         read(Scripted(lambda _: fetched(code=29)), 0, 1)
 
 

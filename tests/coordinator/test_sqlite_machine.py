@@ -14,8 +14,9 @@ import pytest
 from coordinator.conformance import TABLE, run_row
 from coordinator.log_records import UnreadableRecordError
 from coordinator.sqlite import database
-from coordinator.sqlite.frozen import ScanFailedError
+from coordinator.sqlite.frozen import FrozenState, ScanFailedError
 from coordinator.sqlite.machine import CoordinatorMachine, Identity
+from coordinator.sqlite.source import checkpoint_of
 from coordinator.sqlite.store import DRAIN_ROWS
 from records.batch import read_batch
 from records.batch_writer import build_value_batch
@@ -88,17 +89,16 @@ def test_a_copy_that_is_lost_is_an_error_and_not_half_a_checkpoint(tmp_path: Pat
     frozen.close()
 
 
-def test_an_older_state_is_not_frozen_under_a_newer_offset(tmp_path: Path) -> None:
-    """A WAL that was taken away is still there for who has it open, and for nobody else."""
+def test_a_state_is_not_frozen_under_another_offset(tmp_path: Path) -> None:
+    """Whatever became of the file behind its writer's back: a checkpoint is what its name says."""
     world = filled(tmp_path)
     world.machine.flush()
-    world.machine.store.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    asyncio.run(run_row(TABLE[61], 61, world))
-    Path(f"{world.machine.path}-wal").unlink()
-    frozen = world.machine.freeze()
-    with pytest.raises(ScanFailedError):
-        list(frozen.values())
-    frozen.close()
+    offset, epoch = world.machine.applied
+    for as_of in (OffsetAndEpoch(Offset(offset + 1), epoch), OffsetAndEpoch(offset, Epoch(99))):
+        frozen = FrozenState(world.machine.path, tmp_path / "copy", as_of, checkpoint_of)
+        with pytest.raises(ScanFailedError, match="and not"):
+            list(frozen.values())
+        frozen.close()
     world.machine.close()
 
 

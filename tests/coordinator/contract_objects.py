@@ -147,6 +147,22 @@ class ObjectStories(Told):
 
         self.tell(story)
 
+    def test_orphans_wait_from_the_end_of_their_lease_on(self) -> None:
+        """Not from the leader's election: an upload may be on its way when its lease is closed."""
+
+        async def story(world: World) -> None:
+            broker = Broker(world)
+            await broker.acquire(2)
+            await world.advance(10 * DELAY_MS)
+            await broker.release()
+            assert await broker.files() == []
+            await world.advance(DELAY_MS - 1)
+            assert await broker.files() == []
+            await world.advance(1)
+            assert await broker.files() == [broker.first, broker.first + 1]
+
+        self.tell(story)
+
     def test_safe_to_delete_means_fenced(self) -> None:
         async def story(world: World) -> None:
             await create(world)
@@ -158,6 +174,10 @@ class ObjectStories(Told):
             assert await broker.is_safe(first + 3)
             assert await broker.is_safe(first + 3)
             await world.restart()
+            before = await world.checkpoint()
+            assert await broker.deleted(first + 3) == [0]  # as it was told it may
+            assert await broker.deleted(first + 4) == [42]
+            assert await world.checkpoint() == before
             assert (await broker.commit(object_id=first + 3)).error_code == 55
             assert results(await broker.commit(object_id=first + 2))[0][0] == 0
             assert results(await broker.commit(object_id=first + 4))[0][0] == 0

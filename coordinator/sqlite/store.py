@@ -38,7 +38,6 @@ from coordinator.state import (
     Producer,
     ProducerKey,
     Topic,
-    apply_commit,
     apply_record,
     log_ids_of,
 )
@@ -184,7 +183,7 @@ class Store:
     def _commit(self, record: ObjectCommitRecord) -> None:
         log_ids = log_ids_of(self, record)
         new = runs_of(record, log_ids)
-        apply_commit(self, record, log_ids)
+        apply_record(self, record)
         self.runs.add(self.tallies, new)
         self.run_count += len(new)
         self.object_count += 1

@@ -66,6 +66,29 @@ def test_sweeps_do_not_sort_topics_by_their_ids() -> None:
     asyncio.run(story())
 
 
+def test_a_tombstone_outlives_what_it_stands_for() -> None:
+    """However old it is: what is left of its partitions could be found by nobody after it."""
+
+    async def story() -> None:
+        world = MemoryWorld(replace(SETTINGS, sweep_limit=1))
+        await create(world)
+        broker = Broker(world)
+        await broker.acquire()
+        for _ in range(3):
+            await broker.commit(batch(0, 2))
+        await delete(world)
+        state, context = world.coordinator.state, world.coordinator.context()
+        later = context._replace(steady_ms=context.steady_ms + 25 * HOUR_MS)
+        while any(log_id >= 0 for log_id in state.topics[TOPIC].log_ids):
+            assert not decide_expired_tombstones(state, later).records
+            step = decide_dismantling(state, state, context)
+            assert step.records
+            world.coordinator.commit(step)
+        assert _topics_of(decide_expired_tombstones(state, later)) == [TOPIC]
+
+    asyncio.run(story())
+
+
 def test_the_largest_commit_record_is_below_its_bound() -> None:
     """Every batch has a topic of its own, is idempotent, and half of them are refused."""
 

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Annotated, Any, Final
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 COMMANDS: Final = {
     "brokers": "esker.commands.brokers",
@@ -41,6 +41,28 @@ COMMANDS: Final = {
 }
 """Name on the command line, and the module with its `app`."""
 
+SUMMARIES: Final = {
+    "brokers": "Brokers of a running cluster.",
+    "chunks": "Chunks of partitions (KIP-1114).",
+    "configs": "Settings of topics and brokers.",
+    "consume": "Print each record's value as a line. Ends by Ctrl-C, which commits what was "
+    "printed.",
+    "dev": "Run three quorum nodes and brokers on this machine, until Ctrl-C.",
+    "diskless": "Diskless topics and the objects they lie in.",
+    "doctor": "Say what this machine has for jobs of `esker spark`, and what it lacks.",
+    "dump-log": "Show what the files of a log hold: batches, typed records, index entries, "
+    "election state.",
+    "groups": "Consumer groups: who reads what, and how far.",
+    "produce": "Write each line of standard input as a record; a line's end is not part of it.",
+    "quorum": "The metadata quorum: its leader and replicas.",
+    "snapshot": "The checkpoints of the quorum's logs (KIP-630).",
+    "spark": "Analysis of the log, and retention sweeps.",
+    "start": "Run one node, with the roles its file says. SIGTERM or Ctrl-C stops it cleanly.",
+    "storage": "A node's log directory: format it, look at it.",
+    "topics": "Topics of a running cluster.",
+}
+"""The same, and how each begins its help: so `esker --help` imports none of them."""
+
 EXAMPLE = "Example: esker dev"
 
 USAGE: Final = 2
@@ -48,15 +70,25 @@ INTERRUPTED: Final = 130
 
 
 class LazyCommands(TyperGroup):
-    """Imports a command's module when the command is used or listed."""
+    """Imports a command's module when the command is used, not when it is listed."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.commands.update(dict.fromkeys(COMMANDS))  # type: ignore[arg-type]  # names to list
+        self._listing = False
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        self._listing = True
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self._listing = False
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 (Typer's signature)
         if cmd_name not in COMMANDS:
             return None
+        if self._listing:
+            return TyperCommand(cmd_name, help=SUMMARIES[cmd_name])
         command = typer.main.get_command(_load(cmd_name).app)
         command.name = cmd_name
         return command

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import pty
 import subprocess
 import sys
 
 import pytest
+import typer
 
+from esker.cli import COMMANDS, SUMMARIES
 from records.batch_writer import build_value_batch
 from records.frame import encode_record
 from records.metadata import FeatureLevelRecord
@@ -27,6 +30,15 @@ def test_help_ends_with_an_example(esker):
         assert ran.code == 0
         last = ran.out.rstrip().splitlines()[-1].lstrip()
         assert last.startswith(f"Example: esker {example}")
+
+
+def test_the_list_of_commands_says_what_each_says_of_itself() -> None:
+    """It is told without importing them, which takes a second."""
+    for name, module in COMMANDS.items():
+        command = typer.main.get_command(importlib.import_module(module).app)
+        first = (command.help or "").split("\n\n")[0].replace("\n", " ")
+        assert SUMMARIES[name] == first
+    assert list(SUMMARIES) == list(COMMANDS)
 
 
 @pytest.mark.parametrize("optimize", ["1", "2"])

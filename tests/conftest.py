@@ -7,6 +7,11 @@ import signal
 import sys
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says how busy the machine is, and nothing of what is tested.
+settings.register_profile("esker", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("esker")
 
 # Hundreds of processes are started here. Where bytecode is not to be written (as images of
 # containers have it), each would compile all of Esker first: a second of work instead of a third.

@@ -8,9 +8,7 @@ it for itself, in the order of the log, against the same state and with the same
 node finds the same records and the same answer. Nothing is decided ahead of agreement, hence there
 is no pending state, and no answer that can be lost.
 
-The clocks are state too. The wall clock is the greatest time that any command has carried. The
-steady one, on which delays and leases run, moves by what the leader's monotonic clock has counted
-between two of its sweeps, and a new leader's delays begin anew, as in the quorum.
+What every node runs is `coordinator.commanded.Replica`; the library and its perils are here.
 
 What it does not promise, because the library under it does not (measured with 0.3.17):
 
@@ -35,25 +33,21 @@ import asyncio
 import logging
 import os
 import secrets
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, cast
-from uuid import UUID
 
 import msgpack
 from pysyncobj import FAIL_REASON, SyncObj, SyncObjConf, SyncObjConsumer, replicated
 
-from coordinator.calls import BY_REQUEST
+from coordinator.commanded import SWEEP, Replica
 from coordinator.describe import describe_object, describe_topics
 from coordinator.interface import CoordinatorError, ErrorCode
-from coordinator.memory import InMemoryCoordinator, InMemoryState
 from coordinator.reads import denies, find_batches
 from coordinator.settings import CoordinatorSettings
 from coordinator.view import ClusterView, StaticView
-from records.codec import decode_message, encode_message
-from records.errors import RecordError
+from records.codec import encode_message
 from records.rpc.base import Request, Response
 from records.rpc.coordinator import (
     ApplyRetentionRequest,
@@ -96,9 +90,6 @@ R = TypeVar("R", bound=Response)
 
 log: Final = logging.getLogger("esker.coordinator")
 
-SWEEP: Final = -1
-"""In place of an api key: end, trim, mark and forget what is due."""
-
 ENTRY_BYTES: Final = 4 * 1024 * 1024
 """What the library sends at once; one commit longer than that would take its slow path."""
 
@@ -106,8 +97,6 @@ CERTAINLY_NOT: Final = frozenset(
     {FAIL_REASON.QUEUE_FULL, FAIL_REASON.MISSING_LEADER, FAIL_REASON.REQUEST_DENIED}
 )
 """The library's failures after which a command was surely not taken."""
-
-_BY_KEY: Final = {request.schema().key: call for request, call in BY_REQUEST.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,98 +128,6 @@ class EmbeddedSettings:
         for key in ("password", "bindAddress", "journalFile", "fullDumpFile"):
             if key in self.library:
                 raise ValueError(f"library: {key} has a setting of its own")
-
-
-class Replica:
-    """What every node runs: a deterministic machine from commands to answers.
-
-    The in-memory coordinator with clocks that only commands move.
-    """
-
-    def __init__(self, settings: CoordinatorSettings, view: ClusterView) -> None:
-        self._settings = settings
-        self._view = view
-        self.lock = threading.Lock()  # the library applies in a thread of its own
-        self.clock_ms = 0  # the wall clock
-        self.steady_ms = 0
-        self._leader: str | None = None  # whose sweeps move the steady clock
-        self._leader_at_ms = 0  # on its monotonic clock
-        self.coordinator = self._with(InMemoryState())
-
-    def _with(self, state: InMemoryState) -> InMemoryCoordinator:
-        return InMemoryCoordinator(
-            self._settings,
-            self._view,
-            now_ms=lambda: self.clock_ms,
-            steady_ms=lambda: self.steady_ms,
-            state=state,
-        )
-
-    def execute(self, command: bytes) -> Response | CoordinatorError | None:
-        """Decide and apply one command. What it raises would end the library's thread: a bug."""
-        with self.lock:
-            try:
-                key, body, timestamp_ms = msgpack.unpackb(command)
-                call = _BY_KEY.get(key)
-                if key != SWEEP and call is None:
-                    raise ValueError(f"no call has api key {key}")
-                request = decode_message(call.request, body, 0) if call else None
-                leader, at_ms = (None, 0) if call else msgpack.unpackb(body)
-            except (ValueError, TypeError, RecordError) as error:
-                return CoordinatorError(ErrorCode.INVALID_REQUEST, f"no command: {error}")
-            self.clock_ms = max(self.clock_ms, timestamp_ms)
-            self.steady_ms = self.steady_ms or self.clock_ms  # both begin together
-            try:
-                if call is None:
-                    self._pass_time(leader, at_ms)
-                    self.coordinator.sweep()
-                    return None
-                return _now(getattr(self.coordinator, call.method)(request))
-            except CoordinatorError as error:
-                return error
-            finally:
-                self.coordinator.log.clear()  # the library has the log
-
-    def _pass_time(self, leader: str | None, at_ms: int) -> None:
-        """A leader sweeps, `at_ms` on its own monotonic clock."""
-        if leader == self._leader:
-            self.steady_ms += max(0, at_ms - self._leader_at_ms)
-        else:
-            self.coordinator.leader_since_ms = self.steady_ms
-        self._leader, self._leader_at_ms = leader, at_ms
-
-    def snapshot(self) -> bytes:
-        """All there is, in the records of a checkpoint."""
-        state = self.coordinator.state
-        place = self.coordinator.retention_at
-        packed: bytes = msgpack.packb(
-            (
-                (self.clock_ms, self.steady_ms, self._leader, self._leader_at_ms),
-                self.coordinator.leader_since_ms,
-                state.applied_offset,
-                None if place is None else (place[0].bytes, place[1]),
-                state.checkpoint(),
-            )
-        )
-        return packed
-
-    def load(self, snapshot: bytes) -> None:
-        """Replace everything by a snapshot."""
-        clocks, leader_since_ms, applied_offset, place, values = msgpack.unpackb(snapshot)
-        with self.lock:
-            self.clock_ms, self.steady_ms, self._leader, self._leader_at_ms = clocks
-            self.coordinator = self._with(InMemoryState.load(values, applied_offset))
-            self.coordinator.leader_since_ms = leader_since_ms
-            self.coordinator.retention_at = place and (UUID(bytes=place[0]), place[1])
-
-
-def _now(answering: Any) -> Response:
-    """The result of a coroutine that waits for nothing."""
-    try:
-        answering.send(None)
-    except StopIteration as done:
-        return cast(Response, done.value)
-    raise AssertionError("a decision waited for something")
 
 
 class _Later:

@@ -20,7 +20,8 @@ from uuid import UUID
 import msgpack
 import pytest
 
-from coordinator.embedded import SWEEP, EmbeddedCoordinator, EmbeddedSettings, Replica, _Later
+from coordinator.commanded import SWEEP, Replica
+from coordinator.embedded import EmbeddedCoordinator, EmbeddedSettings, _Later
 from coordinator.interface import CoordinatorError, ErrorCode
 from coordinator.memory import InMemoryCoordinator
 from coordinator.settings import CoordinatorSettings
@@ -250,6 +251,10 @@ def test_a_node_that_began_from_a_snapshot_answers_like_one_that_saw_everything(
     assert committed >= 10, "too few commits to say anything"
 
 
+INIT = encode_message(InitDisklessTopicsRequest(controller_epoch=1, topics=()), 0)
+INIT_KEY = InitDisklessTopicsRequest.schema().key
+
+
 @pytest.mark.parametrize(
     "nonsense",
     [
@@ -260,6 +265,14 @@ def test_a_node_that_began_from_a_snapshot_answers_like_one_that_saw_everything(
         msgpack.packb(("x", b"", 1)),
         msgpack.packb((SWEEP, b"")),
         msgpack.packb((SWEEP, b"", 1)),
+        msgpack.packb(([], b"", 1)),
+        msgpack.packb((INIT_KEY, INIT, "1")),
+        msgpack.packb((INIT_KEY, INIT, 1.5)),
+        msgpack.packb((INIT_KEY, INIT, -1)),
+        msgpack.packb((INIT_KEY, INIT, 2**64 - 1)),
+        msgpack.packb((SWEEP, msgpack.packb(("leader", "1")), 1)),
+        msgpack.packb((SWEEP, msgpack.packb(("leader", 2**63)), 1)),
+        msgpack.packb((SWEEP, msgpack.packb((7, 1)), 1)),
     ],
 )
 def test_a_command_that_is_none_changes_nothing(nonsense: bytes) -> None:

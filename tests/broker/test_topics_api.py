@@ -246,6 +246,19 @@ def test_a_topic_that_is_to_grow_twice_grows_once_and_is_not_waited_for() -> Non
     tell(story)
 
 
+def test_more_batch_coordinators_are_not_waited_for_among_their_own_batches() -> None:
+    """`__diskless-metadata` grows like a topic, and no coordinator has any batches of it."""
+
+    async def story(_world: ClusterWorld, handlers: Handlers) -> None:
+        started = asyncio.get_running_loop().time()
+        request = growing("__diskless-metadata", 3)
+        answer = await call(handlers, request, CreatePartitionsResponse, 3)
+        assert answer.results[0].error_code == 0, answer.results[0].error_message
+        assert asyncio.get_running_loop().time() - started < 1
+
+    tell(story)
+
+
 def test_topics_are_deleted_by_id() -> None:
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         topic = await world.create("a")

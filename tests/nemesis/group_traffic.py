@@ -59,8 +59,8 @@ class GroupTraffic:
         self._assigned: dict[int, int] = {}  # how many partitions, by thread
         self._assigned_at_first = 0
         self._stop = threading.Event()
-        # Daemons: librdkafka's synchronous commit knows no timeout, and one was seen to wait, with
-        # every connection closed and none tried, for as long as it was let.
+        # Daemons: librdkafka's synchronous commit knows no timeout, and a Metadata answer that
+        # names nobody makes it wait for ever (`tests.clients.test_nobody_serves`).
         self._members = [
             threading.Thread(target=self._guarded, daemon=True) for _ in range(MEMBERS)
         ]
@@ -70,7 +70,23 @@ class GroupTraffic:
         """Assignments since all were members."""
         return self.happened["assigned"] - self._assigned_at_first
 
+    def _commit_nothing_read(self) -> None:
+        """Offset 0 everywhere, before anybody joins. Where nothing is committed, librdkafka asks
+        for the earliest offset, and may take that up half a second later, for a partition which by
+        then is another member's, or has a committed offset (`rd_kafka_toppar_handle_Offset`).
+        """
+        consumer = Consumer(
+            CONSUMING | {"bootstrap.servers": self._bootstrap, "group.id": self._group}
+        )
+        try:
+            found = consumer.list_topics(self._topic, COMMITTED_WITHIN_S).topics[self._topic]
+            places = [TopicPartition(self._topic, at, 0) for at in found.partitions]
+            consumer.commit(offsets=places, asynchronous=False)
+        finally:
+            consumer.close()
+
     def __enter__(self) -> GroupTraffic:
+        self._commit_nothing_read()
         for thread in self._members:
             thread.start()
         return self

@@ -148,6 +148,27 @@ async def what_wrote_nothing_is_said_by_a_leader_only(path: Path) -> None:
     await world.close()
 
 
+async def what_is_in_flight_counts_until_it_is_applied(path: Path) -> None:
+    """Six proposals; what is committed is applied piece by piece, and the last one is not yet."""
+    world = QuorumWorld(path, auto_commit=False)
+    broker = await begin(world)
+    ends, waiting = [], []
+    for _ in range(6):
+        waiting.append(await decided(broker.commit(batch(0, 2))))
+        ends.append(world.log.end_offset)
+    for end_offset in ends[:-1]:
+        world.log.commit(end_offset)
+    waiting.append(await decided(broker.commit(batch(0, 3, producer=7))))
+    world.log.commit(world.log.end_offset)
+    waiting.append(await decided(broker.commit(batch(0, 1, producer=7, first=3))))
+    world.log.commit()
+    answers = await asyncio.wait_for(asyncio.gather(*waiting), timeout=60)
+    assert [results(answer)[0][:2] for answer in answers] == [
+        (0, offset) for offset in (0, 2, 4, 6, 8, 10, 12, 15)
+    ]
+    await world.close()
+
+
 async def a_new_leader_decides_only_on_all_that_it_inherited(path: Path) -> None:
     """Five records are committed and not yet applied when the next leader is asked for more."""
     world = QuorumWorld(path, auto_commit=False)
@@ -189,6 +210,7 @@ STORIES = (
     an_answered_duplicate_is_there_after_the_leader_is_gone,
     a_refusal_waits_like_everything_else,
     what_wrote_nothing_is_said_by_a_leader_only,
+    what_is_in_flight_counts_until_it_is_applied,
     a_new_leader_decides_only_on_all_that_it_inherited,
     orphans_are_listed_from_applied_state,
 )

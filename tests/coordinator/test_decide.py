@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 
 from coordinator.decide import (
     Decision,
     NewLogStart,
     decide_commit,
     decide_dismantling,
+    decide_expired_producers,
     decide_expired_tombstones,
     decide_retention,
 )
@@ -23,11 +26,15 @@ from coordinator.settings import MAX_BATCHES, MAX_RECORD_BYTES
 from coordinator.view import Enforcer, TopicConfig
 from records.batch import read_batch
 from records.batch_writer import build_value_batch
-from records.diskless import DisklessPartitionsRemovedRecord, LogStartOffsetsRecord
+from records.diskless import (
+    DisklessPartitionsRemovedRecord,
+    LogStartOffsetsRecord,
+    ProducersExpiredRecord,
+)
 from records.frame import encode_record
 from records.metadata import FeatureLevelRecord
 from records.rpc.coordinator import CommitBatchesRequest, InitDisklessTopicsRequest
-from tests.coordinator.actors import TOPIC, Broker, batch, create, delete, offset_for
+from tests.coordinator.actors import TOPIC, Broker, batch, create, delete, groups, offset_for
 from tests.coordinator.subjects import SETTINGS, MemoryWorld
 
 HOUR_MS = 3_600_000
@@ -201,7 +208,7 @@ def test_of_two_rows_for_a_partition_the_further_counts() -> None:
         await broker.commit(batch(0, 20))
         world.view.configs[TOPIC] = TopicConfig(retention_ms=1, retention_bytes=1)
         coordinator = world.coordinator
-        for rows in ([(12, 2), (5, 1)], [(14, 1), (16, 2)], [(17, 1), (18, 1)]):
+        for rows in ([(12, 2), (5, 1)], [(14, 1), (16, 2)], [(17, 1), (18, 1)], [(20, 1), (19, 1)]):
             planned = [NewLogStart(TOPIC, 0, offset, reason, 1) for offset, reason in rows]
             decision = decide_retention(
                 planned, coordinator.state, coordinator.context(), Enforcer.COORDINATOR
@@ -256,5 +263,32 @@ def test_a_step_of_dismantling_waits_until_the_one_before_is_applied() -> None:
         assert second.partitions == (1,)  # which never had anything; the other one has five runs
         world.coordinator.sweep()
         state.check_invariants()
+
+    asyncio.run(story())
+
+
+def test_a_producer_that_appends_meanwhile_does_not_expire() -> None:
+    """Its commit is proposed and not applied yet: the record that forgets it would come after."""
+
+    async def story() -> None:
+        world = MemoryWorld()
+        await create(world)
+        broker = Broker(world)
+        await broker.acquire()
+        await broker.commit(batch(0, 2, producer=7), batch(100, 2, producer=8))
+        last: Any = broker.last
+        state, context = world.coordinator.state, world.coordinator.context()
+        later = context._replace(now_ms=context.now_ms + 25 * HOUR_MS)
+        pending = PendingState(lambda: state)
+        request = structs.replace(
+            last,
+            object_id=broker.next_id,
+            topics=groups(batch(0, 2, producer=7, first=2)),
+        )
+        (commit,) = decide_commit(request, pending, state, later).records
+        pending.apply(state.applied_offset, commit)
+        (expired,) = decide_expired_producers(pending, state, later).records
+        assert isinstance(expired, ProducersExpiredRecord)
+        assert expired.producer_ids == (8,)
 
     asyncio.run(story())

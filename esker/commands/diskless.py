@@ -1,27 +1,33 @@
 """`esker diskless`: what a batch coordinator knows of topics and objects.
 
 The figures are those of KIP-1163's `kafka-diskless-metadata.sh`. Whichever node is named, it is the
-coordinator's leader that answers.
+coordinator's leader that answers; a cluster with several of them is asked at each.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
+from uuid import UUID
 
 import typer
 
+from esker.bootstrap import DISKLESS_METADATA
 from esker.commands.controlled import (
     AsJson,
     Controller,
     Server,
+    Target,
     TimeoutMs,
+    ask,
     ask_coordinator,
     fail,
     target,
 )
+from records.rpc.descriptions import DescribeTopicsRequest, DescribeTopicsResponse
 from records.rpc.objects import (
     DescribeDisklessObjectRequest,
     DescribeDisklessObjectResponse,
@@ -42,7 +48,7 @@ OBJECT_EXAMPLE = (
     " --bootstrap-server 127.0.0.1:9092"
 )
 
-UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+_Topic = DescribeDisklessTopicsResponse.Topic
 COORDINATOR_IN_KEY: Final = re.compile(r"/(0|[1-9][0-9]{0,8})/[0-9]+$")
 
 
@@ -59,8 +65,9 @@ def describe(
     bootstrap_controller: Controller = None,
     bootstrap_server: Server = None,
     coordinator: Annotated[
-        int, typer.Option(min=0, help="Which partition of __diskless-metadata.")
-    ] = 0,
+        int | None,
+        typer.Option(min=0, help="One partition of __diskless-metadata; default: all of them."),
+    ] = None,
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = 5000,
 ) -> None:
@@ -71,8 +78,34 @@ def describe(
     DeadBytes are those of ObjectBytes that no topic uses. An object counts for each of its topics.
     """
     at = target(bootstrap_controller, bootstrap_server)
+    names = tuple(dict.fromkeys(topics or ()))
+    asked = _coordinators(at, timeout_ms) if coordinator is None else [coordinator]
+    answers = {one: _described(at, one, names, timeout_ms) for one in asked}
+    known = together(topic for one in answers.values() for topic in one.topics)
+    if as_json:
+        typer.echo(json.dumps(_topics_json(answers, known)))
+    else:
+        for topic in known:
+            typer.echo(_topic_text(topic))
+    unknown = sorted(set(names) - {topic.topic_name for topic in known})
+    if unknown:
+        fail(f"no such diskless topic: {', '.join(unknown)}")
+
+
+def _coordinators(at: Target, timeout_ms: int) -> range:
+    """The partitions of `__diskless-metadata`."""
+    request = DescribeTopicsRequest(topic_names=(DISKLESS_METADATA,))
+    (found,) = ask(at, request, DescribeTopicsResponse, timeout_ms).topics
+    _stop_on(found.error_code, f"the cluster has no {DISKLESS_METADATA}")
+    return range(len(found.partitions))
+
+
+def _described(
+    at: Target, coordinator: int, names: tuple[str, ...], timeout_ms: int
+) -> DescribeDisklessTopicsResponse:
+    """What one coordinator knows."""
     request = DescribeDisklessTopicsRequest(
-        coordinator_partition=coordinator, topic_names=tuple(topics) if topics else None
+        coordinator_partition=coordinator, topic_names=names or None
     )
     found = ask_coordinator(
         at,
@@ -83,15 +116,32 @@ def describe(
         timeout_ms,
     )
     _stop_on(found.error_code, found.error_message)
-    if as_json:
-        typer.echo(json.dumps(_topics_json(found)))
-    else:
-        for topic in found.topics:
-            if not topic.error_code:
-                typer.echo(_topic_text(topic))
-    unknown = [topic.topic_name for topic in found.topics if topic.error_code]
-    if unknown:
-        _stop_on(UNKNOWN_TOPIC_OR_PARTITION, f"no such diskless topic: {', '.join(unknown)}")
+    return found
+
+
+def together(topics: Iterable[_Topic]) -> list[_Topic]:
+    """What several coordinators say of topics: a topic's partitions may lie with more than one.
+
+    No object belongs to two coordinators, so its bytes may be added up.
+    """
+    found: dict[UUID, _Topic] = {}
+    for topic in topics:
+        if topic.error_code:
+            continue
+        other = found.get(topic.topic_id)
+        if other is None:
+            found[topic.topic_id] = topic
+            continue
+        partitions = sorted((*other.partitions, *topic.partitions), key=lambda p: p.partition_index)
+        found[topic.topic_id] = _Topic(
+            topic_id=topic.topic_id,
+            topic_name=topic.topic_name,
+            object_bytes=other.object_bytes + topic.object_bytes,
+            past_object_bytes=other.past_object_bytes + topic.past_object_bytes,
+            dead_bytes=other.dead_bytes + topic.dead_bytes,
+            partitions=tuple(partitions),
+        )
+    return sorted(found.values(), key=lambda topic: topic.topic_name)
 
 
 @app.command(name="object", epilog=OBJECT_EXAMPLE)
@@ -169,14 +219,18 @@ def _topic_text(topic: DescribeDisklessTopicsResponse.Topic) -> str:
     return "\n".join(lines)
 
 
-def _topics_json(found: DescribeDisklessTopicsResponse) -> dict[str, Any]:
+def _topics_json(
+    answers: Mapping[int, DescribeDisklessTopicsResponse], topics: Iterable[_Topic]
+) -> dict[str, Any]:
     return {
-        "appliedOffset": found.applied_offset,
+        "coordinators": [
+            {"coordinator": number, "appliedOffset": one.applied_offset}
+            for number, one in answers.items()
+        ],
         "topics": [
             _camel(_topic(topic))
             | {"partitions": [_camel(_partition(partition)) for partition in topic.partitions]}
-            for topic in found.topics
-            if not topic.error_code
+            for topic in topics
         ],
     }
 

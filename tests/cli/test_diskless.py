@@ -10,11 +10,13 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 from typer.testing import CliRunner
 
 from coordinator.calls import Coordinator
 from coordinator.interface import CoordinatorError, ErrorCode
 from esker.cli import app
+from esker.commands.diskless import together
 from records.rpc.objects import (
     DescribeDisklessObjectRequest,
     DescribeDisklessObjectResponse,
@@ -24,6 +26,7 @@ from records.rpc.objects import (
 from tests.coordinator.served import Node
 
 runner = CliRunner()
+ONE = ("--coordinator", "0")  # or a controller would be asked how many there are
 KEY = "esker/f6/xBIbbGYlSzqHPEyzl9QSWw/0/4711"
 
 ORDERS = DescribeDisklessTopicsResponse.Topic(
@@ -94,7 +97,7 @@ def invoke(bootstrap: str, *words: str) -> Any:
 
 
 def test_topics_are_printed_with_kip_1163s_figures(bootstrap: str) -> None:
-    shown = invoke(bootstrap, "describe")
+    shown = invoke(bootstrap, "describe", *ONE)
     assert shown.exit_code == 0, shown.stderr
     assert shown.stdout.splitlines() == [
         "Topic: orders  TopicId: AAAAAAAAAAAAAAAAAAAABw  PartitionCount: 2  StoredBytes: 600"
@@ -105,8 +108,8 @@ def test_topics_are_printed_with_kip_1163s_figures(bootstrap: str) -> None:
 
 
 def test_programs_get_one_json_object(bootstrap: str) -> None:
-    found = json.loads(invoke(bootstrap, "describe", "orders", "--json").stdout)
-    assert found["appliedOffset"] == 57
+    found = json.loads(invoke(bootstrap, "describe", "orders", "--json", *ONE).stdout)
+    assert found["coordinators"] == [{"coordinator": 0, "appliedOffset": 57}]
     (topic,) = found["topics"]
     assert (topic["topic"], topic["storedBytes"], topic["deadBytes"]) == ("orders", 600, 100)
     assert [partition["logStartOffset"] for partition in topic["partitions"]] == [0, 10]
@@ -139,7 +142,7 @@ def test_an_object_is_printed_with_its_owners(bootstrap: str) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (["describe", "orders", "nope"], 1, "no such diskless topic: nope"),
+        (["describe", "orders", "nope", "--coordinator", "0"], 1, "no such diskless topic: nope"),
         (["object", "a/00/b/0/1", "--timeout-ms", "50"], 1, "not here"),
         (["object", "a/00/b/1/1", "--timeout-ms", "50"], 1, "no coordinator for partition 1"),
         (["object", "4711"], 2, "does not end in /COORDINATOR/OBJECT-ID"),
@@ -160,4 +163,16 @@ def test_a_bootstrap_that_is_none_is_refused(bootstrap: str) -> None:
     host, _, _ = bootstrap.partition(":")
     shown = invoke(f"{host}:1", "describe", "--timeout-ms", "50")
     assert shown.exit_code == 1
-    assert "has no leader: 0 of 1 nodes answer" in shown.stderr
+    assert "no controller answers" in shown.stderr
+
+
+def test_a_topic_that_lies_with_two_coordinators_is_shown_once() -> None:
+    first, second = (
+        structs.replace(ORDERS, partitions=(partition,)) for partition in ORDERS.partitions
+    )
+    other = structs.replace(ORDERS, topic_id=UUID(int=8), topic_name="more")
+    nobody = structs.replace(ORDERS, error_code=3)
+    whole, *rest = reversed(together([second, nobody, other, first]))
+    assert whole.partitions == ORDERS.partitions
+    assert (whole.object_bytes, whole.past_object_bytes, whole.dead_bytes) == (1800, 400, 200)
+    assert rest == [other]

@@ -125,3 +125,19 @@ def test_chunks_are_cut_and_moved_by_the_files_of_the_kip(esker: Esker, tmp_path
     file.write_text(json.dumps({"chunks": [moved]}))
     assert "cut-0 chunk 7" in esker("chunks", "alter", "--alter-chunk-json-file", str(file), code=1)
     assert "No such file" in esker("chunks", "alter", "--alter-chunk-json-file", "none", code=1)
+
+
+def test_topics_are_described_wherever_their_coordinator_is(esker: Esker) -> None:
+    """The last test here: coordinators stay."""
+    esker("topics", "alter", "--topic", "__diskless-metadata", "--partitions", "2")
+    for number in range(4):
+        esker("topics", "create", "--topic", f"spread-{number}")
+    wanted = [f"spread-{number}" for number in range(4)]
+    described = esker.json("topics", "describe")["topics"]
+    where = {p["coordinator"] for t in described for p in t["partitions"] if t["topic"] in wanted}
+    assert where == {0, 1}, "or this says nothing"
+    found = esker.json("diskless", "describe", *wanted)
+    assert [one["coordinator"] for one in found["coordinators"]] == [0, 1]
+    assert [topic["topic"] for topic in found["topics"]] == wanted
+    one = esker("diskless", "describe", *wanted, "--coordinator", "1", code=1)
+    assert "no such diskless topic: spread-" in one

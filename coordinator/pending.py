@@ -10,7 +10,7 @@ Source: DESIGN §7 (pending state).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final, Generic, Protocol, TypeVar
 from uuid import UUID
@@ -66,6 +66,10 @@ class Overlay(Generic[K, V]):
 
     def __setitem__(self, key: K, value: V) -> None:
         self._young[key] = value
+
+    def update(self, rows: Mapping[K, V]) -> None:
+        """Change several."""
+        self._young.update(rows)
 
     def pop(self, key: K, default: Any = None) -> Any:
         """Remove a row, there or not; the row or `default`."""

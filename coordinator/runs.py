@@ -38,8 +38,6 @@ def runs_of(record: ObjectCommitRecord, log_ids: Sequence[int]) -> list[RunRow]:
 
     Args:  log_ids: of each group, from `coordinator.state.log_ids_of` before the record is applied.
     """
-    rows: list[RunRow] = []
-    add = rows.append
     object_id, now_ms = record.object_id, record.committed_at_ms
     errors, duplicates = record.error_codes, record.duplicates
     whole = not errors and not duplicates
@@ -50,6 +48,15 @@ def runs_of(record: ObjectCommitRecord, log_ids: Sequence[int]) -> list[RunRow]:
         record.byte_sizes,
     )
     times, kinds = record.max_timestamps, record.timestamp_types
+    if whole and len(log_ids) == len(bases):  # a batch of each partition: the usual object
+        return [
+            (log_id, base, base + count - 1, object_id, start, size, newest, now_ms, kind)
+            for log_id, base, count, start, size, newest, kind in zip(
+                log_ids, bases, counts, places, sizes, times, kinds, strict=True
+            )
+        ]
+    rows: list[RunRow] = []
+    add = rows.append
     at = 0
     for log_id, batch_count in zip(log_ids, record.batch_counts, strict=True):
         first, at = at, at + batch_count

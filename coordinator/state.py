@@ -19,7 +19,7 @@ Source: DESIGN §7; KIP-1164, Batch Coordinator.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
@@ -164,6 +164,9 @@ class Table(Protocol[K, V]):
     def __setitem__(self, key: K, value: V, /) -> None:
         """Add or replace."""
 
+    def update(self, rows: Any, /) -> None:
+        """Add or replace several, from a dict."""
+
     def pop(self, key: K, default: None, /) -> V | None:
         """Remove; nothing if it is not there."""
 
@@ -212,12 +215,18 @@ def log_ids_of(tables: Tables, record: ObjectCommitRecord) -> list[LogId]:
 
     To be asked in the state right before the record.
     """
-    topics = [tables.topics.get(topic_id) for topic_id in record.topic_ids]
+    known = []
+    for topic_id in record.topic_ids:
+        topic = tables.topics.get(topic_id)
+        known.append(topic.log_ids if topic is not None and topic.deleted_at_ms < 0 else ())
+    if len(known) == 1 and not any(record.topic_indexes):
+        (log_ids,) = known
+        end = len(log_ids)
+        return [log_ids[i] if 0 <= i < end else NO_LOG for i in record.partitions]
     found = []
     for index, partition in zip(record.topic_indexes, record.partitions, strict=True):
-        topic = topics[index]
-        live = topic is not None and topic.deleted_at_ms < 0 and 0 <= partition < len(topic.log_ids)
-        found.append(topic.log_ids[partition] if live and topic is not None else NO_LOG)
+        log_ids = known[index]
+        found.append(log_ids[partition] if 0 <= partition < len(log_ids) else NO_LOG)
     return found
 
 
@@ -316,6 +325,11 @@ def _heard_controller(tables: Tables, epoch: int) -> None:
 
 
 def _commit(tables: Tables, record: ObjectCommitRecord) -> None:
+    apply_commit(tables, record, log_ids_of(tables, record))
+
+
+def apply_commit(tables: Tables, record: ObjectCommitRecord, log_ids: Sequence[LogId]) -> None:
+    """`apply_record` of a commit, for who knows its log ids already."""
     object_id = record.object_id
     lease = tables.leases.get(record.lease_id)
     assert lease is not None, f"a commit without a lease: object {object_id}"
@@ -327,7 +341,10 @@ def _commit(tables: Tables, record: ObjectCommitRecord) -> None:
         skipped=appended(lease.skipped, last + 1, object_id),
         fenced=tuple(fenced for fenced in lease.fenced if fenced > object_id),
     )
-    log_starts = _append_batches(tables, record)
+    alone = not record.error_codes and not record.duplicates
+    alone = alone and len(log_ids) == len(record.base_offsets)
+    append = _append_single_batches if alone else _append_batches
+    log_starts = append(tables, record, log_ids)
     times: tuple[int, ...] = ()
     if any(record.timestamp_types):
         times = tuple(_append_times(record))
@@ -353,7 +370,52 @@ def _append_times(record: ObjectCommitRecord) -> Iterator[int]:
         yield time if kind else -1
 
 
-def _append_batches(tables: Tables, record: ObjectCommitRecord) -> list[int]:
+def _append_single_batches(
+    tables: Tables, record: ObjectCommitRecord, log_ids: Sequence[LogId]
+) -> list[int]:
+    """`_append_batches` where every group is one accepted batch: the usual object.
+
+    Tables change once, at the end: no partition and so no producer's row occurs twice.
+    """
+    log_starts: list[int] = []
+    now_ms = record.committed_at_ms
+    get_log, get_producer = tables.logs.get, tables.producers.get
+    logs: dict[LogId, Log] = {}
+    producers: dict[ProducerKey, Producer] = {}
+    for log_id, base, count, time, kind, producer_id, epoch, sequence in zip(
+        log_ids,
+        record.base_offsets,
+        record.record_counts,
+        record.max_timestamps,
+        record.timestamp_types,
+        record.producer_ids,
+        record.producer_epochs,
+        record.base_sequences,
+        strict=True,
+    ):
+        log = get_log(log_id)
+        assert log is not None, f"no partition for object {record.object_id}"
+        log_start, end = log
+        assert base == end, f"offset {base} at end {end} of {log_id}, {record.object_id}"
+        logs[log_id] = (log_start, end + count)
+        log_starts.append(log_start)
+        if producer_id < 0:
+            continue
+        key = (log_id, producer_id)
+        before = get_producer(key)
+        kept = before[2][1 - KEPT_BATCHES :] if before is not None and before[0] == epoch else ()
+        last = (sequence + count - 1) & MAX_SEQUENCE
+        batch = (sequence, last, base, time if kind else -1)
+        producers[key] = (epoch, now_ms, (*kept, batch))
+    assert len(logs) == len(log_starts), f"a partition named twice: object {record.object_id}"
+    tables.logs.update(logs)
+    tables.producers.update(producers)
+    return log_starts
+
+
+def _append_batches(
+    tables: Tables, record: ObjectCommitRecord, log_ids: Sequence[LogId]
+) -> list[int]:
     """Move the logs' ends and the producers' state; the log start of each group."""
     log_starts: list[int] = []
     now_ms = record.committed_at_ms
@@ -372,7 +434,7 @@ def _append_batches(tables: Tables, record: ObjectCommitRecord) -> list[int]:
         record.base_sequences,
         strict=True,
     )
-    for log_id, batch_count in zip(log_ids_of(tables, record), record.batch_counts, strict=True):
+    for log_id, batch_count in zip(log_ids, record.batch_counts, strict=True):
         group = islice(rows, batch_count)
         log = logs.get(log_id) if log_id >= 0 else None
         if log is None:

@@ -38,6 +38,7 @@ from coordinator.state import (
     Producer,
     ProducerKey,
     Topic,
+    apply_commit,
     apply_record,
     log_ids_of,
 )
@@ -183,7 +184,7 @@ class Store:
     def _commit(self, record: ObjectCommitRecord) -> None:
         log_ids = log_ids_of(self, record)
         new = runs_of(record, log_ids)
-        apply_record(self, record)
+        apply_commit(self, record, log_ids)
         self.runs.add(self.tallies, new)
         self.run_count += len(new)
         self.object_count += 1

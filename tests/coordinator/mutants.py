@@ -5,7 +5,7 @@ A mutant patches the real code, for as long as its `with` block lasts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, Final
@@ -124,14 +124,13 @@ def six_batches_are_kept() -> Iterator[None]:
 def only_the_last_batch_is_kept() -> Iterator[None]:
     """A client with five requests in flight resends them all."""
 
-    def append(tables: Any, record: ObjectCommitRecord) -> list[int]:
-        starts = _append(tables, record)
+    def apply(tables: Any, record: ObjectCommitRecord, log_ids: Sequence[int]) -> None:
+        _apply(tables, record, log_ids)
         for key, (epoch, at_ms, kept) in list(tables.producers.items()):
             tables.producers[key] = (epoch, at_ms, kept[-1:])
-        return starts
 
-    _append = state._append_batches
-    with patch.object(state, "_append_batches", append):
+    _apply = state.apply_commit
+    with patch.object(state, "apply_commit", apply):
         yield
 
 

@@ -1,6 +1,6 @@
 """How many batches does a replicated coordinator order, beside one PostgreSQL that is not?
 
-    python -m bench.bench_coordinator [--seconds 60] [--runs 1000000] [--tiny]
+    python -m bench.bench_coordinator [--seconds S] [--runs N] [--find-runs M] [--tiny]
 
 Three `esker start` processes on this machine, fdatasync before every answer, the state in SQLite on
 all three; uploaders outside, through the typed client, one object at a time each. Every row begins
@@ -9,8 +9,9 @@ backlog would count as speed. The peer is the plain coordinator of `bench.peers`
 replication, from as many runs. Three etcd nodes take transactions of as many puts of 100 B, with
 nothing to decide. Either is left out, saying so, where Debian's postgresql or etcd is missing.
 
-Then: findBatches by RPC, few against many runs; a checkpoint, and what it does to commits; a node
-with an empty disk; a restart of all three; memory.
+Besides: a checkpoint, and what it does to commits; a node whose state is lost; findBatches of one
+run, at a thousand runs and at `--find-runs`, by RPC at the leader and in this process from the
+state of a follower that is stopped for it; a restart of all three; memory. Some ten minutes in all.
 
 Reference (reference figures of Inkless's own SQL on such a machine): 50 x 4 batches, 4 uploaders
 13.7 k batches/s, p50 54 ms; 50 x 1, one uploader p50 9.2 ms; 500 x 1, 2 uploaders 9 k, p50 108 ms.
@@ -22,25 +23,33 @@ import argparse
 import json
 import os
 import platform
+import random
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from bench.commits import Load, as_json
+import msgpack
+
+from bench.commits import BATCH_BYTES, RECORDS, Load, as_json
 from bench.peers import etcd
 from bench.peers import postgres_coordinator as peer
 from coordinator.client import CoordinatorClient
+from coordinator.reads import find_batches
+from coordinator.settings import CoordinatorSettings
+from coordinator.sqlite.machine import FILE_NAME, CoordinatorMachine, Identity
 from esker.admin import describe_quorum
 from esker.values import Endpoint
 from examples.demo_quorum import NODES, Quorum
 from raft.net.rpc import open_rpc
 from raft.net.runner import run
+from records.object_keys import ObjectKeys
 from records.rpc.coordinator import FindBatchesRequest
 from records.rpc.snapshots import (
     DescribeSnapshotsRequest,
@@ -54,7 +63,9 @@ FILL_PARTITIONS: Final = 10_000  # as many runs in one commit
 FILL_TOPIC: Final = 1
 FEW_RUNS: Final = 1_000
 FINDS: Final = 2_000
+SEED: Final = 20_240_501  # of the offsets that are looked for
 MUST_LAG_S: Final = 1.0
+MAX_PEER_S: Final = 10.0  # of each row of a peer, which does not slow down in a minute
 COORDINATE_BYTES: Final = 100  # of one put to etcd
 
 
@@ -120,6 +131,12 @@ class Cluster(Quorum):
              as_json(Load(addresses=self.addresses, **shape))],
             stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
+
+    def stop(self, node: int) -> None:
+        """With its farewell: all that it has applied is then in its file."""
+        process = self.processes.pop(node)
+        process.terminate()
+        process.wait(60)
 
     def coordinator_leader(self) -> int:
         bootstrap = tuple(Endpoint("127.0.0.1", self.ports[node]) for node in NODES)
@@ -227,30 +244,82 @@ def commit_rows(cluster: Cluster, seconds: float) -> dict[Row, Figures]:
     return found
 
 
-def find(cluster: Cluster, runs: int) -> None:
-    """findBatches by RPC at the leader: partitions with few runs, then the one with many."""
+def questions(runs: int) -> list[FindBatchesRequest]:
+    """One run each, anywhere in what `fill` has made: as large an answer whatever there is."""
+    partitions = min(FILL_PARTITIONS, runs)
+    records = runs // partitions * RECORDS
+    rng, asked = random.Random(SEED), FindBatchesRequest.Topic
+    return [
+        FindBatchesRequest(
+            topics=(
+                asked(
+                    topic_id=UUID(int=FILL_TOPIC),
+                    partitions=(
+                        asked.Partition(
+                            partition_index=rng.randrange(partitions),
+                            offset=rng.randrange(records),
+                            max_bytes=BATCH_BYTES,
+                        ),
+                    ),
+                ),
+            ),
+            max_bytes=2**20,
+        )
+        for _ in range(FINDS)
+    ]
 
-    async def ask(topic: int, partitions: int) -> list[float]:
+
+class Found(NamedTuple):
+    """Medians of one look-up, in ms."""
+
+    by_rpc: float
+    in_process: float
+
+
+def find(cluster: Cluster, runs: int) -> Found:
+    """findBatches, by RPC and in process."""
+    asked = questions(runs)
+
+    async def by_rpc() -> list[float]:
         client = CoordinatorClient([(host, port) for host, port in cluster.addresses])
-        asked = FindBatchesRequest.Topic
         times = []
-        for i in range(FINDS):
-            partition = asked.Partition(
-                partition_index=i % partitions, offset=i % 10, max_bytes=100_000
-            )
-            request = FindBatchesRequest(
-                topics=(asked(topic_id=UUID(int=topic), partitions=(partition,)),), max_bytes=2**20
-            )
+        for request in asked:
             began = time.perf_counter()
             answer = await client.find_batches(request)
             times.append((time.perf_counter() - began) * 1e3)
-            assert answer.responses[0].partitions[0].batches, answer
+            assert len(answer.responses[0].partitions[0].batches) == 1, answer
         await client.close()
         return sorted(times)
 
-    times = run(ask(FILL_TOPIC, min(FILL_PARTITIONS, runs)))
-    say(f"findBatches by RPC at {runs:,} runs: p50 {times[len(times) // 2]:.2f} ms, "
-        f"p99 {times[int(len(times) * 0.99)]:.2f} ms")  # fmt: skip
+    leader = cluster.coordinator_leader()
+    follower = next(node for node in NODES if node != leader)
+    told = {"by RPC": run(by_rpc()), "in process": in_process(cluster, follower, asked)}
+    for way, times in told.items():
+        say(f"findBatches {way} at {runs:,} runs: p50 {times[len(times) // 2]:.3f} ms, "
+            f"p99 {times[int(len(times) * 0.99)]:.3f} ms")  # fmt: skip
+    return Found(*(times[len(times) // 2] for times in told.values()))
+
+
+def in_process(cluster: Cluster, node: int, asked: list[FindBatchesRequest]) -> list[float]:
+    """Sorted times in ms, on a replica's state: the node is stopped, and started afterwards."""
+    cluster.wait_until_applied()
+    cluster.stop(node)
+    directory = cluster.home / str(node) / f"{GROUP}-0"
+    with closing(sqlite3.connect(directory / FILE_NAME)) as connection:
+        query = "SELECT value FROM meta WHERE name = 'identity'"
+        identity = Identity(*msgpack.unpackb(connection.execute(query).fetchone()[0]))
+    machine = CoordinatorMachine(directory, identity)
+    assert not machine.rebuilds, "a state of somebody else"
+    keys = ObjectKeys(prefix="", cluster_id=identity.cluster_id, coordinator_partition=0)
+    settings, times = CoordinatorSettings(keys=keys), []
+    for request in asked:
+        began = time.perf_counter()
+        answer = find_batches(request, machine.store, machine.store, settings)
+        times.append((time.perf_counter() - began) * 1e3)
+        assert len(answer.responses[0].partitions[0].batches) == 1, answer
+    machine.close()
+    cluster.start(node)
+    return sorted(times)
 
 
 def checkpoint(cluster: Cluster, seconds: float) -> None:
@@ -365,9 +434,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60, help="of each row; default 60")
     parser.add_argument("--runs", type=int, default=1_000_000, help="before each row")
-    parser.add_argument("--tiny", action="store_true", help="a second, 20,000 runs")
+    parser.add_argument(
+        "--find-runs", type=int, default=10_000_000, help="before findBatches is timed again"
+    )
+    parser.add_argument("--tiny", action="store_true", help="a second, 20,000 runs, then 40,000")
     options = parser.parse_args()
-    seconds, runs = (1.0, 20_000) if options.tiny else (options.seconds, options.runs)
+    seconds, runs, find_runs = options.seconds, options.runs, options.find_runs
+    if options.tiny:
+        seconds, runs, find_runs = 1.0, 20_000, 40_000
+    peer_seconds = min(seconds, MAX_PEER_S)
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
     ).stdout.strip()
@@ -378,20 +453,25 @@ def main() -> None:
         cluster = stack.enter_context(Cluster(directory))
         cluster.start(*NODES)
         fill(cluster, FEW_RUNS)
-        find(cluster, FEW_RUNS)
+        few = find(cluster, FEW_RUNS)
         fill(cluster, runs)
-        find(cluster, runs)
-        ours = commit_rows(cluster, seconds)
         checkpoint(cluster, min(seconds, 10))
         lost_disk(cluster)
+        ours = commit_rows(cluster, seconds)
+        if find_runs > runs:
+            fill(cluster, find_runs - runs)
+        many = find(cluster, find_runs)
+        say(f"findBatches at {find_runs:,} runs / at {FEW_RUNS:,}: by RPC "
+            f"{many.by_rpc / few.by_rpc:.2f}, in process {many.in_process / few.in_process:.2f} "
+            "(must 1.5)")  # fmt: skip
         restart(cluster)
         memory = [cluster.memory_mb(node, "VmHWM") for node in NODES]
         say(f"memory at most {max(memory):.0f} MB a process since the restart")
         for node in NODES:
             cluster.kill(node)
         shutil.rmtree(directory / "1", ignore_errors=True)
-        postgres_rows(directory, seconds, runs, ours)
-        etcd_rows(directory, max(seconds, 2), ours)
+        postgres_rows(directory, peer_seconds, runs, ours)
+        etcd_rows(directory, max(peer_seconds, 2), ours)
 
 
 if __name__ == "__main__":

@@ -430,7 +430,8 @@ class QuorumCoordinator(ReadOnlyCoordinator):
                 code = ErrorCode.COORDINATOR_NOT_AVAILABLE
                 done(CoordinatorError(code, f"no read barrier: {lost}") if lost else answer)
 
-            asyncio.ensure_future(self._log.barrier()).add_done_callback(behind)
+            asking = asyncio.ensure_future(self._log.barrier(), loop=future.get_loop())
+            asking.add_done_callback(behind)
 
         self.leader.ask(request, done, unwritten)
         return future

@@ -38,11 +38,13 @@ a stalled machine. A test that passes only now is flaky, and a bug." && \
 	$(BIN)/python -m pytest -n 0 --last-failed --last-failed-no-failures none -m "$(2)"; }
 endef
 
-# One process with one JVM runs the tests of Spark: one for each worker would be too many.
+# One process with one JVM runs the tests of Spark, for one for each worker would be too many; beside
+# it one runs the demo, which mostly waits. Neither loads the tests that are not theirs.
+SPARK_TESTS = $(shell grep -rl --include='test_*.py' 'mark\.spark' tests)
 test: java
 	@failed=0; \
 	$(call run_tests,-n $(TEST_WORKERS) --dist worksteal,not soak and not spark) || failed=1; \
-	$(call run_tests,,spark and not soak) || failed=1; \
+	$(call run_tests,-n 2 --dist loadgroup $(SPARK_TESTS),spark and not soak) || failed=1; \
 	exit $$failed
 
 check: .venv/.ready

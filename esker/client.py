@@ -160,7 +160,7 @@ class KafkaClient:
             try:
                 return await attempt()
             except NetError as error:
-                failure = ClientError(str(error))
+                failure = ClientError(error.message)
             except ClientError as error:
                 if not error.passing:
                     raise

@@ -42,7 +42,7 @@ app = typer.Typer(
 
 _AT: Final = "--bootstrap-server 127.0.0.1:9092"
 CREATE_EXAMPLE = f"Example: esker chunks create --create-chunk-json-file chunks.json {_AT}"
-ALTER_EXAMPLE = f"Example: esker chunks alter --alter-chunk-json-file chunks.json {_AT}"
+ALTER_EXAMPLE = f"Example: esker chunks alter --alter-chunk-json-file moves.json {_AT}"
 TIMEOUT_MS: Final = 30_000
 
 
@@ -60,7 +60,10 @@ def create(
     bootstrap_server: Server = None,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
-    """End the active chunk of each partition at its high watermark, and begin another."""
+    """End the active chunk of each partition at its high watermark, and begin another.
+
+    The file: {"partitions": [{"topic": "t", "partition": 0, "replicas": [101, 102]}]}
+    """
     at = target(bootstrap_controller, bootstrap_server)
     try:
         wanted = read_create_file(_read(create_chunk_json_file))
@@ -92,7 +95,10 @@ def alter(
     bootstrap_server: Server = None,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
-    """Give chunks that are cut off other replicas."""
+    """Give chunks that are cut off other replicas.
+
+    The file: {"chunks": [{"topic": "t", "partition": 0, "startOffset": 0, "replicas": [103]}]}
+    """
     at = target(bootstrap_controller, bootstrap_server)
     try:
         request = read_alter_file(_read(alter_chunk_json_file))

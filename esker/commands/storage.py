@@ -39,12 +39,18 @@ def storage() -> None:
 @app.command(
     "format",
     epilog="Example: esker storage format --config node1.properties "
-    "--cluster-id $(esker storage random-uuid)",
+    "--cluster-id xBIbbGYlSzqHPEyzl9QSWw",
 )
 def format_command(
     config: ConfigFile,
     cluster_id: Annotated[
-        str, typer.Option("--cluster-id", "-t", metavar="ID", help="The same for every node.")
+        str,
+        typer.Option(
+            "--cluster-id",
+            "-t",
+            metavar="ID",
+            help="The same for every node: `esker storage random-uuid` makes one.",
+        ),
     ],
     rejoin: Annotated[
         bool,

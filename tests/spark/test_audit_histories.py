@@ -9,13 +9,12 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from pathlib import Path
-from typing import Final
 
-from hypothesis import HealthCheck, Phase, seed, settings
-from hypothesis.stateful import precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import precondition, rule
 
 from records.types import Offset
 from tests.coordinator.test_quorum_versus_memory import QuorumVersusMemory
+from tests.lives import live_until_seen
 from tests.spark.audit_world import audited, complaints, told, write_checkpoint, write_segments
 
 seen: Counter[str] = Counter()
@@ -64,34 +63,8 @@ class Lives(QuorumVersusMemory):
         seen.update({f"type {key}": count for (key, _), count in log.types.items()})
 
 
-WANTED: Final = (
-    "checkpoints compared",
-    "from a checkpoint",
-    "type 1104",
-    "type 1109",
-    "type 1110",
-)
-ROUNDS: Final = 4
-"""At most. Hypothesis tries the constants of whatever modules are loaded, so which lives there are
-depends on what else is tested in this process, and one round may do without a rare record."""
-
-
 def test_legal_histories_are_clean() -> None:
-    seen.clear()
-    for number in range(ROUNDS):
-        run_state_machine_as_test(
-            seed(number)(Lives),
-            settings=settings(
-                max_examples=25,
-                stateful_step_count=50,
-                deadline=None,
-                database=None,
-                phases=[Phase.generate],
-                suppress_health_check=list(HealthCheck),
-            ),
-        )
-        print(f"seeds 0 to {number}:", dict(sorted(seen.items())))
-        if all(seen[what] for what in WANTED):
-            return
-    for what in WANTED:
-        assert seen[what], f"{what}: none in all examples"
+    wanted = (
+        "checkpoints compared", "from a checkpoint", "type 1104", "type 1109", "type 1110",
+    )  # fmt: skip
+    live_until_seen(Lives, seen, wanted, lives=25, steps=50)

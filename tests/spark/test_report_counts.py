@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, settings
-from hypothesis.stateful import run_state_machine_as_test
 
 from coordinator.memory import InMemoryState
 from raft.segments.segment import segment_name
@@ -42,6 +40,7 @@ from spark_jobs.report.job import TOP, Question, make_report
 from spark_jobs.report.window import WIDTHS_MS, window
 from spark_jobs.state import state_at
 from tests.coordinator.actors import TOPIC
+from tests.lives import live_until_seen
 from tests.spark.logs import write_log
 from tests.spark.report_world import LOG, World, build, with_end
 from tests.spark.test_state import Lives
@@ -184,25 +183,11 @@ def sum_by(found: list[Any], key: str, value: str) -> Counter[Any]:
 
 
 def test_counts_are_those_of_a_coordinator_and_of_its_records() -> None:
-    seen.clear()
-    run_state_machine_as_test(
-        CountedLives,
-        settings=settings(
-            max_examples=14,
-            stateful_step_count=40,
-            deadline=None,
-            derandomize=True,
-            database=None,
-            phases=[Phase.generate],
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
-    print(dict(sorted(seen.items())))
-    for what in (
+    wanted = (
         "live", "free", "pinned", "pinned with others", "duplicates", "refused",
         "from a checkpoint",
-    ):  # fmt: skip
-        assert seen[what], f"{what}: {seen[what]} in all examples"
+    )  # fmt: skip
+    live_until_seen(CountedLives, seen, wanted, lives=14, steps=40)
 
 
 # --- pieces -------------------------------------------------------------------------------------

@@ -11,8 +11,6 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
-from hypothesis.stateful import run_state_machine_as_test
 
 from coordinator.controller.config_defs import TOPIC_CONFIGS
 from coordinator.decide.log_start import NewLogStart
@@ -43,6 +41,7 @@ from spark_jobs.sidecars import Sidecars, Work
 from spark_jobs.state import LogState, state_at
 from spark_jobs.sweep import make_plan
 from spark_jobs.topics import TopicSettings, topics_at
+from tests.lives import live_until_seen
 from tests.spark.logs import write_log, write_values
 from tests.spark.plans import Worlds, naive_effect, naive_rows
 from tests.spark.test_state import Lives
@@ -119,25 +118,11 @@ def rows_of_coordinator(
 
 def test_a_plan_is_what_the_coordinator_would_do() -> None:
     """And what somebody slow would: digests of any pieces, their files, the planner's two steps."""
-    seen.clear()
-    run_state_machine_as_test(
-        Swept,
-        settings=settings(
-            max_examples=12,
-            stateful_step_count=50,
-            deadline=None,
-            derandomize=True,
-            database=None,
-            phases=[Phase.generate],
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
-    print(dict(sorted(seen.items())))
-    for what in (
+    wanted = (
         "reason 1", "reason 2", "nothing to do", "from a checkpoint", "dead before", "freed",
         "pinned",
-    ):  # fmt: skip
-        assert seen[what], f"{what}: {seen[what]} times in all examples"
+    )  # fmt: skip
+    live_until_seen(Swept, seen, wanted, lives=12, steps=50)
 
 
 TOPIC, OTHER = random_uuid(), random_uuid()

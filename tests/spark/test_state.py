@@ -16,8 +16,7 @@ from uuid import UUID
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, Phase, settings
-from hypothesis.stateful import precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import precondition, rule
 
 from coordinator.memory import InMemoryState
 from coordinator.runs import Run, StoredObject
@@ -43,6 +42,7 @@ from spark_jobs.log_files import LogFiles
 from spark_jobs.logs import LogsError
 from spark_jobs.state import LogState, StateGoneError, state_at, state_of_piece
 from tests.coordinator.test_quorum_versus_memory import QuorumVersusMemory
+from tests.lives import live_until_seen
 from tests.spark.logs import write_log
 from tests.spark.plans import Cut
 
@@ -181,25 +181,11 @@ class Lives(QuorumVersusMemory):
 
 
 def test_columns_find_what_a_coordinator_has() -> None:
-    seen.clear()
-    run_state_machine_as_test(
-        Lives,
-        settings=settings(
-            max_examples=25,
-            stateful_step_count=50,
-            deadline=None,
-            derandomize=True,
-            database=None,
-            phases=[Phase.generate],
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
-    print(dict(sorted(seen.items())))
-    for what in (
+    wanted = (
         "logs", "runs", "objects", "marked", "log starts", "from a checkpoint", "producers",
         "topics", "deleted topics",
-    ):  # fmt: skip
-        assert seen[what], f"{what}: {seen[what]} in all examples"
+    )  # fmt: skip
+    live_until_seen(Lives, seen, wanted, lives=25, steps=50)
 
 
 def test_nothing_was_ever_committed(tmp_path: Path) -> None:

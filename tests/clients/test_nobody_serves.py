@@ -23,6 +23,7 @@ from typing import Any, Final
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from coordinator.rendezvous import group_broker
 from diskless.apis.cluster import ClusterApis
@@ -46,13 +47,19 @@ class FencedCluster:
     """One broker that has all there is to do, many others; all are fenced for a moment."""
 
     def __init__(
-        self, world: ClusterWorld, broker: Broker, monkeypatch: pytest.MonkeyPatch
+        self,
+        world: ClusterWorld,
+        broker: Broker,
+        members: tuple[int, ...],
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         self._bootstrap = f"127.0.0.1:{broker.listeners['PLAIN'].port}"
         self._world = world
+        self._members = members
         self._serves = asyncio.Event()
         self._serves.set()
-        self._told: set[str] = set()  # clients, of a topic, while nobody serves
+        self._told: set[str] = set()  # clients, of brokers, while nobody serves
+        self._told_of_topics: set[str] = set()
         ask_controller, metadata = world.cluster(OURS).ask_controller, ClusterApis.metadata
 
         async def asked_controller(request: Any, response: Any) -> Any:
@@ -62,8 +69,10 @@ class FencedCluster:
 
         async def asked_metadata(apis: ClusterApis, request: Any, asker: Any, listener: str) -> Any:
             answer = await metadata(apis, request, asker, listener)
-            if not self._serves.is_set() and answer.topics:
+            if not self._serves.is_set():
                 self._told.add(asker.client_id)
+                if answer.topics:
+                    self._told_of_topics.add(asker.client_id)
             return answer
 
         monkeypatch.setattr(world.cluster(OURS), "ask_controller", asked_controller)
@@ -81,29 +90,42 @@ class FencedCluster:
             "log_level": 0,
         } | {name.replace("_", "."): value for name, value in more.items()}
 
-    async def pause(self) -> None:
-        """Nobody serves until all clients have asked where their topic is, and were told."""
+    @asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """Nobody serves meanwhile."""
         self._serves.clear()
-        for member in (*OTHERS, OURS):
+        for member in self._members:
             await self._world.fence(member)
-        async with asyncio.timeout(WITHIN_S):
-            while len(self._told) < CLIENTS:
-                await asyncio.sleep(0.01)
-        for member in (*OTHERS, OURS):
+        yield
+        for member in self._members:
             await self._world.unfence(member)
         self._serves.set()
 
+    async def pause(self) -> None:
+        """Nobody serves until all clients have asked where their topic is, and were told."""
+        async with self.paused(), asyncio.timeout(WITHIN_S):
+            while len(self._told_of_topics) < CLIENTS:
+                await asyncio.sleep(0.01)
+
+    async def all_have_asked(self) -> None:
+        """Until all clients have asked who is there, while nobody serves, and were told."""
+        async with asyncio.timeout(WITHIN_S):
+            while len(self._told) < CLIENTS:
+                await asyncio.sleep(0.01)
+
 
 @asynccontextmanager
-async def fenced_cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FencedCluster]:
+async def fenced_cluster(
+    monkeypatch: pytest.MonkeyPatch, others: tuple[int, ...] = OTHERS
+) -> AsyncIterator[FencedCluster]:
     values: dict[str, Any] = {"broker_rack": RACK, "group_initial_rebalance_delay_ms": 0}
     async with ClusterWorld(brokers=()) as world, running_broker(world, OURS, **values) as broker:
-        for other in OTHERS:
+        for other in others:
             await world.register(other, listeners={"PLAIN": NOWHERE})
             await world.unfence(other)
         await world.create("t")
-        yield FencedCluster(world, broker, monkeypatch)
-        for other in OTHERS:
+        yield FencedCluster(world, broker, (*others, OURS), monkeypatch)
+        for other in others:
             await world.fence(other)  # or ours would wait for them when it leaves
 
 
@@ -175,5 +197,27 @@ def test_members_of_groups_go_on_committing(monkeypatch: pytest.MonkeyPatch) -> 
             await cluster.pause()
             assert await aside([lambda one=one: commit(one) for one in consumers]) == [1] * CLIENTS  # type: ignore[misc]
             await aside([one.close for one in consumers])
+
+    run(story)
+
+
+def test_administrators_find_a_controller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is told of brokers, and of no controller, waits for minutes until it asks again."""
+
+    async def story() -> None:
+        async with fenced_cluster(monkeypatch, others=()) as cluster:
+
+            def create(at: int) -> None:
+                admin = AdminClient(
+                    cluster.settings(at, topic_metadata_refresh_interval_ms=300_000)
+                )
+                (made,) = admin.create_topics([NewTopic(f"made-{at}", 1, 1)]).values()
+                made.result(WITHIN_S)
+
+            works = [lambda at=at: create(at) for at in range(CLIENTS)]
+            async with cluster.paused():
+                creating = asyncio.ensure_future(aside(works))
+                await cluster.all_have_asked()
+            await creating
 
     run(story)

@@ -147,6 +147,25 @@ class ObjectStories(Told):
 
         self.tell(story)
 
+    @pytest.mark.parametrize("step_ms", [DAY_MS, -DAY_MS])
+    def test_a_clock_that_is_set_while_a_leader_leads_shortens_no_delay(self, step_ms: int) -> None:
+        async def story(world: World) -> None:
+            await create(world)
+            broker = Broker(world)
+            await broker.acquire()
+            await broker.commit()
+            await delete_records(world, -1)
+            await world.advance(0)
+            world.jump(step_ms)
+            await world.advance(1_000)
+            assert await broker.files() == []
+            assert await broker.deleted(broker.first) == [42]
+            assert results(await broker.commit())[0][0] == 0  # its lease is no older for it
+            await world.advance(DELAY_MS)
+            assert await broker.files() == [broker.first]
+
+        self.tell(story)
+
     def test_orphans_wait_from_the_end_of_their_lease_on(self) -> None:
         """Not from the leader's election: an upload may be on its way when its lease is closed."""
 
@@ -346,6 +365,9 @@ class ObjectStories(Told):
             world.view.configs[TOPIC] = TopicConfig(retention_ms=None, retention_bytes=350)
             await world.advance(0)
             assert await offset_for(world, -2) == (0, 60)
+            world.view.configs[TOPIC] = TopicConfig(retention_ms=None, retention_bytes=300)
+            await world.advance(0)
+            assert await offset_for(world, -2) == (0, 70)  # just so much is left
 
         self.tell(story)
 

@@ -322,6 +322,20 @@ def test_a_group_that_was_taken_just_now_is_left_alone() -> None:
     assert log.sweep() == 1
 
 
+def test_a_group_that_the_last_member_left_just_now_is_left_alone() -> None:
+    """It may come back, and expects its generation to go on from where it was."""
+    log = Log()
+    owner = log.acquire().ownership_epoch
+    log.wait(2 * WEEK_MS)
+    assert log.generation(owner, 1, 1, "m") == 0
+    assert log.generation(owner, 2, 2) == 0
+    assert log.sweep() == 0
+    log.wait(60 * MINUTE_MS - 1)
+    assert log.sweep() == 0
+    log.wait(1)
+    assert log.sweep() == 1
+
+
 def test_a_group_of_which_nothing_is_left_is_forgotten_after_a_while() -> None:
     log = Log()
     log.acquire()

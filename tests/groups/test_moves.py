@@ -222,6 +222,22 @@ def test_a_copy_that_was_long_on_its_way_undoes_nothing() -> None:
     assert world.committed() == 10
 
 
+def test_a_broker_whose_commits_are_behind_takes_the_group_anew() -> None:
+    """Its number was used: by a copy of itself, or by a log that knows more. It cannot go on."""
+    world = World()
+    assert world.commit(offset=5) == 0
+    world.holds = lambda _broker, call: isinstance(call.request, CommitGroupOffsetsRequest)
+    waiting = world.send(commit_request(None, 6))
+    ((broker, call),) = world.held
+    world.holds = lambda _broker, _call: False
+    behind = CommitGroupOffsetsResponse(error_code=42, error_message="commit 2 after 9")
+    world._answer(broker, world.brokers[broker], call.call_id, behind)
+    world.run()
+    assert world.answers[waiting].topics[0].partitions[0].error_code == 16
+    assert world.commit(offset=7) == 0
+    assert world.committed() == 7
+
+
 def test_commits_that_wait_for_one_another_travel_together() -> None:
     world = World()
     assert world.commit(None, 1) == 0

@@ -44,7 +44,7 @@ SPARK_TESTS = $(shell grep -rl --include='test_*.py' 'mark\.spark' tests)
 test: java
 	@failed=0; \
 	$(call run_tests,-n $(TEST_WORKERS) --dist worksteal,not soak and not spark) || failed=1; \
-	$(call run_tests,-n 2 --dist loadgroup $(SPARK_TESTS),spark and not soak) || failed=1; \
+	$(call run_tests,-n 2 --dist loadscope $(SPARK_TESTS),spark and not soak) || failed=1; \
 	exit $$failed
 
 check: .venv/.ready

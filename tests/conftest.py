@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -23,6 +24,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rewrite", action="store_true", help="write transcripts anew instead of comparing them"
     )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """`--dist loadscope`: the tests of a folder stay together, and share a session of Spark.
+
+    xdist's own scope is a file, and its groups come to nothing with pytest 9.
+    """
+    if config.getvalue("dist") != "loadscope":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFolder(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return nodeid.partition("::")[0].rpartition("/")[0]
+
+    return ByFolder(config, log)
 
 
 def pytest_configure() -> None:

@@ -17,14 +17,6 @@ if TYPE_CHECKING:
 CACHE: Final = Path(__file__).parents[2] / ".cache"
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of several processes (`--dist loadgroup`) one has the session."""
-    for item in items:
-        if item.get_closest_marker("spark") and item.path.is_relative_to(Path(__file__).parent):
-            item.add_marker(pytest.mark.xdist_group("spark"))
-
-
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """Tests leave nothing behind in it: no view, no setting, no stream.

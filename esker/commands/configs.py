@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
@@ -54,6 +55,7 @@ SOURCES: Final = {
 }
 OVERRIDES: Final = frozenset({1, 2, 3})
 TIMEOUT_MS: Final = 30_000
+_COMMA: Final = re.compile(r",(?=[^\]]*(?:\[|$))")  # outside brackets, as kafka-configs finds it
 DESCRIBED_AT_ONCE: Final = 500  # topics or brokers: the controller answers in one piece
 
 EntityType = Annotated[str, typer.Option(metavar="topics|brokers", help="What has the settings.")]
@@ -108,10 +110,14 @@ def alter(
     bootstrap_controller: Controller = None,
     bootstrap_server: Server = None,
     add_config: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Set; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE,...", help="Set; may be repeated. A value with commas: KEY=[A,B]."
+        ),
     ] = None,
     delete_config: Annotated[
-        list[str] | None, typer.Option(metavar="KEY", help="Back to the default; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="KEY,...", help="Back to the default; may be repeated."),
     ] = None,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
@@ -120,12 +126,13 @@ def alter(
     if not add_config and not delete_config:
         raise typer.BadParameter("give --add-config or --delete-config")
     resource = IncrementalAlterConfigsRequest.AlterConfigsResource
-    added = pairs(add_config or [], "--add-config")
+    added = to_add(add_config or [])
+    deleted = [key.strip() for part in delete_config or [] for key in part.split(",")]
     changes = [
         *(resource.AlterableConfig(name=k, config_operation=SET, value=v)
           for k, v in added.items()),
         *(resource.AlterableConfig(name=k, config_operation=DELETE, value=None)
-          for k in delete_config or []),
+          for k in deleted),
     ]  # fmt: skip
     request = IncrementalAlterConfigsRequest(
         resources=(
@@ -142,6 +149,19 @@ def alter(
     stop_on(entity_name or "all brokers", result.error_code, result.error_message)
     word = "setting" if len(changes) == 1 else "settings"
     typer.echo(f"Changed {len(changes)} {word} of {entity_type} {entity_name!r}.")
+
+
+def to_add(options: Sequence[str]) -> dict[str, str]:
+    """What `--add-config` says: settings divided by commas, of which brackets protect a value's.
+
+    >>> to_add(["retention.ms=1000,a=[x,y]", "b=2"])
+    {'retention.ms': '1000', 'a': 'x,y', 'b': '2'}
+    """
+    found = pairs([part for option in options for part in _COMMA.split(option)], "--add-config")
+    return {
+        key: value[1:-1] if value.startswith("[") and value.endswith("]") else value
+        for key, value in found.items()
+    }
 
 
 def settings_of(

@@ -63,7 +63,8 @@ def test_a_topic_from_its_creation_to_its_end(esker: Esker) -> None:
     assert "orders" in again
 
     esker("configs", "alter", "--entity-type", "topics", "--entity-name", "orders",
-          "--add-config", "retention.bytes=1000", "--delete-config", "retention.ms")  # fmt: skip
+          "--add-config", "retention.bytes=1000,segment.bytes=1048576,cleanup.policy=[delete]",
+          "--delete-config", "retention.ms,max.message.bytes")  # fmt: skip
     table = esker("configs", "describe", "--entity-type", "topics", "--entity-name", "orders")
     assert "retention.bytes" in table
     assert "retention.ms" not in table
@@ -72,6 +73,7 @@ def test_a_topic_from_its_creation_to_its_end(esker: Esker) -> None:
     )
     sources = {one["name"]: one["source"] for one in everything["configs"]}
     assert sources["retention.bytes"] == "DYNAMIC_TOPIC_CONFIG"
+    assert sources["segment.bytes"] == sources["cleanup.policy"] == "DYNAMIC_TOPIC_CONFIG"
     assert sources["retention.ms"] == "DEFAULT_CONFIG"
 
     assert "4 partitions" in esker("topics", "alter", "--topic", "orders", "--partitions", "4")

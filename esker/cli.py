@@ -10,9 +10,11 @@ wrong log.
 
 from __future__ import annotations
 
+import errno
 import gc
 import importlib
 import io
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -67,6 +69,8 @@ EXAMPLE = "Example: esker dev"
 
 USAGE: Final = 2
 INTERRUPTED: Final = 130
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""How standard output may fail where it is a file."""
 
 
 class LazyCommands(TyperGroup):
@@ -138,6 +142,7 @@ def main() -> None:
             file=sys.stderr,
         )
         raise SystemExit(USAGE)
+    _open_what_is_closed()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a poor locale is no reason to stop
@@ -145,7 +150,38 @@ def main() -> None:
         case ["start", file] if not file.startswith("-"):
             _start(file)
         case _:
-            app()
+            _ask()
+
+
+def _open_what_is_closed() -> None:
+    """Standard files that whoever started us has closed lead nowhere.
+
+    Else a socket would get the number of one: uvloop aborts when it is to close that, and what was
+    meant for a terminal would go to a broker.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number is free
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
+
+
+def _ask() -> None:
+    """Any command. What is nobody's fault here ends it with a line, not a traceback."""
+    try:
+        app()
+    except OSError as error:
+        if error.errno not in FULL or error.filename is not None:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+        sys.exit(f"esker: standard output: {error.strerror}")
+    except ValueError:
+        for word in sys.argv:
+            if not word.isascii() and any("\udc80" <= letter <= "\udcff" for letter in word):
+                print(f"esker: {word!a} is not UTF-8", file=sys.stderr)
+                sys.exit(USAGE)
+        raise
 
 
 def _start(file: str) -> None:

@@ -62,6 +62,8 @@ def parse_endpoint(text: str) -> Endpoint:
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal() or len(port) > 5 or int(port) > 65535:
         raise ValueError(f"{text!r} is not HOST:PORT")
+    if "/" in host:
+        raise ValueError(f"{text!r} is not HOST:PORT: it names a protocol, too")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:

@@ -68,7 +68,8 @@ class Target:
 def target(bootstrap_controller: str | None, bootstrap_server: str | None) -> Target:
     """Whom these two options name. Raises typer.BadParameter if both are given."""
     if bootstrap_controller is None:
-        return Target(brokers_at(bootstrap_server or DEFAULT_SERVER), brokers=True)
+        server = DEFAULT_SERVER if bootstrap_server is None else bootstrap_server
+        return Target(brokers_at(server), brokers=True)
     if bootstrap_server is not None:
         raise typer.BadParameter("give one of --bootstrap-controller and --bootstrap-server")
     return Target(endpoints(bootstrap_controller, "--bootstrap-controller"), brokers=False)

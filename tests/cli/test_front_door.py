@@ -50,6 +50,27 @@ def test_python_without_assertions_is_refused(tmp_path, optimize):
     assert ran.stderr.count("\n") == 1
 
 
+def test_a_full_disk_under_standard_output_is_one_line() -> None:
+    for words in ("storage random-uuid", "--help"):
+        shell = f"{sys.executable} -m esker {words} > /dev/full"
+        ran = subprocess.run(shell, shell=True, capture_output=True, text=True, check=False)
+        assert ran.returncode == 1
+        assert ran.stderr == "esker: standard output: No space left on device\n"
+
+
+def test_standard_files_that_are_closed_get_no_socket_s_number() -> None:
+    """uvloop aborts where a socket's is one of theirs."""
+    asked = f"{sys.executable} -m esker topics list --bootstrap-server 127.0.0.1:1"
+    for closed in ("<&-", ">&-", "<&- >&-"):
+        ran = subprocess.run(
+            f"{asked} {closed}", shell=True, capture_output=True, text=True, check=False
+        )
+        assert ran.returncode == 1, ran.stderr
+        assert ran.stderr.startswith("esker: no broker answers")
+    ran = subprocess.run(f"{asked} <&- >&- 2>&-", shell=True, check=False)
+    assert ran.returncode == 1
+
+
 def test_a_mistyped_command_gets_a_suggestion(esker):
     ran = esker("dumplog")
     assert ran.code == 2

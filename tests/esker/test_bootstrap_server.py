@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer import BadParameter
 
 from esker.cli import app
 from esker.commands.controlled import target
@@ -112,6 +113,19 @@ def test_there_are_not_two_ways_of_asking_at_once() -> None:
 
 def test_who_names_nobody_means_the_broker_of_esker_dev() -> None:
     assert target(None, None) == target(None, "127.0.0.1:9092")
+    for wrong in ("", "PLAINTEXT://127.0.0.1:9092"):  # an empty variable is not nobody
+        with pytest.raises(BadParameter, match="is not HOST:PORT"):
+            target(None, wrong)
+
+
+def test_a_name_that_is_no_text_is_refused_in_one_line(dev: Dev) -> None:
+    words = [b"topics", b"create", b"--topic", b"caf\xe9", b"--bootstrap-server"]
+    at = f"{HOST}:{dev.port}".encode()
+    ran = subprocess.run(
+        [sys.executable, "-m", "esker", *words, at],
+        capture_output=True, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stderr) == (2, b"esker: 'caf\\udce9' is not UTF-8\n")
 
 
 # --- produce and consume ------------------------------------------------------------------------

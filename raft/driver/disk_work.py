@@ -184,9 +184,11 @@ class DiskWork:
         def done(end_offset: Offset) -> None:
             self._flushing = False
             self._post(AppendDurable(end_offset, generation))
+            if self._closed:
+                return  # what was appended since is flushed as the log is closed
             if self._flush_due and not self._flushing and not self._flush_after_step:
                 self._flush()
-            elif self._recording is None and not self._closed:
+            elif self._recording is None:
                 self._recording = self._loop.call_later(RECORD_AFTER_S, self._record)
 
         self._disk.submit(self._storage.flush, done)

@@ -1,0 +1,59 @@
+"""A log that is closed is flushed once, whatever waits for a flush."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from uuid import UUID
+
+from raft.core.effects import Append
+from raft.core.messages import Batch
+from raft.driver.counters import Counters
+from raft.driver.disk import DiskThread
+from raft.driver.disk_work import DiskWork
+from raft.driver.storage import Storage
+from raft.segments.files import RealFileSystem
+from raft.segments.log import LogConfig
+from raft.wire import Group
+from records.batch_writer import build_value_batch
+from records.types import Epoch, NodeId, Offset
+
+GROUP = Group("t", 0, UUID(int=5))
+
+
+class World:
+    """One group's log on disk, and what is done to it."""
+
+    def __init__(self, log_dir: Path) -> None:
+        files, self.failures = RealFileSystem(), list[BaseException]()
+        Storage.create(files, log_dir, GROUP, LogConfig(), recovering=False)
+        self.storage = Storage.open(files, log_dir, GROUP, LogConfig(), (NodeId(1),))
+        disk = DiskThread("test", asyncio.get_running_loop(), self.failures.append)
+        self.work = DiskWork(
+            name="t-0", storage=self.storage, disk=disk, counters=Counters(), generation=0,
+            post=lambda _: None, resume=lambda: None, on_appended=lambda: None,
+        )  # fmt: skip
+
+    def fetched(self, offset: int, value_bytes: int) -> bytes:
+        """Append one batch as a follower does."""
+        data = bytes(
+            build_value_batch([bytes(value_bytes)], base_offset=offset, leader_epoch=1, timestamp=0)
+        )
+        end = Offset(offset + 1)
+        batch = Batch(Offset(offset), end, Epoch(1), len(data), memoryview(data))
+        self.work.append(Append((batch,), 0))
+        return data
+
+
+def test_a_group_that_ends_while_appends_wait_for_a_flush_ends_well(tmp_path: Path) -> None:
+    """They are flushed as the log is closed; a flush of its own would come after that, and fail."""
+
+    async def story() -> None:
+        world = World(tmp_path)
+        world.fetched(0, 100)  # is being flushed
+        world.fetched(1, 100)  # waits for the next flush
+        await world.work.close()
+        assert not world.failures
+        assert world.storage.log.flushed_end_offset == 2
+
+    asyncio.run(story())

@@ -40,6 +40,10 @@ log = logging.getLogger("raft.driver")
 
 RECORD_AFTER_S: Final = 1.0  # the recovery point lags the flushed end by no more than about this
 
+KEPT_BYTES: Final = 64 * 1024
+"""Up to here a follower keeps in memory what it fetched, as a leader does: it applies that in a
+moment. More at once is a replica that catches up, and its reads from the page cache cost little."""
+
 
 class DiskWork:
     """The disk effects of one group."""
@@ -126,7 +130,8 @@ class DiskWork:
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         base_offset, end_offset = batches[0].base_offset, batches[-1].end_offset
         ours = type(batches[0].data) is Draft
-        self._storage.append(data, base_offset, end_offset, keep=ours)
+        kept = ours or len(data) <= KEPT_BYTES
+        self._storage.append(data, base_offset, end_offset, keep=kept)
         if not ours:
             self._counters.fetched_records += end_offset - base_offset
         self._appended(effect.generation, end_offset - base_offset, ours=ours)

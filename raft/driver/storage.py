@@ -242,7 +242,7 @@ class Storage:
     ) -> None:
         """Write whole batches at the end of the log. Nothing may change `data` afterwards.
 
-        Args:    keep: in memory as well, for replicas that will ask; a follower need not.
+        Args:    keep: in memory as well, for replicas that will ask, or to be applied in a moment.
         Raises:  StorageError: the node cannot go on.
         """
         appended = self.log.append(data)

@@ -1,4 +1,4 @@
-"""A log that is closed is flushed once, whatever waits for a flush."""
+"""What a follower was just sent is applied from memory; a log that is closed is flushed once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from raft.core.effects import Append
 from raft.core.messages import Batch
 from raft.driver.counters import Counters
 from raft.driver.disk import DiskThread
-from raft.driver.disk_work import DiskWork
+from raft.driver.disk_work import KEPT_BYTES, DiskWork
 from raft.driver.storage import Storage
 from raft.segments.files import RealFileSystem
 from raft.segments.log import LogConfig
@@ -43,6 +43,24 @@ class World:
         batch = Batch(Offset(offset), end, Epoch(1), len(data), memoryview(data))
         self.work.append(Append((batch,), 0))
         return data
+
+
+def test_a_small_answer_is_kept_in_memory_and_a_large_one_is_not(tmp_path: Path) -> None:
+    async def story() -> None:
+        world, written = World(tmp_path), b""
+        storage, most = world.storage, 1 << 20
+        for offset, (value_bytes, is_kept) in enumerate(
+            [(100, True), (100, True), (KEPT_BYTES, False), (100, True)]
+        ):
+            data = world.fetched(offset, value_bytes)
+            begin, end = Offset(offset), Offset(offset + 1)
+            assert (storage._from_tail(begin, end, most) == data) is is_kept
+            written += data
+            assert bytes(storage.read_bytes(begin, end, most)) == data
+        assert bytes(storage.read_bytes(Offset(0), Offset(4), most)) == written
+        await world.work.close()
+
+    asyncio.run(story())
 
 
 def test_a_group_that_ends_while_appends_wait_for_a_flush_ends_well(tmp_path: Path) -> None:

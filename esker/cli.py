@@ -69,8 +69,8 @@ EXAMPLE = "Example: esker dev"
 
 USAGE: Final = 2
 INTERRUPTED: Final = 130
-FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
-"""How standard output may fail where it is a file."""
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""How writing to a file may fail, and reading cannot."""
 
 
 class LazyCommands(TyperGroup):

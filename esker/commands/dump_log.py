@@ -6,6 +6,7 @@ shown: all are read, and the exit code is that of the worst.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import sys
@@ -170,6 +171,8 @@ def _run(
         except BrokenPipeError:
             raise
         except UNREADABLE_ERRORS as error:
+            if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+                raise  # it is our output that cannot be written
             _report_unreadable(name, error, as_json=as_json)
             code = UNREADABLE
     return code

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import pty
+import shlex
 import subprocess
 import sys
 
@@ -50,8 +51,9 @@ def test_python_without_assertions_is_refused(tmp_path, optimize):
     assert ran.stderr.count("\n") == 1
 
 
-def test_a_full_disk_under_standard_output_is_one_line() -> None:
-    for words in ("storage random-uuid", "--help"):
+def test_a_full_disk_under_standard_output_is_one_line(tmp_path) -> None:
+    log = shlex.quote(str(write_segment(tmp_path)))
+    for words in ("storage random-uuid", "--help", f"dump-log {log}"):
         shell = f"{sys.executable} -m esker {words} > /dev/full"
         ran = subprocess.run(shell, shell=True, capture_output=True, text=True, check=False)
         assert ran.returncode == 1

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from coordinator.state import RECORD_TYPES
+from coordinator.applying import RECORD_TYPES
 from records.batch import Batch, iter_records
 from records.errors import RecordError
 from records.frame import decode_record

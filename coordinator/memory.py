@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from coordinator import decide
+from coordinator.applying import apply_record
 from coordinator.checkpoint import checkpoint_values, load_record
 from coordinator.decide import Context, Decision
 from coordinator.describe import describe_object, describe_topics
@@ -37,7 +38,6 @@ from coordinator.state import (
     Producer,
     ProducerKey,
     Topic,
-    apply_record,
     log_ids_of,
 )
 from coordinator.view import ClusterView, Enforcer

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any, Final, Generic, Protocol, TypeVar
 from uuid import UUID
 
+from coordinator.applying import apply_record
 from coordinator.state import (
     Answer,
     Broker,
@@ -26,7 +27,6 @@ from coordinator.state import (
     ProducerKey,
     Tables,
     Topic,
-    apply_record,
 )
 from records.schema import MetadataRecord
 

@@ -1,7 +1,7 @@
 """Decisions: (request, state, context) to the records to append and the answer to give.
 
 Nothing here changes anything, reads a clock or waits. What a decision knows is in its arguments,
-and what it decides travels in records that `coordinator.state.apply_record` just follows.
+and what it decides travels in records that `coordinator.applying.apply_record` just follows.
 
 - `base`: what every decision is given and returns.
 - `commit`: the one that matters: offsets for an object's batches, and Kafka's idempotence table.

@@ -22,6 +22,7 @@ from uuid import UUID
 
 import msgpack
 
+from coordinator.applying import apply_commit, apply_record
 from coordinator.runs import Run, StoredObject, runs_of
 from coordinator.sqlite import database, graves, objects, rows
 from coordinator.sqlite.graves import ABOVE_EVERY_OFFSET, Graves
@@ -38,8 +39,6 @@ from coordinator.state import (
     Producer,
     ProducerKey,
     Topic,
-    apply_commit,
-    apply_record,
     log_ids_of,
 )
 from records.diskless import (

@@ -11,13 +11,14 @@ from types import SimpleNamespace
 from typing import Any, Final
 from unittest.mock import patch
 
-from coordinator import decide, state
+from coordinator import applying, decide
 from coordinator.decide import Context, commit, topics
 from coordinator.decide.commit import Refused, _Commit
 from coordinator.interface import ErrorCode
 from coordinator.leader import Leader
 from coordinator.memory import InMemoryCoordinator, InMemoryState
 from coordinator.proposing import Proposer
+from coordinator.state import NO_LOG
 from records.diskless import LeaseGrantedRecord, ObjectCommitRecord
 from records.rpc.objects import GetFilesToDeleteRequest, GetFilesToDeleteResponse
 
@@ -97,12 +98,12 @@ def a_lease_is_closed_by_the_clock_in_apply() -> Iterator[None]:
     """Old leases end whenever a commit is applied, by whatever time it is there."""
 
     def apply(tables: Any, record: ObjectCommitRecord) -> None:
-        state._commit(tables, record)
+        applying._commit(tables, record)
         for lease_id, lease in list(tables.leases.items()):
             if lease.is_open and CLOCK[0] - lease.granted_at_ms > 900_000:
-                state._close(tables, lease_id, CLOCK[0], None)
+                applying._close(tables, lease_id, CLOCK[0], None)
 
-    with patch.dict(state._APPLY, {ObjectCommitRecord: apply}):
+    with patch.dict(applying._APPLY, {ObjectCommitRecord: apply}):
         yield
 
 
@@ -116,7 +117,7 @@ def answers_are_not_in_the_checkpoint() -> Iterator[None]:
 @mutant
 def six_batches_are_kept() -> Iterator[None]:
     """One more than Kafka remembers."""
-    with patch.object(state, "KEPT_BATCHES", 6), patch.object(commit, "KEPT_BATCHES", 6):
+    with patch.object(applying, "KEPT_BATCHES", 6), patch.object(commit, "KEPT_BATCHES", 6):
         yield
 
 
@@ -129,8 +130,8 @@ def only_the_last_batch_is_kept() -> Iterator[None]:
         for key, (epoch, at_ms, kept) in list(tables.producers.items()):
             tables.producers[key] = (epoch, at_ms, kept[-1:])
 
-    _apply = state.apply_commit
-    with patch.object(state, "apply_commit", apply):
+    _apply = applying.apply_commit
+    with patch.object(applying, "apply_commit", apply):
         yield
 
 
@@ -207,13 +208,13 @@ def an_old_producer_epoch_is_let_in() -> Iterator[None]:
 @mutant
 def a_stale_broker_epoch_commits() -> Iterator[None]:
     """A newer epoch's lease leaves the older ones open."""
-    granted = state._granted
+    granted = applying._granted
 
     def lenient(tables: Any, record: LeaseGrantedRecord) -> None:
         fields = {name: getattr(record, name) for name in record.__struct_fields__}  # type: ignore[attr-defined]
         granted(tables, LeaseGrantedRecord(**{**fields, "closed_lease_ids": ()}))
 
-    with patch.dict(state._APPLY, {LeaseGrantedRecord: lenient}):
+    with patch.dict(applying._APPLY, {LeaseGrantedRecord: lenient}):
         yield
 
 
@@ -248,7 +249,7 @@ def what_has_data_is_let_go() -> Iterator[None]:
 @mutant
 def a_late_init_brings_back_what_was_let_go() -> Iterator[None]:
     """It is let in under the epoch that let go."""
-    with patch.object(topics, "may_return", lambda log_id, _: log_id < state.NO_LOG):
+    with patch.object(topics, "may_return", lambda log_id, _: log_id < NO_LOG):
         yield
 
 

@@ -13,6 +13,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from coordinator.applying import apply_record
 from coordinator.pending import PendingState
 from coordinator.runs import runs_of
 from coordinator.state import (
@@ -21,7 +22,6 @@ from coordinator.state import (
     Counters,
     Lease,
     Topic,
-    apply_record,
     log_ids_of,
 )
 from records.diskless import ObjectCommitRecord

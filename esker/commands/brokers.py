@@ -51,7 +51,7 @@ def list_(
         (
             str(broker.broker_id),
             str(broker.broker_epoch),
-            _state(broker),
+            state_of(broker),
             broker.rack or "-",
             ",".join(f"{one.name}://{one.host}:{one.port}" for one in broker.listeners),
         )
@@ -75,17 +75,18 @@ def unregister(
     typer.echo(f"Broker {broker_id} is no longer registered.")
 
 
-def _state(broker: DescribeBrokersResponse.Broker) -> str:
-    if broker.in_controlled_shutdown:
-        return "shutting down"
-    return "fenced" if broker.is_fenced else "active"
+def state_of(broker: DescribeBrokersResponse.Broker) -> str:
+    """In a word."""
+    if broker.is_fenced:  # also one that has shut down, until it comes again
+        return "fenced"
+    return "shutting down" if broker.in_controlled_shutdown else "active"
 
 
 def _as_json(broker: DescribeBrokersResponse.Broker) -> dict[str, Any]:
     return {
         "id": broker.broker_id,
         "epoch": broker.broker_epoch,
-        "state": _state(broker),
+        "state": state_of(broker),
         "rack": broker.rack,
         "listeners": [
             {"name": one.name, "host": one.host, "port": one.port} for one in broker.listeners

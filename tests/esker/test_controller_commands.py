@@ -11,8 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from esker.cli import app
-from examples.demo_quorum import NODES, Quorum
+from esker.commands.brokers import state_of
+from records.rpc.descriptions import DescribeBrokersResponse
 from tests.controller.test_processes import BROKERS, Story
+from tests.quorum_processes import NODES, Quorum
 
 RUNNER: Final = CliRunner()
 
@@ -106,6 +108,22 @@ def test_brokers_are_shown_with_their_state(story: Story, esker: Esker) -> None:
     assert {broker["epoch"] for broker in shown} == set(story.epochs.values())
     assert str(BROKERS[0]) in esker("brokers", "list")
     assert "2000" in esker("brokers", "unregister", "--id", "2000", code=1)
+
+
+def test_a_broker_that_has_shut_down_is_fenced_and_no_longer_about_it() -> None:
+    told = DescribeBrokersResponse.Broker
+    cases = (
+        (False, False, "active"),
+        (False, True, "shutting down"),
+        (True, True, "fenced"),
+        (True, False, "fenced"),
+    )
+    for fenced, leaving, state in cases:
+        broker = told(
+            broker_id=1, broker_epoch=1, rack=None, is_fenced=fenced,
+            in_controlled_shutdown=leaving, listeners=(),
+        )  # fmt: skip
+        assert state_of(broker) == state
 
 
 def test_chunks_are_cut_and_moved_by_the_files_of_the_kip(esker: Esker, tmp_path: Path) -> None:

@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 from uuid import UUID
 
-from examples.demo_quorum import NODES, Quorum
 from records.rpc.base import Request, Response
 from records.rpc.brokers import (
     BrokerHeartbeatRequest,
@@ -41,6 +40,7 @@ from tests.driver.client import Client
 from tests.interop.kafka_release import KafkaMissingError, KafkaSetupError, fetch
 from tests.interop.kafka_run import Kafka, ToolFailedError, configure_node
 from tests.interop.kafka_scenario import CLUSTER_ID
+from tests.quorum_processes import NODES, Quorum
 
 TOPICS: Final = 10_000
 PARTITIONS: Final = 10

@@ -46,7 +46,6 @@ from coordinator.settings import CoordinatorSettings
 from coordinator.sqlite.machine import FILE_NAME, CoordinatorMachine, Identity
 from esker.admin import describe_quorum
 from esker.values import Endpoint
-from examples.demo_quorum import NODES, Quorum
 from raft.net.rpc import open_rpc
 from raft.net.runner import run
 from records.object_keys import ObjectKeys
@@ -57,6 +56,7 @@ from records.rpc.snapshots import (
     TakeSnapshotRequest,
     TakeSnapshotResponse,
 )
+from tests.quorum_processes import NODES, Quorum
 
 GROUP: Final = "__diskless-metadata"
 FILL_PARTITIONS: Final = 10_000  # as many runs in one commit

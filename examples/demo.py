@@ -28,14 +28,20 @@ from examples.demo_cluster import CLUSTER_LOG, COORDINATOR_LOG, Cluster, DemoFai
 from examples.demo_pipeline import sow, sweep
 from examples.demo_saying import claim, command, failed, heading, quiet
 from raft.segments.files import RealFileSystem
-from records.batch import Batch, iter_records
+from records.batch import Batch, iter_batches, iter_records
 from records.batch_writer import build_batch
 from records.errors import RecordError
-from records.frame import encode_control_record, encode_record
-from records.schema import ControlRecord
-from tests.interop.reading import batches, decode
-from tests.interop.recording import DIRECTORY, DYNAMIC, METADATA
+from records.frame import (
+    decode_control_record,
+    decode_record,
+    encode_control_record,
+    encode_record,
+    read_frame,
+)
 
+DIRECTORY = Path(__file__).parents[1] / "tests" / "data" / "kafka"
+"""What nodes of Kafka wrote; kept for tests, too."""
+DYNAMIC, METADATA = "dynamic-voters", "__cluster_metadata-0"
 TOPIC = "python"
 PARTITIONS = 4
 GROUP = "readers"
@@ -148,7 +154,7 @@ def kafka_log() -> None:
 def rebuilt(path: Path) -> bytes:
     """A file's bytes, from its records' decoded form."""
     data = bytearray()
-    for batch in batches(path):
+    for batch in iter_batches(path.read_bytes()):
         originals = list(iter_records(batch))
         data += build_batch(
             [(*pair, o.timestamp, ()) for pair, o in zip(encoded(batch), originals, strict=True)],
@@ -163,11 +169,12 @@ def encoded(batch: Batch) -> list[tuple[bytes | None, bytes]]:
     """Key and value of a batch's records, from their decoded form."""
     pairs: list[tuple[bytes | None, bytes]] = []
     for record in iter_records(batch):
-        message, version = decode(batch, record)
-        if isinstance(message, ControlRecord):
-            pairs.append(encode_control_record(message, version))
+        if batch.header.is_control:
+            control = decode_control_record(record.key, record.value)
+            pairs.append(encode_control_record(control, getattr(control, "version", 0)))
         else:
-            pairs.append((None, encode_record(message, version)))
+            version = read_frame(record.value)[1]
+            pairs.append((None, encode_record(decode_record(record.value), version)))
     return pairs
 
 

@@ -22,6 +22,7 @@ from uuid import UUID
 from coordinator.embedded import EmbeddedCoordinator, EmbeddedSettings
 from coordinator.interface import BatchCoordinator, CoordinatorError
 from coordinator.settings import CoordinatorSettings
+from examples.ports import free_ports
 from records.object_keys import ObjectKeys
 from records.rpc.coordinator import (
     CommitBatch,
@@ -30,7 +31,6 @@ from records.rpc.coordinator import (
     InitDisklessTopicsRequest,
 )
 from records.rpc.objects import AcquireObjectLeaseRequest
-from tests.driver.cluster import free_ports
 
 TOPIC: Final = UUID(int=7)
 OBJECTS: Final = 5  # committed before and after the leader is killed

@@ -129,6 +129,13 @@ def test_every_import_goes_where_the_table_says() -> None:
     assert not violations(ROOT), "\n".join(["", *violations(ROOT)])
 
 
+def test_an_example_needs_no_test() -> None:
+    """It is read, and copied, by somebody who has neither."""
+    for path in (ROOT / "examples").rglob("*.py"):
+        taken = {target.partition(".")[0] for _, target in imports("examples", path, {})}
+        assert not taken & {"tests", "bench"}, f"{path.name} imports {taken}"
+
+
 def test_every_package_is_in_the_table_and_in_the_wheel() -> None:
     packaged = (ROOT / "pyproject.toml").read_text()
     for name, path in modules(ROOT).items():

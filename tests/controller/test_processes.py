@@ -16,7 +16,6 @@ import pytest
 
 from bench import bench_controller_cluster
 from coordinator.controller.errors import ErrorCode
-from examples.demo_quorum import NODES, Quorum
 from raft.segments.files import RealFileSystem
 from records.frame import decode_record, encode_record
 from records.metadata import RegisterControllerRecord
@@ -62,6 +61,7 @@ from tests.controller.test_refusals import alter, chunk, controller, delete, gro
 from tests.controller.world import creation, registration
 from tests.driver.client import Client
 from tests.ports import free_ports
+from tests.quorum_processes import NODES, Quorum
 
 R = TypeVar("R", bound=Response)
 PATIENCE_S = 60.0

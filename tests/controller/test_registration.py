@@ -20,7 +20,6 @@ from coordinator.controller.registration import (
     RegistrationRefusedError,
 )
 from coordinator.interface import CoordinatorError, ErrorCode
-from examples.demo_quorum import NODES, Quorum
 from raft.net import run as run_loop
 from records.rpc.base import Request, Response
 from records.rpc.brokers import (
@@ -32,6 +31,7 @@ from records.rpc.brokers import (
 from records.rpc.descriptions import DescribeBrokersRequest, DescribeBrokersResponse
 from tests.broker.virtual_time import run
 from tests.controller.test_processes import Story
+from tests.quorum_processes import NODES, Quorum
 
 PATIENCE_S = 60.0
 DUPLICATE, STALE, WRONG_CLUSTER = 101, 77, 104

@@ -24,7 +24,6 @@ from esker.cli import app
 from esker.config import ConfigError, parse_config
 from esker.coordinators import EMBEDDED, IN_MEMORY, CoordinatorOptions, CoordinatorRoom
 from esker.values import Endpoint
-from examples.demo_quorum import NODES, Quorum
 from raft.net import run
 from raft.net.errors import NetError
 from raft.net.rpc import open_rpc
@@ -48,6 +47,7 @@ from records.rpc.snapshots import (
     TakeSnapshotResponse,
 )
 from snapshot.reader import CheckpointReader
+from tests.quorum_processes import NODES, Quorum
 
 R = TypeVar("R", bound=Response)
 

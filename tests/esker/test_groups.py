@@ -21,7 +21,6 @@ from coordinator.groups.settings import GroupSettings
 from coordinator.rendezvous import group_broker
 from esker.admin import describe_quorum
 from esker.values import Endpoint
-from examples.demo_quorum import NODES, Quorum
 from raft.net import run
 from raft.net.errors import NetError
 from raft.net.rpc import open_rpc
@@ -46,6 +45,7 @@ from snapshot.reader import CheckpointReader
 from tests.controller.test_refusals import delete
 from tests.controller.world import creation
 from tests.groups.world import FewTopics
+from tests.quorum_processes import NODES, Quorum
 
 R = TypeVar("R", bound=Response)
 

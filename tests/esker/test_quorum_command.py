@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from esker.cli import app
-from examples.demo_quorum import NODES, Quorum
+from tests.quorum_processes import NODES, Quorum
 
 runner = CliRunner()
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from coordinator.groups import decide, service
+from coordinator.groups import decide, leader, reads, service
 from coordinator.groups.errors import ErrorCode
 from coordinator.groups.group import ClassicGroup
 from coordinator.groups.line import Line
@@ -16,8 +16,15 @@ from coordinator.groups.rebalance import Rebalance
 from coordinator.groups.roster import Roster
 from coordinator.groups.state import GroupsEdit
 from records.groups import GroupOwnerRecord
-from records.rpc.group_log import AcquireGroupOwnershipResponse
-from tests.groups import test_joining, test_log, test_moves, test_working
+from records.rpc.group_log import AcquireGroupOwnershipResponse, RemoveGroupRequest
+from tests.groups import (
+    test_deleting,
+    test_joining,
+    test_log,
+    test_moves,
+    test_old_images,
+    test_working,
+)
 from tests.groups.test_stateful import live
 
 Patch = pytest.MonkeyPatch
@@ -167,6 +174,21 @@ def epochs_are_used_again(patch: Patch) -> None:
     patch.setattr(GroupsEdit, "apply", own)
 
 
+def old_images_are_believed(patch: Patch) -> None:
+    """What the image says of topics is so, however old it is."""
+    patch.setattr(reads.Reads, "_is_level_since", lambda *_: True)
+
+
+def any_copy_removes_a_group(patch: Patch) -> None:
+    """The log does not look at whose removal it is."""
+    remove = decide.decide_remove
+
+    def careless(request: Any, context: Any) -> Any:
+        return remove(RemoveGroupRequest(group_id=request.group_id), context)
+
+    patch.setitem(leader._DECISIONS, RemoveGroupRequest, careless)
+
+
 def a_late_copy_after_a_checkpoint() -> None:
     """An offset went with its topic; a late copy of its commit does not bring it back."""
     log = test_log.Log()
@@ -232,6 +254,14 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Callable[[], object]]] = {
     "an ownership epoch used twice": (
         epochs_are_used_again,
         test_log.test_an_epoch_is_never_used_twice_though_its_group_is_gone,
+    ),
+    "an old image denies an offset": (
+        old_images_are_believed,
+        lambda: test_old_images.test_an_image_of_before_the_topic_denies_no_offset(9, False),
+    ),
+    "a late copy removes a group that was made anew": (
+        any_copy_removes_a_group,
+        test_deleting.test_a_lost_answer_is_asked_for_again_and_no_copy_removes_what_came_after,
     ),
 }
 

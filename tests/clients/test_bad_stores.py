@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from confluent_kafka import Producer
 
 from diskless.stores.faults import Fault
 from tests.clients.bad_stores import CLASS_NAME, spoiled
-from tests.clients.client import EARLIEST, Client, How, Refused
+from tests.clients.client import EARLIEST, Client, How, Refused, eventually
 from tests.clients.cluster import EskerCluster
 from tests.clients.kafka_python import KafkaPython
 from tests.clients.wire import fetch, produce
@@ -95,6 +96,11 @@ def test_uploads_whose_answers_are_lost_are_stored_once(
     at_each_broker(cluster, topic, sent)
 
 
+def given_up(cluster: EskerCluster) -> int:
+    """How many uploads the first broker has given up."""
+    return len(re.findall(r"object=\d+ error=", cluster.output(cluster.broker_ids[0])))
+
+
 def test_a_producer_hears_that_the_store_failed(world: World, cluster: EskerCluster) -> None:
     """KAFKA_STORAGE_ERROR once it is given up; REQUEST_TIMED_OUT if it asked to hear earlier."""
     topic, broker = world.topic(), cluster.brokers[0]
@@ -102,8 +108,9 @@ def test_a_producer_hears_that_the_store_failed(world: World, cluster: EskerClus
         assert produce(broker, topic, [b"refused"])[0] == KAFKA_STORAGE_ERROR
     with spoiled(cluster.store, Fault.ERROR, "upload"):
         assert produce(broker, topic, [b"failed"])[0] == KAFKA_STORAGE_ERROR
+        before = given_up(cluster)
         assert produce(broker, topic, [b"impatient"], timeout_ms=200)[0] == REQUEST_TIMED_OUT
-        time.sleep(UPLOAD_TIMEOUT_MS / 1000 + 1.0)  # so that it is not written after all
+        eventually(lambda: given_up(cluster) > before, "it is not written after all")
     assert produce(broker, topic, [b"stored"]) == (NONE, 0)
     at_each_broker(cluster, topic, [b"stored"])
 

@@ -33,6 +33,7 @@ from coordinator.groups.machine import GroupMachine
 from coordinator.groups.state import Group
 from coordinator.replica import ReadOnlyCoordinator
 from coordinator.sqlite.machine import CoordinatorMachine, Identity
+from diskless.latest_image import LatestImage
 from esker.controllers import ClusterMachine, ControllerParts
 from esker.coordinators import CoordinatorOptions, CoordinatorRoom
 from esker.groups import GroupReplica, GroupRoom
@@ -153,21 +154,17 @@ class SharedMachines:
         """See Machines."""
 
 
-class ObservedCluster:
+class ObservedCluster(LatestImage):
     """A `raft.driver.rooms.Room` of the node, and the `diskless.cluster.Cluster` of its broker."""
 
     def __init__(self, host: RoomHost, machines: Machines, settings: ObserverSettings) -> None:
+        super().__init__(MetadataImage())
         self.handlers: Mapping[int, Served] = {}
         self._host = host
         self._machines = machines
         self._settings = settings
-        self._image = MetadataImage()
         self._replicas: dict[int, ReadOnlyCoordinator] = {}
-        self._on_image_told: list[Callable[[MetadataImage], None]] = []
         self._on_commit_told: list[Callable[[int], None]] = []
-        self._waiting: list[
-            tuple[Callable[[MetadataImage], bool], asyncio.Future[MetadataImage]]
-        ] = []
         self._cluster_age: Freshness | None = None
         self._groups_age: Freshness | None = None
         self._logs: dict[int | None, ReplicatedLog] = {}  # of coordinators; None: the cluster's
@@ -236,30 +233,6 @@ class ObservedCluster:
         """See Cluster."""
         return self._host.node_id
 
-    @property
-    def image(self) -> MetadataImage:
-        """See Cluster."""
-        return self._image
-
-    def on_image(self, callback: Callable[[MetadataImage], None]) -> None:
-        """See Cluster."""
-        self._on_image_told.append(callback)
-
-    async def image_where(
-        self, holds: Callable[[MetadataImage], bool], timeout_s: float
-    ) -> MetadataImage | None:
-        """See Cluster."""
-        if holds(self._image):
-            return self._image
-        future: asyncio.Future[MetadataImage] = asyncio.get_running_loop().create_future()
-        self._waiting.append((holds, future))
-        try:
-            return await asyncio.wait_for(future, max(0.0, timeout_s))
-        except TimeoutError:
-            return None
-        finally:
-            self._waiting = [waiter for waiter in self._waiting if waiter[1] is not future]
-
     def image_age_ms(self) -> float | None:
         """See Cluster."""
         return _age_ms(self._cluster_age)
@@ -293,18 +266,13 @@ class ObservedCluster:
         """A newer one. A log that is read anew shows older ones on the way, which nobody sees."""
         if image.offset <= self._image.offset:
             return
-        self._image = image
         if self._cluster_age is not None:
             self._cluster_age.note()
         leader_id = self._logs[None].leader_id
         if leader_id is not None:
             for client in self._controllers.values():
                 client.leads(leader_id)
-        for callback in self._on_image_told:
-            callback(image)
-        for holds, future in tuple(self._waiting):
-            if not future.done() and holds(image):
-                future.set_result(image)
+        self._show(image)
 
     def _committed(self, coordinator: int) -> None:
         leader_id = self._logs[coordinator].leader_id

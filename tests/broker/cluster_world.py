@@ -44,6 +44,7 @@ from coordinator.memory import InMemoryCoordinator, InMemoryState
 from coordinator.reads import find_batches, log_ends
 from coordinator.settings import CoordinatorSettings
 from diskless.cluster import CommitQueue, Replica
+from diskless.latest_image import LatestImage
 from raft.interfaces import NotLeaderError
 from raft.memory import MemoryLog
 from records.batch import iter_batches
@@ -308,16 +309,14 @@ class ClusterWorld:
         return service.find_coordinators(request)
 
 
-class WorldCluster:
+class WorldCluster(LatestImage):
     """What one broker has of a `ClusterWorld`: `diskless.cluster.Cluster`."""
 
     def __init__(self, world: ClusterWorld, broker_id: int) -> None:
+        super().__init__(world.image)
         self.world = world
         self._broker_id = broker_id
-        self._image = world.image
-        self._callbacks: list[Callable[[MetadataImage], None]] = []
         self._commit_callbacks: list[Callable[[int], None]] = []
-        self._waiting: list[tuple[Callable[[MetadataImage], bool], asyncio.Future[Any]]] = []
         self._paused = False
         self.ages_ms: dict[int, float | None] = defaultdict(float)  # of its replicas: level
         self.image_age: float | None = 0.0  # ms; None: it was never level
@@ -352,11 +351,6 @@ class WorldCluster:
         """See Cluster."""
         return self._broker_id
 
-    @property
-    def image(self) -> MetadataImage:
-        """See Cluster."""
-        return self._image
-
     def image_age_ms(self) -> float | None:
         """See Cluster."""
         return self.image_age
@@ -364,25 +358,6 @@ class WorldCluster:
     def groups_age_ms(self) -> float | None:
         """See Cluster."""
         return self.groups_age
-
-    def on_image(self, callback: Callable[[MetadataImage], None]) -> None:
-        """See Cluster."""
-        self._callbacks.append(callback)
-
-    async def image_where(
-        self, holds: Callable[[MetadataImage], bool], timeout_s: float
-    ) -> MetadataImage | None:
-        """See Cluster."""
-        if holds(self._image):
-            return self._image
-        future: asyncio.Future[MetadataImage] = asyncio.get_running_loop().create_future()
-        self._waiting.append((holds, future))
-        try:
-            return await asyncio.wait_for(future, max(0.0, timeout_s))
-        except TimeoutError:
-            return None
-        finally:
-            self._waiting = [waiter for waiter in self._waiting if waiter[1] is not future]
 
     def replica(self, coordinator: int) -> Replica | None:
         """See Cluster."""
@@ -440,12 +415,7 @@ class WorldCluster:
     def _on_image(self, image: MetadataImage) -> None:
         if self._paused or image is self._image:
             return
-        self._image = image
-        for callback in self._callbacks:
-            callback(image)
-        for holds, future in list(self._waiting):
-            if not future.done() and holds(image):
-                future.set_result(image)
+        self._show(image)
 
     def _on_commit(self, coordinator: int) -> None:
         for callback in self._commit_callbacks:

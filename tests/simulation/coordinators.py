@@ -74,9 +74,18 @@ class _Reading(NamedTuple):
 # --- a replica's state ------------------------------------------------------------------------
 
 
-def copied(state: InMemoryState) -> InMemoryState:
+class MemoryStore(InMemoryState):
+    """With what a leader's sweeps ask of a database besides: dead runs leave no rows here."""
+
+    graves: tuple[int, ...] = ()
+
+    def bury(self, limit: int) -> None:
+        """See `Store`."""
+
+
+def copied(state: InMemoryState) -> MemoryStore:
     """Another that is equal: rows are tuples, only the tables are copied."""
-    copy = InMemoryState()
+    copy = MemoryStore()
     for name, value in vars(state).items():
         setattr(copy, name, dict(value) if isinstance(value, dict) else value)
     copy.runs = {log_id: list(runs) for log_id, runs in state.runs.items()}
@@ -102,7 +111,7 @@ class MemoryMachine:
     """`InMemoryState` as a state machine, with what a leader asks of `CoordinatorMachine`."""
 
     def __init__(self) -> None:
-        self.store = InMemoryState()
+        self.store = MemoryStore()
         self.applied = OffsetAndEpoch(Offset(0), Epoch(0))
         self.last_timestamp = 0
         self.changed_records = 0
@@ -135,7 +144,7 @@ class MemoryMachine:
 
     def load(self, snapshot_id: OffsetAndEpoch, batches: Iterable[Batch]) -> Iterator[None]:
         """See `StateMachine`."""
-        store = InMemoryState()
+        store = MemoryStore()
         for batch in batches:
             for record in iter_records(batch):
                 load_record(store, decode_record(record.value))
@@ -146,9 +155,13 @@ class MemoryMachine:
 
     def reset(self) -> None:
         """See `StateMachine`."""
-        self.store = InMemoryState()
+        self.store = MemoryStore()
         self.applied = OffsetAndEpoch(Offset(0), Epoch(0))
         self._tell()
+
+    def met(self, error: BaseException) -> None:
+        """A decision raised this: nothing here is a disk, so it is a fault."""
+        raise error
 
     def freeze(self) -> FrozenValues:
         """See `StateMachine`."""

@@ -186,10 +186,15 @@ def leader_of(cluster: EskerCluster, group: str) -> int:
 def test_a_leader_that_stands_still_holds_up_nobody_for_longer_than_an_election(
     cluster: EskerCluster, group: str
 ) -> None:
-    """Its connections stay open, and what brokers asked it is never answered."""
+    """Its connections stay open, and what brokers asked it is never answered.
+
+    How long that may take depends on how busy this machine is: so the same is done before.
+    """
     with Confluent(cluster.bootstrap) as client:
+        began = time.monotonic()
         client.create_topic(f"before-{group}", 1, {})
         round_trip(cluster, f"before-{group}")
+        usual = time.monotonic() - began
         node = leader_of(cluster, group)
         cluster.signal(node, signal.SIGSTOP)
         try:
@@ -200,8 +205,11 @@ def test_a_leader_that_stands_still_holds_up_nobody_for_longer_than_an_election(
             created = time.monotonic()
         finally:
             cluster.signal(node, signal.SIGCONT)
-        assert sent - began < 5, f"{sent - began:.1f} s for a record without node {node}"
-        assert created - sent < 8, f"{created - sent:.1f} s for a topic without node {node}"
+        took = (
+            f"record {sent - began:.1f} s, topic {created - sent:.1f} s; both {usual:.1f} s before"
+        )
+        assert sent - began < 4 + 8 * usual, f"without {node}: {took}"
+        assert created - sent < 7 + 8 * usual, f"without {node}: {took}"
 
 
 def test_a_second_broker_with_the_same_id_is_refused_and_harms_nobody(

@@ -196,8 +196,10 @@ class SimulatedDisk:
     def listdir(self, directory: Path) -> list[str]:
         if directory not in self._directories:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(directory))
-        entries = (*self._names, *self._directories)
-        return sorted(path.name for path in entries if path.parent == directory != path)
+        inside = f"{directory}/"  # a path keeps its text; its parent is made anew
+        found = map(str, (*self._names, *self._directories))
+        names = (text[len(inside) :] for text in found if text.startswith(inside))
+        return sorted(name for name in names if "/" not in name)
 
     def make_directory(self, directory: Path) -> None:
         """Durable at once, as the real one's sync of the parents makes it."""

@@ -196,7 +196,7 @@ def leader_of(quorum: Quorum) -> int:
 
 def ask_node(quorum: Quorum, node: int, request: Request, response: type[R]) -> R:
     async def ask() -> R:
-        async with await open_rpc("127.0.0.1", quorum.ports[node]) as rpc:
+        async with await open_rpc("127.0.0.1", quorum.ports[node], timeout_ms=60_000) as rpc:
             return await rpc.call(request, response)
 
     return run(ask())

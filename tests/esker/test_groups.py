@@ -322,7 +322,7 @@ async def the_offsets_of_a_deleted_topic_go(
 
 
 async def ask_node(quorum: Quorum, node: int, request: Request, response: type[R]) -> R:
-    async with await open_rpc("127.0.0.1", quorum.ports[node]) as rpc:
+    async with await open_rpc("127.0.0.1", quorum.ports[node], timeout_ms=60_000) as rpc:
         return await rpc.call(request, response)
 
 

@@ -326,6 +326,7 @@ def test_replicas_have_the_same_checkpoint_one_that_lost_its_disk_too(
 ) -> None:
     leader = leader_of(quorum)
     wiped = next(node for node in NODES if node != leader)
+    eventually(lambda: [replica(quorum, node) for node in NODES], "all nodes answer")
     for node in NODES:
         checkpoint(quorum, node)
     eventually(lambda: replica(quorum, leader).log_start_offset > 0, "the log begins later")

@@ -160,6 +160,11 @@ class GroupBroker:
         """Another broker acts for this group."""
         self.forget(group_id, ErrorCode.NOT_COORDINATOR)
 
+    def removed(self, group_id: str, ownership_epoch: int) -> None:
+        """The group is gone, as it was under this ownership; nobody acts for it."""
+        self._reads.removed(group_id, ownership_epoch)
+        self.lost(group_id)
+
     def forget(self, group_id: str, code: ErrorCode) -> None:
         """Act for a group no more; whoever waits is told `code`."""
         slot = self.groups.pop(group_id)

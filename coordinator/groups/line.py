@@ -72,6 +72,9 @@ class Env(Protocol):
     def lost(self, group_id: str) -> None:
         """Another broker acts for this group."""
 
+    def removed(self, group_id: str, ownership_epoch: int) -> None:
+        """The group is gone, as it was under this ownership; nobody acts for it."""
+
 
 @dataclass(slots=True)
 class _Commit:
@@ -179,7 +182,7 @@ class Line:
             done, self._in_flight = self._in_flight, []
             if done[0].told is not None:
                 done[0].told(ErrorCode.NONE)
-            self._env.lost(self.group_id)
+            self._env.removed(self.group_id, self.ownership_epoch)
             return
         if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.INVALID_REQUEST):
             self._env.lost(self.group_id)

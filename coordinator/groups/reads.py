@@ -53,6 +53,9 @@ from records.rpc.groups import (
 MAX_GROUPS_ASKED: Final = 1_000
 """Of one OffsetFetch or DescribeGroups: each may be a call of the log."""
 
+MAX_REMOVED: Final = 1_000
+"""Groups that are remembered as removed until the replica at hand has heard of it."""
+
 NOT_FOUND_VERSION: Final = 6
 """Of DescribeGroups: from here on a group that is not there is an error (KIP-1043)."""
 
@@ -100,6 +103,7 @@ class Reads:
         self._source = source
         self._again: dict[str, Callable[[], None]] = {}  # by a number in their timer's key
         self._count = 0
+        self._removed: dict[str, int] = {}  # ownership epoch, by group id
 
     def again(self, key: TimerKey) -> None:
         """It is time to ask the log again."""
@@ -224,6 +228,12 @@ class Reads:
 
     # --- ListGroups ---------------------------------------------------------------------------
 
+    def removed(self, group_id: str, ownership_epoch: int) -> None:
+        """We removed a group: it is not to be listed, though the replica at hand has it yet."""
+        self._removed[group_id] = ownership_epoch
+        if len(self._removed) > MAX_REMOVED:
+            del self._removed[next(iter(self._removed))]
+
     def list_groups(self, asked: Asked, request: ListGroupsRequest) -> None:
         """The groups we act for, and those we would as soon as somebody asks."""
         if not self._source.is_active():
@@ -250,7 +260,11 @@ class Reads:
         for group_id, slot in source.groups.items():
             if isinstance(slot, ClassicGroup):
                 yield group_id, slot.protocol_type or "", slot.state
+        removed, self._removed = self._removed, {}
         for group_id, group in source.catalog():
+            if removed.get(group_id, -1) >= group.ownership_epoch:
+                self._removed[group_id] = removed[group_id]
+                continue
             if isinstance(source.groups.get(group_id), ClassicGroup):
                 continue
             if source.is_ours(group_id):

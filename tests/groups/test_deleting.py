@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from records.rpc.group_log import CommitGroupOffsetsRequest, RemoveGroupRequest
-from records.rpc.groups import DeleteGroupsRequest
+from records.rpc.groups import DeleteGroupsRequest, ListGroupsRequest
 from tests.groups.test_moves import other
 from tests.groups.world import GROUP, Consumer, World, commit_request, stable
 
@@ -29,6 +29,25 @@ def test_a_group_that_nobody_is_in_goes_with_its_offsets() -> None:
     assert deleted(world) == {GROUP: 69}
     assert world.commit(offset=2) == 0, "the name is free"
     assert world.committed() == 2
+
+
+def test_it_is_not_listed_while_the_replica_at_hand_still_has_it() -> None:
+    world = World()
+    assert world.commit(offset=5) == 0
+    before = dict(world.image.groups.items())
+    world.brokers[1].catalog = before.items
+    assert deleted(world) == {GROUP: 0}
+    assert (listed(world), listed(world)) == ([], [])
+    assert world.commit(offset=6) == 0
+    assert listed(world) == [GROUP], "the name is free"
+    after = dict(world.image.groups.items())
+    world.brokers[1].catalog = after.items
+    world.brokers[1].lost(GROUP)  # out of memory: it is listed by the replica
+    assert listed(world) == [GROUP]
+
+
+def listed(world: World) -> list[str]:
+    return [group.group_id for group in world.ask(ListGroupsRequest()).groups]
 
 
 def test_a_group_with_members_stays() -> None:

@@ -8,7 +8,7 @@ from kio.serial import entity_reader
 
 from records.rpc.base import Response
 from records.schema import Message
-from tests.records.test_messages_kio import in_kio, to_kio
+from tests.records.test_messages_kio import in_kio, is_in_kio, to_kio
 
 OWN_TAGS: Final = ("chunks", "start_offset")
 """KIP-1114's tagged fields: unknown to kio, which skips nothing that it does not know."""
@@ -16,9 +16,9 @@ OWN_TAGS: Final = ("chunks", "start_offset")
 
 def objection(response: type[Response], answer: Response, data: bytes, version: int) -> str:
     """What kio has against these bytes; empty if it reads the same from them, or cannot read it."""
-    kio_class = in_kio(response, version)
-    if kio_class is None or _has_own_tags(answer):
+    if not is_in_kio(response, version) or _has_own_tags(answer):
         return ""
+    kio_class = in_kio(response, version)
     try:
         read = entity_reader(kio_class)(data, 0)
     except Exception as error:

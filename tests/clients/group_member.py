@@ -26,6 +26,7 @@ from typing import Any, Final
 
 HEARTBEAT_MS: Final = 300
 POLL_S: Final = 0.2
+JOINS_WITHIN_S: Final = 5.0  # kafka-python's first poll: see `tests.clients.kafka_python`
 AGAIN_S: Final = 0.1
 
 Say = Callable[..., None]
@@ -133,7 +134,8 @@ def kafka_python(options: argparse.Namespace, who: str, end: threading.Event) ->
     consumer.subscribe([options.topic], listener=Listener())
     while not end.is_set():
         try:
-            polled = consumer.poll(int(POLL_S * 1_000))
+            timeout_s = POLL_S if consumer.assignment() else JOINS_WITHIN_S
+            polled = consumer.poll(int(timeout_s * 1_000))
         except KafkaConnectionError as error:  # of a look at the metadata, at a broker that is away
             say(who, "complained", why=repr(error))
             continue

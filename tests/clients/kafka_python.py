@@ -34,6 +34,7 @@ from tests.clients.client import (
 T = TypeVar("T")
 
 OWN_ERROR: Final = -1
+JOINS_WITHIN_S: Final = 5.0
 QUICK: Final = {"reconnect_backoff_ms": 20, "reconnect_backoff_max_ms": 200}
 
 
@@ -241,7 +242,8 @@ class KafkaPythonMember(KafkaPythonReader, Member):
     """Of a group, polled by a thread of its own, as in an application.
 
     A poll whose time is over while the group waits for others to join can lose the assignment that
-    comes then (kafka-python 3.0.12): two members cannot be polled by turns in one thread.
+    comes then, or never join (kafka-python 3.0.12, on Apache Kafka as well): so the first poll is a
+    long one, and two members cannot be polled by turns in one thread.
     """
 
     def __init__(self, consumer: KafkaConsumer) -> None:
@@ -254,7 +256,7 @@ class KafkaPythonMember(KafkaPythonReader, Member):
     def _pump(self) -> None:
         while not self._stop.is_set():
             try:
-                if read := super().poll(0.5):
+                if read := super().poll(0.5 if self._consumer.assignment() else JOINS_WITHIN_S):
                     self._got.put(read)
             except Refused as refused:
                 self._got.put(refused)

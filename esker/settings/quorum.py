@@ -47,8 +47,9 @@ SETTINGS: Final = (
     Setting(
         "metadata.log.segment.bytes",
         integer(8 * MEBIBYTE, 2**31 - 1),
-        1024 * MEBIBYTE,
-        "Bytes after which a log begins a new file.",
+        128 * MEBIBYTE,
+        "Bytes after which a log begins a new file. The newest is read through when a node starts, "
+        "hence less than Kafka's 1 GiB.",
     ),
     Setting(
         "metadata.log.segment.ms",

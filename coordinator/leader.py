@@ -392,13 +392,8 @@ class QuorumCoordinator(ReadOnlyCoordinator):
     # -- a BatchCoordinator --------------------------------------------------------------------
 
     async def find_batches(self, request: FindBatchesRequest) -> FindBatchesResponse:
-        """See BatchCoordinator.
-
-        The surprise: a node that comes back knows less than it told before it went, down to
-        nothing at all, until a leader has said what is committed. So it asks for that first.
-        """
-        if self.age_ms is None:
-            await self._read_barrier()
+        """See BatchCoordinator: a no is said behind the read barrier."""
+        await self._until_told()
         answer = await super().find_batches(request)
         if denies(answer):
             await self._read_barrier()

@@ -136,8 +136,10 @@ class ReadOnlyCoordinator:
     ) -> DescribeDisklessTopicsResponse:
         """See DescribingCoordinator."""
         self._check_open()
-        if request.behind_barrier or self.age_ms is None:
+        if request.behind_barrier:
             await self._read_barrier()
+        else:
+            await self._until_told()
         self._machine.flush()
         with self._reading():
             return await asyncio.to_thread(
@@ -149,8 +151,7 @@ class ReadOnlyCoordinator:
     ) -> DescribeDisklessObjectResponse:
         """See DescribingCoordinator."""
         self._check_open()
-        if self.age_ms is None:
-            await self._read_barrier()
+        await self._until_told()
         self._machine.flush()
         keys = self._settings.keys
         with self._reading():
@@ -211,6 +212,15 @@ class ReadOnlyCoordinator:
             raise CoordinatorError(code, f"no read barrier: {error}") from error
         await self._until_applied(offset)
         return offset
+
+    async def _until_told(self) -> None:
+        """Wait for all that is committed, unless this replica is known to have had that once.
+
+        The surprise: a node that comes back knows less than it told before it went, down to
+        nothing at all, until a leader has said what is committed.
+        """
+        if self.age_ms is None:
+            await self._read_barrier()
 
     async def _until_applied(self, offset: int) -> None:
         """Wait until everything below `offset` is in the state."""

@@ -300,6 +300,9 @@ def esker(home: str, settings: dict[str, str]) -> EskerCluster:
 
 def main() -> None:
     """The questions that are asked, or all."""
+    if {"-h", "--help"} & set(sys.argv):
+        print(__doc__)
+        return
     asked = [word for word in sys.argv[1:] if not word.startswith("-")]
     words = asked or ["latency", "lowest", "throughput", "kafka"]
     commit = subprocess.run(

@@ -437,7 +437,7 @@ def _outcome(answer: Any) -> tuple[int, str]:
     return answer.error_code, getattr(answer, "error_message", None) or ""
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def world() -> World:
     return fresh()
 
@@ -453,6 +453,10 @@ def test_it_is_refused_by_its_name_and_nothing_changes(case: str, world: World) 
 
 
 def test_the_refusals_leave_a_world_that_works(world: World) -> None:
+    end = world.log.end_offset
+    for refused in REFUSED.values():
+        world.ask(refused.request)
+    assert world.log.end_offset == end
     topic = world.image.topic("t")
     assert topic is not None
     assert world.ask(chunk(start=150)).results[0].error_code == 0

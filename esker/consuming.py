@@ -44,18 +44,9 @@ class Reader:
 
     def __init__(self, client: KafkaClient, topic: str, positions: dict[int, int]) -> None:
         self.positions = dict(positions)
-        self.ends: dict[int, int] = {}  # high watermarks, as last heard
         self._client = client
         self._topic = topic
         self._leaders: dict[int, int] = {}
-
-    @property
-    def at_end(self) -> bool:
-        """Is every partition read as far as it went when its broker was last asked?"""
-        return all(
-            position >= self.ends.get(partition, position + 1)
-            for partition, position in self.positions.items()
-        )
 
     async def poll(self) -> AsyncIterator[list[Found]]:
         """Records, a list for each answer that has some; an empty list where time passed.
@@ -125,7 +116,6 @@ class Reader:
             if data.error_code:
                 await self._settle(data)
                 continue
-            self.ends[partition] = data.high_watermark
             try:
                 for batch in iter_batches(data.records or b"", allow_partial_tail=True):
                     if batch.header.is_control:

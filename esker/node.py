@@ -161,14 +161,6 @@ class NodeParts:
             yield from collect()
 
 
-def node_config(settings: NodeSettings) -> NodeConfig:
-    """A node without what a broker does: its logs and, with that role, its controller.
-
-    Raises:  as `esker.storage.open_storage`.
-    """
-    return NodeParts(settings).config
-
-
 def limits_of(settings: NodeSettings) -> Limits:
     """What peers and clients may take from each listener."""
     places = settings.addresses

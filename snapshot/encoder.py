@@ -14,7 +14,6 @@ Source: KIP-630, Snapshot Format; KIP-853 (kraft.version, voters); KIP-98 (recor
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 from crc32c import crc32c
@@ -115,11 +114,6 @@ class CheckpointEncoder:
         records += b"\x00"  # no headers
         self._count = count + 1
         self._counted_bytes += counted
-
-    def append_values(self, values: Iterable[Buffer]) -> None:
-        """Add several."""
-        for value in values:
-            self.append(value)
 
     def close_batch(self) -> None:
         """Make what was appended ready to be drained."""

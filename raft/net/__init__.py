@@ -34,9 +34,6 @@ loop's exception handler, so that `run` stops the process.
     connection.send(fetch, body, on_answer, timeout_ms=2_000)  # on_answer(Frame | error)
     answer = await connection.request(fetch, body, timeout_ms=2_000)
 
-    link = Link(host, port, random=Random(seed), on_up=on_up, on_down=on_down)  # stays connected
-    link.start()  # then link.connection, None while down; back-off with jitter inside
-
 `on_answer` is called exactly once, with the body after the response header or with a
 `ConnectionLostError`. `on_close(connection, error)` comes first and at once; `error.reason` (a
 `Reason`) tells a dead peer (REFUSED, RESET, PEER_CLOSED) from a silent one (TIMEOUT).
@@ -73,7 +70,6 @@ from raft.net.header import (
     skip_tagged_fields,
 )
 from raft.net.limits import Limits
-from raft.net.link import Backoff, Link
 from raft.net.listener import Listener
 from raft.net.runner import loop_factory, run
 
@@ -81,7 +77,6 @@ __all__ = [
     "API_VERSIONS_KEY",
     "Answer",
     "Arena",
-    "Backoff",
     "BadFrameError",
     "BadHeaderError",
     "Buffer",
@@ -91,7 +86,6 @@ __all__ = [
     "Frame",
     "Handler",
     "Limits",
-    "Link",
     "Listener",
     "NetError",
     "OnAnswer",

@@ -1,0 +1,28 @@
+"""The loop that everything runs on: what it is, and that a broken invariant ends it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from raft.net import loop_factory, run
+
+
+def test_a_broken_invariant_in_a_callback_ends_the_program():
+    async def main() -> None:
+        def broken() -> None:
+            raise AssertionError("log start past watermark")
+
+        asyncio.get_running_loop().call_soon(broken)
+        await asyncio.Event().wait()
+
+    with pytest.raises(AssertionError, match="log start past watermark"):
+        run(main())
+
+
+def test_run_returns_what_main_returns_on_uvloop_if_it_is_there():
+    async def main() -> str:
+        return type(asyncio.get_running_loop()).__module__
+
+    assert run(main()).startswith("uvloop" if loop_factory() else "asyncio")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -20,7 +21,7 @@ from tests.driver.client import Client, ClientError
 from tests.ports import free_ports
 
 NODES = (1, 2, 3)
-PATIENCE_S = 30
+PATIENCE_S = 60
 
 
 class QuorumFailedError(Exception):
@@ -76,6 +77,27 @@ class Quorum:
                     stdout=log,
                     stderr=log,
                 )
+
+    def ready(self) -> int:
+        """Wait until all that were started listen, and one leads: that one.
+
+        A majority is enough for a leader; another node may be an interpreter that only begins.
+        """
+        deadline = time.monotonic() + PATIENCE_S
+        for node in self.processes:
+            while not self.listens(node):
+                if time.monotonic() > deadline:
+                    raise QuorumFailedError(f"node {node} does not listen; see {self.home}")
+                time.sleep(0.01)
+        return self.leader()
+
+    def listens(self, node: int) -> bool:
+        """Does it take connections?"""
+        try:
+            socket.create_connection(("127.0.0.1", self.ports[node]), timeout=1).close()
+        except OSError:
+            return False
+        return True
 
     def kill(self, node: int) -> None:
         process = self.processes.pop(node)

@@ -17,6 +17,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -181,6 +182,14 @@ class EskerCluster:
         except OSError:
             return set()
         return {one.broker_id for one in answer.brokers}
+
+    def listens(self, node: int) -> bool:
+        """Does it take connections? Two of three are a quorum, while the third only begins."""
+        try:
+            socket.create_connection(("127.0.0.1", self.ports[node]), timeout=1).close()
+        except OSError:
+            return False
+        return True
 
     def check_alive(self) -> None:
         """No node has ended by itself: nothing that clients or peers send may do that."""

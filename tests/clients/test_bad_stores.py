@@ -20,7 +20,7 @@ from confluent_kafka import Producer
 
 from diskless.stores.faults import Fault
 from tests.clients.bad_stores import CLASS_NAME, spoiled
-from tests.clients.client import EARLIEST, Client, How, Refused, eventually
+from tests.clients.client import EARLIEST, PATIENCE_S, Client, How, Refused, eventually
 from tests.clients.cluster import EskerCluster
 from tests.clients.kafka_python import KafkaPython
 from tests.clients.wire import fetch, produce
@@ -71,11 +71,12 @@ def at_each_broker(
     """Every broker has just these values, at gapless offsets."""
     for broker in cluster.brokers:
         got: list[tuple[int, bytes]] = []
+        deadline = time.monotonic() + PATIENCE_S
         while len(got) < len(expected):
             found = fetch(broker, topic, first + len(got))
             assert found.error_code == NONE, found
-            assert found.values, f"{broker} has {len(got)} of {len(expected)}"
-            got += found.values
+            got += found.values  # none, if it has not heard yet that they are committed
+            assert time.monotonic() < deadline, f"{broker} has {len(got)} of {len(expected)}"
         assert got == [(first + at, value) for at, value in enumerate(expected)]
 
 

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from records.batch import BatchHeader, iter_batches
 from records.rpc.fetch import FetchRequest, FetchResponse
-from tests.clients.client import PLAIN, Client, How, Message, Read
+from tests.clients.client import PATIENCE_S, PLAIN, Client, How, Message, Read
 from tests.clients.confluent import Confluent
 from tests.driver.client import Client as Wire
 
@@ -54,14 +54,14 @@ class World:
             max_wait_ms=1_000, min_bytes=1, max_bytes=RAW_BYTES,
             topics=(asked(topic=topic, partitions=(place,)),),
         )  # fmt: skip
-        with Wire(host, port, timeout_s=10) as wire:
+        with Wire(host, port, timeout_s=PATIENCE_S) as wire:
             answer = wire.ask(request, FetchResponse, FETCH_VERSION)
         (found,) = answer.responses[0].partitions
         assert not found.error_code, f"{topic}-{partition}: error {found.error_code}"
         return [batch.header for batch in iter_batches(found.records or b"")]
 
     def _leader(self, topic: str, partition: int) -> tuple[str, int]:
-        found = self.other.admin.list_topics(topic, timeout=10)
+        found = self.other.admin.list_topics(topic, timeout=PATIENCE_S)
         leader = found.brokers[found.topics[topic].partitions[partition].leader]
         return leader.host, leader.port
 

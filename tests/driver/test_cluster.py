@@ -104,7 +104,7 @@ def test_everybody_killed_and_restarted_has_everything(tmp_path: Path) -> None:
 
 
 def test_a_deposed_leader_drops_what_no_majority_held(tmp_path: Path) -> None:
-    with Cluster(tmp_path, quorum=QUICK) as cluster:
+    with Cluster(tmp_path, quorum=QUICK | NEVER_LATE) as cluster:
         cluster.start()
         leader = cluster.wait_for_leader()
         others = [node for node in cluster.ids if node != leader]

@@ -172,7 +172,7 @@ def run(tmp_path: Path, story: Story) -> None:
         leader = Leader(checkpoint(tmp_path / "leader"))
         follower = Follower(tmp_path / "follower", {1: await leader.start()})
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await story(leader, follower)
         finally:
             await follower.fetcher.close()

@@ -42,7 +42,7 @@ def link_to(port: int, events: list[Event]) -> PeerLink:
 
 
 async def until(condition) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0)
 

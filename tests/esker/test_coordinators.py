@@ -19,7 +19,7 @@ from coordinator.client import ClientSettings, CoordinatorClient
 from coordinator.interface import ErrorCode
 from coordinator.settings import CoordinatorSettings
 from coordinator.view import StaticView
-from esker.admin import QuorumDescription, describe_quorum
+from esker.admin import AdminError, QuorumDescription, describe_quorum
 from esker.cli import app
 from esker.config import ConfigError, parse_config
 from esker.coordinators import EMBEDDED, IN_MEMORY, CoordinatorOptions, CoordinatorRoom
@@ -187,7 +187,12 @@ def runs(quorum: Quorum) -> list[tuple[int, int, str]]:
 def described(quorum: Quorum) -> QuorumDescription:
     """The coordinator's group, as its leader sees it."""
     bootstrap = tuple(Endpoint(*address) for address in addresses(quorum))
-    return run(describe_quorum(bootstrap, "__diskless-metadata", 0, timeout_ms=5_000))
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return run(describe_quorum(bootstrap, "__diskless-metadata", 0, timeout_ms=5_000))
+        except AdminError:  # an election on a busy machine
+            assert time.monotonic() < deadline, "nobody leads"
 
 
 def leader_of(quorum: Quorum) -> int:

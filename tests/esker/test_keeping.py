@@ -61,7 +61,7 @@ def test_a_group_that_ends_leaves_no_thread_and_no_part(tmp_path: Path, *, finis
         while threads():
             await asyncio.sleep(0.001)
 
-    asyncio.run(asyncio.wait_for(live_and_end(), 20))
+    asyncio.run(asyncio.wait_for(live_and_end(), 60))
     names = [path.name for path in tmp_path.iterdir()]
     assert [name.endswith(".checkpoint") for name in names] == [True] * finish
 

@@ -20,7 +20,7 @@ runner = CliRunner()
 def quorum(tmp_path_factory: pytest.TempPathFactory):
     with Quorum(tmp_path_factory.mktemp("quorum")) as three:
         three.start(*NODES)
-        three.leader()
+        three.ready()
         yield three
 
 

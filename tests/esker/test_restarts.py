@@ -7,7 +7,6 @@ what was there before. DESIGN §8 (staleness is bounded), §11, invariants 9 and
 from __future__ import annotations
 
 import signal
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -66,15 +65,6 @@ def known(cluster: EskerCluster) -> Known:
 
     eventually(committed, "an offset is committed")
     return known
-
-
-def listens(cluster: EskerCluster, node: int) -> bool:
-    """Two of three are a quorum: the third may be an interpreter that only begins."""
-    try:
-        socket.create_connection(("127.0.0.1", cluster.ports[node]), timeout=1).close()
-    except OSError:
-        return False
-    return True
 
 
 def brokers_come_first(cluster: EskerCluster) -> None:
@@ -139,6 +129,6 @@ def test_nothing_that_is_there_is_denied_while_all_comes_back(
             ),
             "both brokers tell all there is, again",
         )
-        eventually(lambda: all(listens(cluster, node) for node in QUORUM), "all nodes are back")
+        eventually(lambda: all(map(cluster.listens, QUORUM)), "all nodes are back")
     for one in asking:
         assert not one.denied, f"denied though it is there: {dict(one.denied)}"

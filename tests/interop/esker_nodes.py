@@ -7,6 +7,7 @@ with EskerQuorum(directory) as quorum:
 from __future__ import annotations
 
 import contextlib
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -100,7 +101,8 @@ class EskerQuorum:
         return leaders[0]
 
     def wait_for_leader(self) -> int:
-        """The node that leads the metadata log and has committed in its epoch."""
+        """The node that leads the metadata log and has committed in its epoch; all listen."""
+        until(lambda: all(map(self.listens, self._processes)), self.said)
         leaders: list[int] = []
 
         def one_leads() -> bool:
@@ -112,6 +114,14 @@ class EskerQuorum:
 
         until(one_leads, self.said)
         return leaders[0]
+
+    def listens(self, node: int) -> bool:
+        """Does it take connections? Two of three are a quorum, while the third only begins."""
+        try:
+            socket.create_connection(("127.0.0.1", self.ports[node]), timeout=1).close()
+        except OSError:
+            return False
+        return True
 
     def said(self) -> str:
         """What the nodes have logged last."""

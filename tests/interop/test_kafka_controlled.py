@@ -79,14 +79,20 @@ def test_a_java_broker_registers_and_is_unfenced(quorum: EskerQuorum, broker: in
     assert brokers(quorum) == {broker: False}
 
 
-def test_a_topic_names_the_java_broker_as_its_replica(quorum: EskerQuorum, broker: int) -> None:
-    for port in quorum.ports.values():
+def create(quorum: EskerQuorum, topic: str) -> int:
+    """The active controller, which has made the topic."""
+    answers = {}
+    for node, port in quorum.ports.items():
         with Client("127.0.0.1", port, timeout_s=30) as client:
-            answer = client.ask(creation("from-here", 2), CreateTopicsResponse, 7)
-        if answer.topics[0].error_code != NOT_CONTROLLER:
-            break
-    assert answer.topics[0].error_code == 0, answer
-    with Client("127.0.0.1", port) as client:
+            answers[node] = client.ask(creation(topic, 2), CreateTopicsResponse, 7)
+        if not answers[node].topics[0].error_code:
+            return node
+    raise AssertionError(f"nobody makes {topic}: {answers}")
+
+
+def test_a_topic_names_the_java_broker_as_its_replica(quorum: EskerQuorum, broker: int) -> None:
+    node = create(quorum, "from-here")
+    with Client("127.0.0.1", quorum.ports[node]) as client:
         asked = DescribeTopicsRequest(topic_names=("from-here",))
         (topic,) = client.ask(asked, DescribeTopicsResponse, 0).topics
     assert [partition.replicas for partition in topic.partitions] == [(broker,)] * 2
@@ -119,15 +125,15 @@ def test_kafkas_shell_reads_our_image_from_a_checkpoint(
     kafka: Kafka, quorum: EskerQuorum, broker: int
 ) -> None:
     """Topics, the broker and its endpoints, as a Java node would load them."""
-    node, port = next(iter(quorum.ports.items()))
-    with Client("127.0.0.1", port, timeout_s=60) as client:
+    node = create(quorum, "in-the-image")
+    with Client("127.0.0.1", quorum.ports[node], timeout_s=60) as client:
         request = TakeSnapshotRequest(topic_name="__cluster_metadata", partition_index=0)
         taken = client.ask(request, TakeSnapshotResponse, 0)
     assert taken.error_code == 0, taken
     name = checkpoint_name(OffsetAndEpoch(Offset(taken.end_offset), Epoch(taken.epoch)))
     checkpoint = quorum.metadata_log(node) / name
     topics = kafka.shell(checkpoint, "ls", "/image/topics/byName").split()
-    assert {"from-here", "__diskless-metadata"} <= set(topics)
+    assert {"in-the-image", "__diskless-metadata"} <= set(topics)
     assert kafka.shell(checkpoint, "ls", "/image/cluster/brokers").split() == [str(broker)]
 
 

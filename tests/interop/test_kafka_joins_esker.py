@@ -65,9 +65,19 @@ def test_kafkas_tool_prints_the_replicas_of_our_quorum(kafka: Kafka, quorum: Esk
     assert all(int(replica["LogEndOffset"]) > 0 for replica in replicas.values())
 
 
+@pytest.fixture
+def bereft(tmp_path: Path) -> Iterator[EskerQuorum]:
+    """Three nodes of a test that stops one, and lets another follow."""
+    directory = tmp_path / "esker"
+    directory.mkdir()
+    with EskerQuorum(directory) as running:
+        yield running
+
+
 def test_a_kafka_broker_follows_our_leaders_to_the_same_bytes(
-    kafka: Kafka, quorum: EskerQuorum, tmp_path: Path
+    kafka: Kafka, bereft: EskerQuorum, tmp_path: Path
 ) -> None:
+    quorum = bereft
     plan = configure_node(
         kafka,
         tmp_path / "observer",

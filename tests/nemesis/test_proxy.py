@@ -12,6 +12,8 @@ import pytest
 from tests.nemesis.proxy import Links
 from tests.ports import free_ports
 
+PATIENCE_S = 60
+
 
 @pytest.fixture
 def links() -> Iterator[Links]:
@@ -42,7 +44,7 @@ def _echo(one: socket.socket) -> None:
 
 
 def dial(links: Links) -> socket.socket:
-    one = socket.create_connection(("127.0.0.1", links.ports[1, 2]), timeout=5)
+    one = socket.create_connection(("127.0.0.1", links.ports[1, 2]), timeout=PATIENCE_S)
     try:
         one.sendall(b"hello")
         assert one.recv(5) == b"hello"
@@ -61,7 +63,7 @@ def test_what_is_held_arrives_after_healing(links: Links, a: int, b: int) -> Non
         with pytest.raises(TimeoutError):
             one.recv(4)
         links.heal()
-        one.settimeout(5)
+        one.settimeout(PATIENCE_S)
         assert one.recv(4) == b"late"
 
 
@@ -90,6 +92,6 @@ def test_a_dripping_way_is_as_slow_as_asked(links: Links) -> None:
 def test_a_node_that_is_dead_resets(links: Links) -> None:
     with (
         pytest.raises(ConnectionResetError),  # while connecting, or after
-        socket.create_connection(("127.0.0.1", links.ports[2, 1]), timeout=5) as one,
+        socket.create_connection(("127.0.0.1", links.ports[2, 1]), timeout=PATIENCE_S) as one,
     ):
         one.recv(1)

@@ -41,7 +41,7 @@ from diskless.broker_metrics import member_families
 from diskless.cluster import Cluster
 from diskless.dispatch import Dispatcher
 from diskless.services import Services
-from diskless.stores import ObjectStorage
+from diskless.stores import BeginningStore, ObjectStorage, StorageError, StoreSettingError
 from raft.net import Limits, Listener
 
 log = logging.getLogger("diskless.broker")
@@ -101,6 +101,7 @@ class Broker:
         self.dispatchers: dict[str, Dispatcher] = {}
         self._settings = settings
         self._cluster = cluster
+        self._store = store
         self._on_lost = on_lost
         self._registration: Registration | None = None
         self._unfenced = asyncio.Event()
@@ -150,6 +151,7 @@ class Broker:
         """
         timeout_ms = self._settings.values["initial.broker.registration.timeout.ms"]
         await self._read_cluster(timeout_ms)
+        await self._begin_store()
         await self._listen()
         registration = self._registration = Registration(
             _Controllers(self._cluster),
@@ -202,6 +204,25 @@ class Broker:
         if self._cluster.groups_age_ms() is None:
             return "__consumer_offsets-0"
         return None
+
+    async def _begin_store(self) -> None:
+        """A store that is new to a cluster that has records is not its store."""
+        if not isinstance(self._store, BeginningStore):
+            return
+        try:
+            await self._store.begin(is_empty=not await self._has_records())
+        except (StoreSettingError, StorageError) as error:
+            raise NotStartedError(str(error)) from None
+
+    async def _has_records(self) -> bool:
+        for topic in tuple(self._cluster.image.topics.values()):
+            await asyncio.sleep(0)
+            for partition in topic.partitions:
+                replica = self._cluster.replica(topic.coordinator(partition))
+                ends = None if replica is None else replica.ends(topic.topic_id, partition)
+                if ends is not None and ends[0] < ends[1]:
+                    return True
+        return False
 
     async def _listen(self) -> None:
         for at in self._settings.listeners:

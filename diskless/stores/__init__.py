@@ -2,13 +2,14 @@
 
 - `interface`: what a broker needs of a store, and how stores fail.
 - `opening`: a store by the name of its class, as it is configured.
-- `directory`: files below a directory, the embedded default.
+- `directory`: files below a directory, the embedded default; `root` knows whether it is there.
 - `s3`: S3 and what speaks its protocol.
 - `memory`: a dictionary, for simulations.
 - `faults`: any of them, misbehaving.
 """
 
 from diskless.stores.interface import (
+    BeginningStore,
     ByteRange,
     DeletionError,
     ObjectExistsError,
@@ -21,6 +22,7 @@ from diskless.stores.interface import (
 )
 
 __all__ = [
+    "BeginningStore",
     "ByteRange",
     "DeletionError",
     "ObjectExistsError",

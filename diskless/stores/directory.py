@@ -6,6 +6,9 @@ directory is made durable, too.
 
 A temporary file is what a crash leaves: it is no object, and is removed once it is old.
 
+The surprise: a directory can go away, with the mount it is on. Then nothing is made in its place,
+and of no object it is said that it is missing: the store is away (`diskless.stores.root`).
+
 Source: KIP-1163, ObjectStorage; DESIGN §8.
 """
 
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import secrets
 import stat
@@ -36,6 +40,7 @@ from diskless.stores.interface import (
     check_range,
     check_upload,
 )
+from diskless.stores.root import MARK, StoreRoot
 from raft.segments.files import FileSystem, Mode, RealFileSystem
 from records.compression import Buffer
 from records.object_keys import check_key
@@ -48,6 +53,7 @@ ABANDONED_AFTER_S: Final = 24 * 3600.0
 """A temporary file this old belongs to a process that died; no upload takes a day."""
 
 LIST_PAGE: Final = 1_000
+PATH: Final = "esker.storage.directory.path"
 
 
 class DirectoryStorage:
@@ -60,7 +66,7 @@ class DirectoryStorage:
         """
         self.root = root
         self._files = files or RealFileSystem()
-        self._files.make_directory(root)
+        self._root = StoreRoot(root, self._files)
         self._made: set[Path] = set()  # directories known to be durable
         self._making = threading.Lock()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="store")
@@ -68,14 +74,14 @@ class DirectoryStorage:
     @classmethod
     def configured(cls, values: Mapping[str, Any]) -> Self:
         """See `diskless.stores.opening`."""
-        path = values.get("esker.storage.directory.path")
+        path = values.get(PATH)
         if not path:
-            raise StoreSettingError("esker.storage.directory.path", "must be set: a directory")
+            raise StoreSettingError(PATH, "must be set: a directory")
         try:
             return cls(Path(path))
         except OSError as error:
             reason = f"{path}: {error.strerror or error}"
-            raise StoreSettingError("esker.storage.directory.path", reason) from error
+            raise StoreSettingError(PATH, reason) from error
 
     # --- an ObjectStorage -----------------------------------------------------------------------
 
@@ -88,6 +94,16 @@ class DirectoryStorage:
         check_range(byte_range)
         return await self._in_thread(key, lambda: self._read(key, byte_range))
 
+    async def begin(self, *, is_empty: bool) -> None:
+        """See `BeginningStore`."""
+        if self._root.is_new and not is_empty:
+            raise StoreSettingError(
+                PATH,
+                f"{self.root} is empty, but the cluster has objects: is its file system mounted? "
+                f"(If they are to be given up, put an empty file {MARK} into it.)",
+            )
+        await self._in_thread(MARK, self._root.mark)
+
     async def delete(self, keys: Collection[str]) -> None:
         for key in keys:
             check_key(key)
@@ -97,9 +113,12 @@ class DirectoryStorage:
 
     async def list_objects(self, prefix: str) -> AsyncIterator[StoredObject]:
         found = self._walk(self.root, prefix)
-        while page := await self._in_thread(prefix, lambda: _take(found, LIST_PAGE)):
+        more = True
+        while more:
+            page = await self._in_thread(prefix, lambda: self._page(found))
             for entry in page:
                 yield entry
+            more = bool(page)
 
     async def close(self) -> None:
         self._threads.shutdown(wait=True, cancel_futures=True)
@@ -115,7 +134,26 @@ class DirectoryStorage:
     def _path(self, key: str) -> Path:
         return self.root.joinpath(*key.split("/"))
 
+    def _there(self) -> bool:
+        """True if the store was away and is back. Raises OSError while it is away."""
+        is_back = self._root.check()
+        if is_back:
+            self._forget_made()
+        return is_back
+
     def _store(self, key: str, data: bytes) -> None:
+        """Store it where the store is: what went elsewhere meanwhile is no success."""
+        self._there()
+        self._root.mark()
+        try:
+            self._write(key, data)
+        except FileNotFoundError:  # a directory is gone that was there
+            self._forget_made()
+            raise
+        if self._there():
+            raise OSError(errno.EAGAIN, "the store was away meanwhile")
+
+    def _write(self, key: str, data: bytes) -> None:
         path = self._path(key)
         self._make_directory(path.parent)
         temporary = path.with_name(f"{UPLOADING}{secrets.token_hex(8)}")
@@ -137,11 +175,21 @@ class DirectoryStorage:
                 self._files.unlink(temporary)
 
     def _make_directory(self, directory: Path) -> None:
-        """Make it once, durably; `make_directory` asks the disk every time."""
+        """Make it once, durably, below the root; the root itself is never made again."""
         with self._making:
             if directory not in self._made:
-                self._files.make_directory(directory)
+                missing = [
+                    d for d in (directory, *directory.parents) if d.is_relative_to(self.root)
+                ]
+                for one in reversed(missing[:-1]):
+                    with contextlib.suppress(FileExistsError):  # a file there is met when opening
+                        one.mkdir()
+                        self._files.fsync_directory(one.parent)
                 self._made.add(directory)
+
+    def _forget_made(self) -> None:
+        with self._making:
+            self._made.clear()
 
     def _holds(self, path: Path, data: bytes) -> bool:
         file = self._files.open(path, Mode.READ)
@@ -151,6 +199,15 @@ class DirectoryStorage:
             file.close()
 
     def _read(self, key: str, byte_range: ByteRange) -> bytes:
+        """What is not found is looked for again if the store had been away."""
+        try:
+            return self._read_once(key, byte_range)
+        except ObjectNotFoundError:
+            if not self._there():
+                raise
+        return self._read_once(key, byte_range)
+
+    def _read_once(self, key: str, byte_range: ByteRange) -> bytes:
         try:
             file = self._files.open(self._path(key), Mode.READ)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -167,6 +224,16 @@ class DirectoryStorage:
 
     def _unlink_all(self, keys: Collection[str]) -> dict[str, str]:
         """Those that could not be deleted, and why. The names are gone durably."""
+        try:
+            self._there()
+            failed = self._unlink(keys)
+            if self._there():
+                raise OSError(errno.EAGAIN, "the store was away meanwhile")
+        except OSError as error:
+            return dict.fromkeys(keys, error.strerror or str(error))
+        return failed
+
+    def _unlink(self, keys: Collection[str]) -> dict[str, str]:
         failed: dict[str, str] = {}
         changed: dict[Path, list[str]] = {}
         for key in keys:
@@ -185,6 +252,14 @@ class DirectoryStorage:
                 failed.update(dict.fromkeys(gone, error.strerror or str(error)))
         return failed
 
+    def _page(self, found: Iterator[StoredObject]) -> list[StoredObject]:
+        """The next ones. Raises OSError if the store is, or was, away: an end would be a lie."""
+        self._there()
+        page = list(islice(found, LIST_PAGE))
+        if self._there():
+            raise OSError(errno.EAGAIN, "the store was away meanwhile")
+        return page
+
     def _walk(self, directory: Path, prefix: str, key: str = "") -> Iterator[StoredObject]:
         """Objects below a directory by rising key; `key` is the directory's own, with its slash."""
         with os.scandir(directory) as entries:
@@ -195,6 +270,8 @@ class DirectoryStorage:
             if is_directory:
                 if child.startswith(prefix) or prefix.startswith(child):
                     yield from self._walk(directory / name, prefix, child)
+            elif name.startswith(MARK):
+                continue
             elif name.startswith(UPLOADING):
                 self._remove_if_abandoned(directory / name)
             elif child.startswith(prefix):
@@ -207,7 +284,3 @@ class DirectoryStorage:
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > ABANDONED_AFTER_S:
                 self._files.unlink(path)
-
-
-def _take(found: Iterator[StoredObject], count: int) -> list[StoredObject]:
-    return list(islice(found, count))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from records.compression import Buffer
 from records.object_keys import check_key
@@ -119,6 +119,17 @@ class ObjectStorage(Protocol):
 
     async def close(self) -> None:
         """Let go of threads and connections."""
+
+
+@runtime_checkable
+class BeginningStore(Protocol):
+    """A store that wants to know, before a broker serves from it, what is to be in it."""
+
+    async def begin(self, *, is_empty: bool) -> None:
+        """Take up service; `is_empty`: the cluster has no objects, so that none need be here.
+
+        Raises:  StoreSettingError if this cannot be the cluster's store; StorageError.
+        """
 
 
 def check_range(byte_range: ByteRange) -> None:

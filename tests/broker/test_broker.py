@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -11,6 +12,8 @@ from uuid import UUID
 import pytest
 
 from diskless.broker import Broker, BrokerSettings, ClientListener, NotStartedError
+from diskless.stores import ObjectStorage
+from diskless.stores.directory import DirectoryStorage
 from diskless.stores.memory import MemoryStore
 from esker.settings import SETTINGS
 from raft.net import ConnectError, connect
@@ -39,7 +42,7 @@ def run(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(bounded())
 
 
-def made(world: ClusterWorld, **values: Any) -> Broker:
+def made(world: ClusterWorld, store: ObjectStorage | None = None, **values: Any) -> Broker:
     """One that has not started; settings with _ for dots."""
     known = {key: setting.default for key, setting in SETTINGS.items()}
     named = {name.replace("_", "."): value for name, value in values.items()}
@@ -54,7 +57,7 @@ def made(world: ClusterWorld, **values: Any) -> Broker:
             values=known | named,
         ),
         world.cluster(1),
-        MemoryStore(world.wall_ms),
+        store or MemoryStore(world.wall_ms),
         wall_ms=world.wall_ms,
         random=Random(1),
         on_lost=print,
@@ -253,5 +256,51 @@ def test_a_doubt_that_was_unfounded_ends() -> None:
             broker._on_epoch_doubted()
             await until(lambda: broker.services.writers.epoch == epoch)
             assert await send(broker, b"then") == (0, 0)
+
+    run(story)
+
+
+def test_records_wait_for_a_store_that_is_away(tmp_path: Path) -> None:
+    """A mount that goes and returns costs nobody a record, and none is on the wrong disk."""
+
+    async def story() -> None:
+        path, aside = tmp_path / "objects", tmp_path / "unmounted"
+        async with ClusterWorld(brokers=()) as world:
+            broker = made(world, DirectoryStorage(path), diskless_append_commit_interval_ms=1)
+            await broker.start()
+            await world.create("t", partitions=1)
+            assert await send(broker, b"before") == (0, 0)
+            path.rename(aside)
+            path.mkdir()
+            sent = asyncio.ensure_future(send(broker, b"meanwhile"))
+            counters = broker.services.writers.counters
+            await until(lambda: counters.uploads_repeated > 0)
+            assert not sent.done()
+            assert not list(path.iterdir())
+            path.rmdir()
+            aside.rename(path)
+            assert await sent == (0, 1)
+            await broker.stop()
+
+    run(story)
+
+
+def test_a_broker_does_not_begin_with_an_empty_store_where_there_are_records(
+    tmp_path: Path,
+) -> None:
+    """Its mount is not there yet: what it would write, nobody else would find."""
+
+    async def story() -> None:
+        async with ClusterWorld(brokers=()) as world:
+            first = made(world, DirectoryStorage(tmp_path / "objects"))
+            await first.start()
+            await world.create("t", partitions=1)
+            assert await send(first, b"value") == (0, 0)
+            await first.stop()
+            late = made(world, DirectoryStorage(tmp_path / "unmounted"))
+            with pytest.raises(NotStartedError, match=r"esker\.storage.*unmounted"):
+                await late.start()
+            await late.stop()
+            assert not list((tmp_path / "unmounted").iterdir())
 
     run(story)

@@ -81,7 +81,8 @@ def spoil_and_find(cluster: EskerCluster, first: int, committed: dict[str, int])
     assert "log-readable" in found, found
     data[at] ^= 1
     path.write_bytes(data)
-    newest = max((p for p in cluster.store.rglob("*") if p.is_file()), key=lambda p: int(p.name))
+    objects = (p for p in cluster.store.rglob("*") if p.is_file() and p.name.isdigit())
+    newest = max(objects, key=lambda p: int(p.name))
     newest.unlink()
     found = audit_of_files(cluster, first, committed).findings.counts
     assert found == {"object-exists": 1}, found

@@ -120,6 +120,7 @@ class ObjectIds:
     def _ask(self) -> asyncio.Task[_Block]:
         if self._coming is None:
             self._coming = self._loop.create_task(self._acquire())
+            self._coming.add_done_callback(_heard)
         return self._coming
 
     async def _renewed(self) -> _Block:
@@ -156,3 +157,9 @@ class ObjectIds:
         end = answer.first_object_id + answer.object_count
         assert answer.first_object_id >= self._next, f"ids went backwards: {answer}"
         return _Block(answer.lease_id, answer.first_object_id, end, expires)
+
+
+def _heard(came: asyncio.Task[_Block]) -> None:
+    """Whoever needs the block hears why there is none; one asked for ahead may never be needed."""
+    if not came.cancelled():
+        came.exception()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 
@@ -97,3 +98,32 @@ def test_ids_rise_and_each_is_given_once() -> None:
         assert await take(ids, 5 * BLOCK) == list(range(5 * BLOCK))
 
     run(story)
+
+
+@pytest.mark.parametrize("ends", ["released", "dropped", "cancelled"])
+def test_a_block_that_is_refused_and_never_needed_troubles_nobody(ends: str) -> None:
+    """Nobody leads, and nobody asks for more ids: the loop has nothing to complain about."""
+    complaints: list[str] = []
+
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: complaints.append(context["message"]))
+        leasing = Leasing()
+        ids = ids_of(leasing)
+        if ends == "cancelled":
+            leasing.is_away = True
+            waiting = asyncio.ensure_future(ids.next())
+            await asyncio.sleep(0)
+            waiting.cancel()
+        else:
+            await take(ids, 1)
+            leasing.is_away = True
+            await take(ids, BLOCK - 1)
+        await asyncio.sleep(1)
+        if ends == "released":
+            await ids.release()
+        del ids
+        gc.collect()
+
+    run(story)
+    assert complaints == []

@@ -16,7 +16,7 @@ Source: KIP-595, KIP-853, KIP-996; upstream's RaftUtil (where errors go).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from raft.core import messages as core
 from raft.core.errors import ErrorCode
@@ -68,6 +68,9 @@ RpcResponse = (
     | rpc.EndQuorumEpochResponse
     | rpc.DescribeQuorumResponse
 )
+Answer = TypeVar(
+    "Answer", rpc.VoteResponse, rpc.BeginQuorumEpochResponse, rpc.EndQuorumEpochResponse
+)
 
 
 # --- responses, sent -----------------------------------------------------------------------------
@@ -89,71 +92,37 @@ def write_response(response: CoreResponse, to: Answering) -> RpcResponse:
         return top_level_error(response, response.error)
     match response:
         case core.VoteResponse():
-            vote = rpc.VoteResponse.TopicData
-            return rpc.VoteResponse(
-                topics=(
-                    vote(
-                        topic_name=to.group.topic,
-                        partitions=(
-                            vote.PartitionData(
-                                partition_index=to.group.partition,
-                                error_code=response.error,
-                                leader_id=wire_node(response.leader_id),
-                                leader_epoch=response.epoch,
-                                vote_granted=response.granted,
-                            ),
-                        ),
-                    ),
-                ),
-                node_endpoints=tuple(
-                    rpc.VoteResponse.NodeEndpoint(node_id=node, host=host, port=port)
-                    for node, host, port in _leader(response.leader_id, to)
-                ),
-            )
+            return _write_answer(rpc.VoteResponse, response, to, vote_granted=response.granted)
         case core.BeginQuorumEpochResponse():
-            begin = rpc.BeginQuorumEpochResponse.TopicData
-            return rpc.BeginQuorumEpochResponse(
-                topics=(
-                    begin(
-                        topic_name=to.group.topic,
-                        partitions=(
-                            begin.PartitionData(
-                                partition_index=to.group.partition,
-                                error_code=response.error,
-                                leader_id=wire_node(response.leader_id),
-                                leader_epoch=response.epoch,
-                            ),
-                        ),
-                    ),
-                ),
-                node_endpoints=tuple(
-                    rpc.BeginQuorumEpochResponse.NodeEndpoint(node_id=node, host=host, port=port)
-                    for node, host, port in _leader(response.leader_id, to)
-                ),
-            )
+            return _write_answer(rpc.BeginQuorumEpochResponse, response, to)
         case core.EndQuorumEpochResponse():
-            end = rpc.EndQuorumEpochResponse.TopicData
-            return rpc.EndQuorumEpochResponse(
-                topics=(
-                    end(
-                        topic_name=to.group.topic,
-                        partitions=(
-                            end.PartitionData(
-                                partition_index=to.group.partition,
-                                error_code=response.error,
-                                leader_id=wire_node(response.leader_id),
-                                leader_epoch=response.epoch,
-                            ),
-                        ),
-                    ),
-                ),
-                node_endpoints=tuple(
-                    rpc.EndQuorumEpochResponse.NodeEndpoint(node_id=node, host=host, port=port)
-                    for node, host, port in _leader(response.leader_id, to)
-                ),
-            )
+            return _write_answer(rpc.EndQuorumEpochResponse, response, to)
         case core.DescribeQuorumResponse():
             return _write_description(response, to)
+
+
+def _write_answer(
+    kind: type[Answer],
+    response: core.VoteResponse | core.BeginQuorumEpochResponse | core.EndQuorumEpochResponse,
+    to: Answering,
+    **granted: Any,
+) -> Answer:
+    """What these three have in common; a vote has `vote_granted` besides."""
+    topic = kind.TopicData
+    partition = topic.PartitionData(
+        partition_index=to.group.partition,
+        error_code=response.error,
+        leader_id=wire_node(response.leader_id),
+        leader_epoch=response.epoch,
+        **granted,
+    )
+    return kind(
+        topics=(topic(topic_name=to.group.topic, partitions=(partition,)),),
+        node_endpoints=tuple(
+            kind.NodeEndpoint(node_id=node, host=host, port=port)
+            for node, host, port in _leader(response.leader_id, to)
+        ),
+    )
 
 
 def _leader(leader_id: NodeId | None, to: Answering) -> tuple[tuple[int, str, int], ...]:
@@ -222,38 +191,17 @@ def unknown_group(message: RpcRequest, ref: GroupRef) -> RpcResponse:
     """UNKNOWN_TOPIC_OR_PARTITION, for a group this node does not have (yet)."""
     assert isinstance(ref.topic, str), f"{type(message).__name__} names topics, not ids: {ref}"
     error = WireError.UNKNOWN_TOPIC_OR_PARTITION
-    index = ref.partition
     match message:
         case rpc.VoteRequest():
-            vote = rpc.VoteResponse.TopicData
-            cast = vote.PartitionData(
-                partition_index=index,
-                error_code=error,
-                leader_id=-1,
-                leader_epoch=-1,
-                vote_granted=False,
-            )
-            return rpc.VoteResponse(topics=(vote(topic_name=ref.topic, partitions=(cast,)),))
+            return _unknown(rpc.VoteResponse, ref, vote_granted=False)
         case rpc.BeginQuorumEpochRequest():
-            begin = rpc.BeginQuorumEpochResponse.TopicData
-            begun = begin.PartitionData(
-                partition_index=index, error_code=error, leader_id=-1, leader_epoch=-1
-            )
-            return rpc.BeginQuorumEpochResponse(
-                topics=(begin(topic_name=ref.topic, partitions=(begun,)),)
-            )
+            return _unknown(rpc.BeginQuorumEpochResponse, ref)
         case rpc.EndQuorumEpochRequest():
-            end = rpc.EndQuorumEpochResponse.TopicData
-            ended = end.PartitionData(
-                partition_index=index, error_code=error, leader_id=-1, leader_epoch=-1
-            )
-            return rpc.EndQuorumEpochResponse(
-                topics=(end(topic_name=ref.topic, partitions=(ended,)),)
-            )
+            return _unknown(rpc.EndQuorumEpochResponse, ref)
         case rpc.DescribeQuorumRequest():
             topic = rpc.DescribeQuorumResponse.TopicData
             described = topic.PartitionData(
-                partition_index=index,
+                partition_index=ref.partition,
                 error_code=error,
                 error_message=error.name,
                 leader_id=-1,
@@ -265,6 +213,18 @@ def unknown_group(message: RpcRequest, ref: GroupRef) -> RpcResponse:
             return rpc.DescribeQuorumResponse(
                 error_message=None, topics=(topic(topic_name=ref.topic, partitions=(described,)),)
             )
+
+
+def _unknown(kind: type[Answer], ref: GroupRef, **granted: Any) -> Answer:
+    topic = kind.TopicData
+    partition = topic.PartitionData(
+        partition_index=ref.partition,
+        error_code=WireError.UNKNOWN_TOPIC_OR_PARTITION,
+        leader_id=-1,
+        leader_epoch=-1,
+        **granted,
+    )
+    return kind(topics=(topic(topic_name=str(ref.topic), partitions=(partition,)),))
 
 
 # --- responses, received -------------------------------------------------------------------------

@@ -5,9 +5,11 @@ in `raft.core.events`. One page an idea:
 
     config      `NodeConfig`: all that a node must be told
     node        `Node`, `run_node`: groups, listener, beginning and end
+    assembly    a group's parts, put together
     group       `GroupDriver`: one group's events, effects, timers; a `ReplicatedLog`
     telling     what watchers, proposers and readers are told
-    answering   its unanswered requests, and how they are answered
+    asked       one unanswered request, and its answer's way out
+    answering   a group's unanswered requests, and how they are answered
     disk_work   its appends, flushes (group commit), election states, truncations
     storage     one group's directory: log, election state, marks
     disk        the thread for what waits for the disk
@@ -16,6 +18,8 @@ in `raft.core.events`. One page an idea:
     serving     FetchSnapshot answered: judged by each group, read off the loop, fairly shared
     fetching    a leader's checkpoint fetched: resumed, abandoned, verified
     log_start   where a group's log may start, asked once a second
+    readers     the archives that a log start waits for
+    high_watermarks  how much of each group is committed, written down for readers of the disk
     describing  DescribeSnapshots and TakeSnapshot
     applying    a state machine fed without checkpoints
     service     the listener's requests: who answers which
@@ -27,6 +31,7 @@ in `raft.core.events`. One page an idea:
     bench_log   `esker-bench-log`: Produce, Fetch and ListOffsets for clients outside
     known_forms its Produce requests, taken without decoding
     health      a read barrier every second
+    counters    what a group counts
     metrics     `/metrics` and `/health`; snapshot_metrics: KIP-630's
 
 For a front door:

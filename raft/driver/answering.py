@@ -20,7 +20,7 @@ from raft.core.effects import Respond, RespondFetch, ServeSnapshot
 from raft.core.messages import FetchResponse, FetchSnapshotResponse
 from raft.core.quorum import Quorum
 from raft.core.voters import Endpoint
-from raft.driver.answers import Asked
+from raft.driver.asked import Asked
 from raft.driver.storage import Storage
 from raft.interfaces import Snapshots
 from raft.segments.errors import OffsetOutOfRangeError

@@ -66,7 +66,7 @@ from raft.core.messages import Request
 from raft.core.quorum import Quorum
 from raft.core.voters import Endpoint, ReplicaKey
 from raft.driver.answering import Answers
-from raft.driver.answers import Asked
+from raft.driver.asked import Asked
 from raft.driver.counters import Counters
 from raft.driver.disk import DiskThread
 from raft.driver.disk_work import DiskWork

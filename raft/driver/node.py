@@ -19,27 +19,24 @@ import gc
 import logging
 import sys
 from collections.abc import Callable, Coroutine, Mapping
-from random import Random
 from typing import Any
 from uuid import UUID
 
-from raft.core.quorum import Quorum
-from raft.core.voters import Endpoint, VoterSetHistory
+from raft.core.voters import Endpoint
 from raft.driver.applying import Applier
+from raft.driver.assembly import assemble_group
 from raft.driver.bench_log import BenchLog
 from raft.driver.config import BENCH_LOG, CLUSTER_METADATA, NodeConfig
 from raft.driver.describing import SnapshotDesk
 from raft.driver.directory import ClusterLogLeader, Directory
 from raft.driver.disk import DiskThread
 from raft.driver.errors import NotFormattedError
-from raft.driver.fetching import SnapshotFetcher
 from raft.driver.group import GroupDriver
 from raft.driver.health import HealthMonitor
 from raft.driver.high_watermarks import HighWatermarks
 from raft.driver.keeping import Hosted
-from raft.driver.log_start import LogStart
 from raft.driver.metrics import MetricsServer
-from raft.driver.peers import Dialling, PeerLinks
+from raft.driver.peers import Dialling
 from raft.driver.registry import DirectoryLock, Registry
 from raft.driver.rooms import ClusterEvents, ClusterState, Room, StateListener
 from raft.driver.service import Service
@@ -211,59 +208,20 @@ class Node:
         """
         config = self.config
         disk = DiskThread(group.name, asyncio.get_running_loop(), self.fail)
-        voters = config.voter_set
         try:
-            storage = await asyncio.to_thread(self._open_storage, group, voters.ids)
+            storage = await asyncio.to_thread(self._open_storage, group, config.voter_set.ids)
         except BaseException:
             await disk.close()
             raise
-        identity = config.identity
-        quorum = Quorum(
-            identity=identity,
-            cluster_id=config.cluster_id,
-            voters=VoterSetHistory(voters),
-            log=storage.log_state(),
-            election=storage.election_state(),
-            random=Random(),
-            config=config.quorum,
-            recovering=storage.recovering,
-        )
-        driver = GroupDriver(
-            node_id=self.node_id,
-            group=group,
-            quorum=quorum,
-            storage=storage,
-            disk=disk,
+        driver = assemble_group(
+            group,
+            storage,
+            disk,
+            config=config,
+            dialling=self._dialling,
             endpoints=self.endpoint,
             on_fatal=self.fail,
         )
-        peers = {
-            voter.key.id: voter.endpoints[0]
-            for voter in config.voters
-            if voter.key.id != self.node_id
-        }
-        driver.links = links = PeerLinks(group, peers, self._dialling, driver.post)
-        if config.keeping is not None:
-            driver.fetcher = SnapshotFetcher(
-                group=group,
-                cluster_id=config.cluster_id,
-                replica=identity,
-                snapshots=storage.snapshots,
-                dialling=self._dialling,
-                endpoints=self.endpoint,
-                counters=driver.counters,
-                post=driver.post,
-                on_fault=driver.telling.fault,
-            )
-            driver.log_start = LogStart(
-                quorum=quorum,
-                storage=storage,
-                disk=driver.disk,
-                rule=config.keeping.log_start,
-                leader_log_start=links.log_start_offset,
-                before=driver.answers.release_held,
-                on_fatal=driver.fail,
-            )
         self.groups[group] = driver
         self._opening.discard(group)
         self._by_ref[GroupRef(group.topic, group.partition)] = driver

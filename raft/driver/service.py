@@ -18,7 +18,7 @@ from raft import wire, wire_fetch
 from raft.core.errors import ErrorCode
 from raft.core.messages import Request
 from raft.core.voters import Endpoint, VoterSet
-from raft.driver.answers import Asked
+from raft.driver.asked import Asked
 from raft.driver.bench_log import BenchLog
 from raft.driver.group import GroupDriver
 from raft.driver.peers import OUR_VERSIONS

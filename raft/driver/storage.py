@@ -117,7 +117,10 @@ class Storage:
         directory = log_dir / group.name
         if not files.exists(directory):
             raise LostDiskError(directory)
-        topic_id = read_partition_metadata(files, directory)
+        try:
+            topic_id = read_partition_metadata(files, directory)
+        except FileNotFoundError:
+            raise LostDiskError(directory, "has no partition.metadata") from None
         if topic_id != group.topic_id:
             raise LostDiskError(directory, f"holds topic id {topic_id}, not {group.topic_id}")
         snapshots = shelf(files, directory) if shelf is not None else NoSnapshots()

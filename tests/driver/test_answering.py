@@ -12,7 +12,7 @@ import pytest
 from raft.core.effects import RespondFetch
 from raft.core.messages import FetchResponse
 from raft.driver.answering import HOLD_S, VOTER_HOLD_S, Answers
-from raft.driver.answers import Asked
+from raft.driver.asked import Asked
 from raft.driver.keeping import NoSnapshots
 from raft.net import RequestHeader
 from raft.wire import Group

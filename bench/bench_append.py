@@ -1,6 +1,6 @@
 """What does the log cost over writing and flushing the same bytes?
 
-    python bench/bench_append.py [--tiny]
+    python -m bench.bench_append [--tiny]
 
 Raw: `write` and `fdatasync` of each group to one growing file. Log: `Log.append` of the group's
 batches (every header and CRC-32C checked, indexed) and one `Log.flush`. "Together" appends a group

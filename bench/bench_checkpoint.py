@@ -1,6 +1,6 @@
 """What does a checkpoint cost the node that takes it, and how fast is one taken over?
 
-    python bench/bench_checkpoint.py [--tiny]
+    python -m bench.bench_checkpoint [--tiny]
 
 In one process, on its own event loop, without a network. Generation: the key-value machine's state
 is frozen and written by `MachineHost`, first while nothing else happens, then while a thread pokes

@@ -1,6 +1,6 @@
 """How fast are our generated codecs, beside libraries that do the same in C or Rust?
 
-    python bench/bench_codec.py [--tiny]
+    python -m bench.bench_codec [--tiny]
 
 Records: a million PartitionRecords, and a million batch coordinates in ObjectCommitRecords, against
 fastavro (schemaless, ids as fixed bytes) and msgpack (tuples of the same fields, ids as bytes).
@@ -33,15 +33,12 @@ import msgpack
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
+from bench.codec_messages import rpc_messages
 from records.codec import decode_message, encode_message, encode_parts
 from records.diskless import ObjectCommitRecord
 from records.frame import decode_record, encode_record
 from records.metadata import PartitionRecord
 from records.rpc import API
-from records.rpc.cluster import MetadataResponse
-from records.rpc.fetch import FetchRequest, FetchResponse
-from records.rpc.produce import ProduceRequest, ProduceResponse
-from records.rpc.quorum import VoteRequest
 from records.schema import ArrayOf, Message
 from records.wire import UUID16
 
@@ -263,128 +260,6 @@ def compare_coordinates(objects: int) -> None:
 
 
 # --- RPCs ----------------------------------------------------------------------------------------
-
-
-def rpc_messages() -> list[tuple[str, Message, int]]:
-    def produce(partitions: int, size: int) -> ProduceRequest:
-        topic = ProduceRequest.TopicProduceData
-        data = tuple(
-            topic.PartitionProduceData(index=index, records=os.urandom(size))
-            for index in range(partitions)
-        )
-        topics = (topic(name="orders", partition_data=data),)
-        return ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=topics)
-
-    def fetched(partitions: int, size: int) -> FetchResponse:
-        topic = FetchResponse.FetchableTopicResponse
-        data = tuple(
-            topic.PartitionData(
-                partition_index=index,
-                high_watermark=10**6,
-                last_stable_offset=10**6,
-                log_start_offset=0,
-                aborted_transactions=None,
-                records=os.urandom(size),
-            )
-            for index in range(partitions)
-        )
-        return FetchResponse(responses=(topic(topic="orders", partitions=data),))
-
-    produced = ProduceResponse.TopicProduceResponse
-    asked = FetchRequest.FetchTopic
-    topic = MetadataResponse.MetadataResponseTopic
-    vote = VoteRequest.TopicData
-    return [
-        ("Produce request 1 x 1 KiB", produce(1, 1024), 9),
-        ("Produce request 10 x 1 KiB", produce(10, 1024), 9),
-        ("Produce request 1 x 1 MiB", produce(1, 2**20), 9),
-        (
-            "Produce response 10",
-            ProduceResponse(
-                responses=(
-                    produced(
-                        name="orders",
-                        partition_responses=tuple(
-                            produced.PartitionProduceResponse(index=index, base_offset=10**9)
-                            for index in range(10)
-                        ),
-                    ),
-                )
-            ),
-            9,
-        ),
-        (
-            "Fetch request 10",
-            FetchRequest(
-                max_wait_ms=500,
-                min_bytes=1,
-                topics=(
-                    asked(
-                        topic="orders",
-                        partitions=tuple(
-                            asked.FetchPartition(
-                                partition=index, fetch_offset=10**9, partition_max_bytes=2**20
-                            )
-                            for index in range(10)
-                        ),
-                    ),
-                ),
-            ),
-            12,
-        ),
-        ("Fetch response 10 x 1 KiB", fetched(10, 1024), 12),
-        ("Fetch response 1 x 1 MiB", fetched(1, 2**20), 12),
-        (
-            "Metadata response 10 x 10",
-            MetadataResponse(
-                brokers=tuple(
-                    MetadataResponse.MetadataResponseBroker(
-                        node_id=broker, host=f"broker-{broker}.example", port=9092
-                    )
-                    for broker in range(3)
-                ),
-                topics=tuple(
-                    topic(
-                        name=f"topic-{number}",
-                        topic_id=UUID(int=number + 1),
-                        partitions=tuple(
-                            topic.MetadataResponsePartition(
-                                partition_index=index,
-                                leader_id=1,
-                                leader_epoch=5,
-                                replica_nodes=(1, 2, 3),
-                                isr_nodes=(1, 2, 3),
-                            )
-                            for index in range(10)
-                        ),
-                    )
-                    for number in range(10)
-                ),
-            ),
-            12,
-        ),
-        (
-            "Vote request",
-            VoteRequest(
-                cluster_id="4L6g3nShT-eMCtK--X86sw",
-                topics=(
-                    vote(
-                        topic_name="__cluster_metadata",
-                        partitions=(
-                            vote.PartitionData(
-                                partition_index=0,
-                                replica_epoch=7,
-                                replica_id=1,
-                                last_offset_epoch=6,
-                                last_offset=10**6,
-                            ),
-                        ),
-                    ),
-                ),
-            ),
-            2,
-        ),
-    ]
 
 
 class _Sink(list[bytes]):

@@ -1,6 +1,6 @@
 """What does the transport cost against a bare uvloop protocol?
 
-    python bench/bench_net.py [--seconds 2] [--rounds 3] [--only "100 B"]
+    python -m bench.bench_net [--seconds 2] [--rounds 3] [--only "100 B"]
 
 One server process and one load process on loopback. The load keeps a fixed number of requests in
 flight per connection (closed loop), counts answer bytes and parses nothing. Three servers take

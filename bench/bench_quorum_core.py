@@ -1,6 +1,6 @@
 """What does the protocol itself cost a leader, without disk, wire and codec?
 
-    python bench/bench_quorum_core.py [--tiny]
+    python -m bench.bench_quorum_core [--tiny]
 
 A leader of three voters takes proposals, some together; after each step its own flush is reported
 and both followers fetch, acknowledging everything, so every proposal commits. The clock stands

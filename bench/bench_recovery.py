@@ -1,6 +1,6 @@
 """How fast is a log checked after a crash, against reading the file and its CRC-32C alone?
 
-    python bench/bench_recovery.py [--tiny]
+    python -m bench.bench_recovery [--tiny]
 
 Both work on the same segment, already in the page cache. Floor: read it in 1 MiB pieces and
 checksum each piece. Ours: `Segment.rebuild`, which checks every header, offset, epoch and checksum,

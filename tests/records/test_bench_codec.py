@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_codec_benchmark_runs() -> None:
     done = subprocess.run(
-        [sys.executable, "bench/bench_codec.py", "--tiny"],
+        [sys.executable, "-m", "bench.bench_codec", "--tiny"],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -69,7 +69,7 @@ class CoordinatorMachine:
         self._span_runs = span_runs
         self._listeners: list[Callable[[], None]] = []
         self._changed_when_frozen = 0
-        self.on_damage: Callable[[BaseException], None] | None = None  # a read has met some
+        self.on_damage: Callable[[BaseException], None] | None = None  # a read was the end of it
         self.rebuilds = 0  # how often a state was thrown away
         self.loads = 0
         for suffix in (COPY_SUFFIX, LOADING_SUFFIX):
@@ -184,17 +184,20 @@ class CoordinatorMachine:
             raise
 
     def met(self, error: BaseException) -> None:
-        """Somebody who read the state met this. If the file is damaged, `on_damage` hears of it."""
-        if self._distrust(error) and self.on_damage is not None:
+        """Somebody who read the state met this. If it is the end of the state, `on_damage` hears.
+
+        That is damage, or what was to be written for the read found no room: then the file is
+        right, and this life cannot go on with it.
+        """
+        self._distrust(error)
+        if self.store.is_torn and self.on_damage is not None:
             self.on_damage(error)
 
-    def _distrust(self, error: BaseException) -> bool:
+    def _distrust(self, error: BaseException) -> None:
         """Delete a damaged file, so that the next life rebuilds it: it would meet the same."""
-        if not database.is_damage(error):
-            return False
-        self.store.is_torn = True
-        database.remove(self.path)
-        return True
+        if database.is_damage(error):
+            self.store.is_torn = True
+            database.remove(self.path)
 
     def reset(self) -> None:
         """Throw the state away: it does not agree with the log."""

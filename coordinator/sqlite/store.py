@@ -84,6 +84,7 @@ class Store:
         self._objects: list[rows.ObjectRow] = []
         self._is_open = False  # a transaction
         self.is_torn = False  # it holds half of something, and is never to be committed
+        self._torn_by: sqlite3.Error | None = None
         self._gathered = 0
         self._created = 0  # partitions since tables were last written
         self._idle_after: ProducerKey = (-1, -1)
@@ -257,7 +258,8 @@ class Store:
     def begin(self) -> None:
         """Open a transaction if none is. Raises sqlite3.Error, also once the state is torn."""
         if self.is_torn or self._is_open != self.connection.in_transaction:
-            raise sqlite3.OperationalError(f"{self.path} is to be opened anew, after an error")
+            anew = sqlite3.OperationalError(f"{self.path} is to be opened anew, after an error")
+            raise self._torn_by or anew
         if not self._is_open:
             self.connection.execute("BEGIN")
             self._is_open = True
@@ -281,12 +283,16 @@ class Store:
             return
         self.begin()
         self.is_torn = True  # unless it succeeds: SQLite may roll back where it fails
-        self._drain()
-        self._write_tables()
-        self.changed_records += self.leases.flush() + self.brokers.flush()
-        self.changed_records += self.producers.flush() + self.answers.flush()
-        self.write_state()
-        self.connection.execute("COMMIT")
+        try:
+            self._drain()
+            self._write_tables()
+            self.changed_records += self.leases.flush() + self.brokers.flush()
+            self.changed_records += self.producers.flush() + self.answers.flush()
+            self.write_state()
+            self.connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._torn_by = error  # who comes later hears why
+            raise
         self._is_open = self.is_torn = False
         self._gathered = 0
         self.flushes += 1

@@ -11,10 +11,13 @@ from typing import Annotated, Final
 import typer
 
 from coordinator.controller.registration import RegistrationRefusedError
+from coordinator.log_records import UnreadableRecordError
 from diskless.broker import NotStartedError
 from diskless.stores import StorageError as StoreError
 from diskless.stores.interface import StoreSettingError
-from esker.commands.storage import load_or_exit, sentence
+from esker.addresses import CONTROLLER
+from esker.commands.storage import load_or_exit
+from esker.last_words import last_words
 from esker.running import run_until_signalled
 from esker.storage import StorageError
 from raft.driver.errors import NodeError
@@ -33,6 +36,8 @@ ENDS: Final = (
     RegistrationRefusedError,
     StoreError,
     StoreSettingError,
+    UnreadableRecordError,
+    sqlite3.Error,
     OSError,
 )
 """What ends a node with one line rather than a traceback."""
@@ -58,9 +63,7 @@ def start(
         logging.getLogger("esker").warning("%s", warning)
     try:
         run(run_until_signalled(config))
-    except sqlite3.Error as error:  # which names no file
-        typer.echo(f"esker: SQLite in {config.log_dir}: {error}", err=True)
-        raise typer.Exit(1) from None
     except ENDS as error:
-        typer.echo(f"esker: {sentence(error, config.log_dir)}", err=True)
+        words = last_words(error, config.log_dir, votes=CONTROLLER in config.roles)
+        typer.echo(f"esker: {words}", err=True)
         raise typer.Exit(1) from None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
+from esker.addresses import CONTROLLER
 from esker.config import ConfigError, NodeSettings, PropertiesError, load_config
+from esker.last_words import last_words
 from esker.storage import StorageError, format_storage, open_storage
 from records.errors import RecordError
 from records.uuids import encode_uuid, random_uuid
@@ -18,12 +19,6 @@ app = typer.Typer(
     no_args_is_help=True,
     help="A node's log directory: format it, look at it.",
 )
-
-FULL_DISK: Final = ": make room, and try again"
-OF_DISKS: Final = frozenset(
-    {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EACCES, errno.EFBIG}
-)
-"""What a file that is open already fails with: then the error names no file."""
 
 ConfigFile = Annotated[
     Path,
@@ -64,7 +59,7 @@ def format_command(
     try:
         made = format_storage(loaded, cluster_id, rejoin=rejoin)
     except (StorageError, OSError) as error:
-        typer.echo(f"esker: {sentence(error, loaded.log_dir)}", err=True)
+        typer.echo(f"esker: {_words(error, loaded)}", err=True)
         raise typer.Exit(1) from None
     typer.echo(
         f"Formatted {made.log_dir} for node {loaded.node_id} of cluster {made.cluster_id}, "
@@ -80,7 +75,7 @@ def info(config: ConfigFile) -> None:
     try:
         meta, records = open_storage(loaded)
     except (StorageError, RecordError, OSError) as error:
-        typer.echo(f"esker: {sentence(error, loaded.log_dir)}", err=True)
+        typer.echo(f"esker: {_words(error, loaded)}", err=True)
         raise typer.Exit(1) from None
     typer.echo(f"log directory   {loaded.log_dir}")
     typer.echo(f"node            {meta.node_id}")
@@ -96,22 +91,8 @@ def random_uuid_command() -> None:
     typer.echo(encode_uuid(random_uuid()))
 
 
-def sentence(error: Exception, log_dir: Path) -> str:
-    """What to tell an operator: where, what, and, if that is known, what to do.
-
-    >>> sentence(OSError(28, "No space left on device"), Path("/data"))
-    '/data: No space left on device: make room, and try again'
-    >>> sentence(PermissionError(13, "Permission denied", "/data/.lock"), Path("/data"))
-    '/data/.lock: Permission denied'
-    """
-    if not isinstance(error, OSError) or not error.strerror:
-        return str(error)
-    if error.errno == errno.EADDRINUSE:
-        return f"{error.strerror}: end what listens there, or change `listeners`"
-    advice = FULL_DISK if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-    if error.filename is None and error.errno not in OF_DISKS:
-        return str(error)
-    return f"{error.filename or log_dir}: {error.strerror}{advice}"
+def _words(error: Exception, settings: NodeSettings) -> str:
+    return last_words(error, settings.log_dir, votes=CONTROLLER in settings.roles)
 
 
 def load_or_exit(path: Path) -> NodeSettings:

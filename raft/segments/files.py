@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 import sys
 from enum import Enum
 from pathlib import Path
@@ -154,7 +155,11 @@ class RealFileSystem:
     """The operating system's."""
 
     def open(self, path: Path, mode: Mode) -> File:
-        return RealFile(os.open(path, mode.value | os.O_CLOEXEC, 0o644))
+        fd = os.open(path, mode.value | os.O_CLOEXEC, 0o644)
+        if mode is Mode.READ and stat.S_ISDIR(os.fstat(fd).st_mode):  # else a read would say so,
+            os.close(fd)  # and name nothing
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        return RealFile(fd)
 
     def exists(self, path: Path) -> bool:
         return path.exists()
@@ -186,8 +191,8 @@ class RealFileSystem:
             os.close(fd)
 
     def free_bytes(self, directory: Path) -> int:
-        stat = os.statvfs(directory)
-        return stat.f_bavail * stat.f_frsize
+        found = os.statvfs(directory)
+        return found.f_bavail * found.f_frsize
 
 
 def read_small_file(files: FileSystem, path: Path, *, limit_bytes: int) -> bytes:

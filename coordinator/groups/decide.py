@@ -18,7 +18,7 @@ Source: DESIGN §7 (groups); KIP-211 (retention); upstream's OffsetMetadataManag
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -77,6 +77,7 @@ class Context:
     now_ms: int  # ms since 1970
     settings: LogSettings
     brokers: Sequence[int] | None = None  # unfenced, as far as the leader knows; None: it does not
+    gone_topics: Collection[UUID] = ()  # deleted lately, as far as the leader knows
 
 
 # --- who acts for a group ----------------------------------------------------------------------
@@ -162,6 +163,7 @@ def decide_commit_offsets(request: CommitGroupOffsetsRequest, context: Context) 
     errors = tuple(
         int(refuse_commit(group, commit.generation, commit.member_id))
         or _too_large(commit, context)
+        or _of_before(commit, context)
         for commit in request.commits
     )
     response = CommitGroupOffsetsResponse(commit_errors=errors)
@@ -221,6 +223,16 @@ def _too_large(commit: CommitGroupOffsetsRequest.Commit, context: Context) -> in
             if len(partition.metadata) > limit or len(partition.metadata.encode()) > limit:
                 return int(ErrorCode.OFFSET_METADATA_TOO_LARGE)
     return 0
+
+
+def _of_before(commit: CommitGroupOffsetsRequest.Commit, context: Context) -> int:
+    """Of a topic that is gone: the owner's image is behind, and another may have that name now.
+
+    What is stored under the old id nobody would find. So the client is to send it again, until the
+    owner knows which topic is meant, or that there is none.
+    """
+    gone = any(topic.topic_id in context.gone_topics for topic in commit.topics)
+    return int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) if gone else 0
 
 
 def _offsets(

@@ -38,6 +38,7 @@ log = logging.getLogger("coordinator.groups")
 
 SWEEP_GROUPS: Final = 200  # looked at in one step
 MAX_DELETED_TOPICS: Final = 10_000  # remembered for the next sweep; leftovers are harmless
+MAX_GONE_TOPICS: Final = 10_000  # of which late commits are turned away; the newest are kept
 
 Brokers = Callable[[], Sequence[int] | None]
 """The unfenced brokers as this node knows them; None if it does not."""
@@ -115,6 +116,7 @@ class GroupLog:
             now_ms=wall_ms,
         )
         self._deleted_topics: frozenset[UUID] = frozenset()
+        self._gone_topics: dict[UUID, None] = {}  # the same, also after the sweep; oldest first
         self._waiting: list[tuple[Offset, Callable[[], None]]] = []
         machine.listen(self._on_image)
 
@@ -168,12 +170,22 @@ class GroupLog:
 
     def context(self, image: GroupsImage, now_ms: int) -> Context:
         """What decisions about an image are made on."""
-        return Context(image=image, now_ms=now_ms, settings=self.settings, brokers=self._brokers())
+        return Context(
+            image=image,
+            now_ms=now_ms,
+            settings=self.settings,
+            brokers=self._brokers(),
+            gone_topics=self._gone_topics,
+        )
 
     # --- sweeping -----------------------------------------------------------------------------
 
     def topic_deleted(self, topic_id: UUID) -> None:
-        """The next sweep removes its offsets. Told on every node; those that lead act on it."""
+        """The next sweep removes its offsets, and no others are taken. Told on every node; those
+        that lead act on it."""
+        self._gone_topics[topic_id] = None
+        if len(self._gone_topics) > MAX_GONE_TOPICS:
+            del self._gone_topics[next(iter(self._gone_topics))]
         if len(self._deleted_topics) < MAX_DELETED_TOPICS:
             self._deleted_topics |= {topic_id}
 

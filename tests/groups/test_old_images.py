@@ -11,11 +11,13 @@ from uuid import UUID
 
 import pytest
 
+from coordinator.groups.leader import MAX_GONE_TOPICS
 from records.rpc.groups import ListGroupsRequest, OffsetFetchRequest, OffsetFetchResponse
 from tests.groups.world import GROUP, TOPICS, World
 
 NAMED, BY_ID, OLD = 9, 10, 7
 LOADING, UNKNOWN_TOPIC_ID, NOT_AVAILABLE = 14, 100, 15
+UNKNOWN_TOPIC_OR_PARTITION = 3
 BEFORE, NOW = (UUID(int=70), 4), TOPICS["t"]
 
 
@@ -43,7 +45,7 @@ def told(answer: Any) -> tuple[int, list[tuple[int, int]]]:
 def world_with_an_offset() -> World:
     """Committed through a broker that knew the topic."""
     world = World()
-    assert world.commit(offset=5) == 0
+    assert world.commit(offset=5, version=NAMED) == 0
     return world
 
 
@@ -99,3 +101,37 @@ def test_a_broker_that_acts_for_nobody_does_not_say_that_there_are_no_groups() -
     world.tell_brokers()
     answer = world.ask(ListGroupsRequest(), broker=1)
     assert (answer.error_code, answer.groups) == (NOT_AVAILABLE, ())
+
+
+@pytest.mark.parametrize("is_swept", [False, True])
+def test_a_commit_by_name_is_not_kept_under_the_id_of_a_topic_that_is_gone(is_swept: bool) -> None:
+    """Made anew, and this broker is a little late: nobody would find the offset, and whoever
+    committed it was told that it is safe. It is to be sent again, in a word that clients retry."""
+    world = World()
+    world.topics.known["t"] = BEFORE
+    assert world.commit(offset=3, version=NAMED) == 0
+    world.groups.topic_deleted(BEFORE[0])
+    if is_swept:
+        world.groups.sweep()
+        world.run()
+    assert world.commit(offset=5, version=NAMED) == LOADING
+    world.topics.known["t"] = NOW
+    assert world.commit(offset=5, version=NAMED) == 0
+    assert world.committed() == 5
+
+
+def test_a_commit_for_a_topic_that_stays_away_is_told_so() -> None:
+    world = World()
+    world.groups.topic_deleted(NOW[0])
+    assert world.commit(offset=5, version=NAMED) == LOADING
+    del world.topics.known["t"]
+    assert world.commit(offset=5, version=NAMED) == UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_of_topics_that_went_the_newest_are_remembered() -> None:
+    world = World()
+    for number in range(MAX_GONE_TOPICS):
+        world.groups.topic_deleted(UUID(int=1_000 + number))
+    world.groups.topic_deleted(NOW[0])
+    assert world.commit(offset=5, version=NAMED) == LOADING
+    assert len(world.groups.context(world.machine.image, 0).gone_topics) == MAX_GONE_TOPICS

@@ -3,7 +3,8 @@
 A test that never met a duplicate proves nothing about duplicates, so such tests count what happens
 and demand each kind. But Hypothesis tries the constants of whatever modules are loaded: which lives
 a seed stands for depends on what else is tested in this process. So a round of lives has a seed,
-and another follows with the next one while something is missing, up to a limit.
+and another follows with the next one while something is missing, up to a limit. `tests.examples`
+says how to live others.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Final
 
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+
+from tests.examples import examples, first_seed
 
 ROUNDS: Final = 6
 """At most. The first has it all nearly always."""
@@ -32,12 +35,13 @@ def live_until_seen(
     Args:  seen: what the machine counts; it is cleared first. lives: of each round.
     """
     seen.clear()
-    for number in range(ROUNDS):
+    first = first_seed()
+    for number in range(first, first + ROUNDS):
         try:
             run_state_machine_as_test(
                 seed(number)(type(machine.__name__, (machine,), {})),
                 settings=settings(
-                    max_examples=lives,
+                    max_examples=examples(lives),
                     stateful_step_count=steps,
                     deadline=None,
                     database=None,
@@ -46,10 +50,10 @@ def live_until_seen(
                 ),
             )
         except BaseException as error:
-            error.add_note(f"reproduce: @seed({number}), in a process with the same tests loaded")
+            error.add_note(f"reproduce: ESKER_FIRST_SEED={number}, with the same tests loaded")
             raise
         missing = [what for what in wanted if not seen[what]]
-        print(f"seeds 0 to {number}: {dict(sorted(seen.items()))}")
+        print(f"seeds {first} to {number}: {dict(sorted(seen.items()))}")
         if not missing:
             return
     raise AssertionError(f"never happened in {ROUNDS} rounds: {missing}")

@@ -37,6 +37,7 @@ from records.rpc.topics import (
 from tests.broker.calling import call
 from tests.broker.cluster_world import ClusterWorld
 from tests.broker.virtual_time import run
+from tests.examples import seeds
 
 _named = MetadataRequest.MetadataRequestTopic
 _Topic = MetadataResponse.MetadataResponseTopic
@@ -519,7 +520,7 @@ def test_a_limit_that_makes_no_sense_is_one() -> None:
 # --- all of it together ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_whatever_happens_every_broker_answers_the_same(seed: int) -> None:
     """Brokers come and go, topics are made and deleted, and one broker reads late now and then.
 

@@ -26,8 +26,9 @@ from diskless.stores.faults import Fault, FaultRule
 from records.rpc.coordinator import CommitBatchesResponse
 from tests.broker.produce_world import TOPICS, Sent, World, a_batch
 from tests.broker.virtual_time import run
+from tests.examples import seeds
 
-SEEDS = 150
+SEEDS = seeds(150)
 
 
 def lives(world: World) -> World:
@@ -42,14 +43,14 @@ def lives(world: World) -> World:
 
 def test_no_story_loses_doubles_or_reorders_what_was_acknowledged() -> None:
     acknowledged = repeated = lost = failed = 0
-    for seed in range(SEEDS):
+    for seed in SEEDS:
         world = lives(World(seed))
         outcomes = [sent.results[0].error for sent in world.sent]
         acknowledged += outcomes.count(0)
         failed += outcomes.count(KAFKA_STORAGE_ERROR)
         repeated += world.coordinator.repeated
         lost += world.store.struck.get(("upload", Fault.LOST_ANSWER), 0)
-    assert acknowledged > SEEDS * 20
+    assert acknowledged > len(SEEDS) * 20
     assert min(failed, repeated, lost) > 50, (failed, repeated, lost)
 
 

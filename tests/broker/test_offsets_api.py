@@ -35,6 +35,7 @@ from tests.broker.calling import call
 from tests.broker.cluster_world import ClusterWorld
 from tests.broker.stored import Stored, batch
 from tests.broker.virtual_time import run
+from tests.examples import seeds
 
 NEWEST = 11
 _Asked = ListOffsetsRequest.ListOffsetsTopic
@@ -383,7 +384,7 @@ def test_records_without_a_time_are_found_by_no_time() -> None:
     tell(story)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_any_time_is_found_as_in_a_list(seed: int) -> None:
     """Reproduce: pytest tests/broker/test_offsets_api.py -k as_in_a_list, the seed is its id."""
     random = Random(seed)

@@ -46,6 +46,7 @@ from records.rpc.objects import (
     IsSafeToDeleteFileRequest,
     ReleaseObjectLeaseRequest,
 )
+from tests.examples import seeds
 from tests.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
@@ -56,7 +57,7 @@ SETTINGS = CoordinatorSettings(
 )  # fmt: skip
 VIEW = StaticView(default_config=TopicConfig(retention_ms=800, retention_bytes=5_000))
 TOPICS = [UUID(int=i) for i in range(1, 5)]
-SEEDS = range(20)
+SEEDS = seeds(20)
 
 
 def given(**changed: Any) -> dict[str, Any]:

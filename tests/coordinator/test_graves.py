@@ -42,6 +42,7 @@ from tests.coordinator.actors import (
 )
 from tests.coordinator.quorum_world import QuorumWorld, Restart
 from tests.coordinator.test_sqlite_machine import read_all
+from tests.examples import seeds
 
 RUNS = 40
 
@@ -263,7 +264,7 @@ async def whatever_happens(directory: Path, seed: int) -> None:
     await world.close()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_whatever_happens_nothing_of_it_shows(tmp_path: Path, seed: int) -> None:
     """Reproduce: pytest tests/coordinator/test_graves.py -k of_it_shows; the id is the seed."""
     asyncio.run(whatever_happens(tmp_path, seed))

@@ -27,10 +27,11 @@ from tests.coordinator.actors import (
     results,
 )
 from tests.coordinator.subjects import KEYS, SETTINGS, MemoryWorld
+from tests.examples import seeds
 
 STEPS = 400
 PARTITIONS = 2
-SEEDS = range(4)
+SEEDS = seeds(4)
 
 Log = list[tuple[int, int, int]]
 """The object, byte and number in its batch of each offset's record."""

@@ -25,6 +25,7 @@ from coordinator.state import (
     log_ids_of,
 )
 from records.diskless import ObjectCommitRecord
+from tests.examples import seeds
 
 WORLDS = 25
 TOPICS = (UUID(int=1), UUID(int=2))
@@ -99,7 +100,7 @@ def state_of(tables: World) -> Sequence[object]:
     return (tables.logs, tables.producers, tables.leases, tables.brokers, set(tables.answers))
 
 
-@pytest.mark.parametrize("seed", range(WORLDS))
+@pytest.mark.parametrize("seed", seeds(WORLDS))
 def test_the_short_way_leads_where_the_long_one_does(seed: int) -> None:
     print(f"seed {seed}")
     short, long, behind = World(), World(), World()

@@ -12,6 +12,7 @@ import pytest
 from coordinator.runs import Run
 from coordinator.sqlite import database
 from coordinator.sqlite.runs import Runs, Tally
+from tests.examples import seeds
 
 
 class Model:
@@ -42,7 +43,7 @@ class Model:
         return max((row.max_timestamp for row in self.live_from(offset)), default=None)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12))
 def test_runs_are_found_as_in_a_list(tmp_path: Path, seed: int) -> None:
     """With spans of four runs, so that a few hundred make several of level two."""
     rng = random.Random(seed)

@@ -29,6 +29,7 @@ from records.batch_writer import build_value_batch
 from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
 from snapshot import CheckpointWriter
 from snapshot.shelf import Shelf
+from tests.examples import seeds
 from tests.simulation.disk import PowerLoss, SimulatedDisk
 from tests.snapshot.checkpoints import features
 
@@ -150,7 +151,7 @@ def power_losses(steps: Steps, seed: int) -> list[tuple[bool, Offset, Offset, bo
     raise AssertionError("it never ended")
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_power_loss_before_any_step_of_an_install(seed: int) -> None:
     found = power_losses(install, seed)
     for step, (there, start, end, _) in enumerate(found):
@@ -206,7 +207,7 @@ def cut(storage: Storage) -> None:
     storage.snapshots.drop_below(OWN.offset)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_power_loss_before_any_step_of_cutting_a_log(seed: int) -> None:
     for step in range(10_000):
         disk = prepared()

@@ -21,6 +21,7 @@ from records.rpc.group_log import (
     RemoveGroupRequest,
 )
 from snapshot.generation import Pace
+from tests.examples import seeds
 from tests.groups.test_log import member
 from tests.snapshot.machines import Hosted
 
@@ -111,7 +112,7 @@ def some_life(node: Node, chance: random.Random, steps: int) -> None:
         node.ask(request)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(5))
 def test_a_checkpoint_and_the_tail_make_the_state_of_the_whole_log(seed: int) -> None:
     chance = random.Random(seed)
     node = Node()

@@ -22,6 +22,7 @@ from coordinator.groups.machine import GroupMachine
 from coordinator.groups.state import GroupsImage
 from records.rpc.group_log import FetchGroupStateRequest
 from records.rpc.groups import OffsetFetchRequest
+from tests.examples import seeds
 from tests.groups.world import GROUP, Consumer, World, commit_request, drive, load, records_of
 
 BROKERS = (1, 2, 3)
@@ -443,7 +444,7 @@ def live(seed: int, steps: int = 250) -> GroupsVersusModel:
     return model
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12))
 def test_a_long_life(seed: int) -> None:
     live(seed)
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from raft.segments import Log
 from raft.segments.segment import segment_name
+from tests.examples import seeds
 from tests.segments.conftest import batch
 from tests.segments.model import DIRECTORY, LogAndModel
 from tests.simulation.disk import PowerLoss, SimulatedDisk
@@ -71,7 +72,7 @@ def test_flushed_data_survives_and_truncated_data_stays_away_whenever_the_power_
         model.crash_and_recover(rng, crashes_while_opening=crashes_while_opening)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_a_truncated_segment_stays_away_where_it_would_fit_again(seed):
     """The one before it ends, flushed, exactly where the deleted one began. DESIGN §5."""
     model = LogAndModel(SimulatedDisk())
@@ -81,7 +82,7 @@ def test_a_truncated_segment_stays_away_where_it_would_fit_again(seed):
     assert model.log.log_end_offset == 1
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_a_segment_cut_by_recovery_stays_away_where_it_would_fit_again(seed):
     rng = random.Random(seed)
     model = LogAndModel(SimulatedDisk())
@@ -98,7 +99,7 @@ def test_a_segment_cut_by_recovery_stays_away_where_it_would_fit_again(seed):
     assert model.log.log_end_offset == 1
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_dropping_everything_below_a_new_segment_leaves_a_segment(seed):
     """Its name was not durable yet, the deletion of the others could be. Found by soak."""
     model = LogAndModel(SimulatedDisk())
@@ -107,7 +108,7 @@ def test_dropping_everything_below_a_new_segment_leaves_a_segment(seed):
     assert model.log.log_start_offset == 1
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 @pytest.mark.parametrize("last", [("record",), ("restart",)])
 def test_a_segment_that_ends_at_the_recovery_point_is_read_and_not_trusted(seed, last):
     """It was rolled after the point was recorded: its index files are those from before a
@@ -122,7 +123,7 @@ def test_a_segment_that_ends_at_the_recovery_point_is_read_and_not_trusted(seed,
     model.crash_and_recover(random.Random(seed))
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(60))
 def test_an_index_made_anew_is_not_trusted_half_written(seed):
     """Recovery is cut short while it rebuilds what a trusted segment lacks. Found by soak."""
     rng = random.Random(seed)
@@ -168,7 +169,7 @@ STORY = [
 ]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_a_long_story_may_end_before_each_of_its_steps(seed):
     disk = SimulatedDisk()
     run(LogAndModel(disk), STORY)
@@ -183,7 +184,7 @@ def test_a_long_story_may_end_before_each_of_its_steps(seed):
         run(model, STORY)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_a_creation_cut_short_can_be_repeated(seed):
     """The caller lists a log once `create` has returned: until then there may be none, or half."""
     disk = SimulatedDisk()

@@ -10,10 +10,11 @@ import pytest
 from raft.segments.errors import FlushFailedError
 from raft.segments.log import Log
 from records.batch_writer import build_value_batch
+from tests.examples import seeds
 from tests.simulation.disk import SimulatedDisk
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_what_an_opened_log_holds_survives_a_power_loss_after_a_failed_flush(seed: int) -> None:
     """The process stops, another opens the log, the power fails. Found by simulation, seed 0x16."""
     disk, directory = SimulatedDisk(), Path("/log")

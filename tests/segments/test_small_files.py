@@ -34,6 +34,7 @@ from raft.segments.recovery_point import (
     LogState,
     RecoveryPointFile,
 )
+from tests.examples import seeds
 from tests.simulation.disk import PowerLoss, SimulatedDisk
 
 ROOT = Path("/data")
@@ -243,7 +244,7 @@ def test_an_election_state_that_cannot_be_read_stops_the_node(disk, text):
         read_quorum_state(disk, ROOT)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(30))
 def test_a_vote_is_kept_or_not_yet_given_whenever_the_power_goes(disk, seed):
     rng = random.Random(seed)
     old, new = QuorumState(epoch=1, voters=(1,)), QuorumState(epoch=2, voted_id=1, voters=(1,))
@@ -288,7 +289,7 @@ def test_the_newest_sound_slot_counts(disk):
         RecoveryPointFile.open(disk, ROOT)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(30))
 def test_the_recovery_point_is_the_old_or_the_new_one_whenever_the_power_goes(disk, seed):
     file = RecoveryPointFile.create(disk, ROOT, LogState(0, 7))
     disk.fsync_directory(ROOT)

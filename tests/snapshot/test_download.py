@@ -18,6 +18,7 @@ from records.batch import iter_batches
 from records.types import OffsetAndEpoch
 from snapshot import CheckpointWriter, PartDownload, Shelf, checkpoint_name, verify_checkpoint
 from snapshot import download as module
+from tests.examples import seeds
 from tests.simulation.disk import PowerLoss, SimulatedDisk
 from tests.snapshot.checkpoints import (
     DIRECTORY,
@@ -307,7 +308,7 @@ def often(monkeypatch):
 
 
 @pytest.mark.usefixtures("often")
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12))
 def test_power_loss_before_any_step_leaves_a_whole_checkpoint_or_a_part_to_go_on_with(seed):
     disk = story_disk()
     full_story(disk)

@@ -20,6 +20,7 @@ from snapshot import (
     verify_checkpoint,
 )
 from snapshot.names import BOOTSTRAP_NAME
+from tests.examples import seeds
 from tests.simulation.disk import PowerLoss, SimulatedDisk
 from tests.snapshot.checkpoints import DIRECTORY, ID, PATH, TIME, features, new_disk, written
 
@@ -43,7 +44,7 @@ def test_publication_takes_the_steps_that_the_next_test_counts_on():
 
 
 @pytest.mark.parametrize("step", range(STEPS + 1))
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_power_loss_at_any_step_leaves_the_whole_checkpoint_or_none(step, seed):
     disk = new_disk()
     disk.replace(DIRECTORY / checkpoint_name(OLDER), written())
@@ -117,7 +118,7 @@ def test_a_failed_append_leaves_the_part_as_it_was():
     assert disk.content(PATH) == data
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", seeds(50))
 def test_a_resumed_fetch_whose_last_bytes_were_lost_is_found_out(seed):
     """The part was not flushed before the power went, so any of its bytes may be wrong."""
     disk = new_disk()

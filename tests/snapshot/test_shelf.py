@@ -12,6 +12,7 @@ from raft.interfaces import Piece
 from raft.segments.files import RealFileSystem
 from records.types import OffsetAndEpoch
 from snapshot import Shelf, checkpoint_name
+from tests.examples import seeds
 from tests.simulation.disk import PowerLoss, SimulatedDisk
 from tests.snapshot.checkpoints import DIRECTORY, new_disk, written
 
@@ -164,7 +165,7 @@ def open_below(directory: Path) -> list[Path]:
     return [target for target in targets if directory in target.parents]
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(10))
 def test_power_loss_while_dropping_leaves_every_checkpoint_whole_or_gone(seed):
     for step in range(8):
         disk = disk_with(*IDS)

@@ -43,6 +43,7 @@ from spark_jobs.log_files import LostRangeError
 from spark_jobs.object_store import ObjectStore, open_store
 from spark_jobs.reading import read_table
 from spark_jobs.tables import RECORD, RECORD_OF, schema_of
+from tests.examples import seeds
 from tests.records.strategies import CASES, messages
 from tests.spark.archive_world import (
     CLUSTER_ID,
@@ -65,7 +66,7 @@ __all__ = ["logs", "store"]  # fixtures
 # --- what comes back ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_a_batch_made_again_from_its_rows_is_the_batch(seed: int) -> None:
     """Compressed, keyed, with headers, transactional, control; frames spelt oddly, or none."""
     data = b"".join(odd_batches(seed, 80))

@@ -16,6 +16,7 @@ from records.frame import encode_record
 from records.metadata import NoOpRecord
 from spark_jobs.known_objects import Kind, Known, known_of
 from spark_jobs.logs import LogsError
+from tests.examples import seeds
 from tests.spark.orphans_world import RecordedLife, Values
 
 SEEN: Counter[str] = Counter()
@@ -81,7 +82,7 @@ class Watched(RecordedLife):
         self.dead |= set(ids[kinds == Kind.ORPHAN].tolist())
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_ids_are_what_their_coordinator_holds_them_for_all_its_life(seed: int) -> None:
     """A run is its seed: repeat one with `-k "life and 2"`."""
     asyncio.run(Watched(seed).run())

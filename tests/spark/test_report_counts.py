@@ -40,6 +40,7 @@ from spark_jobs.report.job import TOP, Question, make_report
 from spark_jobs.report.window import WIDTHS_MS, window
 from spark_jobs.state import state_at
 from tests.coordinator.actors import TOPIC
+from tests.examples import seeds
 from tests.lives import live_until_seen
 from tests.spark.logs import write_log
 from tests.spark.report_world import LOG, World, build, with_end
@@ -295,7 +296,7 @@ def test_the_small_ones_become_others() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_percentiles_are_within_two_per_cent(seed: int) -> None:
     """Repeat one with -k 'two_per_cent and 3'."""
     random = np.random.default_rng(seed)

@@ -287,7 +287,7 @@ class Leader:
         return decide.decide_release_partitions(request, self.pending, context)
 
     def _apply_retention(self, request: ApplyRetentionRequest, context: Context) -> Decision[Any]:
-        return decide.decide_apply_retention(request, self.pending, context)
+        return decide.decide_apply_retention(request, self.pending, self._machine.store, context)
 
     def _delete_records(
         self, request: DeleteDisklessRecordsRequest, context: Context

@@ -430,7 +430,9 @@ class InMemoryCoordinator:
 
     async def apply_retention(self, request: ApplyRetentionRequest) -> ApplyRetentionResponse:
         """See BatchCoordinator."""
-        return self.commit(decide.decide_apply_retention(request, self.state, self.context()))
+        return self.commit(
+            decide.decide_apply_retention(request, self.state, self.state, self.context())
+        )
 
     async def get_files_to_delete(
         self, request: GetFilesToDeleteRequest

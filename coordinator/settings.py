@@ -31,6 +31,9 @@ MAX_LEASE_IDS: Final = 10_000
 MAX_PARTITIONS: Final = 100_000
 """Partitions of one topic."""
 
+MAX_RETENTION_ROWS: Final = 1_000
+"""Rows of a plan in one request: runs are looked up for each, and others wait meanwhile."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorSettings:

@@ -7,6 +7,7 @@ and what it decides travels in records that `coordinator.applying.apply_record` 
 - `commit`: the one that matters: offsets for an object's batches, and Kafka's idempotence table.
 - `leases`, `objects`: which ids may be committed, and when an object may go.
 - `topics`, `log_start`, `producers`: creation, deletion, DeleteRecords, retention, expiry.
+- `plans`: retention that somebody outside has planned.
 
 Those named for a request answer one. The others are sweeps: the leader makes them now and then.
 """
@@ -21,7 +22,6 @@ from coordinator.decide.leases import (
 )
 from coordinator.decide.log_start import (
     NewLogStart,
-    decide_apply_retention,
     decide_delete_records,
     decide_retention,
 )
@@ -32,6 +32,7 @@ from coordinator.decide.objects import (
     decide_safe_to_delete,
     files_to_delete,
 )
+from coordinator.decide.plans import decide_apply_retention
 from coordinator.decide.producers import decide_expired_producers
 from coordinator.decide.topics import (
     decide_delete_topics,

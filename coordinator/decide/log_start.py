@@ -1,9 +1,10 @@
 """Moving log starts forward: DeleteRecords, and the results of retention.
 
-Retention is computed elsewhere, by a planner that looks at runs; here its result is judged. A plan
-may be old, so a row is refused where the topic is gone, where its settings now keep more than the
-plan assumed, or where `esker.retention.enforcer` gives the work to somebody else. New data never
-makes a plan wrong: what it would delete is no newer for that.
+Retention is computed elsewhere, by a planner that looks at runs; here its result is judged. A row
+is refused where the topic is gone, where its settings now keep more than the plan assumed, or where
+`esker.retention.enforcer` gives the work to somebody else. New data never makes a plan wrong: what
+it would delete is no newer for that. Plans that somebody outside made are trusted less
+(`coordinator.decide.plans`).
 
 Source: DESIGN §7 (retention), §10 (plans are fenced row by row); KIP-1164, deleteRecords;
 upstream's ReplicaManager.deleteRecords (-1 is the high watermark).
@@ -22,8 +23,6 @@ from coordinator.state import NO_LOG, Log, Tables
 from coordinator.view import Enforcer, TopicConfig
 from records.diskless import LogStartOffsetsRecord
 from records.rpc.coordinator import (
-    ApplyRetentionRequest,
-    ApplyRetentionResponse,
     DeleteDisklessRecordsRequest,
     DeleteDisklessRecordsResponse,
 )
@@ -33,13 +32,6 @@ BY_TIME: Final = 1
 BY_SIZE: Final = 2
 BY_PLAN: Final = 3
 """Reasons, as LogStartOffsetsRecord has them."""
-
-PLAN_LASTS_MS: Final = 3_600_000
-"""From the time that a plan counts ages from to its end. One that lasts longer comes from a clock
-that is ahead of ours, and holds for old what is not: rows tell of settings, and not of ages."""
-
-CLOCKS_DIFFER_MS: Final = 300_000
-"""By so much at most may that clock be ahead."""
 
 _Group = DeleteDisklessRecordsResponse.Topic.Partition
 _Topic = DeleteDisklessRecordsResponse.Topic
@@ -158,50 +150,6 @@ def decide_retention(
     # One partition may stand in a plan for time and for size: what moves further comes last.
     records = [record for reason in moves for record in moves[reason].records(reason)]
     return Decision(_rising(records), tuple(codes))
-
-
-def decide_apply_retention(
-    request: ApplyRetentionRequest, tables: Tables, context: Context
-) -> Decision[ApplyRetentionResponse]:
-    """Take rows of an external plan; a plan that is expired or foreign is refused as a whole."""
-    asked = [(topic.topic_id, one) for topic in request.topics for one in topic.partitions]
-    rows = [
-        NewLogStart(topic_id, one.partition_index, one.log_start_offset, one.reason, one.limit)
-        for topic_id, one in asked
-    ]
-    whole = _whole_refusal(request, len(rows), context)
-    if whole is None:
-        decided = decide_retention(rows, tables, context, Enforcer.EXTERNAL)
-        records, codes = decided.records, decided.response
-    else:
-        records, codes = (), (int(whole),) * len(rows)
-    told = iter(zip(rows, codes, strict=True))
-    topics = tuple(
-        ApplyRetentionResponse.Topic(
-            topic_id=topic.topic_id,
-            partitions=tuple(_applied(*next(told), tables) for _ in topic.partitions),
-        )
-        for topic in request.topics
-    )
-    return Decision(records, ApplyRetentionResponse(responses=topics))
-
-
-def _whole_refusal(request: ApplyRetentionRequest, rows: int, context: Context) -> ErrorCode | None:
-    if request.cluster_id != context.settings.keys.cluster_id:
-        return ErrorCode.INCONSISTENT_CLUSTER_ID
-    if not 0 < request.expires_at_ms - context.now_ms <= PLAN_LASTS_MS + CLOCKS_DIFFER_MS:
-        return ErrorCode.INVALID_TIMESTAMP
-    return ErrorCode.INVALID_REQUEST if rows > MAX_PARTITIONS else None
-
-
-def _applied(row: NewLogStart, code: int, tables: Tables) -> ApplyRetentionResponse.Topic.Partition:
-    log_start = -1
-    log = find_log(tables, row.topic_id, row.partition)
-    if not code and not isinstance(log, ErrorCode):
-        log_start = max(log[0], row.log_start_offset)
-    return ApplyRetentionResponse.Topic.Partition(
-        partition_index=row.partition, error_code=code, low_watermark=log_start
-    )
 
 
 def _rising(records: list[LogStartOffsetsRecord]) -> tuple[LogStartOffsetsRecord, ...]:

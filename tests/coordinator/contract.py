@@ -11,8 +11,9 @@ from __future__ import annotations
 from tests.coordinator.contract_commits import CommitStories
 from tests.coordinator.contract_objects import ObjectStories
 from tests.coordinator.contract_orphans import OrphanStories
+from tests.coordinator.contract_plans import PlanStories
 from tests.coordinator.contract_releases import ReleaseStories
 
 
-class Contract(CommitStories, ObjectStories, OrphanStories, ReleaseStories):
+class Contract(CommitStories, ObjectStories, OrphanStories, PlanStories, ReleaseStories):
     """All stories. Subclass it, and override `open`."""

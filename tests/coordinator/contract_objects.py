@@ -18,7 +18,6 @@ from tests.coordinator.actors import (
     OTHER_TOPIC,
     TOPIC,
     Broker,
-    apply_plan,
     batch,
     create,
     delete,
@@ -384,43 +383,6 @@ class ObjectStories(Told):
             world.view.configs[TOPIC] = replace(external, enforcer=Enforcer.BOTH)
             await world.advance(0)
             assert await offset_for(world, -2) == (0, 10)
-
-        self.tell(story)
-
-    def test_a_plan_made_elsewhere_is_judged_row_by_row(self) -> None:
-        async def story(world: World) -> None:
-            await create(world)
-            broker = Broker(world)
-            await broker.acquire()
-            for _ in range(3):
-                await broker.commit(batch(0, 10))
-            world.view.configs[TOPIC] = TopicConfig(retention_ms=5, enforcer=Enforcer.EXTERNAL)
-            rows = [(0, 10, 1, 5), (0, 20, 1, 4), (0, 31, 1, 5), (7, 1, 1, 5), (0, 20, 2, 5)]
-            expected = [(0, 10), (44, -1), (1, -1), (3, -1), (44, -1)]
-            assert await apply_plan(world, *rows) == expected
-            assert await offset_for(world, -2) == (0, 10)
-            assert await apply_plan(world, (0, 10, 1, 5), (0, 3, 1, 5)) == [(0, 10), (0, 10)]
-            assert await apply_plan(world, (0, 1, 1, 5), topic=OTHER_TOPIC) == [(100, -1)]
-
-        self.tell(story)
-
-    def test_a_plan_of_another_cluster_or_time_moves_nothing(self) -> None:
-        async def story(world: World) -> None:
-            await create(world)
-            broker = Broker(world)
-            await broker.acquire()
-            await broker.commit(batch(0, 10))
-            world.view.configs[TOPIC] = TopicConfig(retention_ms=5, enforcer=Enforcer.EXTERNAL)
-            before = await world.checkpoint()
-            assert await apply_plan(world, (0, 10, 1, 5), cluster_id="another") == [(104, -1)]
-            assert await apply_plan(world, (0, 10, 1, 5), expires_in_ms=0) == [(32, -1)]
-            ahead_ms = (
-                2 * HOUR_MS
-            )  # of a clock that is an hour ahead: what is old there is not here
-            assert await apply_plan(world, (0, 10, 1, 5), expires_in_ms=ahead_ms) == [(32, -1)]
-            world.view.configs[TOPIC] = TopicConfig(retention_ms=5)
-            assert await apply_plan(world, (0, 10, 1, 5)) == [(44, -1)]
-            assert await world.checkpoint() == before
 
         self.tell(story)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.client import CoordinatorError, ErrorCode
-from coordinator.decide.log_start import PLAN_LASTS_MS
+from coordinator.decide.plans import PLAN_LASTS_MS
 from records.rpc.coordinator import ApplyRetentionRequest, ApplyRetentionResponse
 from records.uuids import encode_uuid, random_uuid
 from spark_jobs import orphans_applying

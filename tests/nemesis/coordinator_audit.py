@@ -44,6 +44,7 @@ def take_checkpoints(quorum: CoordinatorQuorum) -> OffsetAndEpoch:
     found: list[OffsetAndEpoch] = []
 
     def at_one_offset() -> bool:
+        quorum.check_alive()
         try:
             taken = quorum.ask("snapshot", "take", "--group", GROUP)
         except CommandError:

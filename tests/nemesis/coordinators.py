@@ -60,6 +60,10 @@ class CommandError(Exception):
     """An `esker` command that ended with an error."""
 
 
+class NodeEndedError(Exception):
+    """A node has ended by itself."""
+
+
 def esker(*words: str) -> str:
     """What a command prints. Raises CommandError."""
     ran = RUNNER.invoke(app, list(words))
@@ -152,7 +156,8 @@ class CoordinatorQuorum:
     def check_alive(self) -> None:
         """No node has ended by itself: nothing that clients or peers send may do that."""
         for node, process in self.processes.items():
-            assert process.poll() is None, f"node {node} ended: {self.output(node)[-2000:]}"
+            if process.poll() is not None:
+                raise NodeEndedError(f"node {node} ended: {self.output(node)[-2000:]}")
 
     # --- what it says -------------------------------------------------------------------------
 
@@ -162,6 +167,7 @@ class CoordinatorQuorum:
         found: list[int] = []
 
         def told() -> bool:
+            self.check_alive()
             try:
                 found[:] = [run(describe_quorum(bootstrap, topic, 0, timeout_ms=1_000)).partition
                             .leader_id]  # fmt: skip
@@ -246,10 +252,12 @@ class CoordinatorNemesis:
     def wait_for_commits(self, count: int = 1) -> None:
         """Until brokers have been told of so many commits that they send from now on."""
         before = self._uploads.acknowledged + self._uploads.in_flight + count
-        eventually(
-            lambda: self._uploads.acknowledged > before or self._uploads.failed is not None,
-            "commits go on after a fault", timeout_s=HEALED_WITHIN_S,
-        )  # fmt: skip
+
+        def told() -> bool:
+            self._quorum.check_alive()
+            return self._uploads.acknowledged > before or self._uploads.failed is not None
+
+        eventually(told, "commits go on after a fault", timeout_s=HEALED_WITHIN_S)
         self._uploads.check_alive()
 
     # --- faults -------------------------------------------------------------------------------

@@ -229,6 +229,7 @@ class ReadOnlyCoordinator:
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append((offset, future))
+        self._machine.want()
         await future
 
 

@@ -42,9 +42,9 @@ from records.types import ZERO_UUID
 TICK_MS: Final = 100
 """How often the active controller looks at its sessions and at an idle log."""
 
-LINGER_MS: Final = 1.0
-"""From hearing that a commit of batches is agreed on to applying it, on a node that only votes: a
-leader's answers, a follower's flush and its next Fetch are on their way by then."""
+LINGER_MS: Final = 10.0
+"""From hearing that a commit of batches is agreed on to applying it, on a node that only votes: so
+one commit in some is held up by that, and not each. Who reads there, or begins to lead, hurries."""
 
 
 class NodeParts:

@@ -23,7 +23,7 @@ Source: DESIGN §6, §7; KIP-630, Interaction with the Kafka Controller and Meta
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from raft.interfaces import ReplicatedLog, StateMachine
 from records.batch import Batch, iter_batches
@@ -54,6 +54,13 @@ class Listener(Protocol):
 
     def step_down(self, epoch: Epoch) -> None:
         """We no longer do. Not told of epochs that `lead` was not told of."""
+
+
+@runtime_checkable
+class ReadInPlace(Protocol):
+    """A machine that others read where it is. Who waits there for more to be applied says so."""
+
+    on_wanted: Callable[[], None] | None
 
 
 class NotHostedError(Exception):
@@ -101,6 +108,7 @@ class MachineHost:
         self._bytes_since = 0  # of the log, from the newest checkpoint to the cursor
         self._checkpoint_ms = loop.now_ms()
         self._turn_due = False
+        self._lingers = False  # the turn that is due is due later
         self._stopped = False
         self._loading: OffsetAndEpoch | None = None
         self._load: Iterator[None] = iter(())
@@ -113,6 +121,8 @@ class MachineHost:
         self._retry_ms = _RETRY_MS
         self._retry_at_ms = 0.0
         self._begun_ms = 0.0
+        if isinstance(machine, ReadInPlace):
+            machine.on_wanted = self.hurry
 
     # --- life ---------------------------------------------------------------------------------
 
@@ -163,13 +173,25 @@ class MachineHost:
         if self._turn_due:
             return
         if self._pace.linger_ms and self.ready:
-            self._wake(self._pace.linger_ms / 1_000)
+            self._turn_due = self._lingers = True
+            self._loop.call_later(self._pace.linger_ms / 1_000, self._end_linger)
         else:
             self._turn()
+
+    def hurry(self) -> None:
+        """Somebody waits for what is committed to be applied: linger no longer."""
+        if self._lingers:
+            self._loop.call_soon(self._end_linger)
+
+    def _end_linger(self) -> None:
+        """After a hurry the timer finds no linger, or cuts the next one short."""
+        if self._lingers:
+            self._on_turn()
 
     def lead(self, epoch: Epoch) -> None:
         """Passed on once the state holds all that was committed before."""
         self._leading, self._told_lead = epoch, False
+        self.hurry()
         self._wake()
 
     def step_down(self, epoch: Epoch) -> None:
@@ -204,7 +226,7 @@ class MachineHost:
             self._loop.call_soon(self._on_turn)
 
     def _on_turn(self) -> None:
-        self._turn_due = False
+        self._turn_due = self._lingers = False
         self._turn()
 
     def _turn(self) -> None:

@@ -70,6 +70,7 @@ class CoordinatorMachine:
         self._listeners: list[Callable[[], None]] = []
         self._changed_when_frozen = 0
         self.on_damage: Callable[[BaseException], None] | None = None  # a read was the end of it
+        self.on_wanted: Callable[[], None] | None = None  # somebody waits for more to be applied
         self.rebuilds = 0  # how often a state was thrown away
         self.loads = 0
         for suffix in (COPY_SUFFIX, LOADING_SUFFIX):
@@ -174,6 +175,11 @@ class CoordinatorMachine:
     def watch(self, listener: Callable[[], None]) -> None:
         """Call `listener` whenever `applied` has moved."""
         self._listeners.append(listener)
+
+    def want(self) -> None:
+        """Somebody waits for what is committed: its host is to apply it soon."""
+        if self.on_wanted is not None:
+            self.on_wanted()
 
     def flush(self) -> None:
         """Commit what is applied. Raises sqlite3.Error."""

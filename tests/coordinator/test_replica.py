@@ -114,6 +114,28 @@ def test_a_replica_finds_what_it_has_applied_and_says_how_old_that_is(tmp_path: 
     asyncio.run(story())
 
 
+def test_who_waits_for_what_is_committed_asks_for_it_to_be_applied_soon(tmp_path: Path) -> None:
+    """A host may linger as long as nobody reads."""
+
+    async def story() -> None:
+        world, broker = await begin(tmp_path)
+        machine = follow(tmp_path)
+        machine.on_wanted = lambda: apply_to(machine, world, world.log.end_offset)
+        replica = ReadOnlyCoordinator(
+            world.log, machine, SETTINGS, monotonic=world.clocks.monotonic
+        )
+        replica.start()
+        speak(world)
+        await broker.commit()
+        assert replica.lag
+        found = await replica.find_batches(find(world))
+        assert (replica.lag, len(found.responses[0].partitions[0].batches)) == (0, 1)
+        machine.on_wanted = lambda: pytest.fail("nobody waits")
+        assert await replica.find_batches(find(world)) == found
+
+    asyncio.run(story())
+
+
 def test_a_replica_without_a_leader_finds_batches_and_lists_no_offsets(tmp_path: Path) -> None:
     """FindBatches may be old; what ListOffsets says must not be. DESIGN §8."""
 

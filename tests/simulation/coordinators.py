@@ -299,7 +299,7 @@ class CoordinatingProcess(Process):
             policy=SnapshotPolicy(shared.snapshots.policy, node_id=self.node_id),
             loop=loop,
             unique=lambda: 1 + machine.random.getrandbits(62),
-            pace=Pace(chunk_bytes=CHUNK_BYTES, flush_bytes=3 * CHUNK_BYTES, linger_ms=1.0),
+            pace=Pace(chunk_bytes=CHUNK_BYTES, flush_bytes=3 * CHUNK_BYTES, linger_ms=10.0),
         )
         self.host.on_loaded = self._loaded
         self.leader = Leader(

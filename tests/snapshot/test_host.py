@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -461,6 +462,47 @@ class Listening:
     """Writes down what it is told."""
 
     def __init__(self) -> None:
+class ReadMachine(KeyValueMachine):
+    """One that is read where it is."""
+
+    on_wanted: Callable[[], None] | None = None
+
+
+def test_who_waits_for_more_to_be_applied_ends_the_linger():
+    node = Hosted(machine=ReadMachine, pace=Pace(linger_ms=10.0))
+    node.write((b"a", b"1"))
+    node.loop.settle()
+    for i in range(3):  # the timer of the first is still there when the second begins to linger
+        began_ms = node.loop.time_ms
+        node.write((b"a", b"%d" % i))
+        assert node.machine.applied.offset < node.log.end_offset
+        assert isinstance(node.machine, ReadMachine)
+        assert node.machine.on_wanted is not None
+        node.machine.on_wanted()
+        node.machine.on_wanted()
+        assert node.loop.turn()
+        assert node.machine.applied.offset == node.log.end_offset
+        assert node.loop.time_ms - began_ms < 3
+    node.machine.on_wanted()  # nobody lingers: nothing to do
+    node.loop.settle()
+    assert node.loop.failure is None
+
+
+def test_who_begins_to_lead_applies_what_is_committed_at_once():
+    node = Hosted(pace=Pace(linger_ms=10.0))
+    node.write((b"a", b"1"))
+    node.loop.settle()
+    node.write((b"a", b"2"))
+    began_ms = node.loop.time_ms
+    node.log.depose(lose_uncommitted=False)
+    listener = Listening()
+    node.host._listener = listener
+    node.log.elect()
+    while not any(line.startswith("lead") for line in listener.lines):
+        assert node.loop.turn()
+    assert node.loop.time_ms - began_ms < 3
+
+
         self.lines: list[str] = []
 
     def applied(self, offset: int) -> None:

@@ -21,7 +21,7 @@ from tests.driver.client import Client, ClientError
 from tests.ports import free_ports
 
 NODES = (1, 2, 3)
-PATIENCE_S = 60
+PATIENCE_S = 100  # ten interpreters may be starting on two cores
 
 
 class QuorumFailedError(Exception):

@@ -69,12 +69,12 @@ async def running_broker(
         random=Random(broker_id),
         on_lost=lost.append,
     )
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await broker.start()
     try:
         yield broker
     finally:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await broker.stop()
     assert not lost, lost
 
@@ -86,7 +86,7 @@ async def ask_at(port: int, request: Request, response: type[R], version: int, *
     kind = RequestKind.of(key, version, first_flexible(key))
     connection = await connect("127.0.0.1", port, **more)
     try:
-        answer = await connection.request(kind, encode_message(request, version), timeout_ms=20_000)
+        answer = await connection.request(kind, encode_message(request, version), timeout_ms=60_000)
         return decode_message(response, answer, version)
     finally:
         connection.close()

@@ -23,7 +23,7 @@ class SocketWorld(MemoryWorld):
         self.node = await Node(self.behind).start()
         self.client = CoordinatorClient(
             [self.node.address],
-            settings=ClientSettings(timeout_ms=8_000, retry_ms=1, retry_max_ms=5),
+            settings=ClientSettings(timeout_ms=60_000, retry_ms=1, retry_max_ms=5),
         )
         self.coordinator: Any = self.client
         return self

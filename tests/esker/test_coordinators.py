@@ -52,7 +52,8 @@ from tests.quorum_processes import NODES, Quorum
 R = TypeVar("R", bound=Response)
 
 TOPIC = UUID(int=7)
-PATIENCE_S = 60
+PATIENCE_S = 100
+PATIENT = ClientSettings(timeout_ms=PATIENCE_S * 1000, retry_ms=5, retry_max_ms=50)
 OUTRANKS_ALL = 2**31 - 1
 """A controller epoch: the quorum's own controller does not know our topic and would delete it."""
 RECORDS = 10
@@ -152,8 +153,7 @@ def runs(quorum: Quorum) -> list[tuple[int, int, str]]:
     """Two uploaders at work while the coordinator's leader is killed, twice."""
 
     async def story() -> list[tuple[int, int, str]]:
-        settings = ClientSettings(timeout_ms=60_000, retry_ms=5, retry_max_ms=50)
-        clients = [CoordinatorClient(addresses(quorum), settings=settings) for _ in range(2)]
+        clients = [CoordinatorClient(addresses(quorum), settings=PATIENT) for _ in range(2)]
         topic = InitDisklessTopicsRequest.Topic(
             topic_id=TOPIC, topic_name="orders", num_partitions=2
         )
@@ -253,9 +253,10 @@ def test_every_node_s_state_says_the_same_after_a_restart_of_all(
     for node in NODES:
         quorum.kill(node)
     quorum.start(*NODES)
+    quorum.ready()
 
     async def again() -> list[tuple[int, int, str]]:
-        client = CoordinatorClient(addresses(quorum))
+        client = CoordinatorClient(addresses(quorum), settings=PATIENT)
         try:
             return await runs_of(client)
         finally:

@@ -52,7 +52,7 @@ R = TypeVar("R", bound=Response)
 
 GROUP: Final = "readers"
 BROKERS: Final = (1001, 1002)
-PATIENCE_S: Final = 60
+PATIENCE_S: Final = 100
 MAY_PASS: Final = {14, 15, 16}  # the group is being taken, the log has no leader, ask elsewhere
 
 

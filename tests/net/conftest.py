@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -16,20 +17,21 @@ LOOPS = {"asyncio": asyncio.SelectorEventLoop, "uvloop": loop_factory()}
 
 @pytest.fixture(params=[name for name, factory in LOOPS.items() if factory])
 def on_loop(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, Any]], Any]:
-    """Runs a coroutine to its end, at most 30 s; errors the loop would only log fail the test."""
+    """Runs a coroutine to its end, at most two minutes; errors the loop would only log fail the test."""
 
     def run(main: Coroutine[Any, Any, Any]) -> Any:
         unexpected: list[dict[str, Any]] = []
 
         async def guarded() -> Any:
             asyncio.get_running_loop().set_exception_handler(lambda _, c: unexpected.append(c))
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 return await main
 
         try:
             with asyncio.Runner(loop_factory=LOOPS[request.param]) as runner:
                 return runner.run(guarded())
         finally:
+            tracemalloc.stop()  # whoever failed before it did: the next one counts its own
             assert not unexpected, unexpected
 
     return run

@@ -19,8 +19,6 @@ from spark_jobs.logs import LogsError
 from tests.examples import seeds
 from tests.spark.orphans_world import RecordedLife, Values
 
-SEEN: Counter[str] = Counter()
-
 
 def expected(state: InMemoryState, object_id: int) -> Kind:
     """The same, asked of the coordinator's tables one by one."""
@@ -45,6 +43,7 @@ class Watched(RecordedLife):
         super().__init__(seed)
         self.steps = 0
         self.dead: set[int] = set()
+        self.met: Counter[str] = Counter()
         self.looks = Random(seed)
         self.checkpoint: tuple[list[bytes], int] | None = None
 
@@ -63,7 +62,7 @@ class Watched(RecordedLife):
         if self.checkpoint is not None:
             values, at = self.checkpoint
             spans = [Values(values, True, end_offset=at), Values(self.records[at:], False, at, end)]
-            SEEN["checkpoints"] += 1
+            self.met["checkpoints"] += 1
         known = known_of(spans, end, coordinator=0)  # type: ignore[arg-type]
         ids = list(range(state.counters.next_object_id + 3))
         kinds = [Kind(kind) for kind in known.classify(np.array(ids)).tolist()]
@@ -71,7 +70,7 @@ class Watched(RecordedLife):
         assert known.size_of(known.live).tolist() == [
             state.objects[object_id].size_bytes for object_id in known.live.tolist()
         ]
-        SEEN.update(kind.name for kind in kinds)
+        self.met.update(kind.name for kind in kinds)
         self.orphans_stay_orphans(known)
 
     def orphans_stay_orphans(self, known: Known) -> None:
@@ -88,12 +87,12 @@ def test_ids_are_what_their_coordinator_holds_them_for_all_its_life(seed: int) -
     asyncio.run(Watched(seed).run())
 
 
-def test_every_kind_was_met() -> None:
-    if not SEEN:
-        asyncio.run(Watched(0).run())
-    missing = [kind.name for kind in Kind if not SEEN[kind.name]]
-    assert not missing, f"{missing} never happened: {dict(SEEN)}"
-    assert SEEN["checkpoints"]
+def test_every_kind_is_met() -> None:
+    life = Watched(0)
+    asyncio.run(life.run())
+    missing = [kind.name for kind in Kind if not life.met[kind.name]]
+    assert not missing, f"{missing} never happened: {dict(life.met)}"
+    assert life.met["checkpoints"]
 
 
 def test_a_log_with_records_that_are_not_known_says_nothing() -> None:

@@ -17,7 +17,7 @@ LOOPS = {"asyncio": asyncio.SelectorEventLoop, "uvloop": loop_factory()}
 
 @pytest.fixture(params=[name for name, factory in LOOPS.items() if factory])
 def on_loop(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, Any]], Any]:
-    """Runs a coroutine to its end, at most two minutes; errors the loop would only log fail the test."""
+    """Runs a coroutine to its end, in two minutes; errors that a loop would only log fail it."""
 
     def run(main: Coroutine[Any, Any, Any]) -> Any:
         unexpected: list[dict[str, Any]] = []

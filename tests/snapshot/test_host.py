@@ -458,10 +458,6 @@ def test_a_host_that_lingers_applies_all_that_came_meanwhile_at_once():
     assert node.loop.time_ms - began_ms < 3
 
 
-class Listening:
-    """Writes down what it is told."""
-
-    def __init__(self) -> None:
 class ReadMachine(KeyValueMachine):
     """One that is read where it is."""
 
@@ -503,6 +499,10 @@ def test_who_begins_to_lead_applies_what_is_committed_at_once():
     assert node.loop.time_ms - began_ms < 3
 
 
+class Listening:
+    """Writes down what it is told."""
+
+    def __init__(self) -> None:
         self.lines: list[str] = []
 
     def applied(self, offset: int) -> None:

@@ -26,7 +26,7 @@ from coordinator.controller.calls import ClientCalls
 from coordinator.controller.chunk_sweep import ChunkSweep
 from coordinator.controller.client import ControllerClient
 from coordinator.controller.handover import HandOver
-from coordinator.controller.image import MetadataImage
+from coordinator.controller.image import DISKLESS_METADATA, MetadataImage
 from coordinator.controller.leader import Controller, ControllerConfig
 from coordinator.controller.machine import ControllerMachine
 from coordinator.controller.requests import Requests
@@ -196,6 +196,7 @@ class ControllerRoom:
         self.machine = ControllerMachine()
         self.controller: Controller | None = None
         self._requests: Requests | None = None
+        self._coordinators: dict[int, CoordinatorClient] = {}
         self._calls = ClientCalls(self._client)
         self.handover: HandOver | None = None
         self.served: Counter[int] = Counter()  # requests, by api key
@@ -293,19 +294,28 @@ class ControllerRoom:
         assert self._sweep is not None
         self.controller.tick()
         self._sweep.tick(_monotonic_ms())
+        self._tell_who_leads()
         if self._joining is not None:
             self._joining.tick(_monotonic_ms())
         delay_s = self._settings.controller.tick_interval_ms / 1_000
         self._timer = self._host.call_later(delay_s, self._tick)
 
+    def _tell_who_leads(self) -> None:
+        """A coordinator that stands still is waited for no longer than this node follows it."""
+        for coordinator, client in self._coordinators.items():
+            log = self._host.log(DISKLESS_METADATA, coordinator)
+            if log is not None and log.leader_id is not None:
+                client.leads(log.leader_id)
+
     def _client(self, coordinator: int) -> CoordinatorClient:
-        return CoordinatorClient(
+        client = self._coordinators[coordinator] = CoordinatorClient(
             list(self._settings.endpoints.values()),
             partition=coordinator,
             settings=ClientSettings(
                 timeout_ms=CALL_TIMEOUT_MS, client_id=f"controller-{self._host.node_id}"
             ),
         )
+        return client
 
     def _endpoint(self, node_id: int) -> Endpoint | None:
         place = self._settings.endpoints.get(node_id)

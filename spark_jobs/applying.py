@@ -1,7 +1,9 @@
 """Applying a plan: bounded requests, a journal, and nothing that cannot be done twice.
 
 Each row is one partition's new log start, and the coordinator judges it by what holds now. So a row
-may be refused and the others go on; so a row whose answer was lost may be sent again. What was
+may be refused and the others go on; so a row whose answer was lost may be sent again. A log start
+may also stop short of what was planned: on a part of its way, then the row is asked for again, or
+for good, where what comes next is to be kept (a clock, or a plan of another history). What was
 answered is written into the journal beside the plan before the next request is sent: whoever was
 killed goes on where the journal ends, and asks one request's rows a second time at worst.
 
@@ -10,6 +12,7 @@ Source: DESIGN §10 (apply).
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,6 +42,11 @@ NO_ANSWER: Final = frozenset(
 """What stands in every row if a broker could not ask the coordinator: nothing was judged."""
 
 
+WAIT_S: Final = 0.05
+MAX_WAITS: Final = 100
+"""For a coordinator that is at work on what was applied just now, and decides no more meanwhile."""
+
+
 class Coordinator(Protocol):
     """A coordinator, wherever it leads (`coordinator.client`)."""
 
@@ -52,6 +60,10 @@ class Outcome:
     applied: dict[int, int] = field(default_factory=dict)  # row: the log start there is now
     refused: dict[int, int] = field(default_factory=dict)  # row: the coordinator's error code
     unanswered: str | None = None  # why it went no further; None: every row was answered
+
+    def stopped_short(self, plan: Plan) -> list[int]:
+        """Rows that were applied as far as the coordinator lets them, which is not all the way."""
+        return [i for i, at in sorted(self.applied.items()) if at < plan.rows[i].new_log_start]
 
     def is_stale(self) -> bool:
         """Was the plan refused as a whole, or what was left of it?"""
@@ -137,17 +149,53 @@ async def _answers(
         waiting = list(of_coordinator)
         while waiting:
             some, waiting = waiting[:rows_of_request], waiting[rows_of_request:]
-            try:
-                answer = await coordinator(number).apply_retention(_request(plan, number, some))
-            except CoordinatorError as error:
-                outcome.unanswered = f"coordinator {number}: {error.message}"
-                return
-            answers = _read(some, answer)
-            for _, code, _ in answers:
-                if code in NO_ANSWER:
-                    outcome.unanswered = f"coordinator {number}: {ErrorCode(code).name}"
+            moved: dict[int, int] = {}  # of some: the log start that a row has come to
+            waits = 0
+            while some:
+                before = dict(moved)
+                try:
+                    answer = await coordinator(number).apply_retention(_request(plan, number, some))
+                except CoordinatorError as error:
+                    outcome.unanswered = f"coordinator {number}: {error.message}"
                     return
-            yield answers
+                answers, some = _settled(some, _read(some, answer), moved)
+                lost = next((code for _, code, _ in answers if code in NO_ANSWER), None)
+                waits = waits + 1 if some and moved == before else 0
+                if lost is not None or waits > MAX_WAITS:
+                    code = ErrorCode.COORDINATOR_NOT_AVAILABLE if lost is None else ErrorCode(lost)
+                    outcome.unanswered = f"coordinator {number}: {code.name}"
+                    return
+                yield answers
+                if waits:
+                    await asyncio.sleep(WAIT_S)
+
+
+def _settled(
+    rows: Sequence[tuple[int, PlanRow]],
+    answers: Iterable[tuple[int, int, int]],
+    moved: dict[int, int],
+) -> tuple[list[tuple[int, int, int]], list[tuple[int, PlanRow]]]:
+    """Answers that are final, and the rows that are to be asked for again.
+
+    Args:    moved: log starts that rows have come to; changed.
+    """
+    final, again = [], []
+    for (i, code, at), one in zip(answers, _in_order(rows), strict=True):
+        if code == ErrorCode.POLICY_VIOLATION and i in moved:
+            final.append((i, 0, moved[i]))  # as far as it may go
+        elif not code and moved.get(i, -1) < at < one[1].new_log_start:
+            moved[i] = at
+            again.append(one)
+        elif code == ErrorCode.COORDINATOR_NOT_AVAILABLE and moved:
+            again.append(one)
+        else:
+            final.append((i, code, at))
+    return final, again
+
+
+def _in_order(rows: Sequence[tuple[int, PlanRow]]) -> list[tuple[int, PlanRow]]:
+    """As a request has them, and its answer."""
+    return [one for some in _by_topic(rows).values() for one in some]
 
 
 def _by_topic(rows: Sequence[tuple[int, PlanRow]]) -> Mapping[str, list[tuple[int, PlanRow]]]:
@@ -185,6 +233,8 @@ def _read(
     rows: Sequence[tuple[int, PlanRow]], answer: ApplyRetentionResponse
 ) -> list[tuple[int, int, int]]:
     """(row, error code, log start), in the order that they were asked in."""
-    asked = [i for some in _by_topic(rows).values() for i, _ in some]
     told = [one for topic in answer.responses for one in topic.partitions]
-    return [(i, one.error_code, one.low_watermark) for i, one in zip(asked, told, strict=True)]
+    return [
+        (i, one.error_code, one.low_watermark)
+        for (i, _), one in zip(_in_order(rows), told, strict=True)
+    ]

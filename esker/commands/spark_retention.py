@@ -233,12 +233,19 @@ def _print_plan(made: Plan, prices: Prices, *, as_json: bool) -> None:
 
 def _print_outcome(made: Plan, outcome: Outcome, *, as_json: bool) -> None:
     left = len(made.rows) - len(outcome.applied) - len(outcome.refused)
+    short = outcome.stopped_short(made)
     if as_json:
         refused = {str(row): code for row, code in sorted(outcome.refused.items())}
         told = {"plan_id": made.plan_id, "applied": len(outcome.applied), "refused": refused}
+        told |= {"stopped_short": {str(row): outcome.applied[row] for row in short}}
         typer.echo(json.dumps(told | {"left": left, "unanswered": outcome.unanswered}))
     else:
         typer.echo(f"{len(outcome.applied)} of {len(made.rows)} rows applied")
+        for row in short[:SHOWN_ROWS]:
+            one, at = made.rows[row], outcome.applied[row]
+            typer.echo(f"  {one.topic}-{one.partition} begins at {at}, not at {one.new_log_start}: "
+                       "what comes next is to be kept (clocks differ, or the plan was made from "
+                       "another cluster's copy)")  # fmt: skip
         for row, code in sorted(outcome.refused.items())[:SHOWN_ROWS]:
             where = f"{made.rows[row].topic}-{made.rows[row].partition}"
             typer.echo(f"  {where} refused: {_why(code)}")
@@ -252,7 +259,7 @@ def _print_outcome(made: Plan, outcome: Outcome, *, as_json: bool) -> None:
 
 
 _WHY: Final = {
-    ErrorCode.POLICY_VIOLATION: "the topic's settings keep more now, or leave it to others",
+    ErrorCode.POLICY_VIOLATION: "the topic's settings keep what is there, or leave it to others",
     ErrorCode.UNKNOWN_TOPIC_ID: "the topic is gone",
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "the partition is gone",
     ErrorCode.OFFSET_OUT_OF_RANGE: "there is no such offset",

@@ -13,7 +13,7 @@ from coordinator.client import CoordinatorError, ErrorCode
 from coordinator.decide.plans import PLAN_LASTS_MS
 from records.rpc.coordinator import ApplyRetentionRequest, ApplyRetentionResponse
 from records.uuids import encode_uuid, random_uuid
-from spark_jobs import orphans_applying
+from spark_jobs import applying, orphans_applying
 from spark_jobs.applying import NO_ANSWER, Journal, Outcome, apply_plan
 from spark_jobs.plan_file import (
     EXPIRES_AFTER_MS,
@@ -134,6 +134,62 @@ def test_a_row_that_is_refused_does_not_stop_the_others(tmp_path: Path) -> None:
     outcome = applied(plan(row(0), row(1), row(2)), tmp_path / "j", Coordinators({1: 44}))
     assert (outcome.applied, outcome.refused) == ({0: 10, 2: 12}, {1: 44})
     assert not outcome.is_stale()
+
+
+class Reluctant(Coordinators):
+    """Moves a log start by four at most, one row a request; and no further than `ends`."""
+
+    def __init__(self, ends: dict[int, int], busy: int = 0) -> None:
+        """`busy`: for so many requests after the first, nothing is decided."""
+        super().__init__()
+        self.ends = ends
+        self.busy = busy
+
+    async def apply_retention(self, request: ApplyRetentionRequest) -> ApplyRetentionResponse:
+        self.requests.append(request)
+        is_busy = 1 < len(self.requests) <= 1 + self.busy
+        group = ApplyRetentionResponse.Topic.Partition
+        left, answers = 4, []
+        for one in request.topics[0].partitions:
+            place = one.partition_index
+            key = self.number, place
+            at = self.log_starts.get(key, 0)
+            end = min(one.log_start_offset, self.ends.get(place, 99))
+            code = 44 if end <= at < one.log_start_offset else 0 if left and not is_busy else 15
+            if not code and at < end:
+                self.log_starts[key] = at = min(end, at + left)
+                left = 0
+            answers.append(group(partition_index=place, error_code=code, low_watermark=at))
+        (topic,) = request.topics
+        told = ApplyRetentionResponse.Topic(topic_id=topic.topic_id, partitions=tuple(answers))
+        return ApplyRetentionResponse(responses=(told,))
+
+
+def test_what_goes_in_parts_is_asked_for_until_all_of_it_went(tmp_path: Path) -> None:
+    made, coordinators = plan(row(0), row(1), row(2)), Reluctant({})
+    outcome = applied(made, tmp_path / "j", coordinators)
+    assert (outcome.applied, outcome.refused) == ({0: 10, 1: 11, 2: 12}, {})
+    assert outcome.stopped_short(made) == []
+    assert len(coordinators.requests) == 9, "four offsets at a time"
+
+
+def test_what_is_to_be_kept_is_told_apart_from_what_is_refused(tmp_path: Path) -> None:
+    made, coordinators = plan(row(0), row(1), row(2)), Reluctant({0: 6, 1: 0})
+    outcome = applied(made, tmp_path / "j", coordinators)
+    assert (outcome.applied, outcome.refused) == ({0: 6, 2: 12}, {1: 44})
+    assert outcome.stopped_short(made) == [0]
+    assert Journal(tmp_path / "j", made).read().applied == {0: 6, 2: 12}
+
+
+@pytest.mark.parametrize(("busy", "why"), [(20, None), (200, "COORDINATOR_NOT_AVAILABLE")])
+def test_a_coordinator_at_work_is_waited_for_and_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy: int, why: str | None
+) -> None:
+    monkeypatch.setattr(applying, "WAIT_S", 0.0)
+    made, coordinators = plan(row(0), row(1)), Reluctant({}, busy)
+    outcome = applied(made, tmp_path / "j", coordinators)
+    assert outcome.unanswered == (None if why is None else f"coordinator 0: {why}")
+    assert outcome.applied == ({0: 10, 1: 11} if why is None else {})
 
 
 def test_a_plan_that_every_row_is_refused_of_for_its_age_is_stale(tmp_path: Path) -> None:

@@ -58,11 +58,22 @@ bench: java
 		$(BIN)/python -m bench.$$(basename $$b .py) || exit 1; done
 
 # The long tests once, then fresh schedules of the simulation until told to stop.
+RANDOM_TESTS = $(shell grep -rlE --include='test_*.py' 'from tests.(examples|lives) import' tests)
 soak: java
-	$(BIN)/python -m pytest -m "soak and not spark" -n $(TEST_WORKERS)
-	$(BIN)/python -m pytest -m "soak and spark"
-	ESKER_EXAMPLES=20 $(BIN)/python -m pytest tests/records -n $(TEST_WORKERS)
-	$(BIN)/python -m tests.simulation --soak
+	@failed=0; export ESKER_FIRST_SEED=$${ESKER_FIRST_SEED:-$$(date +%s)}; \
+	echo "Seeds: each run draws new ones. What fails names its own, and the command that repeats it."; \
+	echo "== 1 of 4: all tests that are too long for make test"; \
+	$(call run_tests,-v -n $(TEST_WORKERS),soak and not spark) || failed=1; \
+	echo "== 2 of 4: those of them that need Spark"; \
+	$(call run_tests,-v,soak and spark) || failed=1; \
+	export ESKER_EXAMPLES=$${ESKER_EXAMPLES:-5}; \
+	echo "== 3 of 4: random tests of make test, other lives and more of them:" \
+		"ESKER_FIRST_SEED=$$ESKER_FIRST_SEED ESKER_EXAMPLES=$$ESKER_EXAMPLES"; \
+	$(call run_tests,-n $(TEST_WORKERS) --dist worksteal $(RANDOM_TESTS),not soak and not spark) || failed=1; \
+	test $$failed = 0 || echo "SOME FAILED, see above."; \
+	echo "== 4 of 4: schedule after schedule of the simulation, until Ctrl-C"; \
+	$(BIN)/python -m tests.simulation --soak || failed=1; \
+	exit $$failed
 
 # Newest versions within pyproject.toml's ranges, written to constraints.txt.
 lock:

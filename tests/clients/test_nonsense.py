@@ -28,6 +28,7 @@ from tests.broker.broker_world import ask_at
 from tests.broker.nonsense import Nonsense
 from tests.broker.test_hostile_clients import UNREGISTER_BROKER, framed, produce
 from tests.clients.cluster import EskerCluster
+from tests.examples import seeds
 
 pytestmark = pytest.mark.soak
 
@@ -87,9 +88,9 @@ async def storm(ports: list[int], random: Random) -> None:
                 await still_served(port)
 
 
-@pytest.mark.parametrize("seed", [1])
+@pytest.mark.parametrize("seed", seeds(1))
 def test_requests_of_any_content_stop_nobody(seed: int, tmp_path: Path) -> None:
-    print(f"reproduce: pytest {__file__} -m soak with seed {seed}")
+    print(f"reproduce: ESKER_FIRST_SEED={seed} pytest -m soak {__file__}")
     with EskerCluster(tmp_path / "cluster", brokers=2) as cluster:
         cluster.start()
         asyncio.run(storm([port for _, port in cluster.brokers], Random(seed)))

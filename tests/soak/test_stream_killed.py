@@ -15,6 +15,7 @@ import pytest
 
 from records.metadata import FeatureLevelRecord, NoOpRecord
 from tests.driver.cluster import ROOT
+from tests.examples import first_seed
 from tests.spark.logs import mark_committed, write_log
 
 pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'esker[spark]'")
@@ -56,7 +57,7 @@ def pages(out: Path) -> int:
 
 @pytest.mark.timeout(900)
 def test_a_driver_killed_in_mid_stream_gives_each_offset_once(tmp_path: Path) -> None:
-    seed = int(os.environ.get("STREAM_SEED", "1"))
+    seed = first_seed()
     random = Random(seed)
     batches = (
         [FeatureLevelRecord(name="f", feature_level=n), NoOpRecord()] for n in range(RECORDS // 2)
@@ -78,5 +79,5 @@ def test_a_driver_killed_in_mid_stream_gives_each_offset_once(tmp_path: Path) ->
         assert driver.process.wait(WITHIN_S) == 0
     files = sorted(out.glob("*.parquet"))
     found = [n for file in files for n in pq.read_table(file)["log_offset"].to_pylist()]
-    assert found == list(range(0, RECORDS, 2)), f"STREAM_SEED={seed} pytest -m soak {__file__}"
+    assert found == list(range(0, RECORDS, 2)), f"ESKER_FIRST_SEED={seed} pytest -m soak {__file__}"
     assert pages(out) == RECORDS // BATCH

@@ -143,8 +143,8 @@ def test_an_object_is_printed_with_its_owners(bootstrap: str) -> None:
     ("words", "code", "says"),
     [
         (["describe", "orders", "nope", "--coordinator", "0"], 1, "no such diskless topic: nope"),
-        (["object", "a/00/b/0/1", "--timeout-ms", "50"], 1, "not here"),
-        (["object", "a/00/b/1/1", "--timeout-ms", "50"], 1, "no coordinator for partition 1"),
+        (["object", "a/00/b/0/1", "--timeout-ms", "1000"], 1, "not here"),
+        (["object", "a/00/b/1/1", "--timeout-ms", "1000"], 1, "no coordinator for partition 1"),
         (["object", "4711"], 2, "does not end in /COORDINATOR/OBJECT-ID"),
         (["describe", "--coordinator", "-1"], 2, "coordinator"),
     ],
@@ -161,7 +161,7 @@ def test_a_bootstrap_that_is_none_is_refused(bootstrap: str) -> None:
     shown = invoke("nonsense", "describe")
     assert shown.exit_code == 2
     host, _, _ = bootstrap.partition(":")
-    shown = invoke(f"{host}:1", "describe", "--timeout-ms", "50")
+    shown = invoke(f"{host}:1", "describe", "--timeout-ms", "1000")
     assert shown.exit_code == 1
     assert "no controller answers" in shown.stderr
 

@@ -1,4 +1,4 @@
-"""KafkaJS and @platformatic/kafka, from npm: outside `make test`, for they have to be fetched.
+"""KafkaJS and @platformatic/kafka: outside `make test`, for they have to be fetched.
 
 Each runs a script of its own against a cluster of ours, and against Apache Kafka, so that a script
 that asks for too much is found out.

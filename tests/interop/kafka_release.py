@@ -5,8 +5,8 @@ into `.cache/kafka-<version>/` of the project (or below `$ESKER_KAFKA_CACHE`). T
 by one rename, so it is there whole or not at all, and a lock keeps two test processes from fetching
 twice. It keeps a copy of the pom: after a change of the pom it is fetched again.
 
-Where Java 17, `mvn` or Maven Central is missing there is nothing to compare with, and the tests say
-so and are skipped. `CI=true` turns every other failure into a failure of the tests, and
+Where Java 17 or `mvn` is missing, or `mvn` cannot reach what it fetches from, there is nothing to
+compare with, and the tests say so and are skipped. `CI=true` turns every other failure into a failure of the tests, and
 `ESKER_REQUIRE_KAFKA=1` turns all of them into one.
 
     python tests/interop/kafka_release.py     # fetch, and print the directory
@@ -43,7 +43,7 @@ _UNREACHABLE: Final = re.compile(
 
 
 class KafkaMissingError(Exception):
-    """This machine has no Java, no mvn or no way to Maven Central: nothing to compare with."""
+    """This machine has no Java, no mvn or no way to Kafka's jars: nothing to compare with."""
 
 
 class KafkaSetupError(Exception):
@@ -132,7 +132,7 @@ def _copy_dependencies(directory: Path) -> None:
         return
     said = (done.stdout + done.stderr).strip()
     if _UNREACHABLE.search(said):
-        raise KafkaMissingError(f"Maven Central is out of reach: {said[-500:]}")
+        raise KafkaMissingError(f"Kafka's jars are out of mvn's reach: {said[-500:]}")
     raise KafkaSetupError(f"mvn failed with exit code {done.returncode}: {said[-2000:]}")
 
 

@@ -55,10 +55,10 @@ def test_no_mvn_is_something_missing(tools: Path) -> None:
         fetch()
 
 
-def test_maven_central_out_of_reach_is_something_missing(tools: Path) -> None:
+def test_jars_out_of_reach_are_something_missing(tools: Path) -> None:
     _install(tools, "java", JAVA_17)
     _install(tools, "mvn", "echo '[ERROR] Could not transfer artifact x: Unknown host'; exit 1\n")
-    with pytest.raises(KafkaMissingError, match="out of reach"):
+    with pytest.raises(KafkaMissingError, match="out of mvn's reach"):
         fetch()
 
 

@@ -41,6 +41,12 @@ _DAMAGE: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_
 SIDE_FILES: Final = ("-wal", "-shm", "-journal")
 
 
+class DamagedStateError(sqlite3.DatabaseError):
+    """What stands in the file is not what was written: found by us, where SQLite saw nothing."""
+
+    sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+
+
 def connect(
     path: Path, *, cache_kib: int = CACHE_KIB, flushes: bool = True, creates: bool = False
 ) -> sqlite3.Connection:

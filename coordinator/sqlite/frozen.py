@@ -9,6 +9,9 @@ child process then scans the copy and sends the checkpoint's records through a p
 The surprise: `values` yields *nothing*, an empty buffer, while the next record is not there yet.
 Its caller runs on an event loop, and has better things to do than to wait.
 
+Pages that nobody else reads are read here, so damage is often met here first. The copy's pages are
+the file's: whoever owns that is told, and treats it as damage that it has met itself.
+
 Source: DESIGN §6 (generation never blocks commits), §7; measured in docs/coordinator-state.md.
 """
 
@@ -36,6 +39,10 @@ _READ_BYTES: Final = 256 * 1024
 _PIPE_BYTES: Final = 1024 * 1024
 
 
+DAMAGED_STATUS: Final = 3
+"""Of the child: what it read is not what was written, and will not be the next time."""
+
+
 class ScanFailedError(OSError):
     """The copy could not be made or read; the next checkpoint tries again."""
 
@@ -49,16 +56,19 @@ class FrozenState:
         copy: Path,
         as_of: OffsetAndEpoch,
         scan: Callable[[Path], Iterator[bytes]] | None,
+        met: Callable[[BaseException], object] = lambda _: None,
     ) -> None:
         """Pin what is committed in the database `live`, and begin to copy it.
 
         Args:  copy: where to; replaced. as_of: what is applied there: another reader of the file
                may not see what its writer does, if somebody took the WAL away.
                scan: reads the copy here and now instead of in a thread and a child, for tests.
+               met: told, by `values`, of whatever SQLite says, and of damage that it does not see.
         """
         self._copy_path = copy
+        self._met = met
         self._scan = scan
-        self._error: BaseException | None = None
+        self._error: OSError | sqlite3.Error | None = None
         self._thread: threading.Thread | None = None
         self._child: subprocess.Popen[bytes] | None = None
         try:
@@ -93,9 +103,13 @@ class FrozenState:
         """
         while self._thread is not None and self._thread.is_alive():
             yield NOTHING_YET
-        if self._error is not None:
-            raise ScanFailedError(f"the state could not be copied: {self._error}")
-        yield from self._scan(self._copy_path) if self._scan is not None else self._scanned()
+        try:
+            if self._error is not None:
+                raise self._error
+            yield from self._scan(self._copy_path) if self._scan is not None else self._scanned()
+        except sqlite3.Error as error:
+            self._met(error)
+            raise ScanFailedError(f"the state could not be copied and read: {error}") from error
 
     def _scanned(self) -> Iterator[bytes]:
         self._child = subprocess.Popen(
@@ -124,8 +138,11 @@ class FrozenState:
                 yield values.popleft()
         while self._child.poll() is None and ended:
             yield NOTHING_YET
-        if not ended or self._child.wait() != 0:
-            raise ScanFailedError(f"the scan ended with status {self._child.wait()}")
+        status = self._child.wait()
+        if status == DAMAGED_STATUS:
+            raise database.DamagedStateError("the copy of the database is damaged, as it must be")
+        if not ended or status != 0:
+            raise ScanFailedError(f"the scan ended with status {status}")
 
     def close(self) -> None:
         """End the child if it runs, wait for the copy if it is being made, delete it."""
@@ -148,7 +165,7 @@ def _pinned(live: Path, as_of: OffsetAndEpoch, *, flushes: bool) -> sqlite3.Conn
         found = reader.execute("SELECT value FROM meta WHERE name = 'state'").fetchone()
         seen = () if found is None else tuple(msgpack.unpackb(found[0])[:2])
         if seen != as_of:
-            raise ScanFailedError(f"the file has what is below {seen}, and not {as_of}")
+            raise database.DamagedStateError(f"it has what is below {seen}, and not {as_of}")
     except BaseException:
         reader.close()
         raise

@@ -163,7 +163,7 @@ class CoordinatorMachine:
         self.flush()
         self._changed_when_frozen = self.store.changed_records
         scan = checkpoint_of if self._in_process else None
-        return FrozenState(self.path, self._beside(COPY_SUFFIX), self.applied, scan)
+        return FrozenState(self.path, self._beside(COPY_SUFFIX), self.applied, scan, self.met)
 
     def checkpointed(self, snapshot_id: OffsetAndEpoch, record_count: int) -> None:  # noqa: ARG002
         """The frozen state is durable in a checkpoint: count changes from there."""

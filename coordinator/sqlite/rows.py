@@ -5,31 +5,29 @@ Source: docs/coordinator-state.md.
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import msgpack
 
 from coordinator.runs import RunRow, StoredObject
+from coordinator.sqlite.database import DamagedStateError
 from coordinator.state import Answer, Broker, Lease, Producer, ProducerKey, Topic
 from records.diskless import ObjectCommitRecord
 
 _pack: Final = msgpack.Packer().pack
 
 
-class DamagedRowError(sqlite3.DatabaseError):
-    """A row that is not what was written."""
-
-    sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+_V = TypeVar("_V")
 
 
-def _unpack(row: bytes) -> Any:
+def _unpacked(row: bytes, make: Callable[[Any], _V]) -> _V:
+    """What a row says. Raises DamagedStateError, also where it says something of another shape."""
     try:
-        return msgpack.unpackb(row, use_list=False)
-    except (ValueError, msgpack.UnpackException) as error:
-        raise DamagedRowError(f"a row makes no sense: {error}") from error
+        return make(msgpack.unpackb(row, use_list=False))
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise DamagedStateError(f"a row makes no sense: {error}") from error
 
 
 def pack_topic(topic: Topic) -> bytes:
@@ -39,7 +37,7 @@ def pack_topic(topic: Topic) -> bytes:
 
 def unpack_topic(row: bytes) -> Topic:
     """The reverse."""
-    return Topic._make(_unpack(row))
+    return _unpacked(row, Topic._make)
 
 
 def pack_lease(lease: Lease) -> bytes:
@@ -49,7 +47,7 @@ def pack_lease(lease: Lease) -> bytes:
 
 def unpack_lease(row: bytes) -> Lease:
     """The reverse."""
-    return Lease._make(_unpack(row))
+    return _unpacked(row, Lease._make)
 
 
 def pack_broker(broker: Broker) -> bytes:
@@ -59,7 +57,7 @@ def pack_broker(broker: Broker) -> bytes:
 
 def unpack_broker(row: bytes) -> Broker:
     """The reverse."""
-    return Broker._make(_unpack(row))
+    return _unpacked(row, Broker._make)
 
 
 def pack_answer(answer: Answer) -> bytes:
@@ -70,8 +68,12 @@ def pack_answer(answer: Answer) -> bytes:
 
 def unpack_answer(row: bytes) -> Answer:
     """The reverse."""
-    answer = Answer._make(_unpack(row))
-    return answer._replace(topic_ids=tuple(UUID(bytes=raw) for raw in answer.topic_ids))  # type: ignore[arg-type]
+
+    def make(fields: Any) -> Answer:
+        answer = Answer._make(fields)
+        return answer._replace(topic_ids=tuple(UUID(bytes=raw) for raw in answer.topic_ids))  # type: ignore[arg-type]
+
+    return _unpacked(row, make)
 
 
 def producer_rows(
@@ -86,8 +88,12 @@ def producer_rows(
 
 def unpack_producer(appended_at_ms: int, row: bytes) -> Producer:
     """The reverse."""
-    epoch, batches = _unpack(row)
-    return epoch, appended_at_ms, batches
+
+    def make(fields: Any) -> Producer:
+        epoch, batches = fields
+        return epoch, appended_at_ms, batches
+
+    return _unpacked(row, make)
 
 
 # --- objects ------------------------------------------------------------------------------------

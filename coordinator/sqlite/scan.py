@@ -3,8 +3,8 @@
     python -m coordinator.sqlite.scan COPY
 
 On standard output: each value behind its length, and a length of 0 when all is said; whoever does
-not see that has not seen everything. It yields the processor to everybody: nobody waits for a
-checkpoint.
+not see that has not seen everything. A status of its own says that the database is damaged. It
+yields the processor to everybody: nobody waits for a checkpoint.
 
 Source: coordinator.sqlite.frozen, which reads it.
 """
@@ -12,10 +12,12 @@ Source: coordinator.sqlite.frozen, which reads it.
 from __future__ import annotations
 
 import os
+import sqlite3
 import sys
 from pathlib import Path
 
-from coordinator.sqlite.frozen import LENGTH_BYTES
+from coordinator.sqlite import database
+from coordinator.sqlite.frozen import DAMAGED_STATUS, LENGTH_BYTES
 from coordinator.sqlite.source import checkpoint_of
 
 NICENESS = 10
@@ -25,9 +27,14 @@ def main() -> None:
     """See the module."""
     os.nice(NICENESS)
     out = sys.stdout.buffer
-    for value in checkpoint_of(Path(sys.argv[1])):
-        out.write(len(value).to_bytes(LENGTH_BYTES, "big"))
-        out.write(value)
+    try:
+        for value in checkpoint_of(Path(sys.argv[1])):
+            out.write(len(value).to_bytes(LENGTH_BYTES, "big"))
+            out.write(value)
+    except sqlite3.Error as error:
+        if not database.is_damage(error):
+            raise
+        sys.exit(DAMAGED_STATUS)  # our parent knows what to do about it, and says so
     out.write(bytes(LENGTH_BYTES))
     out.flush()
 

@@ -113,14 +113,16 @@ def checkpointed(world: QuorumWorld) -> bool:
     world.machine._in_process = False
     frozen = world.machine.freeze()
     deadline = time.monotonic() + PATIENCE_S
+    failed: list[ScanFailedError] = []
     try:
         for value in frozen.values():
             if not value:
                 assert time.monotonic() < deadline, "the scan never ends"
                 time.sleep(0.001)
     except ScanFailedError as error:
-        assert told, f"tried again for ever, and nobody hears of it: {error}"
-        assert not world.machine.path.exists(), f"the next life meets the same: {error}"
+        failed.append(error)
+    assert bool(told) == bool(failed), f"tried again for ever, and nobody hears of it: {failed}"
+    assert world.machine.path.exists() != bool(failed), f"the next life meets the same: {failed}"
     frozen.close()
     world.machine.store.close()
     return not told

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from coordinator.log_records import UnreadableRecordError
+from coordinator.sqlite.database import is_damage
 from raft.segments.errors import (
     CorruptFileError,
     CorruptLogError,
@@ -23,6 +24,10 @@ from raft.segments.errors import (
 from snapshot.errors import DamagedFileError
 
 ROOM: Final = ": make room, and try again"
+REBUILT: Final = (
+    ": start it again, and it rebuilds that state from its log; "
+    "if this is not the first time, see whether the disk is well"
+)
 DAMAGE: Final = (CorruptFileError, CorruptLogError, DamagedFileError, MissingLogError)
 ADVICE: Final = {
     errno.ENOSPC: ROOM,
@@ -57,7 +62,8 @@ def last_words(error: Exception, log_dir: Path, *, votes: bool = True) -> str:
     match error:
         case sqlite3.Error():  # which names no file
             full = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL
-            return f"SQLite in {log_dir}: {error}{ROOM if full else ''}"
+            advice = ROOM if full else REBUILT if is_damage(error) else ""
+            return f"SQLite in {log_dir}: {error}{advice}"
         case DiskFullError():
             return f"{error}{ROOM}"
         case MissingLogError() | CorruptFileError() | CorruptLogError() | DamagedFileError():

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from coordinator.log_records import UnreadableRecordError
+from coordinator.sqlite.database import DamagedStateError
 from esker.cli import app
 from esker.config import parse_config
 from esker.last_words import last_words
@@ -46,6 +47,7 @@ def full_database() -> sqlite3.Error:
     ("error", "says"),
     [
         (DiskFullError(path=LOG, reason="No space left"), "g-0/0.log: No space left: make room"),
+        (DamagedStateError("a row"), "SQLite in /data: a row: start it again, and it rebuilds"),
         (full_database(), "SQLite in /data: database or disk is full: make room"),
         (OSError(errno.EDQUOT, "Disk quota exceeded"), "/data: Disk quota exceeded: make room"),
         (OSError(errno.EROFS, "Read-only file system", "/data/x"), "/data/x: .* mount it so that"),

@@ -225,13 +225,17 @@ class _Unreadable:
         """Nothing is open."""
 
 
-def test_a_frozen_state_that_cannot_be_read_costs_the_checkpoint_and_nothing_else(monkeypatch):
+def test_a_frozen_state_that_cannot_be_read_costs_the_checkpoint_and_nothing_else(
+    monkeypatch, caplog
+):
     node = Hosted()
     node.write(*MANY)
     node.loop.settle()
     monkeypatch.setattr(node.machine, "freeze", _Unreadable)
     with pytest.raises(OSError, match="the scan ended"):
         node.take()
+    assert "checkpoint=failed" in caplog.text
+    assert "the scan ended: tried again in 10 s" in caplog.text
     monkeypatch.undo()
     assert node.loop.failure is None
     assert node.take() == node.machine.applied

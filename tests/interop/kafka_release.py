@@ -6,8 +6,8 @@ by one rename, so it is there whole or not at all, and a lock keeps two test pro
 twice. It keeps a copy of the pom: after a change of the pom it is fetched again.
 
 Where Java 17 or `mvn` is missing, or `mvn` cannot reach what it fetches from, there is nothing to
-compare with, and the tests say so and are skipped. `CI=true` turns every other failure into a failure of the tests, and
-`ESKER_REQUIRE_KAFKA=1` turns all of them into one.
+compare with, and the tests say so and are skipped. `CI=true` turns every other failure into a
+failure of the tests, and `ESKER_REQUIRE_KAFKA=1` turns all of them into one.
 
     python tests/interop/kafka_release.py     # fetch, and print the directory
 """

@@ -22,6 +22,7 @@ Source: DESIGN §6, §7; KIP-630, Interaction with the Kafka Controller and Meta
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol, runtime_checkable
 
@@ -33,6 +34,8 @@ from snapshot.generation import Generation, Loop, Pace
 from snapshot.policy import Situation, SnapshotPolicy
 from snapshot.reader import CheckpointReader
 from snapshot.shelf import Shelf
+
+log: Final = logging.getLogger("snapshot")
 
 READ_BYTES: Final = 256 * 1024
 TICK_S: Final = 1.0  # between two looks at the policy while nothing is committed
@@ -437,6 +440,12 @@ class MachineHost:
             self._publish(generation)
         else:
             self.failed += 1
+            if not isinstance(error, NotHostedError):
+                log.warning(
+                    "log=%s checkpoint=failed end_offset=%d error=%s: "
+                    "tried again in %d s, and the log is kept until then",
+                    self.log.name, generation.snapshot_id.offset, error, self._retry_ms // 1000,
+                )  # fmt: skip
             self._retry_at_ms = self._loop.now_ms() + self._retry_ms
             self._retry_ms = min(2 * self._retry_ms, _MAX_RETRY_MS)
         for done in waiting:

@@ -11,16 +11,24 @@ import logging
 import resource
 from typing import Final
 
+from raft.driver.errors import NodeError
+
 log = logging.getLogger("esker")
 
 RESERVED: Final = 256
 """For the node itself: segments, states, connections to its peers, objects being read."""
 
+LEAST: Final = 64
+"""Connections of a listener below which a node is of no use: the quorum's other nodes and the
+brokers take some each, and what is refused comes again at once, for ever."""
+
 
 def connections_allowed(wanted: int, listeners: int) -> int:
-    """How many connections each of some listeners may have: at most `wanted`, at least one.
+    """How many connections each of some listeners may have: at most `wanted`.
 
     Raises the process's soft limit of open files if that is needed and allowed.
+
+    Raises:  NodeError if that leaves too few to be of use.
     """
     needed = wanted * listeners + RESERVED
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -29,7 +37,13 @@ def connections_allowed(wanted: int, listeners: int) -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return wanted
-    allowed = max(1, (soft - RESERVED) // listeners)
+    allowed = (soft - RESERVED) // listeners
+    least = min(wanted, LEAST)
+    if allowed < least:
+        raise NodeError(
+            f"{soft} files may be open, and a node needs {RESERVED + least * listeners} at least: "
+            "raise the hard limit of open files (ulimit -Hn)"
+        )
     log.warning(
         "open_files=%d connections=%d reason='max.connections is %d: raise the hard limit of open "
         "files (ulimit -Hn) for more'",

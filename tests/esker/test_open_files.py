@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from esker.open_files import RESERVED, connections_allowed
+from esker.open_files import LEAST, RESERVED, connections_allowed
+from raft.driver.errors import NodeError
 
 Limit = Callable[[int, int], dict[str, tuple[int, int]]]
 
@@ -47,5 +48,15 @@ def test_past_the_hard_limit_there_are_fewer_connections(
     assert connections_allowed(10_000, 1) == 1024 - RESERVED
     assert limits["now"] == (1024, 1024)
     assert "ulimit -Hn" in caplog.text
-    limit(100, 100)
-    assert connections_allowed(10_000, 1) == 1, "and tells why, rather than not to start"
+
+
+def test_a_node_that_could_serve_nobody_does_not_start(limit: Limit) -> None:
+    """It would refuse even its peers and itself, and they come again at once, for ever."""
+    limit(128, 128)
+    with pytest.raises(NodeError, match=rf"^128 files .* {RESERVED + 2 * LEAST} at least.* -Hn"):
+        connections_allowed(10_000, 2)
+    enough = RESERVED + LEAST
+    limit(enough, enough)
+    assert connections_allowed(10_000, 1) == LEAST
+    limit(RESERVED + 5, RESERVED + 5)
+    assert connections_allowed(5, 1) == 5, "whoever wants few may have them"

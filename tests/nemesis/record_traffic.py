@@ -166,7 +166,10 @@ class Traffic:
                         history.unknown[value] = repr(error)
                     break
                 numbers[value.partition] += 1
-            producer.poll(0)
+            try:
+                producer.poll(0)
+            except KafkaException as error:  # a fatal error, before any of its messages hears of it
+                fatal.append(repr(error))
             self._stop.wait(PAUSE_S)
         if producer.flush(FLUSH_S + 10):
             raise WrongRecordsError(f"{name} has records of which it was told nothing")

@@ -346,7 +346,7 @@ def test_what_is_not_known_in_time_is_answered_so_and_may_still_happen() -> None
         assert broker.writer is not None
         broker.writer.at_once = None
         asked = asyncio.ensure_future(
-            broker.ask(request(("t", 0, batch()), ("t", 1, batch()), timeout_ms=50))
+            broker.ask(request(("t", 0, batch()), ("t", 1, batch()), timeout_ms=500))
         )
         while len(broker.writer.appended) < 2:
             await asyncio.sleep(0.001)

@@ -26,7 +26,7 @@ from records.uuids import decode_uuid
 from spark_jobs.journals import whole_lines
 from spark_jobs.plan_file import Plan, PlanRow
 
-ROWS_OF_REQUEST: Final = 500
+ROWS_OF_REQUEST: Final = 100
 
 WHOLE_PLAN: Final = frozenset({ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INVALID_TIMESTAMP})
 """A row's errors that are every row's: the plan is another cluster's, or has expired. No journal

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any, TypeVar
 from unittest.mock import patch
@@ -205,6 +205,33 @@ async def orphans_are_listed_from_applied_state(path: Path) -> None:
     await world.close()
 
 
+async def what_was_lost_is_counted_no_more(path: Path) -> None:
+    """Ids, log ids and leases are counted on with what is proposed, and back with what is lost.
+
+    The next ids are those that the log would give: a replica that never led counts no other way.
+    """
+    world = QuorumWorld(path, auto_commit=False)
+    broker = await begin(world)
+    counters = astuple(world.machine.store.counters)
+    lost = [
+        await decided(broker.acquire(50)),
+        await decided(create(world, topic=OTHER_TOPIC)),
+    ]
+    assert astuple(world.coordinator.leader.pending.counters) != counters
+    world.log.depose(lose_uncommitted=True)
+    for task in lost:
+        with pytest.raises(CoordinatorError):
+            await asyncio.wait_for(task, timeout=60)
+    world.elect()
+    assert astuple(world.coordinator.leader.pending.counters) == counters
+    await agreed(world, create(world, topic=OTHER_TOPIC))
+    await agreed(world, broker.acquire(50))
+    assert astuple(world.coordinator.leader.pending.counters) == astuple(
+        world.machine.store.counters
+    )
+    await world.close()
+
+
 STORIES = (
     a_duplicate_is_not_answered_before_its_original_is_committed,
     an_answered_duplicate_is_there_after_the_leader_is_gone,
@@ -213,4 +240,5 @@ STORIES = (
     what_is_in_flight_counts_until_it_is_applied,
     a_new_leader_decides_only_on_all_that_it_inherited,
     orphans_are_listed_from_applied_state,
+    what_was_lost_is_counted_no_more,
 )

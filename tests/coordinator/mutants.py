@@ -17,6 +17,7 @@ from coordinator.decide.commit import Refused, _Commit
 from coordinator.interface import ErrorCode
 from coordinator.leader import Leader
 from coordinator.memory import InMemoryCoordinator, InMemoryState
+from coordinator.pending import PendingState
 from coordinator.proposing import Proposer
 from coordinator.state import NO_LOG
 from records.diskless import LeaseGrantedRecord, ObjectCommitRecord
@@ -60,6 +61,101 @@ def inherited_state_is_used_too_early() -> Iterator[None]:
         self._schedule()
 
     with patch.object(Proposer, "lead", lead):
+        yield
+
+
+@mutant
+def what_the_log_has_not_accepted_is_answered() -> Iterator[None]:
+    """The high watermark is taken for proof, whoever's record it has reached."""
+    settle = Proposer._settle
+
+    def hasty(self: Proposer) -> None:
+        for proposal in self._in_flight:
+            proposal.is_accepted = True
+        settle(self)
+
+    with patch.object(Proposer, "_settle", hasty):
+        yield
+
+
+@mutant
+def what_was_refused_is_decided_again_last() -> Iterator[None]:
+    """Behind whoever came meanwhile: a broker's second object overtakes its first."""
+    refused = Proposer._refused
+
+    def late(self: Proposer, *arguments: Any) -> None:
+        refused(self, *arguments)
+        self._queue.extend(self._again)
+        self._again = []
+
+    with patch.object(Proposer, "_refused", late):
+        yield
+
+
+@mutant
+def what_was_refused_is_decided_again_in_reverse() -> Iterator[None]:
+    """First, and in the wrong order."""
+    refused = Proposer._refused
+
+    def reversed_(self: Proposer, *arguments: Any) -> None:
+        refused(self, *arguments)
+        self._again.reverse()
+
+    with patch.object(Proposer, "_refused", reversed_):
+        yield
+
+
+@mutant
+def who_was_refused_is_forgotten_with_the_leadership() -> Iterator[None]:
+    """Only those who were never decided are told."""
+    step_down = Proposer.step_down
+
+    def forgetful(self: Proposer, epoch: Any) -> None:
+        self._again.clear()
+        step_down(self, epoch)
+
+    with patch.object(Proposer, "step_down", forgetful):
+        yield
+
+
+@mutant
+def two_proposals_are_undetermined() -> Iterator[None]:
+    """The next turn does not wait for the log's word on the last."""
+    turn = Proposer._turn
+
+    def eager(self: Proposer) -> None:
+        turn(self)
+        self._undetermined = None
+
+    with patch.object(Proposer, "_turn", eager):
+        yield
+
+
+@mutant
+def a_late_word_of_another_epoch_is_believed() -> Iterator[None]:
+    """A refusal of what was proposed in an epoch that is over."""
+    refused = Proposer._refused
+
+    def gullible(self: Proposer, _proposal: Any, error: int) -> None:
+        if self._undetermined is not None:
+            refused(self, self._undetermined, error)
+
+    with patch.object(Proposer, "_refused", gullible):
+        yield
+
+
+@mutant
+def an_overlay_keeps_its_counters() -> Iterator[None]:
+    """Dropped with what was lost, they would still count it: ids that no log has given."""
+    drop = PendingState.drop
+
+    def keeping(self: PendingState) -> None:
+        kept = self.counters
+        drop(self)
+        if kept.next_object_id > self.counters.next_object_id:
+            self.counters = kept
+
+    with patch.object(PendingState, "drop", keeping):
         yield
 
 

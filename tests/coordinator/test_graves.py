@@ -20,9 +20,11 @@ import pytest
 from coordinator.describe import describe_topics
 from coordinator.memory import InMemoryState
 from coordinator.sqlite import graves, machine
+from coordinator.sqlite import store as store_module
 from coordinator.sqlite.described import described
 from coordinator.sqlite.graves import Graves
 from coordinator.sqlite.store import Store
+from coordinator.sqlite.tables import WholeTable
 from coordinator.view import Enforcer, TopicConfig
 from records.batch import iter_batches, iter_records
 from records.frame import decode_record
@@ -81,6 +83,14 @@ def rows(store: Store) -> int:
     store.flush()
     found: int = store.connection.execute("SELECT COUNT(*) FROM runs").fetchone()[0]
     return found
+
+
+def check_tallies(store: Store) -> None:
+    """What is counted of a partition is what it has, or is said not to be known."""
+    for log_id, (log_start_offset, _) in store.logs.items():
+        live = list(store.runs_from(log_id, log_start_offset))
+        counted = store.run_totals(log_id)
+        assert counted in (None, (len(live), sum(run.byte_size for run in live))), log_id
 
 
 def test_the_new_log_start_is_seen_at_once_and_rows_go_a_few_at_a_time(tmp_path: Path) -> None:
@@ -261,6 +271,7 @@ async def whatever_happens(directory: Path, seed: int) -> None:
                     await world.restart()
                     await broker.acquire(100)
             assert world.values() == oracle(world).checkpoint(), f"seed {seed}"
+            check_tallies(world.machine.store)
     await world.close()
 
 
@@ -294,6 +305,48 @@ def test_a_state_that_is_wrong_in_one_way_is_found_out(tmp_path: Path, name: str
     where, attribute, wrong = MUTANTS[name]
     with patch.object(where, attribute, wrong), pytest.raises((AssertionError, sqlite3.Error)):
         asyncio.run(whatever_happens(tmp_path, PINNED_SEED))
+
+
+async def what_went_is_gone_after_a_restart_too(directory: Path) -> None:
+    """A sweep takes rows away with no record and no new log start: that is written as well."""
+    world, _ = await filled(directory, restarts=(Restart.SAME_FILE,))
+    with slowly(at_once=0, a_slice=0):
+        await delete_records(world, 10 * RUNS - 15)
+        world.machine.flush()
+        (log_id, _) = world.machine.store.topics[TOPIC].log_ids
+        for left in (5, 0):
+            world.machine.store.bury(RUNS - 2 - left if left else 5)
+            await world.restart()
+            store = world.machine.store
+            assert store.run_totals(log_id) == (None if left else (2, 200))
+            assert store.tallies[log_id].row()[:2] == (2 + left, 100 * (2 + left))
+            assert len(store.graves) == (1 if left else 0)
+    await world.close()
+
+
+def test_what_went_is_gone_after_a_restart_too(tmp_path: Path) -> None:
+    asyncio.run(what_went_is_gone_after_a_restart_too(tmp_path))
+
+
+class _Unmarked(WholeTable[Any, Any]):
+    """A row that is set as it was is not written: what has changed is behind it, in its tally."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if self.get(key) != value:
+            super().__setitem__(key, value)
+
+
+@pytest.mark.parametrize("name", ["tallies", "graves"])
+def test_what_is_not_marked_to_be_written_is_missed(tmp_path: Path, name: str) -> None:
+    """A change of which the cache does not know that SQLite has not got it."""
+    wrong: Any
+    if name == "tallies":
+        wrong = patch.object(store_module, "WholeTable", _Unmarked)
+    else:
+        unmarked = property(lambda _: False, lambda _, __: None)
+        wrong = patch.object(Graves, "is_changed", unmarked, create=True)
+    with wrong, pytest.raises(AssertionError):
+        asyncio.run(what_went_is_gone_after_a_restart_too(tmp_path))
 
 
 def test_one_step_does_not_grow_with_what_is_left(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from coordinator.conformance import TABLE, run_row
 from coordinator.memory import InMemoryState
-from tests.coordinator import leadership, mutants
+from tests.coordinator import leadership, mutants, proposer_stories
 from tests.coordinator.actors import Broker, create
 from tests.coordinator.mutants import MUTANTS
 from tests.coordinator.subjects import START_MS, MemoryWorld
@@ -67,6 +67,23 @@ KILLERS: Final[dict[str, Killer]] = {
     "inherited_state_is_used_too_early": led(
         leadership.a_new_leader_decides_only_on_all_that_it_inherited
     ),
+    "what_the_log_has_not_accepted_is_answered": (
+        proposer_stories.nothing_is_answered_that_the_log_has_not_accepted
+    ),
+    "what_was_refused_is_decided_again_last": (
+        proposer_stories.what_is_refused_is_decided_again_in_its_order_and_first
+    ),
+    "what_was_refused_is_decided_again_in_reverse": (
+        proposer_stories.what_is_refused_is_decided_again_in_its_order_and_first
+    ),
+    "who_was_refused_is_forgotten_with_the_leadership": (
+        proposer_stories.who_was_refused_and_never_decided_again_hears_that_nothing_happened
+    ),
+    "two_proposals_are_undetermined": proposer_stories.one_proposal_at_most_is_undetermined,
+    "a_late_word_of_another_epoch_is_believed": (
+        proposer_stories.what_a_log_says_late_is_no_news_of_the_next_epoch
+    ),
+    "an_overlay_keeps_its_counters": led(leadership.what_was_lost_is_counted_no_more),
     "orphans_are_listed_from_pending_state": led(leadership.orphans_are_listed_from_applied_state),
     "delays_run_on_the_wall_clock": contract(
         "a_clock_that_jumps_with_the_leader_shortens_no_delay", 10**12
@@ -108,6 +125,11 @@ def test_a_mutant_dies(name: str, tmp_path: Path) -> None:
     KILLERS[name](tmp_path / "sound")
     with MUTANTS[name](), pytest.raises(AssertionError):
         KILLERS[name](tmp_path / "mutant")
+
+
+@pytest.mark.parametrize("story", proposer_stories.STORIES, ids=lambda story: story.__name__)
+def test_a_proposer_and_a_slow_log(story: Callable[[], None]) -> None:
+    story()
 
 
 @pytest.mark.parametrize("story", leadership.STORIES, ids=lambda story: story.__name__)

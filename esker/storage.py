@@ -17,7 +17,7 @@ from uuid import UUID
 from esker.addresses import CONTROLLER
 from esker.bootstrap import bootstrap_records, write_bootstrap
 from esker.config import NodeSettings
-from raft.driver.registry import REJOIN_FILE, mark_rejoin
+from raft.driver.registry import GROUPS_FILE, REJOIN_FILE, mark_rejoin
 from raft.segments.errors import CorruptFileError
 from raft.segments.files import TEMPORARY_SUFFIX, FileSystem, RealFileSystem
 from raft.segments.properties import (
@@ -110,10 +110,7 @@ def open_storage(
     try:
         meta = read_meta_properties(files, config.log_dir)
     except FileNotFoundError:
-        raise StorageError(
-            f"{config.log_dir} is not formatted: run `esker storage format` first, or, if this "
-            "node's disk was lost, `esker storage format --rejoin`"
-        ) from None
+        raise StorageError(_not_formatted(files, config)) from None
     if meta.node_id != config.node_id:
         raise StorageError(
             f"{config.log_dir} belongs to node {meta.node_id}, but node.id is {config.node_id}"
@@ -125,3 +122,20 @@ def open_storage(
         raise CorruptFileError(path=path, reason="is missing from a formatted directory")
     with CheckpointReader(files, path) as reader:
         return meta, tuple(record for _, record in reader.records())
+
+
+def _not_formatted(files: FileSystem, config: NodeSettings) -> str:
+    """What to do about it. The surprise: mostly a disk is not mounted, and formatting its mount
+    point would begin a voter that has forgotten everything."""
+    log_dir, votes = config.log_dir, CONTROLLER in config.roles
+    if files.exists(log_dir / GROUPS_FILE):
+        rejoin = " --rejoin" if votes else ""
+        return (
+            f"{log_dir / META_PROPERTIES_FILE} is gone, and logs are there: bring it back, or "
+            f"empty {log_dir} and run `esker storage format{rejoin}`"
+        )
+    lost = ", or, if this node's disk was lost, `esker storage format --rejoin`" if votes else ""
+    return (
+        f"{log_dir} is not formatted. Is its disk mounted? If it is, run `esker storage format` "
+        f"first{lost}"
+    )

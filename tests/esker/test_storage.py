@@ -109,6 +109,20 @@ def test_a_rejoin_that_lost_power_is_not_followed_by_a_plain_format(tmp_path):
         format_storage(config_in(tmp_path), CLUSTER_ID)
 
 
+def test_a_disk_that_is_not_mounted_is_asked_about_before_anything_is_formatted(tmp_path):
+    """Formatting its mount point would begin a voter that has forgotten everything."""
+    with pytest.raises(StorageError, match=r"disk mounted.*lost, .*--rejoin"):
+        open_storage(config_in(tmp_path / "a"))
+
+
+def test_a_lost_meta_properties_beside_logs_is_named(tmp_path):
+    format_storage(config_in(tmp_path / "a"), CLUSTER_ID)
+    (tmp_path / "a" / "meta.properties").rename(tmp_path / "kept")
+    (tmp_path / "a" / "esker.groups").write_text("0\n")
+    with pytest.raises(StorageError, match=r"meta\.properties is gone, and logs are there"):
+        open_storage(config_in(tmp_path / "a"))
+
+
 def test_start_never_formats_and_another_nodes_directory_is_refused(tmp_path):
     with pytest.raises(StorageError, match="not formatted"):
         open_storage(config_in(tmp_path / "a"))

@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from typing import Final, TypeAlias
 
 from coordinator.interface import CoordinatorError, ErrorCode
-from raft.net.errors import NetError
+from raft.net.errors import NetError, Reason
 from raft.net.rpc import Rpc, open_rpc
 from records.rpc.cluster import DescribeClusterRequest, DescribeClusterResponse
 from records.rpc.quorum import DescribeQuorumRequest, DescribeQuorumResponse
@@ -39,6 +39,10 @@ be a leader that stands still; then those who answer will soon have another, and
 
 MAX_ADDRESSES: Final = 64
 """Known nodes: a bound on what answers can make us remember and ask."""
+
+
+class NobodyListensError(CoordinatorError):
+    """Every known node's machine says that no process listens there: none runs, for now."""
 
 
 class LeaderFinder:
@@ -64,12 +68,14 @@ class LeaderFinder:
         self._ids: dict[Rpc, int] = {}  # of the nodes that say they lead
         self._finding: asyncio.Task[Rpc] | None = None
         self._let_go: set[Rpc] = set()
+        self._refused = 0  # of those who are asked just now
         self._closed = False
 
     async def leader(self) -> Rpc:
         """A connection to the leader; whoever asks while it is being looked for waits along.
 
-        Raises:  CoordinatorError (COORDINATOR_NOT_AVAILABLE) if nobody known leads just now.
+        Raises:  CoordinatorError (COORDINATOR_NOT_AVAILABLE) if nobody known leads just now;
+                 NobodyListensError, one of these, if none of them runs.
         """
         if self._closed:
             raise CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the client is closed")
@@ -125,13 +131,15 @@ class LeaderFinder:
         """Ask everybody at once; the first that leads wins. Then whom they named, if nobody did."""
         asked: set[Address] = set()
         unheard: list[str] = []
+        self._refused = 0
         while unasked := [address for address in self._known if address not in asked]:
             asked.update(unasked)
             leader = await self._first_leader(unasked, unheard)
             if leader is not None:
                 return leader
         heard = len(asked) - len(unheard)
-        raise CoordinatorError(
+        kind = NobodyListensError if self._refused == len(asked) else CoordinatorError
+        raise kind(
             ErrorCode.COORDINATOR_NOT_AVAILABLE,
             f"{self._topic}-{self._partition} has no leader: {heard} of {len(asked)} nodes "
             f"answer{''.join(f'; {why}' for why in unheard)}",
@@ -156,6 +164,7 @@ class LeaderFinder:
                     try:
                         leader = leader or task.result()
                     except NetError as error:
+                        self._refused += error.reason is Reason.REFUSED
                         unheard.append(str(error))
                     else:
                         until = until or loop.time() + SILENCE_S

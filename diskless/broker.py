@@ -50,6 +50,7 @@ LOOK_S: Final = 0.02  # between two looks at whether the replicas are level
 SAY_S: Final = 2.0  # between two lines on what a starting broker waits for
 LEAVE_S: Final = 5.0  # for the controller to let us go
 WRITE_S: Final = 15.0  # for what is buffered to be written and answered
+ALONE_S: Final = 2.0  # the same where no controller has answered: who would commit it?
 DRAIN_MS: Final = 1_000  # for answers to be read
 
 
@@ -295,10 +296,15 @@ class Broker:
     # --- the end --------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Leave: send clients elsewhere, write what is buffered, answer, close."""
+        """Leave: send clients elsewhere, write what is buffered, answer, close.
+
+        Each step has an end, and a near one where the quorum has stopped, too: what nobody can
+        commit is told to its producers as what it is, of unknown outcome.
+        """
+        is_heard = True
         if self._registration is not None:
-            await self._registration.stop(LEAVE_S)
-        await self.services.leave(WRITE_S)
+            is_heard = await self._registration.stop(LEAVE_S)
+        await self.services.leave(WRITE_S if is_heard else ALONE_S)
         for listener in self.listeners.values():
             await listener.close(drain_ms=DRAIN_MS)
         await self.services.close()

@@ -50,6 +50,7 @@ R = TypeVar("R", bound=Response)
 CALL_TIMEOUT_MS: Final = 30_000  # of a call to a controller, with all its attempts
 ATTEMPT_TIMEOUT_MS: Final = 10_000  # a controller may wait for a coordinator before it answers
 HEARTBEAT_TIMEOUT_MS: Final = 2_000  # a session is a few seconds long
+ALONE_MS: Final = 1_000  # of a heartbeat where no controller runs; there will be another
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,6 +305,7 @@ class ObservedCluster(LatestImage):
                 self._settings.voters,
                 timeout_ms=2 * HEARTBEAT_TIMEOUT_MS if beats else CALL_TIMEOUT_MS,
                 attempt_timeout_ms=HEARTBEAT_TIMEOUT_MS if beats else ATTEMPT_TIMEOUT_MS,
+                alone_ms=ALONE_MS if beats else None,
                 client_id=self._client_id,
             )
         return await client.call(request, response)

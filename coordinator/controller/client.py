@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 
 from coordinator.controller.errors import ErrorCode
 from coordinator.controller.image import CLUSTER_METADATA
-from coordinator.finding import Address, LeaderFinder
+from coordinator.finding import Address, LeaderFinder, NobodyListensError
 from coordinator.interface import CoordinatorError
 from coordinator.interface import ErrorCode as CoordinatorCode
 from raft.net.errors import NetError, Reason
@@ -41,13 +41,16 @@ class ControllerClient:
         *,
         timeout_ms: int = 30_000,
         attempt_timeout_ms: int = 5_000,
+        alone_ms: int | None = None,
         client_id: str = "esker",
     ) -> None:
         """No connection yet.
 
         Args:    timeout_ms: of one call, with all its attempts.
+                 alone_ms: after which a call ends if no controller runs; None: as any other.
         """
         self._timeout_ms = timeout_ms
+        self._alone_ms = timeout_ms if alone_ms is None else min(alone_ms, timeout_ms)
         self._finder = LeaderFinder(
             bootstrap,
             0,
@@ -59,19 +62,25 @@ class ControllerClient:
     async def call(self, request: Request, response: type[R]) -> R:
         """The active controller's answer; errors inside are the caller's to read.
 
-        Raises:  CoordinatorError, COORDINATOR_NOT_AVAILABLE if no controller answered in time.
+        Raises:  CoordinatorError, COORDINATOR_NOT_AVAILABLE if no controller answered in time;
+                 NobodyListensError if at last none of them ran.
         """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._timeout_ms / 1_000
+        began = heard_at = loop.time()
         pause_s = RETRY_S
         while True:
             try:
                 return await self._attempt(request, response)
             except (CoordinatorError, NetError) as error:
-                why = error.message if isinstance(error, CoordinatorError) else str(error)
-                if loop.time() + pause_s >= deadline:
+                now = loop.time()
+                kind: type[CoordinatorError] = NobodyListensError
+                if not isinstance(error, NobodyListensError):
+                    kind, heard_at = CoordinatorError, now
+                until = min(began + self._timeout_ms / 1_000, heard_at + self._alone_ms / 1_000)
+                if now + pause_s >= until:
+                    why = error.message if isinstance(error, CoordinatorError) else str(error)
                     code = CoordinatorCode.COORDINATOR_NOT_AVAILABLE
-                    raise CoordinatorError(code, f"no controller answers: {why}") from error
+                    raise kind(code, f"no controller answers: {why}") from error
             await asyncio.sleep(pause_s)
             pause_s = min(RETRY_MAX_S, 2 * pause_s)
 

@@ -28,6 +28,7 @@ from typing import Final, Protocol, TypeVar
 from uuid import UUID
 
 from coordinator.controller.errors import ErrorCode
+from coordinator.finding import NobodyListensError
 from coordinator.interface import CoordinatorError
 from records.rpc.base import Request, Response
 from records.rpc.brokers import (
@@ -118,6 +119,7 @@ class Registration:
         self._why_not = "no controller was asked"
         self._is_doubted = False
         self._leaving = False
+        self._is_alone = False  # and found no controller running to tell of it
         self._heard_at = 0.0  # on the loop's clock: when the last heartbeat that was answered left
         self._may_leave = asyncio.Event()
         self._wake = asyncio.Event()
@@ -157,13 +159,16 @@ class Registration:
         self._is_doubted = True
         self._wake.set()
 
-    async def stop(self, timeout_s: float) -> None:
+    async def stop(self, timeout_s: float) -> bool:
         """Tell the controller that we leave; wait until it lets us, at most `timeout_s`.
 
-        Whose session is over need not wait: clients are sent elsewhere already.
+        Whose session is over need not wait: clients are sent elsewhere already. Nor does who is
+        alone: where no controller runs, none can be told.
+
+        Returns: whether a controller has let us go.
         """
         if self._task is None:
-            return
+            return True
         self._leaving = True
         self._wake.set()
         if self.epoch is not None and not self._is_silenced:  # else there is nothing to leave
@@ -173,6 +178,7 @@ class Registration:
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
+        return self._may_leave.is_set() and not self._is_alone
 
     # --- registering ----------------------------------------------------------------------------
 
@@ -233,6 +239,9 @@ class Registration:
             except CoordinatorError as error:
                 log.warning("broker=%d reason=%r", self._membership.broker_id, str(error))
                 self._doubt()
+                if self._leaving and isinstance(error, NobodyListensError):
+                    self._is_alone = True
+                    self._may_leave.set()
             except RegistrationRefusedError as error:
                 self._on_lost(error)
                 return

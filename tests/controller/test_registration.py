@@ -19,6 +19,7 @@ from coordinator.controller.registration import (
     Registration,
     RegistrationRefusedError,
 )
+from coordinator.finding import NobodyListensError
 from coordinator.interface import CoordinatorError, ErrorCode
 from raft.net import run as run_loop
 from records.rpc.base import Request, Response
@@ -30,7 +31,8 @@ from records.rpc.brokers import (
 )
 from records.rpc.descriptions import DescribeBrokersRequest, DescribeBrokersResponse
 from tests.broker.virtual_time import run
-from tests.controller.test_processes import Story
+from tests.controller.test_processes import Story, eventually
+from tests.ports import free_port
 from tests.quorum_processes import NODES, Quorum
 
 PATIENCE_S = 60.0
@@ -200,6 +202,54 @@ def test_a_broker_that_may_never_come_back_is_told() -> None:
     run(story)
 
 
+@pytest.mark.parametrize(
+    ("kind", "waited_s"), [(NobodyListensError, 0.1), (CoordinatorError, 60)], ids=["none", "busy"]
+)
+def test_who_leaves_last_waits_for_no_controller(
+    kind: type[CoordinatorError], waited_s: float
+) -> None:
+    """All nodes are stopped at once, and the quorum is the first to be gone. One that only does
+    not answer may be at an election."""
+
+    async def story() -> None:
+        script = Script()
+        loop = asyncio.get_running_loop()
+        broker = Broker(script)
+        await broker.registration.start()
+        await asyncio.sleep(1)
+        script.heartbeats = [kind(ErrorCode.COORDINATOR_NOT_AVAILABLE, "nobody")] * 10_000
+        began = loop.time()
+        assert not await broker.registration.stop(60)
+        assert loop.time() - began == pytest.approx(waited_s, abs=0.2)
+
+    run(story)
+
+
+def test_a_heartbeat_where_no_controller_runs_ends_soon_and_says_so() -> None:
+    """Other calls go on: the quorum may be starting."""
+
+    async def story() -> None:
+        client = ControllerClient([("127.0.0.1", free_port())], timeout_ms=60_000, alone_ms=100)
+        beat = BrokerHeartbeatRequest(
+            broker_id=1,
+            broker_epoch=1,
+            current_metadata_offset=1,
+            want_fence=False,
+            want_shut_down=False,
+        )
+        async with asyncio.timeout(30):
+            with pytest.raises(NobodyListensError, match="no controller answers"):
+                await client.call(beat, BrokerHeartbeatResponse)
+        await client.close()
+        patient = ControllerClient([("127.0.0.1", free_port())], timeout_ms=60_000)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await patient.call(beat, BrokerHeartbeatResponse)
+        await patient.close()
+
+    run_loop(story())
+
+
 def test_leaving_waits_until_the_controller_allows_it() -> None:
     async def story() -> None:
         script = Script()
@@ -207,7 +257,7 @@ def test_leaving_waits_until_the_controller_allows_it() -> None:
         await broker.registration.start()
         not_yet = BrokerHeartbeatResponse(is_fenced=False, should_shut_down=False)
         script.heartbeats = [not_yet] * 3
-        await broker.registration.stop(60)
+        assert await broker.registration.stop(60)
         assert not script.heartbeats
         last = script.seen[-1]
         assert isinstance(last, BrokerHeartbeatRequest)
@@ -261,9 +311,12 @@ def test_a_broker_keeps_its_epoch_when_the_controller_dies(story: Story) -> None
         await client.close()
 
     run_loop(life())
-    left = described()
-    assert left is not None
-    assert left.is_fenced
+
+    def has_left() -> bool:
+        left = described()
+        return left is not None and left.is_fenced
+
+    eventually(has_left, "the follower has read that the broker left")
 
 
 def _with_id(member: BrokerMembership, broker_id: int) -> BrokerMembership:

@@ -4,76 +4,37 @@ A transaction is applied as its records come, to an edit that nobody sees; its e
 edit, an abort drops it. So a change of a hundred thousand records appears at once everywhere, and
 yet is applied in slices.
 
-The surprise: a machine that met a record it does not know takes no more checkpoints. It can go on
-without the record, but a checkpoint of its own would make everybody else go on without it.
-
-Source: KIP-868 (transactions); KIP-630, When to Snapshot; upstream's MetadataBatchLoader.
+Source: KIP-868 (transactions); upstream's MetadataBatchLoader; `coordinator.image_machine`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from coordinator.controller.apply import ImageEdit
 from coordinator.controller.checkpoint import FrozenImage
 from coordinator.controller.image import MetadataImage
+from coordinator.image_machine import ImageMachine
 from raft.interfaces import Frozen
-from records.batch import Batch, iter_records
-from records.errors import RecordError
-from records.frame import decode_record
 from records.metadata import (
     AbortTransactionRecord,
     BeginTransactionRecord,
     EndTransactionRecord,
 )
+from records.schema import MetadataRecord
 from records.types import Epoch, Offset, OffsetAndEpoch
 
-log = logging.getLogger("coordinator.controller")
-
-LOAD_SLICE_RECORDS: Final = 400  # of a checkpoint, between two looks at the loop: about 2 ms
-
-Published = Callable[[MetadataImage], None]
+log: Final = logging.getLogger("coordinator.controller")
 
 
-class ControllerMachine:
-    """A `raft.interfaces.StateMachine`. `image` is what is true now; listeners hear of each one."""
+class ControllerMachine(ImageMachine[MetadataImage, ImageEdit]):
+    """The cluster, as of what is applied; while a transaction is open, as of before it."""
 
     def __init__(self) -> None:
-        self.image = MetadataImage()
-        self.unknown_records = 0  # of a type or version that this code does not know, or damaged
-        self._applied = OffsetAndEpoch(Offset(0), Epoch(0))
-        self._last_timestamp = 0
-        self._edit = ImageEdit(self.image)
         self._outside: MetadataImage | None = None  # what is true while a transaction is open
         self._transaction_name: str | None = None
-        self._changed = 0
-        self._contradictions = 0
-        self._frozen_at: tuple[Offset, int] | None = None  # the offset, and changes up to it
-        self._listeners: list[Published] = []
-
-    # --- a StateMachine -----------------------------------------------------------------------
-
-    @property
-    def applied(self) -> OffsetAndEpoch:
-        """Everything below is in the state, the records of an open transaction included."""
-        return self._applied
-
-    @property
-    def last_timestamp(self) -> int:
-        """Of the last batch applied, ms since 1970."""
-        return self._last_timestamp
-
-    @property
-    def changed_records(self) -> int:
-        """Records that were replaced or left the state since the newest checkpoint."""
-        return self._changed
-
-    @property
-    def total_records(self) -> int:
-        """Records that a checkpoint would hold now."""
-        return self.image.record_count
+        super().__init__()
 
     @property
     def checkpointable(self) -> bool:
@@ -85,109 +46,45 @@ class ControllerMachine:
         """A transaction is open: a new leader has to abort it."""
         return self._outside is not None
 
-    @property
-    def contradictions(self) -> int:
-        """Records that fitted nothing, and changed nothing."""
-        return self._contradictions
+    # --- what is of this kind of image --------------------------------------------------------
 
-    def listen(self, listener: Published) -> None:
-        """Hear of every image from now on, at once of the present one."""
-        self._listeners.append(listener)
-        listener(self.image)
+    def _empty(self) -> MetadataImage:
+        return MetadataImage()
 
-    def apply(self, batches: Iterable[Batch]) -> None:
-        """Committed batches; one image is published for all of them."""
-        for batch in batches:
-            header = batch.header
-            assert header.base_offset >= self._applied.offset, f"gap or repeat: {header}"
-            if not header.is_control:
-                self._apply_batch(batch)
-            self._applied = OffsetAndEpoch(header.end_offset, header.leader_epoch)
-            self._last_timestamp = max(self._last_timestamp, header.max_timestamp)
+    def _begin(self, image: MetadataImage) -> ImageEdit:
+        return ImageEdit(image)
+
+    def _publish(self, edit: ImageEdit, applied: OffsetAndEpoch) -> MetadataImage:
+        return edit.publish(*applied)
+
+    def _frozen(self, image: MetadataImage) -> Frozen:
+        return FrozenImage(image)
+
+    def _apply_record(self, record: MetadataRecord, offset: Offset, epoch: Epoch) -> None:
+        match record:
+            case BeginTransactionRecord() if self._outside is None:
+                self._outside = self._next_image(OffsetAndEpoch(offset, epoch))
+                self._transaction_name = record.name
+            case EndTransactionRecord() if self._outside is not None:
+                self._outside = None  # the edit goes on, and what it holds counts
+            case AbortTransactionRecord() if self._outside is not None:
+                log.info("action=abort transaction=%s", self._transaction_name)
+                self._edit, self._outside = ImageEdit(self._outside), None
+            case _:
+                self._edit.apply(record)
+
+    def _show_applied(self) -> None:
         if self._outside is None:
-            self._show(self._freeze_edit(self._applied))
+            self._show(self._next_image(self._applied))
         elif self._outside is not self.image:
             self._show(self._outside)
 
-    def _apply_batch(self, batch: Batch) -> None:
-        for item in iter_records(batch):
-            if item.value is None:
-                continue
-            try:
-                record = decode_record(item.value)
-            except RecordError as error:
-                self.unknown_records += 1
-                log.error("offset=%d record=%s", item.offset, error)
-                continue
-            match record:
-                case BeginTransactionRecord() if self._outside is None:
-                    here = OffsetAndEpoch(item.offset, batch.header.leader_epoch)
-                    self._outside = self._freeze_edit(here)
-                    self._transaction_name = record.name
-                case EndTransactionRecord() if self._outside is not None:
-                    self._outside = None  # the edit goes on, and what it holds counts
-                case AbortTransactionRecord() if self._outside is not None:
-                    log.info("action=abort transaction=%s", self._transaction_name)
-                    self._edit, self._outside = ImageEdit(self._outside), None
-                case _:
-                    self._edit.apply(record)
+    def _between_slices(self, edit: ImageEdit) -> None:
+        edit.close_topics()
 
-    def _freeze_edit(self, applied: OffsetAndEpoch) -> MetadataImage:
-        """The image after all that was applied; what changed is counted now, not before."""
-        image = self._edit.publish(*applied)
-        self._changed += self._edit.changed
-        self._contradictions += self._edit.contradictions
-        self._edit.changed = self._edit.contradictions = 0
-        return image
-
-    def _show(self, image: MetadataImage) -> None:
-        self.image = image
-        for listener in self._listeners:
-            listener(image)
-
-    def load(self, snapshot_id: OffsetAndEpoch, batches: Iterable[Batch]) -> Iterator[None]:
-        """Begin anew from a checkpoint; yields every few hundred records."""
-        edit = ImageEdit(MetadataImage())
-        self.unknown_records = 0
-        count, timestamp = 0, 0
-        for batch in batches:
-            timestamp = max(timestamp, batch.header.max_timestamp)
-            if batch.header.is_control:
-                continue
-            for item in iter_records(batch):
-                count += 1
-                try:
-                    edit.apply(decode_record(item.value))
-                except RecordError as error:
-                    self.unknown_records += 1
-                    log.error("checkpoint=%s offset=%d record=%s", snapshot_id, item.offset, error)
-                if count % LOAD_SLICE_RECORDS == 0:
-                    edit.close_topics()
-                    yield
-        self._edit, self._outside = edit, None
-        self._applied, self._last_timestamp = snapshot_id, timestamp
-        image = self._freeze_edit(snapshot_id)
-        self._changed, self._frozen_at = 0, None
-        self._show(image)
-
-    def reset(self) -> None:
-        """Forget everything: empty, at the log's very beginning."""
-        self._edit, self._outside = ImageEdit(MetadataImage()), None
-        self._applied, self._last_timestamp = OffsetAndEpoch(Offset(0), Epoch(0)), 0
-        self._changed, self._frozen_at, self.unknown_records = 0, None, 0
-        self._show(MetadataImage())
-
-    def freeze(self) -> Frozen:
-        """The image is immutable: it is frozen already."""
-        assert self.checkpointable, f"a checkpoint at {self._applied}: {self}"
-        self._frozen_at = (self._applied.offset, self._changed)
-        return FrozenImage(self.image)
-
-    def checkpointed(self, snapshot_id: OffsetAndEpoch, record_count: int) -> None:  # noqa: ARG002
-        """What was frozen is durable: count changes from there."""
-        if self._frozen_at is not None and self._frozen_at[0] == snapshot_id.offset:
-            self._changed -= self._frozen_at[1]
-        self._frozen_at = None
+    def _start_from(self, edit: ImageEdit) -> None:
+        super()._start_from(edit)
+        self._outside = None
 
     def __repr__(self) -> str:
         return f"controller at {self._applied}, transaction={self.in_transaction}"

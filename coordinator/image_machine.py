@@ -1,0 +1,219 @@
+"""State machines whose state is one immutable image after another.
+
+Committed records change an *edit*, which nobody sees; what it publishes is the next image. Whoever
+listens hears of each, whoever holds an older one goes on reading that, and a state that is to be
+frozen for a checkpoint is frozen already.
+
+The surprise: a machine that met a record it does not know takes no more checkpoints. It can go on
+without the record, but a checkpoint of its own would make everybody else go on without it.
+
+Source: DESIGN §7 (`apply` is the only mutator); KIP-630, When to Snapshot.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, Generic, Protocol, TypeVar
+
+from raft.interfaces import Frozen
+from records.batch import Batch, iter_records
+from records.errors import RecordError
+from records.frame import decode_record
+from records.schema import MetadataRecord
+from records.types import Epoch, Offset, OffsetAndEpoch
+
+log: Final = logging.getLogger("coordinator")
+
+LOAD_SLICE_RECORDS: Final = 400  # of a checkpoint, between two looks at the loop: 2 to 3 ms
+
+
+class Image(Protocol):
+    """All of a state, as of an offset. Never changes."""
+
+    @property
+    def record_count(self) -> int:
+        """Records that a checkpoint has of it."""
+
+
+class Edit(Protocol):
+    """An image on its way to the next; it goes on from there when that is published."""
+
+    changed: int  # records that were replaced, or left the state
+    contradictions: int  # records that fitted nothing, and changed nothing
+
+    def apply(self, record: MetadataRecord) -> None:
+        """One committed record, in its turn."""
+
+
+ImageT = TypeVar("ImageT", bound=Image)
+EditT = TypeVar("EditT", bound=Edit)
+
+
+class ImageMachine(ABC, Generic[ImageT, EditT]):
+    """A `raft.interfaces.StateMachine`. `image` is what is true now; listeners hear of each one."""
+
+    def __init__(self) -> None:
+        self.image = self._empty()
+        self.unknown_records = 0  # of a type or version that this code does not know, or damaged
+        self._edit = self._begin(self.image)
+        self._applied = OffsetAndEpoch(Offset(0), Epoch(0))
+        self._last_timestamp = 0
+        self._changed = 0
+        self._contradictions = 0
+        self._frozen_at: tuple[Offset, int] | None = None  # the offset, and changes up to it
+        self._listeners: list[Callable[[ImageT], None]] = []
+
+    # --- what is of one kind of image ---------------------------------------------------------
+
+    @abstractmethod
+    def _empty(self) -> ImageT:
+        """The image of an empty log."""
+
+    @abstractmethod
+    def _begin(self, image: ImageT) -> EditT:
+        """An edit that begins with this image."""
+
+    @abstractmethod
+    def _publish(self, edit: EditT, applied: OffsetAndEpoch) -> ImageT:
+        """The edit's image, as of what is applied."""
+
+    @abstractmethod
+    def _frozen(self, image: ImageT) -> Frozen:
+        """The records of an image, for a checkpoint."""
+
+    def _apply_record(self, record: MetadataRecord, offset: Offset, epoch: Epoch) -> None:  # noqa: ARG002
+        """Change the edit by the record at `offset`, written in `epoch`."""
+        self._edit.apply(record)
+
+    def _show_applied(self) -> None:
+        """What was committed together is shown together."""
+        self._show(self._next_image(self._applied))
+
+    def _between_slices(self, edit: EditT) -> None:
+        """A checkpoint is being loaded, and the loop is about to have its turn."""
+
+    def _start_from(self, edit: EditT) -> None:
+        """Everything before is forgotten."""
+        self._edit = edit
+
+    # --- a StateMachine -----------------------------------------------------------------------
+
+    @property
+    def applied(self) -> OffsetAndEpoch:
+        """Everything below is in the state, the records of an open transaction included."""
+        return self._applied
+
+    @property
+    def last_timestamp(self) -> int:
+        """Of the last batch applied, ms since 1970."""
+        return self._last_timestamp
+
+    @property
+    def changed_records(self) -> int:
+        """Records that were replaced or left the state since the newest checkpoint."""
+        return self._changed
+
+    @property
+    def total_records(self) -> int:
+        """Records that a checkpoint would hold now."""
+        return self.image.record_count
+
+    @property
+    def checkpointable(self) -> bool:
+        """Not once a record was met that we do not know."""
+        return not self.unknown_records
+
+    @property
+    def contradictions(self) -> int:
+        """Records that fitted nothing, and changed nothing, since this machine was made."""
+        return self._contradictions
+
+    def listen(self, listener: Callable[[ImageT], None]) -> None:
+        """Hear of every image from now on, at once of the present one."""
+        self._listeners.append(listener)
+        listener(self.image)
+
+    def apply(self, batches: Iterable[Batch]) -> None:
+        """Committed batches; one image is published for all of them."""
+        for batch in batches:
+            header = batch.header
+            assert header.base_offset >= self._applied.offset, f"gap or repeat: {header}"
+            if not header.is_control:
+                self._apply_batch(batch)
+            self._applied = OffsetAndEpoch(header.end_offset, header.leader_epoch)
+            self._last_timestamp = max(self._last_timestamp, header.max_timestamp)
+        self._show_applied()
+
+    def _apply_batch(self, batch: Batch) -> None:
+        epoch = batch.header.leader_epoch
+        for item in iter_records(batch):
+            if item.value is None:
+                continue
+            try:
+                record = decode_record(item.value)
+            except RecordError as error:
+                self.unknown_records += 1
+                log.error("offset=%d record=%s", item.offset, error)
+                continue
+            self._apply_record(record, item.offset, epoch)
+
+    def _next_image(self, applied: OffsetAndEpoch) -> ImageT:
+        """The image after all that was applied; what changed is counted now, not before."""
+        edit = self._edit
+        image = self._publish(edit, applied)
+        self._changed += edit.changed
+        self._contradictions += edit.contradictions
+        edit.changed = edit.contradictions = 0
+        return image
+
+    def _show(self, image: ImageT) -> None:
+        self.image = image
+        for listener in self._listeners:
+            listener(image)
+
+    def load(self, snapshot_id: OffsetAndEpoch, batches: Iterable[Batch]) -> Iterator[None]:
+        """Begin anew from a checkpoint; yields every few hundred records."""
+        edit = self._begin(self._empty())
+        self.unknown_records = 0
+        count, timestamp = 0, 0
+        for batch in batches:
+            timestamp = max(timestamp, batch.header.max_timestamp)
+            if batch.header.is_control:
+                continue
+            for item in iter_records(batch):
+                count += 1
+                try:
+                    edit.apply(decode_record(item.value))
+                except RecordError as error:
+                    self.unknown_records += 1
+                    log.error("checkpoint=%s offset=%d record=%s", snapshot_id, item.offset, error)
+                if count % LOAD_SLICE_RECORDS == 0:
+                    self._between_slices(edit)
+                    yield
+        self._start_from(edit)
+        self._applied, self._last_timestamp = snapshot_id, timestamp
+        image = self._next_image(snapshot_id)
+        self._changed, self._frozen_at = 0, None
+        self._show(image)
+
+    def reset(self) -> None:
+        """Forget everything: empty, at the log's very beginning."""
+        image = self._empty()
+        self._start_from(self._begin(image))
+        self._applied, self._last_timestamp = OffsetAndEpoch(Offset(0), Epoch(0)), 0
+        self._changed, self._frozen_at, self.unknown_records = 0, None, 0
+        self._show(image)
+
+    def freeze(self) -> Frozen:
+        """The image is immutable: it is frozen already."""
+        assert self.checkpointable, f"a checkpoint at {self._applied}: {self}"
+        self._frozen_at = (self._applied.offset, self._changed)
+        return self._frozen(self.image)
+
+    def checkpointed(self, snapshot_id: OffsetAndEpoch, record_count: int) -> None:  # noqa: ARG002
+        """What was frozen is durable: count changes from there."""
+        if self._frozen_at is not None and self._frozen_at[0] == snapshot_id.offset:
+            self._changed -= self._frozen_at[1]
+        self._frozen_at = None

@@ -11,7 +11,8 @@ nothing to decide. Either is left out, saying so, where Debian's postgresql or e
 
 Besides: a checkpoint, and what it does to commits; a node whose state is lost; findBatches of one
 run, at a thousand runs and at `--find-runs`, by RPC at the leader and in this process from the
-state of a follower that is stopped for it; a restart of all three; memory. Some ten minutes in all.
+state of a follower that is stopped for it, its cache empty and then as full as it gets; a restart
+of all three; memory. Some ten minutes in all.
 
 Reference (reference figures of Inkless's own SQL on such a machine): 50 x 4 batches, 4 uploaders
 13.7 k batches/s, p50 54 ms; 50 x 1, one uploader p50 9.2 ms; 500 x 1, 2 uploaders 9 k, p50 108 ms.
@@ -63,6 +64,7 @@ FILL_PARTITIONS: Final = 10_000  # as many runs in one commit
 FILL_TOPIC: Final = 1
 FEW_RUNS: Final = 1_000
 FINDS: Final = 2_000
+WARM_UP_FINDS: Final = 40_000  # in process: what a replica has been asked before
 SEED: Final = 20_240_501  # of the offsets that are looked for
 MUST_LAG_S: Final = 1.0
 MAX_PEER_S: Final = 10.0  # of each row of a peer, which does not slow down in a minute
@@ -244,11 +246,11 @@ def commit_rows(cluster: Cluster, seconds: float) -> dict[Row, Figures]:
     return found
 
 
-def questions(runs: int) -> list[FindBatchesRequest]:
+def questions(runs: int, count: int = FINDS, seed: int = SEED) -> list[FindBatchesRequest]:
     """One run each, anywhere in what `fill` has made: as large an answer whatever there is."""
     partitions = min(FILL_PARTITIONS, runs)
     records = runs // partitions * RECORDS
-    rng, asked = random.Random(SEED), FindBatchesRequest.Topic
+    rng, asked = random.Random(seed), FindBatchesRequest.Topic
     return [
         FindBatchesRequest(
             topics=(
@@ -265,7 +267,7 @@ def questions(runs: int) -> list[FindBatchesRequest]:
             ),
             max_bytes=2**20,
         )
-        for _ in range(FINDS)
+        for _ in range(count)
     ]
 
 
@@ -273,6 +275,7 @@ class Found(NamedTuple):
     """Medians of one look-up, in ms."""
 
     by_rpc: float
+    cold: float  # in process, and nothing in its cache
     in_process: float
 
 
@@ -293,15 +296,19 @@ def find(cluster: Cluster, runs: int) -> Found:
 
     leader = cluster.coordinator_leader()
     follower = next(node for node in NODES if node != leader)
-    told = {"by RPC": run(by_rpc()), "in process": in_process(cluster, follower, asked)}
+    told = {"by RPC": run(by_rpc())}
+    told["in process, cold"], told["in process"] = in_process(cluster, follower, runs)
     for way, times in told.items():
         say(f"findBatches {way} at {runs:,} runs: p50 {times[len(times) // 2]:.3f} ms, "
             f"p99 {times[int(len(times) * 0.99)]:.3f} ms")  # fmt: skip
     return Found(*(times[len(times) // 2] for times in told.values()))
 
 
-def in_process(cluster: Cluster, node: int, asked: list[FindBatchesRequest]) -> list[float]:
-    """Sorted times in ms, on a replica's state: the node is stopped, and started afterwards."""
+def in_process(cluster: Cluster, node: int, runs: int) -> tuple[list[float], list[float]]:
+    """Sorted times in ms on a replica's state, its cache empty, and full of what others asked.
+
+    The node is stopped, and started afterwards.
+    """
     cluster.wait_until_applied()
     cluster.stop(node)
     directory = cluster.home / str(node) / f"{GROUP}-0"
@@ -311,15 +318,23 @@ def in_process(cluster: Cluster, node: int, asked: list[FindBatchesRequest]) -> 
     machine = CoordinatorMachine(directory, identity)
     assert not machine.rebuilds, "a state of somebody else"
     keys = ObjectKeys(prefix="", cluster_id=identity.cluster_id, coordinator_partition=0)
-    settings, times = CoordinatorSettings(keys=keys), []
-    for request in asked:
-        began = time.perf_counter()
-        answer = find_batches(request, machine.store, machine.store, settings)
-        times.append((time.perf_counter() - began) * 1e3)
-        assert len(answer.responses[0].partitions[0].batches) == 1, answer
+    settings = CoordinatorSettings(keys=keys)
+
+    def timed(requests: list[FindBatchesRequest]) -> list[float]:
+        times = []
+        for request in requests:
+            began = time.perf_counter()
+            answer = find_batches(request, machine.store, machine.store, settings)
+            times.append((time.perf_counter() - began) * 1e3)
+            assert len(answer.responses[0].partitions[0].batches) == 1, answer
+        return sorted(times)
+
+    cold = timed(questions(runs))
+    timed(questions(runs, WARM_UP_FINDS, SEED + 1))
+    warm = timed(questions(runs, FINDS, SEED + 2))
     machine.close()
     cluster.start(node)
-    return sorted(times)
+    return cold, warm
 
 
 def checkpoint(cluster: Cluster, seconds: float) -> None:
@@ -463,7 +478,7 @@ def main() -> None:
         many = find(cluster, find_runs)
         say(f"findBatches at {find_runs:,} runs / at {FEW_RUNS:,}: by RPC "
             f"{many.by_rpc / few.by_rpc:.2f}, in process {many.in_process / few.in_process:.2f} "
-            "(must 1.5)")  # fmt: skip
+            f"(must 1.5), with an empty cache {many.cold / few.cold:.2f}")  # fmt: skip
         restart(cluster)
         memory = [cluster.memory_mb(node, "VmHWM") for node in NODES]
         say(f"memory at most {max(memory):.0f} MB a process since the restart")

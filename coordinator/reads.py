@@ -184,13 +184,13 @@ def _find(
     elif asked.offset < high_watermark and not budget.is_used_up(asked.max_bytes):
         left = asked.max_bytes
         for run in runs.runs_from(log_id, asked.offset):
-            if budget.is_used_up(left):
-                break
             batches.append(_batch(run, settings))
             left -= run.byte_size
             budget.bytes_left -= run.byte_size
             budget.runs_left -= 1
             budget.told_any = True
+            if budget.is_used_up(left):  # before the next is read, which nobody would see
+                break
     return _Found(
         partition_index=index,
         error_code=code,

@@ -25,8 +25,13 @@ from typing import Final
 
 from coordinator.sqlite.schema import SCHEMA_VERSION, TABLES
 
-CACHE_KIB: Final = 24 * 1024
-"""Page cache of the writing connection: what a coordinator's memory mostly is."""
+CACHE_KIB: Final = 128 * 1024
+"""Page cache of the writing connection: what a coordinator's memory mostly is. A quarter of what
+ten million runs take, so that a look-up among them reads 0.7 pages from the system and not 0.9."""
+
+ALL_CACHES_BYTES: Final = 160 * 1024 * 1024
+"""Of all connections of a process together, however many coordinators it has: from there on a page
+that is read takes the place of another."""
 
 READER_CACHE_KIB: Final = 2 * 1024
 
@@ -70,6 +75,7 @@ def connect(
         connection.execute("PRAGMA wal_autocheckpoint = 0")
         connection.execute("PRAGMA journal_size_limit = 0")  # a WAL begun anew begins small
         connection.execute(f"PRAGMA cache_size = -{cache_kib}")
+        connection.execute(f"PRAGMA soft_heap_limit = {ALL_CACHES_BYTES}")
     except sqlite3.Error:
         connection.close()
         raise

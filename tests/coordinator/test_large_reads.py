@@ -9,7 +9,7 @@ Source: DESIGN §7 (work is bounded).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ import pytest
 
 from coordinator.interface import CoordinatorError
 from coordinator.reads import A_TURN, MAX_TIMESTAMP, find_batches, list_offsets
+from coordinator.runs import Run
 from records.rpc.coordinator import (
     FindBatchesRequest,
     FindBatchesResponse,
@@ -58,6 +59,40 @@ def listed(count: int = PARTITIONS) -> ListDisklessOffsetsRequest:
             topic(topic_id=topic_id, partitions=(one,) * (count // 2)) for topic_id in TOPICS
         )
     )
+
+
+class CountedRuns:
+    """A partition's runs of ten records and a hundred bytes; how many of them were read."""
+
+    def __init__(self) -> None:
+        self.read = 0
+
+    def runs_from(self, log_id: int, offset: int) -> Iterator[Run]:  # noqa: ARG002
+        """See `reads.Runs`."""
+        for base in range(offset // 10 * 10, 1_000, 10):
+            self.read += 1
+            yield Run(base, base + 9, 1, base * 10, 100, 0, 0, 0)
+
+
+@pytest.mark.parametrize(("max_bytes", "told"), [(1, 1), (100, 1), (101, 2), (1_000, 10)])
+def test_no_run_is_read_that_is_not_told(tmp_path: Path, max_bytes: int, told: int) -> None:
+    """Each costs as much as half a look-up, and may lie on a page that is not in memory."""
+
+    async def look() -> None:
+        world, runs = QuorumWorld(tmp_path), CountedRuns()
+        await create(world)
+        store = world.machine.store
+        (log_id,) = store.topics[TOPIC].log_ids[:1]
+        store.logs[log_id] = (0, 1_000)
+        asked = FindBatchesRequest.Topic.Partition(
+            partition_index=0, offset=15, max_bytes=max_bytes
+        )
+        topics = (FindBatchesRequest.Topic(topic_id=TOPIC, partitions=(asked,)),)
+        request = FindBatchesRequest(max_bytes=2**20, topics=topics)
+        answer = find_batches(request, store, runs, world.settings)  # type: ignore[arg-type]
+        assert len(answer.responses[0].partitions[0].batches) == told == runs.read
+
+    asyncio.run(look())
 
 
 def told(path: Path, story: Story) -> None:

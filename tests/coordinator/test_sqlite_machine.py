@@ -254,6 +254,14 @@ def test_half_an_applied_batch_is_never_committed(tmp_path: Path) -> None:
     assert (machine.applied.offset, len(machine.store.topics)) == (0, 0)
 
 
+def test_all_caches_of_a_process_share_one_bound(tmp_path: Path) -> None:
+    """A node may have many coordinators, and each a cache of the size that is good for one."""
+    assert database.CACHE_KIB * 1024 < database.ALL_CACHES_BYTES < 200_000_000
+    connection = database.create(tmp_path / "a", flushes=False)
+    assert connection.execute("PRAGMA soft_heap_limit").fetchone() == (database.ALL_CACHES_BYTES,)
+    connection.close()
+
+
 def test_a_flush_that_failed_is_not_tried_again(tmp_path: Path) -> None:
     """SQLite may have rolled back the transaction: what follows would be committed without it."""
     machine = CoordinatorMachine(tmp_path, IDENTITY, in_process=True)

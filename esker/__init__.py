@@ -1,11 +1,12 @@
 """The front door: command line, configuration, and the wiring of processes.
 
-- `cli`, `commands`: `esker COMMAND`. `dump`: what is in a file. `admin`, `client`, `snapshot_admin`:
-  asking a running cluster; `producing`, `consuming`, `member`: records by our own commands.
+- `cli`, `commands`: `esker COMMAND`. `dump`: what is in a file. `admin`, `client` and
+  `snapshot_admin`: asking a running cluster. `producing`, `consuming`, `member`: records by our own
+  commands.
 - `config`, `settings`, `properties`, `values`, `addresses`, `own_settings`: from a file's text to
   what a node is told.
 - `storage`, `bootstrap`: a log directory is formatted. `checkpoints`: what it holds of them.
-- `node`: a node by its roles; `running`: its process, `open_files`, `last_words`: its bounds and end.
+- `node`: a node by its roles; `running`, `open_files`, `last_words`: its process, bounds and end.
 - What stands on its groups: `rooms` joins `controllers` (with `controller_joining` and
   `controller_metrics`), `coordinators`, `groups`, and on a broker `observing`. `keeping` brings the
   snapshot room to the driver, for the two do not import each other.

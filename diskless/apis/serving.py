@@ -10,14 +10,15 @@ While an answer is promised the next request of that connection is not looked at
 have to wait anyhow, and a client that sends a thousand questions in one go has no thousand tasks
 here. (Kafka's brokers treat every request so.) Some answers are a thousand times as long as their
 questions, and a client may read none of them: such answers are made *in line*, the next one when
-this one has left.
+this one has left. One of very many partitions is put into bytes in a thread, so that the loop has
+its turns meanwhile; nobody changes it any more.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from raft.net import Answer, Frame, Reply, RequestHeader, ServerConnection
 from raft.net.handlers import Served, payload
@@ -25,6 +26,9 @@ from records.codec import decode_message
 from records.rpc.base import Request, Response
 
 Q = TypeVar("Q", bound=Request)
+
+LONG_PARTITIONS: Final = 2_000
+"""An answer that names more is long: some 4 ms of encoding."""
 
 _under_way: set[asyncio.Task[None]] = set()  # a loop itself keeps no task alive
 
@@ -61,7 +65,7 @@ def served(
         request = decode_message(kind, body, header.api_version, whole=False)
         found: Any = answer(request, Asker(header.api_version, header.client_id, connection.peer))
         if isinstance(found, Response):
-            return payload(header, found)
+            return payload(header, found)  # the short ones; the others are promised
         reply = Reply(connection)
         connection.hold()
         task = asyncio.get_running_loop().create_task(
@@ -80,10 +84,19 @@ async def _keep(
     promised: Awaitable[Response], header: RequestHeader, reply: Reply, *, in_line: bool
 ) -> None:
     try:
-        reply.send(payload(header, await promised))
+        response = await promised
+        if in_line and _is_long(response):
+            reply.send(await asyncio.to_thread(payload, header, response))
+        else:
+            reply.send(payload(header, response))
         if in_line:
             await reply.left()
     except Exception as error:  # an assertion too: the connection tells the loop
         reply.fail(error)
     finally:
         reply.connection.go_on()
+
+
+def _is_long(response: Any) -> bool:
+    topics = getattr(response, "topics", ())
+    return sum(len(getattr(topic, "partitions", ())) for topic in topics) > LONG_PARTITIONS

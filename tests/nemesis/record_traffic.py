@@ -6,8 +6,10 @@ traffic.history, traffic.seen
 
 Producers are idempotent. One that hears a fatal error (librdkafka gives up when it cannot tell any
 more which records are stored) begins anew under another name, as an application would; what it had
-under way is unknown. The consumer has no place to fall back to: an offset that is out of range, or
-that it does not expect, is a failure of the run.
+under way is unknown. None gives up on a message by itself: librdkafka takes a new producer epoch
+then, and sends again under it whatever may be stored already (docs/clients.md). The consumer has no
+place to fall back to: an offset that is out of range, or that it does not expect, is a failure of
+the run.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ librdkafka's threads then spin: three such producers took more than one core of 
 AT_ONCE: Final = 10  # records between two looks at what came back
 PAUSE_S: Final = 0.02
 OUTSTANDING: Final = 400  # records of a producer; beyond, it waits
-FLUSH_S: Final = 60.0
+FLUSH_S: Final = 70.0
 READ_S: Final = 0.1
 REQUEST_TIMEOUT_MS: Final = 1_000
 COMMON: Final = {
@@ -42,7 +44,7 @@ COMMON: Final = {
 PRODUCING: Final = COMMON | {
     "enable.idempotence": True,
     "request.timeout.ms": REQUEST_TIMEOUT_MS,
-    "message.timeout.ms": int(FLUSH_S * 1000),
+    "message.timeout.ms": 0,  # none: see the module
     "retry.backoff.ms": 20,
     "retry.backoff.max.ms": 200,
 }
@@ -171,7 +173,7 @@ class Traffic:
             except KafkaException as error:  # a fatal error, before any of its messages hears of it
                 fatal.append(repr(error))
             self._stop.wait(PAUSE_S)
-        if producer.flush(FLUSH_S + 10):
+        if producer.flush(FLUSH_S):
             raise WrongRecordsError(f"{name} has records of which it was told nothing")
         if fatal:
             print(f"{name}: {fatal[0]}")

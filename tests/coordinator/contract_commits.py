@@ -202,6 +202,22 @@ class CommitStories(Told):
 
         self.tell(story)
 
+    def test_a_clock_that_jumps_under_a_leader_makes_it_forget_no_producer(self) -> None:
+        """A machine that slept for two days wakes, and so do its clients, which send again what
+        was committed and not answered: twice would be wrong."""
+
+        async def story(world: World) -> None:
+            await create(world)
+            broker = Broker(world)
+            await broker.acquire()
+            await broker.commit(batch(0, 5, producer=7))
+            world.jump(2 * SETTINGS.producer_expiration_ms)
+            await world.advance(1_000)
+            (again,) = results(await broker.commit(batch(0, 5, producer=7)))
+            assert again.is_duplicate
+
+        self.tell(story)
+
     # --- commits
 
     def test_a_retry_gets_the_first_answer_whatever_happened_since(self) -> None:

@@ -278,7 +278,8 @@ def test_a_producer_that_appends_meanwhile_does_not_expire() -> None:
         await broker.commit(batch(0, 2, producer=7), batch(100, 2, producer=8))
         last: Any = broker.last
         state, context = world.coordinator.state, world.coordinator.context()
-        later = context._replace(now_ms=context.now_ms + 25 * HOUR_MS)
+        later_ms = context.now_ms + 25 * HOUR_MS
+        later = context._replace(now_ms=later_ms, steady_ms=later_ms)
         pending = PendingState(lambda: state)
         request = structs.replace(
             last,

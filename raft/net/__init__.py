@@ -46,6 +46,10 @@ never used again: "on the same connection" is an equality of ids, "later" a comp
 
 **Order.** Requests of one connection are handled in the order sent, its answers leave in that
 order; across connections there is none.
+
+Pages: `frames` and `header` know the bytes; `listener` and `connection` serve, `client` asks, both
+within `limits`; `identity` numbers connections. Above them, for whoever speaks in messages:
+`handlers` and `routes` (api key, version: who answers), `rpc` (a typed call). `runner` is the loop.
 """
 
 from raft.net.client import ClientConnection, OnAnswer, connect

@@ -4,18 +4,19 @@ A tour, from the disk upwards:
 
 - `files`: the only door to the disk; a test puts another disk behind it.
 - `index`, `scan`, `segment`: one file of batches, its sparse indexes, reading it with suspicion.
-- `epochs`, `recovery_point`, `properties`: the small files, and what losing each would mean.
-- `recovery`: opening a log after anything.
-- `log`: what the rest of the project uses.
+- `epochs`, `recovery_point`, `properties`, `high_watermarks`: the small files, and what losing each
+  would mean.
+- `durability`: what is flushed, and what a failed flush ends. `recovery`: opening a log after
+  anything.
+- `log`: what the rest of the project uses; `settings`: what an operator chooses of it.
 
     log = Log.create(RealFileSystem(), directory)      # or Log.open(...), which recovers
     log.append(batch)                                  # bytes final; on the event loop's thread
     log.flush()                                        # in another thread: then it may be promised
     log.read(offset, max_bytes=1 << 20)                # whole batches, or None at the end
-    log.end_offset_for_epoch(epoch)                    # where a diverging follower must cut
     log.truncate_to(offset)                            # durable on return
     log.reset_to(offset)                               # after a snapshot was installed
-    log.drop_prefix(new_log_start_offset)
+    log.delete(log.cut_prefix(new_start_offset))       # durable first, unlinked after
     log.record_recovery_point()                        # once a second while idle
     log.close()
 

@@ -27,10 +27,16 @@ from uuid import UUID
 from coordinator.controller.image import MetadataImage, TopicImage
 from diskless.buffer import AppendResult, Waiter
 from diskless.in_flight import InFlight
+from diskless.produce_request import (
+    UNKNOWN_TOPIC_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    AwaitedPartition,
+    PendingProduce,
+    response_of,
+)
 from diskless.validation import (
     USUAL_RATIO,
     Accepted,
-    Outcome,
     Refusal,
     TakesLongError,
     TopicRules,
@@ -48,26 +54,17 @@ from raft.net import (
 )
 from raft.net.handlers import payload
 from records.codec import decode_message
-from records.rpc.produce import ProduceRequest, ProduceResponse
+from records.rpc.produce import ProduceRequest
 
-FIRST_WITH_TOPIC_IDS: Final = 13
 HEAR_S: Final = 3.0  # of a topic that somebody else may have told the client of
 HEAR_SHARE: Final = 0.9  # of a request's time: what is over is answered REQUEST_TIMED_OUT
 
-UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 NOT_LEADER_OR_FOLLOWER: Final = 6
-REQUEST_TIMED_OUT: Final = 7
 INVALID_TOPIC_EXCEPTION: Final = 17
 INVALID_REQUIRED_ACKS: Final = 21
 TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Final = 53
-UNKNOWN_TOPIC_ID: Final = 100
 
 NO_TRANSACTIONS: Final = "transactions are not supported by this cluster"
-
-_Topic = ProduceResponse.TopicProduceResponse
-_Partition = ProduceResponse.TopicProduceResponse.PartitionProduceResponse
-_RecordError = _Partition.BatchIndexAndErrorMessage
-
 
 HearOf = Callable[[Callable[[MetadataImage], bool], float], Awaitable[MetadataImage | None]]
 """A `diskless.cluster.Cluster`'s `image_where`."""
@@ -85,116 +82,6 @@ class Writer(Protocol):
         append_time: bool,
         waiter: Waiter,
     ) -> None: ...
-
-
-class _Awaited:
-    """One partition of a request, until it is known what became of its batch."""
-
-    __slots__ = ("index", "outcome", "request", "validated")
-
-    def __init__(self, request: _Request, index: int) -> None:
-        self.request = request
-        self.index = index
-        self.validated: Outcome | None = None  # before it was taken
-        self.outcome: AppendResult | Refusal | None = None
-
-    def appended(self, result: AppendResult) -> None:
-        """Told by the writer, once: the batch's memory is not needed any more."""
-        self.settle(result)
-        self.request.landed()
-
-    def settle(self, outcome: AppendResult | Refusal) -> None:
-        """The outcome; later ones, after the request has timed out, are nobody's."""
-        if self.outcome is None:
-            self.outcome = outcome
-            self.request.settled()
-
-
-class _Request:
-    """A request until it is answered, and its memory until its last batch has landed."""
-
-    def __init__(
-        self,
-        asked: ProduceRequest,
-        version: int,
-        answer: Callable[[_Request], None],
-        free: Callable[[], None],
-    ) -> None:
-        """
-        Args:  answer: called once, when every partition has an outcome.
-               free: called once, when the request's bytes are nobody's any more.
-        """
-        self.asked = asked
-        self.by_id = version >= FIRST_WITH_TOPIC_IDS
-        self.version = version
-        self.is_read = False
-        self.is_over = False  # its time is; what is not read by then never is
-        self.topics = [
-            (
-                topic.name,
-                topic.topic_id,
-                [_Awaited(self, partition.index) for partition in topic.partition_data],
-            )
-            for topic in asked.topic_data
-        ]
-        self._answer: Callable[[_Request], None] | None = answer
-        self._free = free
-        self._landing = 1  # batches at a writer, and the reading of the request itself
-        self._open = 1 + sum(len(awaited) for _, _, awaited in self.topics)  # without outcome
-
-    def settle_all(self, outcome: AppendResult) -> None:
-        """The outcome of whatever has none yet."""
-        for _, _, partitions in self.topics:
-            for awaited in partitions:
-                awaited.settle(outcome)
-
-    def settled(self) -> None:
-        """One thing fewer to wait for."""
-        self._open -= 1
-        if not self._open:
-            answer, self._answer = self._answer, None
-            if answer is not None:
-                answer(self)
-            self._let_go()
-
-    def handed_over(self) -> None:
-        """A batch is at a writer."""
-        self._landing += 1
-
-    def landed(self) -> None:
-        """A batch is back, or the request is read."""
-        self._landing -= 1
-        if not self._landing:
-            self._free()
-            self._let_go()
-
-    def _let_go(self) -> None:
-        """Once nobody needs it, take the ring apart that it is with its partitions.
-
-        Else its bytes would stay until the garbage collector comes by, which it seldom does.
-        """
-        if self._open <= 0 and (not self._landing or not self.is_read):
-            self.topics.clear()
-            del self.asked
-
-    def expire(self) -> None:
-        """The time is over: nothing more is known of what is open."""
-        self.is_over = True
-        self.settle_all(AppendResult(REQUEST_TIMED_OUT, "its outcome was not known in time"))
-        if not self.is_read:
-            self.settled()
-
-    def read(self) -> None:
-        """All its batches are refused, or at a writer."""
-        self.is_read = True
-        self.settled()
-        self.landed()
-
-    @property
-    def errors(self) -> list[AppendResult | Refusal]:
-        """The outcomes so far that are none of success."""
-        outcomes = [one.outcome for _, _, partitions in self.topics for one in partitions]
-        return [one for one in outcomes if isinstance(one, Refusal) or (one and one.error)]
 
 
 @dataclass(slots=True)
@@ -249,16 +136,16 @@ class ProduceService:
         loop = asyncio.get_running_loop()
         timer: asyncio.TimerHandle | None = None
 
-        def answer(produced: _Request) -> None:
+        def answer(produced: PendingProduce) -> None:
             if timer is not None:
                 timer.cancel()
             if not silent:
-                reply.send(payload(header, _response(produced)))
+                reply.send(payload(header, response_of(produced)))
             elif produced.errors and not connection.closed:
                 connection.close(Reason.UNTOLD, produced.errors[0].message or "")
 
         size_bytes = len(body)
-        produced = _Request(
+        produced = PendingProduce(
             request, header.api_version, answer, lambda: self._in_flight.give_back(size_bytes)
         )
         if not silent:
@@ -280,7 +167,7 @@ class ProduceService:
         return None if silent else reply
 
     async def _prepare(
-        self, request: ProduceRequest, produced: _Request, size_bytes: int, reply: Reply
+        self, request: ProduceRequest, produced: PendingProduce, size_bytes: int, reply: Reply
     ) -> None:
         """Take the request once its topics are heard of, or were not in time, and it is judged."""
         connection = reply.connection
@@ -303,7 +190,7 @@ class ProduceService:
         finally:
             connection.go_on()
 
-    def _judged(self, request: ProduceRequest, produced: _Request) -> bool:
+    def _judged(self, request: ProduceRequest, produced: PendingProduce) -> bool:
         """Validate what is compressed, here and now; False if that, or the rest, takes long."""
         if takes_long(_batches(request)):
             return False
@@ -325,7 +212,7 @@ class ProduceService:
         return True
 
     async def _validate(
-        self, request: ProduceRequest, produced: _Request, connection: ServerConnection
+        self, request: ProduceRequest, produced: PendingProduce, connection: ServerConnection
     ) -> None:
         """Validate in a thread; the interpreter gives the loop its turns."""
         image = self._image()
@@ -345,7 +232,7 @@ class ProduceService:
     def _wait(
         self,
         connection: ServerConnection,
-        produced: _Request,
+        produced: PendingProduce,
         size_bytes: int,
         unanswered: Reply | None,
     ) -> None:
@@ -361,7 +248,7 @@ class ProduceService:
 
         self._in_flight.wait(go_on)
 
-    def _take(self, produced: _Request, size_bytes: int) -> None:
+    def _take(self, produced: PendingProduce, size_bytes: int) -> None:
         self._in_flight.take(size_bytes)
         refusal = self._whole_refusal(produced.asked)
         if refusal is not None:
@@ -380,7 +267,7 @@ class ProduceService:
             return AppendResult(TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
         return None
 
-    def _append_all(self, produced: _Request) -> None:
+    def _append_all(self, produced: PendingProduce) -> None:
         image = self._image()
         for asked, (name, topic_id, awaited) in zip(
             produced.asked.topic_data, produced.topics, strict=True
@@ -397,7 +284,7 @@ class ProduceService:
         self,
         image: MetadataImage,
         topic: TopicImage,
-        awaited: _Awaited,
+        awaited: AwaitedPartition,
         records: bytes | memoryview | None,
         version: int,
     ) -> None:
@@ -456,43 +343,3 @@ def _hear_s(request: ProduceRequest) -> float:
 
 def _has_all(image: MetadataImage, request: ProduceRequest) -> bool:
     return all(topic.topic_id in image.topics for topic in request.topic_data)
-
-
-def _response(taken: _Request) -> ProduceResponse:
-    return ProduceResponse(
-        responses=tuple(
-            _Topic(
-                name=name,
-                topic_id=topic_id,
-                partition_responses=tuple(_partition(one) for one in partitions),
-            )
-            for name, topic_id, partitions in taken.topics
-        )
-    )
-
-
-def _partition(awaited: _Awaited) -> _Partition:
-    outcome = awaited.outcome
-    assert outcome is not None, f"partition {awaited.index} is answered without an outcome"
-    if isinstance(outcome, Refusal):
-        return _Partition(
-            index=awaited.index,
-            error_code=outcome.error,
-            base_offset=-1,
-            error_message=outcome.message,
-            record_errors=tuple(
-                _RecordError(batch_index=one.batch_index, batch_index_error_message=one.message)
-                for one in outcome.record_errors
-            ),
-        )
-    error = outcome.error
-    if error == UNKNOWN_TOPIC_ID and not awaited.request.by_id:  # deleted meanwhile
-        error = UNKNOWN_TOPIC_OR_PARTITION
-    return _Partition(
-        index=awaited.index,
-        error_code=error,
-        base_offset=outcome.base_offset,
-        log_append_time_ms=outcome.log_append_time,
-        log_start_offset=outcome.log_start_offset,
-        error_message=outcome.message,
-    )

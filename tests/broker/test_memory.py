@@ -10,7 +10,7 @@ import pytest
 
 from diskless.in_flight import InFlight
 from diskless.object_writer import WriterSettings
-from diskless.produce import _Request
+from diskless.produce_request import PendingProduce
 from diskless.stores.memory import MemoryStore
 from raft.net import ClientConnection, Listener, connect
 from raft.net.connection import Answer, ServerConnection
@@ -208,7 +208,7 @@ def test_a_request_that_is_over_is_gone_without_the_garbage_collector() -> None:
     """A node's collector seldom runs, and a request's bytes are a frame of a megabyte."""
 
     def left() -> int:
-        return sum(type(one) is _Request for one in gc.get_objects())
+        return sum(type(one) is PendingProduce for one in gc.get_objects())
 
     async def on_loop() -> None:
         async with ClusterWorld() as world:

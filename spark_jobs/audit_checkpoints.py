@@ -21,7 +21,9 @@ import numpy as np
 
 from records.diskless import (
     CoordinatorState,
+    DisklessBrokerState,
     DisklessTopicState,
+    KeptAnswerState,
     LeaseState,
     ObjectsState,
     ProducersState,
@@ -29,7 +31,17 @@ from records.diskless import (
 )
 from records.frame import METADATA_RECORDS, decode_record, read_frame
 from records.uuids import encode_uuid
-from spark_jobs.audit_ledger import NEVER, Ledger
+from spark_jobs.audit_answers import (
+    NOTHING_GIVEN,
+    Counters,
+    Kept,
+    Named,
+    Ranges,
+    compared,
+    counters_at,
+    dead_ids,
+)
+from spark_jobs.audit_ledger import NEVER, Ledger, pairs
 from spark_jobs.audit_objects import Digest, Live, digests
 from spark_jobs.audit_rows import COLUMNS, Batch, Ends, Numbers, Place, Producer, Rows
 from spark_jobs.audit_rules import Fault, Faults, rule, rules_of
@@ -37,6 +49,9 @@ from spark_jobs.logs import Span
 
 K = TypeVar("K")
 V = TypeVar("V")
+
+MAX_TOLD: Final = 500
+"""Characters of one value in a violation: a lease may have thousands of ranges."""
 
 NOTHING_LIVE: Final = Digest(0, 0, 0)
 
@@ -66,6 +81,9 @@ class Lease(NamedTuple):
     last_committed: int
     granted_at_ms: int
     closed_at_ms: int  # -1: open
+    skipped: Ranges  # never committed, below the last that was
+    fenced: tuple[int, ...]  # above it
+    orphans: Ranges  # once it is closed
 
 
 class Object(NamedTuple):
@@ -98,7 +116,8 @@ class Facts:
     objects: dict[int, Object] = field(default_factory=dict)
     producers: dict[tuple[Place, int], Producer] = field(default_factory=dict)
     leases: dict[int, Lease] = field(default_factory=dict)
-    next_ids: tuple[int, int, int] = (0, 0, 0)  # lease, object, log
+    counters: Counters = NOTHING_GIVEN
+    kept: Kept = field(default_factory=Kept)
     outside: list[tuple[int, str]] = field(default_factory=list)  # runs that their object ends in
 
 
@@ -139,7 +158,10 @@ class _Reading:
         self.parts: list[tuple[int, list[Numbers]]] = []
 
     def counters(self, record: CoordinatorState) -> None:
-        self.facts.next_ids = record.next_lease_id, record.next_object_id, record.next_log_id
+        self.facts.counters = Counters(
+            record.controller_epoch, record.next_lease_id, record.next_object_id,
+            record.next_log_id,
+        )  # fmt: skip
 
     def topic(self, record: DisklessTopicState) -> None:
         topic_id = encode_uuid(record.topic_id)
@@ -155,6 +177,7 @@ class _Reading:
         self.facts.leases[record.lease_id] = Lease(
             record.broker_id, record.broker_epoch, record.first_object_id, record.end_object_id,
             record.last_committed_id, record.granted_at_ms, record.closed_at_ms,
+            pairs(record.skipped), record.fenced, pairs(record.orphans),
         )  # fmt: skip
 
     def objects(self, record: ObjectsState) -> None:
@@ -204,6 +227,12 @@ class _Reading:
             kept = tuple(Batch(*next(batches), self.facts.offset - 1) for _ in range(count))
             self.facts.producers[place, producer_id] = Producer(epoch, kept, appended_at_ms)
 
+    def broker(self, record: DisklessBrokerState) -> None:
+        self.facts.kept.broker(record)
+
+    def answer(self, record: KeptAnswerState) -> None:
+        self.facts.kept.answer(record)
+
     def rows(self) -> Rows:
         """All runs; a log offset they have not, so they have the checkpoint's last."""
         names = (
@@ -235,6 +264,8 @@ _TAKE: Final[dict[type, Callable[[_Reading, Any], None]]] = {
     ObjectsState: _Reading.objects,
     RunsState: _Reading.runs,
     ProducersState: _Reading.producers,
+    DisklessBrokerState: _Reading.broker,
+    KeptAnswerState: _Reading.answer,
 }
 
 
@@ -242,14 +273,21 @@ _TAKE: Final[dict[type, Callable[[_Reading, Any], None]]] = {
 
 
 def replayed_at(
-    offset: int, ledger: Ledger, ends: Ends, live: Live, committed: Mapping[int, Object]
+    offset: int,
+    ledger: Ledger,
+    ends: Ends,
+    live: Live,
+    committed: Mapping[int, Object],
+    kept: Kept,
+    named: Named,
 ) -> Facts:
     """What everything below a log offset (exclusive) says.
 
     Args:    ends: where the spans below it left off. live: of all of them, as of it.
              committed: every object below it, those of the first checkpoint too.
+             kept: as of it. named: of the ledger.
     """
-    facts = Facts(offset, live=live)
+    facts = Facts(offset, live=live, counters=counters_at(ledger, offset), kept=kept)
     for topic_id in ledger.topics:
         topic = ledger.topic(topic_id, offset)
         if topic is not None:
@@ -269,16 +307,23 @@ def replayed_at(
                 used_bytes=live.used.get(object_id, 0),
                 marked_at_ms=marked_at_ms if marked < offset else -1,
             )
+    for object_id, stays in ledger.found.items():
+        for stay in stays:
+            if stay.found < offset <= stay.gone:  # one that was there stays as it was
+                facts.objects.setdefault(object_id, Object(0, 0, -1, -1, stay.marked_at_ms))
     for key, producer in ends.producers.items():
         left = producer.since(ledger.expired.get(key, ()), offset)
         if left is not None and key[0] in facts.partitions:
             facts.producers[key] = left
+    ids = sorted(committed)
     for lease_id, lease in ledger.leases.items():
         if lease.granted < offset <= lease.forgotten:
+            mine = named.within(ids, lease.last_committed + 1, lease.end)
             facts.leases[lease_id] = Lease(
                 lease.broker_id, lease.broker_epoch, lease.first, lease.end,
                 ends.leases.get(lease_id, lease.first - 1), lease.granted_at_ms,
                 lease.closed_at_ms if lease.closed < offset else -1,
+                *dead_ids(lease, mine, ledger, named, offset),
             )  # fmt: skip
     return facts
 
@@ -385,6 +430,19 @@ def checkpoint_leases_replay(found: Facts, log: Facts) -> Faults:
     yield from _compare(found, found.leases, log.leases, "LeaseState", "lease")
 
 
+@rule("checkpoint-counters-replay", "4", "A checkpoint's counters are the log's.")
+def checkpoint_counters_replay(found: Facts, log: Facts) -> Faults:
+    if found.counters != log.counters:
+        says = f"the checkpoint says {_plain(found.counters)}, the log {_plain(log.counters)}"
+        yield Fault(found.offset, says, "CoordinatorState")
+
+
+@rule("checkpoint-answers-replay", "4, 6", "A checkpoint's kept answers are the log's.")
+def checkpoint_answers_replay(found: Facts, log: Facts) -> Faults:
+    ours, theirs = compared(found.kept), compared(log.kept)
+    yield from _compare(found, ours, theirs, "KeptAnswerState", "kept")
+
+
 REPLAY: Final = tuple(rules_of(__name__)[len(SOUND) :])
 """Rules about a checkpoint and the log before it."""
 
@@ -435,6 +493,7 @@ def _plain(value: object) -> str:
     if value is None:
         return "that there is none"
     fields = getattr(value, "_asdict", None)
-    if fields is None:
-        return str(value)
-    return ", ".join(f"{name}={told}" for name, told in fields().items())
+    told = str(value)
+    if fields is not None:
+        told = ", ".join(f"{name}={one}" for name, one in fields().items())
+    return told if len(told) <= MAX_TOLD else f"{told[:MAX_TOLD]}..."

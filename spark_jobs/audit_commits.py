@@ -206,10 +206,13 @@ def object_ids_rise(commits: Commits) -> Faults:
 
 @rule("fenced-uncommitted", "7", "An object that was called safe to delete is never committed.")
 def fenced_uncommitted(commits: Commits) -> Faults:
-    heads, fenced = _heads(commits.rows), commits.ledger.fenced
+    heads, ledger = _heads(commits.rows), commits.ledger
+    fenced = {one: stays[0].found for one, stays in ledger.found.items()} | ledger.fenced
     for row in np.flatnonzero(np.isin(heads["object_id"], list(fenced))).tolist():
-        at = fenced[int(heads["object_id"][row])]
-        yield _fault(heads, row, f"it was called safe to delete at log offset {at}")
+        object_id, here = int(heads["object_id"][row]), int(heads["log_offset"][row])
+        if object_id in ledger.fenced or fenced[object_id] < here:
+            at = fenced[object_id]
+            yield _fault(heads, row, f"it was called safe to delete at log offset {at}")
 
 
 def _by_lease(commits: Commits) -> Iterator[tuple[Rows, int, int]]:

@@ -28,6 +28,7 @@ from records.diskless import (
     LogStartOffsetsRecord,
     ObjectsMarkedRecord,
     ObjectsRemovedRecord,
+    OrphansFoundRecord,
 )
 from records.frame import METADATA_RECORDS, decode_record, read_frame
 from records.uuids import encode_uuid
@@ -196,9 +197,11 @@ def lease_closed_once(ledger: Ledger, record: Any) -> Faults:
 
 @on(
     "objects-leased", "7", "Only objects of granted leases are marked or removed.",
-    ObjectsMarkedRecord, ObjectsRemovedRecord,
+    ObjectsMarkedRecord, ObjectsRemovedRecord, OrphansFoundRecord,
 )  # fmt: skip
-def objects_leased(ledger: Ledger, record: ObjectsMarkedRecord | ObjectsRemovedRecord) -> Faults:
+def objects_leased(
+    ledger: Ledger, record: ObjectsMarkedRecord | ObjectsRemovedRecord | OrphansFoundRecord
+) -> Faults:
     for object_id in record.object_ids:
         if not 0 <= object_id < ledger.next_object_id:
             yield _fault("it was never in a lease", object_id)

@@ -37,6 +37,7 @@ from records.diskless import (
     ObjectsMarkedRecord,
     ObjectsRemovedRecord,
     ObjectsState,
+    OrphansFoundRecord,
     ProducersExpiredRecord,
 )
 from records.schema import MetadataRecord
@@ -82,6 +83,10 @@ class LeaseLife:
     closed_at_ms: int = -1
     forgotten: int = NEVER
     used_end: int = NEVER  # exclusive: from here on nothing was uploaded; once it is closed
+    last_committed: int = -1  # where the log begins; first - 1: none
+    skipped: tuple[tuple[int, int], ...] = ()  # below it and never committed, likewise
+    orphans: tuple[tuple[int, int], ...] = ()  # likewise, if it
+    was_closed: bool = False  # by then
 
 
 @dataclass(slots=True)
@@ -94,6 +99,15 @@ class TopicLife:
     deleted_at_ms: int = -1
     partitions: int = 0  # the highest index, and one
     expired: int = NEVER  # its tombstone was forgotten
+
+
+@dataclass(slots=True)
+class Stay:
+    """An orphan that a sweep found: it stands among the objects until it is removed."""
+
+    found: int
+    marked_at_ms: int
+    gone: int = NEVER
 
 
 @dataclass(slots=True)
@@ -110,7 +124,10 @@ class Ledger:
     marked: dict[int, tuple[int, int]] = field(default_factory=dict)  # log offset, time
     removed: dict[int, int] = field(default_factory=dict)
     expired: dict[tuple[Place, int], list[int]] = field(default_factory=dict)
+    found: dict[int, list[Stay]] = field(default_factory=dict)  # by sweeps
+    heard: list[tuple[int, int]] = field(default_factory=list)  # log offset, controller epoch
     controller_epoch: int = -1
+    base_ids: tuple[int, int, int] = (0, 0, 0)  # lease, object, log: next where the log begins
     next_lease_id: int = 0
     next_object_id: int = 0
     next_log_id: int = 0
@@ -155,13 +172,13 @@ def _partitions(ledger: Ledger, offset: int, record: DisklessPartitionsRecord) -
         ledger.by_log_id[record.first_log_id + i] = place
     topic.partitions = max(topic.partitions, record.first_partition + record.partition_count)
     ledger.next_log_id = max(ledger.next_log_id, record.first_log_id + record.partition_count)
-    _heard(ledger, record.controller_epoch)
+    _heard(ledger, offset, record.controller_epoch)
 
 
 def _tombstone(ledger: Ledger, offset: int, record: DisklessTopicTombstoneRecord) -> None:
     topic = ledger.a_topic(encode_uuid(record.topic_id), "", offset)
     topic.deleted, topic.deleted_at_ms = offset, record.deleted_at_ms
-    _heard(ledger, record.controller_epoch)
+    _heard(ledger, offset, record.controller_epoch)
 
 
 def _gone(
@@ -175,7 +192,7 @@ def _gone(
             life.gone = offset
             life.released = isinstance(record, DisklessPartitionsReleasedRecord)
     if isinstance(record, DisklessPartitionsReleasedRecord):
-        _heard(ledger, record.controller_epoch)
+        _heard(ledger, offset, record.controller_epoch)
 
 
 def _tombstone_expired(ledger: Ledger, offset: int, record: DisklessTombstoneExpiredRecord) -> None:
@@ -202,7 +219,7 @@ def _granted(ledger: Ledger, offset: int, record: LeaseGrantedRecord) -> None:
     end = record.first_object_id + record.object_count
     ledger.leases[record.lease_id] = LeaseLife(
         record.broker_id, record.broker_epoch, record.first_object_id, end, offset,
-        record.granted_at_ms,
+        record.granted_at_ms, last_committed=record.first_object_id - 1,
     )  # fmt: skip
     ledger.open_leases.setdefault(record.broker_id, set()).add(record.lease_id)
     known = ledger.brokers.get(record.broker_id, -1)
@@ -245,6 +262,15 @@ def _marked(ledger: Ledger, offset: int, record: ObjectsMarkedRecord) -> None:
 def _removed(ledger: Ledger, offset: int, record: ObjectsRemovedRecord) -> None:
     for object_id in record.object_ids:
         ledger.removed.setdefault(object_id, offset)
+        for stay in ledger.found.get(object_id, ())[-1:]:
+            stay.gone = min(stay.gone, offset)
+
+
+def _found(ledger: Ledger, offset: int, record: OrphansFoundRecord) -> None:
+    for object_id in record.object_ids:
+        stays = ledger.found.setdefault(object_id, [])
+        if not stays or stays[-1].gone != NEVER:
+            stays.append(Stay(offset, record.marked_at_ms))
 
 
 def _expired(ledger: Ledger, offset: int, record: ProducersExpiredRecord) -> None:
@@ -254,19 +280,21 @@ def _expired(ledger: Ledger, offset: int, record: ProducersExpiredRecord) -> Non
             ledger.expired.setdefault((place, producer_id), []).append(offset)
 
 
-def _controller_epoch(ledger: Ledger, _offset: int, record: ControllerEpochRecord) -> None:
-    _heard(ledger, record.controller_epoch)
+def _controller_epoch(ledger: Ledger, offset: int, record: ControllerEpochRecord) -> None:
+    _heard(ledger, offset, record.controller_epoch)
 
 
-def _heard(ledger: Ledger, epoch: int) -> None:
+def _heard(ledger: Ledger, offset: int, epoch: int) -> None:
     ledger.controller_epoch = max(ledger.controller_epoch, epoch)
+    ledger.heard.append((offset, epoch))
 
 
 # --- a checkpoint's -----------------------------------------------------------------------------
 
 
 def _counters(ledger: Ledger, _offset: int, record: CoordinatorState) -> None:
-    ledger.controller_epoch = record.controller_epoch
+    _heard(ledger, -1, record.controller_epoch)
+    ledger.base_ids = record.next_lease_id, record.next_object_id, record.next_log_id
     ledger.next_lease_id = record.next_lease_id
     ledger.next_object_id = record.next_object_id
     ledger.next_log_id = record.next_log_id
@@ -288,7 +316,9 @@ def _topic_state(ledger: Ledger, offset: int, record: DisklessTopicState) -> Non
 def _lease_state(ledger: Ledger, offset: int, record: LeaseState) -> None:
     lease = LeaseLife(
         record.broker_id, record.broker_epoch, record.first_object_id, record.end_object_id, -1,
-        record.granted_at_ms,
+        record.granted_at_ms, last_committed=record.last_committed_id,
+        skipped=pairs(record.skipped), orphans=pairs(record.orphans),
+        was_closed=record.closed_at_ms >= 0,
     )  # fmt: skip
     if record.closed_at_ms >= 0:
         lease.closed, lease.closed_at_ms = offset, record.closed_at_ms
@@ -296,6 +326,11 @@ def _lease_state(ledger: Ledger, offset: int, record: LeaseState) -> None:
         ledger.open_leases.setdefault(record.broker_id, set()).add(record.lease_id)
     ledger.leases[record.lease_id] = lease
     ledger.fenced.update((object_id, offset) for object_id in record.fenced)
+
+
+def pairs(flat: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """Ranges as records have them. An odd number at the end is no range."""
+    return tuple(zip(flat[::2], flat[1::2], strict=False))
 
 
 def _broker_state(ledger: Ledger, _offset: int, record: DisklessBrokerState) -> None:
@@ -321,6 +356,7 @@ _APPLY: Final[dict[type[MetadataRecord], Callable[[Ledger, int, Any], None]]] = 
     DeleteFenceRecord: _fenced,
     ObjectsMarkedRecord: _marked,
     ObjectsRemovedRecord: _removed,
+    OrphansFoundRecord: _found,
     ProducersExpiredRecord: _expired,
     ControllerEpochRecord: _controller_epoch,
     CoordinatorState: _counters,

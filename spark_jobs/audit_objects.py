@@ -18,19 +18,16 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from spark_jobs.audit_commits import COMMIT, Commits
 from spark_jobs.audit_ledger import NEVER, Ledger
-from spark_jobs.audit_rows import Numbers, Place, Rows, groups, slices
+from spark_jobs.audit_rows import Numbers, Place, Rows, groups, mixed, slices
 from spark_jobs.audit_rules import Fault, Faults, rule
 
 RUN_COLUMNS: Final = (
     "base_offset", "record_count", "object_id", "byte_offset", "byte_size", "max_timestamp",
     "timestamp_type",
 )  # fmt: skip
-
-_MIX: Final = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
 def runs_of(rows: Rows) -> Rows:
@@ -178,7 +175,7 @@ def live_at(runs: Rows, deaths: Numbers, offset: int) -> Live:
 def digests(runs: Rows) -> Live:
     """Of runs that are live."""
     live = Live()
-    checksums = _checksums(runs)
+    checksums = mixed(runs[name] for name in RUN_COLUMNS)
     order, starts = groups(runs.place)
     for start, end in slices(starts, len(order)):
         mine = order[start:end]
@@ -191,18 +188,6 @@ def digests(runs: Rows) -> Live:
     np.add.at(used, inverse, runs["byte_size"])
     live.used = dict(zip(ids.tolist(), used.tolist(), strict=True))
     return live
-
-
-def _checksums(runs: Rows) -> npt.NDArray[np.uint64]:
-    """Of each run: other numbers, another checksum, nearly surely. Source: splitmix64."""
-    add, first, second = (np.uint64(number) for number in _MIX)
-    mixed = np.zeros(len(runs), np.uint64)
-    for name in RUN_COLUMNS:
-        mixed = (mixed ^ runs[name].astype(np.uint64)) + add
-        mixed = (mixed ^ (mixed >> np.uint64(30))) * first
-        mixed = (mixed ^ (mixed >> np.uint64(27))) * second
-        mixed ^= mixed >> np.uint64(31)
-    return mixed
 
 
 __all__ = [

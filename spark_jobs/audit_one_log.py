@@ -23,6 +23,7 @@ from records.diskless import ObjectsMarkedRecord, ObjectsRemovedRecord
 from records.frame import decode_record
 from records.object_keys import ObjectKeys
 from snapshot.names import checkpoint_name
+from spark_jobs.audit_answers import HEADS, Following, Kept, Named
 from spark_jobs.audit_checkpoints import REPLAY, Facts, Object, ends_of_facts, replayed_at
 from spark_jobs.audit_events import check_events
 from spark_jobs.audit_ledger import Ledger
@@ -320,23 +321,26 @@ class OneLog:
         judged: Sequence[Judged],
     ) -> None:
         """Every checkpoint against the log before it."""
-        for one in self._compared():
+        base = facts.get(self._spans[0]) if self._spans else None
+        heads = np.concatenate(
+            [np.zeros((len(HEADS) + 1, 0), np.int64), *(part.objects for part in judged)], axis=1
+        )
+        following = Following(ledger, heads, Kept() if base is None else base.kept)
+        named = Named.of(ledger)
+        for one in sorted(self._compared(), key=lambda one: one.span.end_offset):
             offset, found = one.span.end_offset, facts.get(one.span)
             if found is None or offset not in ends_at:
                 continue
             live = Live()
             for part in judged:
                 live.add(part.live.get(offset, Live()))
-            committed: dict[int, Object] = {}
-            if self._spans[0].is_checkpoint:
-                committed.update(facts[self._spans[0]].objects)
-            for part in judged:
-                ids, sizes, brokers, times, places = part.objects
-                for row in np.flatnonzero(places < offset).tolist():
-                    committed[int(ids[row])] = Object(
-                        int(sizes[row]), 0, int(brokers[row]), int(times[row]), -1
-                    )
-            log = replayed_at(offset, ledger, ends_at[offset], live, committed)
+            committed = {} if base is None else dict(base.objects)
+            ids, *columns = heads[:4, heads[HEADS.index("log_offset")] < offset].tolist()
+            for object_id, size, broker, time in zip(ids, *columns, strict=True):
+                committed[object_id] = Object(size, 0, broker, time, -1)
+            places = {i: [place for place, _ in told] for i, told in found.kept.starts.items()}
+            kept = following.until(offset, places)
+            log = replayed_at(offset, ledger, ends_at[offset], live, committed, kept, named)
             self._findings.check(one.name, REPLAY, found, log)
             self._about.checkpoints.append(one.name)
 

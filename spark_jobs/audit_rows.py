@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -104,6 +104,22 @@ def slices(starts: Numbers, total: int) -> Iterator[tuple[int, int]]:
     """First and end of each group."""
     firsts = starts.tolist()
     return zip(firsts, [*firsts[1:], total], strict=False)  # of nothing, no group
+
+
+_MIX: Final = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+
+
+def mixed(columns: Iterable[Numbers]) -> npt.NDArray[np.uint64]:
+    """A checksum of each row: other numbers, another one, nearly surely. Source: splitmix64."""
+    add, first, second = (np.uint64(number) for number in _MIX)
+    sums: Any = np.uint64(0)
+    for column in columns:
+        sums = (sums ^ column.astype(np.uint64)) + add
+        sums = (sums ^ (sums >> np.uint64(30))) * first
+        sums = (sums ^ (sums >> np.uint64(27))) * second
+        sums ^= sums >> np.uint64(31)
+    found: npt.NDArray[np.uint64] = sums
+    return found
 
 
 # --- what the next span must know ---------------------------------------------------------------

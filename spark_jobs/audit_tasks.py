@@ -17,6 +17,7 @@ from records.diskless import ObjectCommitRecord
 from records.errors import RecordError
 from records.frame import read_frame
 from spark_jobs import audit_commits, audit_producers
+from spark_jobs.audit_answers import HEADS, heads_of
 from spark_jobs.audit_checkpoints import SOUND, Facts, checkpoint_readable, facts_of
 from spark_jobs.audit_cluster import check_cluster
 from spark_jobs.audit_commits import Commits
@@ -47,7 +48,7 @@ class Judged:
 
     findings: Findings
     live: dict[int, Live]  # by the offset that it is as of
-    objects: Numbers  # of commits: id, size, broker, time, log offset; a column each
+    objects: Numbers  # of commits: what `heads_of` tells, a column each
     missing: list[tuple[int, Fault]]
     read: int  # objects whose bytes were read
     store_failed: StoreError | None = None  # then nothing is said of objects
@@ -103,14 +104,12 @@ def judge(shared: Shared, work: tuple[Span, Ends]) -> Judged:
     ledger = shared.ledger
     if span.is_checkpoint:
         _, rows = facts_of(span)
-        heads = np.zeros((5, 0), np.int64)
+        heads = np.zeros((len(HEADS) + 1, 0), np.int64)
     else:
         rows = _commits_in(span)
         commits = Commits(rows, before, ledger, span.start_offset, span.end_offset)
         findings.check(shared.log, COMMIT_RULES, commits)
-        _, first = np.unique(rows["log_offset"], return_index=True)
-        names = ("object_id", "size_bytes", "broker_id", "committed_at_ms", "log_offset")
-        heads = np.stack([rows[name][first] for name in names])
+        heads = heads_of(rows)
     runs = rows if span.is_checkpoint else runs_of(rows)
     deaths = died(runs, ledger)
     live = {

@@ -17,7 +17,10 @@ import pytest
 from raft.segments.segment import segment_name
 from records.batch import iter_batches
 from records.diskless import (
+    CoordinatorState,
+    DisklessBrokerState,
     DisklessTopicState,
+    KeptAnswerState,
     LeaseState,
     ObjectCommitRecord,
     ObjectsState,
@@ -161,6 +164,77 @@ def _(records: list[Any]) -> list[Any]:
     index = within(records, LeaseState)
     last = records[index].last_committed_id + 1
     records[index] = changed(records[index], last_committed_id=last)
+    return records
+
+
+@in_checkpoint("checkpoint-leases-replay")
+def dead_ids_are_left_out(records: list[Any]) -> list[Any]:
+    """The late commit of one would be taken."""
+    index = within(records, LeaseState)
+    lease = records[index]
+    field = "skipped" if lease.skipped else "fenced" if lease.fenced else "orphans"
+    value = () if getattr(lease, field) else (lease.first_object_id, lease.first_object_id + 1)
+    records[index] = changed(lease, **{field: value})
+    return records
+
+
+@in_checkpoint("checkpoint-counters-replay")
+def an_id_is_given_twice(records: list[Any]) -> list[Any]:
+    index = within(records, CoordinatorState)
+    records[index] = changed(records[index], next_object_id=records[index].next_object_id - 1)
+    return records
+
+
+@in_checkpoint("checkpoint-counters-replay")
+def an_old_controller_may_call(records: list[Any]) -> list[Any]:
+    index = within(records, CoordinatorState)
+    records[index] = changed(records[index], controller_epoch=0)
+    return records
+
+
+@in_checkpoint("checkpoint-answers-replay")
+def an_answer_is_not_kept(records: list[Any]) -> list[Any]:
+    """A retry would be told that it is too late to know."""
+    del records[within(records, KeptAnswerState)]
+    return records
+
+
+@in_checkpoint("checkpoint-answers-replay")
+def an_answer_has_another_offset(records: list[Any]) -> list[Any]:
+    index = within(records, KeptAnswerState)
+    bases = column(records[index].base_offsets, 0, 1)
+    records[index] = changed(records[index], base_offsets=bases)
+    return records
+
+
+@in_checkpoint("checkpoint-answers-replay")
+def an_answer_has_another_log_start(records: list[Any]) -> list[Any]:
+    index = within(records, KeptAnswerState)
+    starts = column(records[index].log_start_offsets, 0, 1)
+    records[index] = changed(records[index], log_start_offsets=starts)
+    return records
+
+
+@in_checkpoint("checkpoint-answers-replay")
+def an_answer_is_of_another_partition(records: list[Any]) -> list[Any]:
+    index = within(records, KeptAnswerState)
+    partitions = column(records[index].partitions, 0, 1)
+    records[index] = changed(records[index], partitions=partitions)
+    return records
+
+
+@in_checkpoint("checkpoint-answers-replay")
+def an_old_epoch_gets_a_lease(records: list[Any]) -> list[Any]:
+    index = within(records, DisklessBrokerState)
+    records[index] = changed(records[index], broker_epoch=records[index].broker_epoch - 1)
+    return records
+
+
+@in_checkpoint("checkpoint-answers-replay")
+def answers_are_forgotten_in_another_order(records: list[Any]) -> list[Any]:
+    index = next(i for i, r in enumerate(records)
+                 if isinstance(r, DisklessBrokerState) and len(r.answered) > 1)  # fmt: skip
+    records[index] = changed(records[index], answered=records[index].answered[::-1])
     return records
 
 

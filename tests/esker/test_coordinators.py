@@ -140,6 +140,7 @@ def quorum(tmp_path_factory: pytest.TempPathFactory) -> Any:
         for node in NODES:
             with three.properties(node).open("a") as file:
                 file.write("metadata.max.retention.bytes=1\n")  # a log begins at its checkpoint
+                file.write("esker.archive.max.lag.bytes=0\n")  # and at once: for no archive
         three.start(*NODES)
         yield three
 

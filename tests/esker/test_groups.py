@@ -62,6 +62,7 @@ def quorum(tmp_path: Path) -> Iterator[Quorum]:
         for node in NODES:
             with three.properties(node).open("a") as file:
                 file.write("metadata.max.retention.bytes=1\n")  # a log begins at its checkpoint
+                file.write("esker.archive.max.lag.bytes=0\n")  # and at once: for no archive
                 file.write("broker.session.timeout.ms=3000\n")
                 file.write("offsets.retention.check.interval.ms=100\n")
         three.start(*NODES)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,27 +9,18 @@ import pytest
 from bench.peers import etcd
 from bench.peers import postgres_coordinator as peer
 from bench.peers.postgres_coordinator import PeerBatch, Producer, decide
-
-ROOT = Path(__file__).parents[2]
-
-
-def ran(*words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", *words], cwd=ROOT, capture_output=True, text=True, check=True,
-        timeout=280,
-    )  # fmt: skip
-    return done.stdout
+from tests.benches import printed
 
 
 def test_the_planner_s_benchmark_runs() -> None:
-    assert "1,000 runs of 10 partitions" in ran(
-        "bench.bench_planner", "--runs", "1000", "--partitions", "10"
+    assert "1,000 runs of 10 partitions" in printed(
+        "bench_planner", "--runs", "1000", "--partitions", "10"
     )
 
 
 @pytest.mark.soak
 def test_the_coordinator_s_benchmark_runs() -> None:
-    shown = ran("bench.bench_coordinator", "--tiny")
+    shown = printed("bench_coordinator", "--tiny")
     for words in ("50 x 4, 4 uploaders", "500 x 1", "checkpoint of the leader", "first commit"):
         assert words in shown
 

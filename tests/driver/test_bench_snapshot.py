@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
-ROOT = Path(__file__).parents[2]
+from tests.benches import printed
 
 
 def test_the_snapshot_benchmark_prints_its_rows() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.bench_snapshot", "--tiny"],
-        cwd=ROOT, capture_output=True, text=True, timeout=280, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    shown = printed("bench_snapshot", "--tiny")
     for row in (
         "generation, no other load",
         "p99 while generating, one at a time",
@@ -24,4 +16,4 @@ def test_the_snapshot_benchmark_prints_its_rows() -> None:
         "memory while serving",
         "memory while installing",
     ):
-        assert row in done.stdout, done.stdout
+        assert row in shown, shown

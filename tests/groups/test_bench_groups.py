@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
-ROOT = Path(__file__).parents[2]
+from tests.benches import printed
 
 
 def test_the_benchmark_of_groups_runs() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.bench_groups", "--tiny"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=280,
-    )
+    shown = printed("bench_groups", "--tiny")
     for line in ("heartbeats", "one after the other", "checkpoint loaded"):
-        assert line in done.stdout
+        assert line in shown

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
-ROOT = Path(__file__).parents[2]
+from tests.benches import printed
 
 
 def test_the_archive_benchmark_prints_its_rows() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.bench_archive", "--tiny"],
-        cwd=ROOT, capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    shown = printed("bench_archive", "--tiny")
     for row in (
         "walk the log, checksums only",
         "archive, avro",
@@ -23,4 +15,4 @@ def test_the_archive_benchmark_prints_its_rows() -> None:
         "verify the archive",
         "fastavro alone, ready rows",
     ):
-        assert done.stdout.count(row) == 2, done.stdout
+        assert shown.count(row) == 2, shown

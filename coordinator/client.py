@@ -256,7 +256,8 @@ class CoordinatorClient:
                 return answer
             if may_have_happened and type(request) not in READS:
                 in_doubt = True
-            if (in_doubt and not repeatable) or loop.time() + pause_s >= deadline:
+            over = self._finder.closed or loop.time() + pause_s >= deadline
+            if over or (in_doubt and not repeatable):
                 raise self._gave_up(request, answer, in_doubt=in_doubt) from answer
             await asyncio.sleep(pause_s)
             pause_s = min(self._settings.retry_max_ms / 1000, 2 * pause_s)

@@ -64,6 +64,7 @@ class _Commit:
         if self.in_doubt or self.in_flight:
             error = OutcomeUnknownError(ErrorCode.REQUEST_TIMED_OUT, message)
         self.answer.set_exception(error)
+        self.answer.exception()  # seen: perhaps nobody waits, and that is no noise of asyncio's
 
 
 class OrderedCommits:

@@ -69,7 +69,7 @@ class LeaderFinder:
         self._finding: asyncio.Task[Rpc] | None = None
         self._let_go: set[Rpc] = set()
         self._refused = 0  # of those who are asked just now
-        self._closed = False
+        self.closed = False
 
     async def leader(self) -> Rpc:
         """A connection to the leader; whoever asks while it is being looked for waits along.
@@ -77,14 +77,21 @@ class LeaderFinder:
         Raises:  CoordinatorError (COORDINATOR_NOT_AVAILABLE) if nobody known leads just now;
                  NobodyListensError, one of these, if none of them runs.
         """
-        if self._closed:
+        if self.closed:
             raise CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the client is closed")
         if self._current is not None and not self._current.connection.closed:
             return self._current
         if self._finding is None:
             self._finding = asyncio.get_running_loop().create_task(self._find())
             self._finding.add_done_callback(self._found)
-        return await asyncio.shield(self._finding)
+        try:
+            return await asyncio.shield(self._finding)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not self.closed or (task is not None and task.cancelling()):
+                raise
+            closed = "the client was closed"  # which cancelled the search, not whoever asked
+            raise CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, closed) from None
 
     def lost(self, rpc: Rpc) -> None:
         """This one does not lead any more, or cannot be reached."""
@@ -108,7 +115,7 @@ class LeaderFinder:
 
     def close(self) -> None:
         """Close all connections."""
-        self._closed = True
+        self.closed = True
         if self._finding is not None:
             self._finding.cancel()
         for rpc in (*self._let_go, *([self._current] if self._current else [])):
@@ -121,7 +128,7 @@ class LeaderFinder:
         if task.cancelled() or task.exception() is not None:
             return
         found = task.result()
-        if self._closed:
+        if self.closed:
             found.connection.close()
         else:
             self._current = found

@@ -77,7 +77,7 @@ class ControllerClient:
                 if not isinstance(error, NobodyListensError):
                     kind, heard_at = CoordinatorError, now
                 until = min(began + self._timeout_ms / 1_000, heard_at + self._alone_ms / 1_000)
-                if now + pause_s >= until:
+                if self._finder.closed or now + pause_s >= until:
                     why = error.message if isinstance(error, CoordinatorError) else str(error)
                     code = CoordinatorCode.COORDINATOR_NOT_AVAILABLE
                     raise kind(code, f"no controller answers: {why}") from error

@@ -7,6 +7,7 @@ over the same sockets in the contract suite.
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 from uuid import UUID
@@ -333,6 +334,57 @@ def test_deleting_up_to_the_high_watermark_is_not_repeated_when_in_doubt(
         assert len(recorder.calls) == times
 
     served(story)
+
+
+def test_who_closes_with_commits_in_flight_that_nobody_waits_for_makes_no_noise() -> None:
+    """Whoever does wait hears the same as ever."""
+    noise: list[dict[str, Any]] = []
+
+    async def story(recorder: Recorder, _: list[Node], client: CoordinatorClient) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: noise.append(context))
+        recorder.then = lambda *_: never()
+        for object_id in range(1, 4):
+            client.submit(commit(object_id))
+        waited = asyncio.ensure_future(client.commit_file(commit(4)))
+        gone = client.submit(commit(5))
+        gone.cancel()
+        while not recorder.calls:
+            await asyncio.sleep(0)
+        await client.close()
+        client.submit(commit(6))
+        with pytest.raises(CoordinatorError, match="closed"):
+            await waited
+        gc.collect()
+
+    served(story)
+    gc.collect()
+    assert noise == []
+
+
+def test_a_close_while_the_leader_is_looked_for_is_told_as_an_error() -> None:
+    """Not as a cancellation, which whoever called would take for its own."""
+
+    async def story() -> None:
+        asked = asyncio.Event()
+
+        async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            asked.set()
+            await reader.read()
+            writer.close()
+
+        async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
+            client = CoordinatorClient([server.sockets[0].getsockname()], settings=FAST)
+            read = asyncio.ensure_future(
+                client.find_batches(FindBatchesRequest(topics=(), max_bytes=1))
+            )
+            written = client.submit(commit(1))
+            await asyncio.wait_for(asked.wait(), timeout=60)
+            await client.close()
+            for call in (read, written):
+                with pytest.raises(CoordinatorError, match="closed"):
+                    await asyncio.wait_for(call, timeout=60)
+
+    asyncio.run(story())
 
 
 def test_a_close_ends_every_call_and_says_what_is_known() -> None:

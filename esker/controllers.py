@@ -266,6 +266,7 @@ class ControllerRoom:
             handover,
             call_later=host.call_later,
             monotonic_ms=_monotonic_ms,
+            barrier=lambda told: _behind(log, told),
             served=self.served,
             leader_name=lambda: "unknown" if log.leader_id is None else f"node {log.leader_id}",
         )
@@ -320,6 +321,15 @@ class ControllerRoom:
     def _endpoint(self, node_id: int) -> Endpoint | None:
         place = self._settings.endpoints.get(node_id)
         return None if place is None else (node_id, *place)
+
+
+def _behind(log: ReplicatedLog, told: Callable[[BaseException | None], None]) -> None:
+    """Ask at the log's read barrier, for who cannot await."""
+
+    def heard(barrier: asyncio.Future[Offset]) -> None:
+        told(asyncio.CancelledError() if barrier.cancelled() else barrier.exception())
+
+    asyncio.ensure_future(log.barrier()).add_done_callback(heard)
 
 
 def _monotonic_ms() -> int:

@@ -5,6 +5,9 @@
     2. the mapping is committed
     3. the new coordinator has the partition; then whoever asked is answered
 
+A coordinator without a leader may stay so. Whoever asked hears REQUEST_TIMED_OUT then, and the move
+goes on.
+
 A crash after 1 leaves a partition that nobody has, mapped to where it was. The next controller
 finds it missing there and has it made again: its calls carry a higher epoch, and only such a call
 that names it brings back what was let go. A crash after 2 is like any topic that a coordinator was
@@ -56,6 +59,20 @@ class Moving:
         self._send = send
         self._released: list[Move] = []
         self._open = 0
+        self._is_written = False
+        self._is_answered = False
+
+    def late(self) -> None:
+        """Who asked has waited long enough. What was begun goes on, and is not told of any more."""
+        text = "Its coordinator has not answered; it moves when that lets it go."
+        if self._is_written:
+            text = (
+                "It is assigned, and its new coordinator is being told; ask before writing to it."
+            )
+        waiting = [move for move in self._moves if move[:2] not in self._verdicts]
+        if not self._is_answered:
+            self._refuse(waiting, ErrorCode.REQUEST_TIMED_OUT, text)
+            self._answer()
 
     def release(self) -> None:
         """The old coordinators let go of what never had data."""
@@ -120,6 +137,7 @@ class Moving:
         gone = [move for move in self._released if move not in stayed]
         self._refuse(gone, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "It is gone by now.")
         image = self._controller.machine.image
+        self._is_written = True
         self._open = len(written)
         for move in written:
             topic: TopicImage | None = image.topics.get(move.topic_id)
@@ -144,4 +162,7 @@ class Moving:
             self._verdicts[move[:2]] = (code, message)
 
     def _answer(self) -> None:
+        if self._is_answered:
+            return
+        self._is_answered = True
         self._send(answer_moves(self._request, self._verdicts))

@@ -6,6 +6,11 @@ A topic exists once it is committed, and can be written to once its coordinators
 too; whoever creates one is answered then. If that takes longer than the request allows, the answer
 is REQUEST_TIMED_OUT, the topic stays, and its coordinators are told on.
 
+A record that is committed proves that this node led. What wrote none is said behind the read
+barrier: else a controller that was deposed, and has not heard of it, would say "it exists" or
+"there is no such topic" of what the next one has changed. Only a heartbeat that is not refused is
+answered at once: it says no more than that this node, while it leads, counts the broker's session.
+
 Nothing here knows of sockets; `coordinator.controller.service` does.
 
 Source: DESIGN §7; KIP-631; KIP-1114; KIP-1164.
@@ -68,12 +73,18 @@ from records.schema import MetadataRecord
 
 MAX_WAIT_S: Final = 300.0
 
+MOVE_WAIT_S: Final = 4.0
+"""For two coordinators, where the request names no time itself: a client waits five seconds."""
+
 PART_PARTITIONS: Final = 50
 """New partitions decided in one go, of a request that can be decided in parts."""
 
 MAX_SPLIT_PARTITIONS: Final = 100_000
 
 Send = Callable[[Response], None]
+Barrier = Callable[[Callable[[BaseException | None], None]], object]
+"""Tells, later, why this node is not known to lead still; None: it led when it was asked."""
+
 _Created = CreateTopicsResponse.CreatableTopicResult
 New = dict[UUID, tuple[str, dict[int, int]]]
 """Topics that got partitions: id -> (name, partitions at each coordinator)."""
@@ -89,17 +100,20 @@ class Requests:
         *,
         call_later: Callable[[float, Callable[[], None]], Any],
         monotonic_ms: Callable[[], int],
+        barrier: Barrier,
         served: Counter[int] | None = None,
         leader_name: Callable[[], str] = lambda: "unknown",
     ) -> None:
         """
-        Args:  served: counts requests by api key, for KIP-631's ControllerRequestsRate.
+        Args:  barrier: of the cluster log.
+               served: counts requests by api key, for KIP-631's ControllerRequestsRate.
                leader_name: who leads as far as this node knows, for messages.
         """
         self._controller = controller
         self._handover = handover
         self._call_later = call_later
         self._monotonic_ms = monotonic_ms
+        self._barrier = barrier
         self._leader_name = leader_name
         self.served: Counter[int] = Counter() if served is None else served
 
@@ -117,19 +131,38 @@ class Requests:
         decide: Callable[[Context], Decision],
         then: Callable[[Any], None] | None = None,
         *,
-        urgent: bool = False,
+        is_beat: bool = False,
     ) -> None:
-        """Decide; once that is committed, `then` goes on with the response, or it is sent."""
+        """Decide; once that is certain, `then` goes on with the response, or it is sent.
+
+        Args:  is_beat: urgent, and certain unless it is a refusal.
+        """
+        go_on = send if then is None else then
+        wrote = False
+
+        def judge(context: Context) -> Decision:
+            nonlocal wrote
+            decision = decide(context)
+            wrote = bool(decision.records)
+            return decision
 
         def done(outcome: Any) -> None:
             if isinstance(outcome, CoordinatorError):
                 send(self._not_decided(request, outcome))
-            elif then is None:
-                send(outcome)
+            elif wrote or (is_beat and not outcome.error_code):
+                go_on(outcome)
             else:
-                then(outcome)
+                self._barrier(lambda lost: led(outcome, lost))
 
-        self._controller.submit(decide, done, name=type(request).__name__, urgent=urgent)
+        def led(outcome: Any, lost: BaseException | None) -> None:
+            if lost is None:
+                go_on(outcome)
+            else:
+                code = CoordinatorCode.COORDINATOR_NOT_AVAILABLE
+                error = CoordinatorError(code, f"no read barrier: {lost}")
+                send(self._not_decided(request, error))
+
+        self._controller.submit(judge, done, name=type(request).__name__, urgent=is_beat)
 
     def _not_decided(self, request: Request, error: CoordinatorError) -> Response:
         if error.code == CoordinatorCode.NOT_LEADER_OR_FOLLOWER:
@@ -271,7 +304,7 @@ class Requests:
         if context is not None and not request.want_shut_down:
             sessions.see(self._monotonic_ms())
             decision = heartbeat(request, context, sessions)
-            if not decision.records:
+            if not decision.records and not decision.response.error_code:
                 send(decision.response)
                 return
 
@@ -279,7 +312,7 @@ class Requests:
             sessions.see(self._monotonic_ms())
             return heartbeat(request, context, sessions)
 
-        self._decide(request, send, decide, urgent=True)
+        self._decide(request, send, decide, is_beat=True)
 
     def _unregister_broker(self, request: UnregisterBrokerRequest, send: Send) -> None:
         def then(response: Any) -> None:
@@ -296,7 +329,9 @@ class Requests:
 
         def checked(outcome: tuple[list[Move], Verdicts]) -> None:
             moves, verdicts = outcome
-            Moving(self._controller, self._handover, request, moves, verdicts, send).release()
+            moving = Moving(self._controller, self._handover, request, moves, verdicts, send)
+            self._call_later(MOVE_WAIT_S, moving.late)
+            moving.release()
 
         def decide(context: Context) -> Decision:
             return Decision((), check_moves(request, context.image))

@@ -122,6 +122,7 @@ class ClusterWorld:
             self._handover,
             call_later=self._loop.call_later,
             monotonic_ms=self.monotonic_ms,
+            barrier=lambda told: self._loop.call_soon(told, None),
         )
         self.leaders = [
             WorldCoordinator(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from coordinator.controller.checkpoint import image_records
+from coordinator.controller.client import error_codes
 from coordinator.controller.decide import Limits
 from coordinator.controller.errors import ErrorCode
 from coordinator.controller.leader import BATCH_RECORDS, make_draft
@@ -20,9 +22,11 @@ from records.metadata import (
     NoOpRecord,
     TopicRecord,
 )
+from records.rpc.base import Request
 from records.rpc.brokers import BrokerHeartbeatRequest, UnregisterBrokerRequest
 from records.rpc.configs import DescribeConfigsRequest
-from records.rpc.topics import CreateTopicsRequest
+from records.rpc.coordinator import AssignPartitionToBatchCoordinatorRequest
+from records.rpc.topics import CreateTopicsRequest, DeleteTopicsRequest
 from records.types import Epoch
 from tests.controller.test_image import T1
 from tests.controller.test_stateful import alteration
@@ -106,6 +110,61 @@ def test_no_answer_leaves_before_its_records_are_committed() -> None:
     assert answers == []
     commit(world)
     assert answers[0].error_code == 0
+
+
+def test_what_wrote_nothing_is_said_behind_the_read_barrier() -> None:
+    """A controller that was deposed, and has not heard of it, knows less than the next one.
+
+    That may have made the topic, deleted it, moved it, or registered the broker.
+    """
+    world = World().elect()
+    (epoch,) = world.register(1)
+    world.create("t")
+    barriers: list[Callable[[BaseException | None], None]] = []
+    world.requests._barrier = barriers.append
+    assign = AssignPartitionToBatchCoordinatorRequest.Topic
+    place = assign.Partition(partition_index=0, batch_coordinator_partition_index=0)
+    asked: tuple[Request, ...] = (
+        creation("t"),
+        creation("new", validate_only=True),
+        DeleteTopicsRequest(topic_names=("gone",), timeout_ms=1),
+        DescribeConfigsRequest(
+            resources=(
+                DescribeConfigsRequest.DescribeConfigsResource(
+                    resource_type=2, resource_name="gone", configuration_keys=None
+                ),
+            )
+        ),
+        _beat(1, epoch + 1),
+        _beat(2, epoch),
+        UnregisterBrokerRequest(broker_id=2),
+        AssignPartitionToBatchCoordinatorRequest(
+            topics=(assign(topic_id=T1, partitions=(place,)),)
+        ),
+    )
+    for request in asked:
+        for lost in (None, ConnectionError("another leads")):
+            answers = world.send(request)
+            world.run()
+            assert answers == [], f"said by one who may lead no more: {answers}"
+            barriers.pop()(lost)
+            world.run()
+            said = error_codes(answers[0])
+            assert (ErrorCode.NOT_CONTROLLER in said) == (lost is not None), (request, said)
+    world.beat(1, epoch)
+    world.create("u")
+    world.register(2)
+    assert barriers == [], "what is written proves it, and a heartbeat denies nothing"
+
+
+def _beat(broker_id: int, broker_epoch: int) -> BrokerHeartbeatRequest:
+    return BrokerHeartbeatRequest(
+        broker_id=broker_id,
+        broker_epoch=broker_epoch,
+        current_metadata_offset=0,
+        want_fence=False,
+        want_shut_down=False,
+    )
 
 
 def test_a_refusal_waits_for_what_it_rests_on() -> None:

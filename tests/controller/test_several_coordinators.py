@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import pytest
+
 from coordinator.controller.errors import ErrorCode
 from records.rpc.coordinator import AssignPartitionToBatchCoordinatorRequest
 from records.rpc.topics import DeleteTopicsRequest
@@ -170,6 +172,27 @@ def test_a_release_whose_answer_is_lost_is_asked_for_again() -> None:
     world.pass_ms(5_000)
     assert answers[0].responses[0].partitions[0].error_code == 0
     assert world.image.topics[named].coordinator(1) == 1
+
+
+@pytest.mark.parametrize("down", [0, 1])
+def test_who_asks_for_a_move_does_not_wait_for_ever(down: int) -> None:
+    """A coordinator without a leader may stay so; the move goes on when it has one."""
+    world = two_coordinators()
+    named = topic_id(world, "first")
+    world.coordinators.down.add(down)
+    answers = world.send(assign(named, 1, 1))
+    world.pass_ms(5_000)
+    assert len(answers) == 1
+    (partition,) = answers[0].responses[0].partitions
+    assert partition.error_code == ErrorCode.REQUEST_TIMED_OUT
+    said = "it moves when that lets it go" if down == 0 else "it is assigned"
+    assert said in (partition.error_message or "").lower()
+    assert world.image.topics[named].coordinator(1) == down
+    world.coordinators.down.clear()
+    world.pass_ms(60_000)
+    assert world.image.topics[named].coordinator(1) == 1
+    assert 1 in hosted(world, 1)[named]
+    assert len(answers) == 1
 
 
 def test_many_moves_in_one_request_are_answered_one_by_one() -> None:

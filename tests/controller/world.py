@@ -164,10 +164,17 @@ class World:
             self.handover,
             call_later=self.call_later,
             monotonic_ms=lambda: self.monotonic_ms,
+            barrier=self.barrier,
         )
         self.log._watchers.clear()  # a former process is gone
         self.log.watch(self.applier)
         self.log.watch(self.controller)
+
+    def barrier(self, told: Callable[[BaseException | None], None]) -> None:
+        """The log's, for who cannot await; there is nobody else who could lead."""
+        self._soon.append(
+            lambda: told(None if self.log.leading_epoch is not None else ConnectionError("deposed"))
+        )
 
     def _new_id(self) -> UUID:
         self.ids += 1

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
+import sys
 import time
 from collections.abc import Coroutine
 from random import Random
@@ -75,7 +77,7 @@ async def _run_broker(
         try:
             if await _until(broker.start(), node.failed, lost, stopping):
                 place = ",".join(f"{at.host}:{at.port}" for at in broker.advertised())
-                print(f"Broker {settings.node_id} is ready at {place}", flush=True)
+                announce(f"Broker {settings.node_id} is ready at {place}")
                 await _until(stop.wait(), node.failed, lost)
         finally:
             if not _is_hopeless(node):
@@ -87,6 +89,18 @@ async def _run_broker(
     finally:
         stopping.cancel()
         await parts.cluster.close()
+
+
+def announce(line: str) -> None:
+    """Print a line for whoever waits for it. That nobody reads any more ends no node, nor does a
+    full disk below a file of output: it is said in the log, and goes nowhere from then on."""
+    try:
+        print(line, flush=True)
+    except OSError as error:
+        log.warning("stdout=lost reason=%r said=%r", error.strerror, line)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())  # what is buffered is tried again at the end
+        os.close(nowhere)
 
 
 def _is_hopeless(node: Node) -> bool:

@@ -61,9 +61,7 @@ def last_words(error: Exception, log_dir: Path, *, votes: bool = True) -> str:
     """
     match error:
         case sqlite3.Error():  # which names no file
-            full = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL
-            advice = ROOM if full else REBUILT if is_damage(error) else ""
-            return f"SQLite in {log_dir}: {error}{advice}"
+            return f"SQLite in {log_dir}: {error}{_of_sqlite(error)}"
         case DiskFullError():
             return f"{error}{ROOM}"
         case MissingLogError() | CorruptFileError() | CorruptLogError() | DamagedFileError():
@@ -76,6 +74,18 @@ def last_words(error: Exception, log_dir: Path, *, votes: bool = True) -> str:
             return _of_system(error, log_dir)
         case _:
             return str(error)
+
+
+def _of_sqlite(error: sqlite3.Error) -> str:
+    if is_damage(error):
+        return REBUILT
+    match getattr(error, "sqlite_errorcode", 0) & 0xFF:
+        case sqlite3.SQLITE_FULL:
+            return ROOM
+        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
+            return ": let this user write it, or delete it, and it is built anew from the log"
+        case _:
+            return ""
 
 
 def _replace(log_dir: Path, *, votes: bool) -> str:

@@ -37,10 +37,14 @@ HOME = Path("/data")
 LOG = HOME / "g-0" / "0.log"
 
 
-def full_database() -> sqlite3.Error:
-    error = sqlite3.OperationalError("database or disk is full")
-    error.sqlite_errorcode = sqlite3.SQLITE_FULL
+def of_sqlite(code: int, text: str) -> sqlite3.Error:
+    error = sqlite3.OperationalError(text)
+    error.sqlite_errorcode = code
     return error
+
+
+FULL = of_sqlite(sqlite3.SQLITE_FULL, "database or disk is full")
+READ_ONLY = of_sqlite(sqlite3.SQLITE_READONLY, "attempt to write a readonly database")
 
 
 @pytest.mark.parametrize(
@@ -48,7 +52,8 @@ def full_database() -> sqlite3.Error:
     [
         (DiskFullError(path=LOG, reason="No space left"), "g-0/0.log: No space left: make room"),
         (DamagedStateError("a row"), "SQLite in /data: a row: start it again, and it rebuilds"),
-        (full_database(), "SQLite in /data: database or disk is full: make room"),
+        (FULL, "SQLite in /data: database or disk is full: make room"),
+        (READ_ONLY, "a readonly database: let this user write it, or delete it"),
         (OSError(errno.EDQUOT, "Disk quota exceeded"), "/data: Disk quota exceeded: make room"),
         (OSError(errno.EROFS, "Read-only file system", "/data/x"), "/data/x: .* mount it so that"),
         (OSError(errno.EMFILE, "Too many open files"), r"Too many open files: .* \(ulimit -n\)"),

@@ -152,6 +152,8 @@ class Batch(NamedTuple):
 
 
 class RecordHeader(NamedTuple):
+    """A header that a producer gave a record: a name, and bytes or none."""
+
     key: str
     value: memoryview | bytes | None
 

@@ -60,7 +60,10 @@ UNREADABLE_ERRORS: Final = (
 
 
 class Printer(Protocol):
-    def render(self, item: Item) -> str: ...
+    """How items are shown: for people, or as JSON."""
+
+    def render(self, item: Item) -> str:
+        """One or more lines, without the end of the last."""
 
 
 @app.command(name="dump-log", epilog=EXAMPLE, no_args_is_help=True)

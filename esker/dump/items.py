@@ -16,12 +16,16 @@ from records.schema import Message
 
 
 class FileStart(NamedTuple):
+    """A file or an object begins; what follows is of it."""
+
     path: Path | str  # a text for what is no file: `s3://BUCKET/KEY`
     kind: Kind
     size_bytes: int
 
 
 class BatchItem(NamedTuple):
+    """A batch; its records follow if they are asked for."""
+
     position: int  # in the file
     header: BatchHeader
 
@@ -70,6 +74,8 @@ class Tally:
 
 
 class FileEnd(NamedTuple):
+    """A file was read to its end, or as far as it can be."""
+
     start: FileStart
     tally: Tally
 

@@ -28,6 +28,8 @@ _MAX_OFFSET: Final = (1 << 63) - 1
 
 
 class EpochStart(NamedTuple):
+    """Where an epoch begins; it ends where the next one does, or the log."""
+
     epoch: Epoch
     start_offset: Offset  # inclusive
 

@@ -27,12 +27,16 @@ _MAX_INDEX_BYTES: Final = 64 * 1024 * 1024
 
 
 class OffsetEntry(NamedTuple):
-    offset: int
-    position: int
+    """A batch that was found once: the next look-up begins there."""
+
+    offset: int  # its last
+    position: int  # of its first byte in the segment
 
 
 class TimeEntry(NamedTuple):
-    timestamp: int  # ms
+    """The largest timestamp of a segment so far."""
+
+    timestamp: int  # ms since 1970
     offset: int
 
 

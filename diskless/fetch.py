@@ -29,7 +29,7 @@ from uuid import UUID
 
 from coordinator.controller.image import MetadataImage, TopicImage
 from coordinator.interface import CoordinatorError
-from diskless.metadata import unfenced
+from diskless.metadata import Pace, unfenced
 from diskless.news import News
 from diskless.object_cache import ObjectCache
 from diskless.placement import PlacedBroker, Redirects, is_known
@@ -51,6 +51,8 @@ MAX_WAIT_MS: Final = 60_000
 BARRIER_S: Final = 5.0  # for the coordinator to say what is out of range
 ASKED_AT_ONCE: Final = 1_000  # partitions of one question to it
 LOOKED_UP_AT_ONCE: Final = 200  # partitions, before others have a turn of the loop
+FEW_PARTITIONS: Final = 500  # of a Fetch that looks at all of them after every commit
+PAUSE_OF_EACH_S: Final = 1e-5  # a partition of others; a look at it takes a tenth of that
 MAX_BYTES: Final = 64 * 1024 * 1024  # of one answer, whatever is asked for
 
 OFFSET_OUT_OF_RANGE: Final = 1
@@ -203,7 +205,8 @@ class FetchService:
         """Wait for news of these partitions, or until the time is over.
 
         Every commit wakes every Fetch that waits, and most are not concerned: so each looks at
-        numbers that are in memory before it looks anything up.
+        numbers that are in memory before it looks anything up. One of thousands of partitions
+        does not do so at every commit, or it would do nothing else.
         """
         loop, image = asyncio.get_running_loop(), self._image()
         seen = [
@@ -217,6 +220,9 @@ class FetchService:
             if any(self._ends(one) != ends for one, ends in seen):
                 return
             await self._news.wait(left_s)
+            if len(seen) > FEW_PARTITIONS:
+                pause_s = min(deadline - loop.time(), PAUSE_OF_EACH_S * len(seen))
+                await asyncio.sleep(max(0.0, pause_s))
 
     def _ends(self, asked: _Asked) -> tuple[int, int] | None:
         """Log start and high watermark of a partition, as our replica has it now."""
@@ -258,12 +264,12 @@ class FetchService:
 
     async def _look_up(self, request: FetchRequest, version: int, bytes_left: int) -> list[_Answer]:
         """One answer for each partition of the request, in its order."""
-        image = self._image()
-        asked = [
-            _place(image, version, topic, partition)
-            for topic in request.topics
-            for partition in topic.partitions
-        ]
+        image, pace = self._image(), Pace()
+        asked = []
+        for topic in request.topics:
+            for wanted in topic.partitions:
+                await pace.step()
+                asked.append(_place(image, version, topic, wanted))
         answers = [one if isinstance(one, _Answer) else _Answer() for one in asked]
         places = [(at, one) for at, one in enumerate(asked) if isinstance(one, _Asked)]
         if places:
@@ -367,13 +373,19 @@ class FetchService:
     # --- what -----------------------------------------------------------------------------------
 
     async def _read_all(self, request: FetchRequest, answers: list[_Answer]) -> FetchResponse:
-        asked = [(topic, partition) for topic in request.topics for partition in topic.partitions]
-        parts = await asyncio.gather(
-            *(
-                self._read(partition, answer)
-                for (_, partition), answer in zip(asked, answers, strict=True)
+        asked = [partition for topic in request.topics for partition in topic.partitions]
+        with_runs = [at for at, answer in enumerate(answers) if answer.runs]
+        read = dict(
+            zip(
+                with_runs,
+                await asyncio.gather(*(self._read(asked[at], answers[at]) for at in with_runs)),
+                strict=True,
             )
         )
+        pace, parts = Pace(), []
+        for at, partition in enumerate(asked):
+            await pace.step()
+            parts.append(read.get(at) or self._told(partition, answers[at]))
         told = iter(parts)
         return FetchResponse(
             responses=tuple(
@@ -389,36 +401,41 @@ class FetchService:
     async def _read(
         self, asked: FetchRequest.FetchTopic.FetchPartition, answer: _Answer
     ) -> _Partition:
-        error = answer.error
         records: bytes | memoryview = b""
-        if answer.runs:
-            try:
-                records = await read_runs(
-                    self._cache,
-                    answer.runs,
-                    from_offset=asked.fetch_offset,
-                    max_bytes=answer.max_bytes,
-                )
-            except DamagedRunError as damage:
-                self.counters.damaged_runs += 1
-                log.error("action=fetch error=%r", str(damage))
-                error = CORRUPT_MESSAGE
-            except ObjectNotFoundError as gone:
-                log.warning("action=fetch error=%r", str(gone))
-                assert answer.asked is not None, f"runs of nothing: {answer}"
-                where = answer.asked.coordinator
-                (answer,) = await self._behind_the_barrier(where, [answer.asked])
-                error = answer.error or KAFKA_STORAGE_ERROR  # still referred to: bytes are missing
-                self.counters.missing_objects += error == KAFKA_STORAGE_ERROR
-            except StorageError as failure:
-                log.warning("action=fetch error=%r", str(failure))
-                error = KAFKA_STORAGE_ERROR
+        try:
+            records = await read_runs(
+                self._cache, answer.runs, from_offset=asked.fetch_offset, max_bytes=answer.max_bytes
+            )
+        except DamagedRunError as damage:
+            self.counters.damaged_runs += 1
+            log.error("action=fetch error=%r", str(damage))
+            answer = answer._replace(error=CORRUPT_MESSAGE)
+        except ObjectNotFoundError as gone:
+            log.warning("action=fetch error=%r", str(gone))
+            assert answer.asked is not None, f"runs of nothing: {answer}"
+            where = answer.asked.coordinator
+            (answer,) = await self._behind_the_barrier(where, [answer.asked])
+            if not answer.error:  # still referred to: bytes are missing
+                self.counters.missing_objects += 1
+                answer = answer._replace(error=KAFKA_STORAGE_ERROR)
+        except StorageError as failure:
+            log.warning("action=fetch error=%r", str(failure))
+            answer = answer._replace(error=KAFKA_STORAGE_ERROR)
+        return self._told(asked, answer, records)
+
+    def _told(
+        self,
+        asked: FetchRequest.FetchTopic.FetchPartition,
+        answer: _Answer,
+        records: bytes | memoryview = b"",
+    ) -> _Partition:
+        """A partition of the response."""
         self.counters.bytes_out += len(records)
-        if error:
-            self.counters.errors[error] += 1
+        if answer.error:
+            self.counters.errors[answer.error] += 1
         return _Partition(
             partition_index=asked.partition,
-            error_code=error,
+            error_code=answer.error,
             high_watermark=answer.high_watermark,
             last_stable_offset=answer.high_watermark,  # there are no transactions
             log_start_offset=answer.log_start_offset,

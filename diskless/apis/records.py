@@ -17,10 +17,11 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from diskless.apis.serving import encoded
 from diskless.fetch import FetchService
 from diskless.produce import ProduceService
 from raft.net import Frame, Reply, RequestHeader, ServerConnection
-from raft.net.handlers import Served, payload
+from raft.net.handlers import Served
 from records.codec import decode_message
 from records.rpc.fetch import FetchRequest
 from records.rpc.produce import ProduceRequest
@@ -101,7 +102,7 @@ class RecordApis:
             answer = await self._fetch.fetch(
                 request, header.api_version, client=client, room=self._room
             )
-            parts = payload(header, answer)
+            parts = await encoded(header, answer, answer.responses)
         except Exception as error:
             reply.fail(error)
             return

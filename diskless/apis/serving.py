@@ -17,12 +17,13 @@ its turns meanwhile; nobody changes it any more.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, NamedTuple, TypeVar
 
 from raft.net import Answer, Frame, Reply, RequestHeader, ServerConnection
 from raft.net.handlers import Served, payload
 from records.codec import decode_message
+from records.compression import Buffer
 from records.rpc.base import Request, Response
 
 Q = TypeVar("Q", bound=Request)
@@ -85,10 +86,7 @@ async def _keep(
 ) -> None:
     try:
         response = await promised
-        if in_line and _is_long(response):
-            reply.send(await asyncio.to_thread(payload, header, response))
-        else:
-            reply.send(payload(header, response))
+        reply.send(await encoded(header, response, getattr(response, "topics", ())))
         if in_line:
             await reply.left()
     except Exception as error:  # an assertion too: the connection tells the loop
@@ -97,6 +95,10 @@ async def _keep(
         reply.connection.go_on()
 
 
-def _is_long(response: Any) -> bool:
-    topics = getattr(response, "topics", ())
-    return sum(len(getattr(topic, "partitions", ())) for topic in topics) > LONG_PARTITIONS
+async def encoded(
+    header: RequestHeader, response: Response, topics: Iterable[Any]
+) -> tuple[Buffer, ...]:
+    """The answer's bytes; made in a thread if these topics of it have very many partitions."""
+    if sum(len(getattr(topic, "partitions", ())) for topic in topics) > LONG_PARTITIONS:
+        return await asyncio.to_thread(payload, header, response)
+    return payload(header, response)

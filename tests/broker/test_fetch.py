@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from random import Random
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -15,8 +16,10 @@ from coordinator.memory import InMemoryCoordinator
 from coordinator.reads import log_ends
 from coordinator.settings import CoordinatorSettings
 from coordinator.view import StaticView
+from diskless import fetch
 from diskless.buffer import AppendResult
 from diskless.fetch import FetchService
+from diskless.metadata import SLICE_PARTITIONS
 from diskless.news import News
 from diskless.object_cache import ObjectCache
 from diskless.object_writer import Identity, ObjectWriter, WriterSettings
@@ -429,3 +432,98 @@ def test_a_store_that_fails_is_told_apart_from_damage() -> None:
         assert (await broker.fetch(0)).error_code == 0
 
     claim(work)
+
+
+def wide(partitions: int, *, max_wait_ms: int) -> FetchRequest:
+    """Of a great many partitions, nearly all of which are not there; the last one is."""
+    partition = _topic.FetchPartition
+    asked = [
+        partition(partition=at, fetch_offset=0, partition_max_bytes=1 << 20)
+        for at in (*range(1, partitions), 0)
+    ]
+    return FetchRequest(
+        max_wait_ms=max_wait_ms, min_bytes=1, topics=(_topic(topic="t", partitions=tuple(asked)),)
+    )
+
+
+def test_a_fetch_of_thousands_of_partitions_lets_others_have_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At most a slice of it is done between two looks at the loop."""
+
+    async def story(broker: Broker) -> None:
+        done = most = 0
+
+        def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*args: Any) -> Any:
+                nonlocal done
+                done += 1
+                return function(*args)
+
+            return call
+
+        async def watch() -> None:
+            nonlocal done, most
+            while True:
+                most, done = max(most, done), 0
+                await asyncio.sleep(0)
+
+        monkeypatch.setattr(fetch, "_place", counted(fetch._place))
+        monkeypatch.setattr(broker.service, "_told", counted(broker.service._told))
+        watching = asyncio.ensure_future(watch())
+        await asyncio.sleep(0)
+        tasks = len(asyncio.all_tasks())
+        fetching = asyncio.ensure_future(broker.service.fetch(wide(5_000, max_wait_ms=0), 12))
+        while not fetching.done():
+            await asyncio.sleep(0)
+            assert len(asyncio.all_tasks()) <= tasks + 3, "a task for each partition"
+        assert len(fetching.result().responses[0].partitions) == 5_000
+        assert 0 < most <= 3 * SLICE_PARTITIONS
+        watching.cancel()
+
+    claim(story)
+
+
+@pytest.mark.parametrize(("partitions", "scans"), [(1, 1_000), (20_000, 5)])
+def test_who_waits_for_thousands_of_partitions_does_not_look_at_them_at_every_commit(
+    monkeypatch: pytest.MonkeyPatch, partitions: int, scans: int
+) -> None:
+    """A second of a thousand commits that do not concern it. It still hears of its own."""
+
+    async def story(broker: Broker) -> None:
+        looks = 0
+        ends = broker.service._ends
+
+        def counted(asked: Any) -> Any:
+            nonlocal looks
+            looks += asked.partition == 0
+            return ends(asked)
+
+        monkeypatch.setattr(broker.service, "_ends", counted)
+        monkeypatch.setattr(fetch, "_place", everything_there(fetch._place))
+        request = wide(partitions, max_wait_ms=30_000)
+        fetching = asyncio.ensure_future(broker.service.fetch(request, 12))
+        await asyncio.sleep(0.5)
+        looks = 0
+        for _ in range(1_000):
+            await asyncio.sleep(0.001)
+            broker.news.tell()
+        assert scans / 2 <= looks <= scans + 1
+        await broker.produce(1)
+        async with asyncio.timeout(2):
+            (*_, own) = (await fetching).responses[0].partitions
+        assert own.records
+
+    claim(story)
+
+
+def everything_there(place: Callable[..., Any]) -> Callable[..., Any]:
+    """Partitions that are not there are partition 1 under another number."""
+
+    def placed(image: Any, version: int, topic: Any, asked: Any) -> Any:
+        found = FetchRequest.FetchTopic.FetchPartition(
+            partition=min(asked.partition, 1), fetch_offset=0, partition_max_bytes=1 << 20
+        )
+        return place(image, version, topic, found)
+
+    return placed

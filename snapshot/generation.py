@@ -65,7 +65,7 @@ class Loop(Protocol):
 class Pace:
     """How much at a time."""
 
-    apply_ms: float = 2.0  # of applying, between two turns of the loop
+    apply_ms: float = 1.0  # of applying, between two turns of the loop
     linger_ms: float = 0.0  # from hearing that something is committed to applying it
     generate_ms: float = 0.5  # of encoding
     generate_records: int = 4096  # of encoding, whatever the clock says

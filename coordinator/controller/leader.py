@@ -46,8 +46,8 @@ log = logging.getLogger("coordinator.controller")
 BATCH_RECORDS: Final = 250
 """A larger decision is cut: what a replica applies in one step, about 2 ms."""
 
-TURN_BYTES: Final = 4 * 1024
-"""Of records decided in one turn of the loop: about fifty partitions, a millisecond."""
+TURN_BYTES: Final = 2 * 1024
+"""Of records decided in one turn of the loop: one part of a request, fifty partitions, 0.6 ms."""
 
 _BEGIN: Final = 23  # BeginTransactionRecord's type: the second byte of its frame
 

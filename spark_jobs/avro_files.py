@@ -98,15 +98,6 @@ def read_avro(data: bytes, schema: Mapping[str, Any] | None = None) -> Iterator[
         raise AvroFileError(f"damaged: {error}") from None
 
 
-def metadata_of(data: bytes) -> Mapping[str, str]:
-    """What a file says it is of. Raises AvroFileError."""
-    try:
-        found: Mapping[str, str] = fastavro.reader(io.BytesIO(data)).metadata
-    except (ValueError, EOFError, KeyError, IndexError, TypeError) as error:
-        raise AvroFileError(f"no Avro file: {error}") from None
-    return found
-
-
 def fingerprint(schema: Mapping[str, Any]) -> str:
     """A schema's name for comparing: the CRC-64-AVRO of its canonical form, as hex."""
     parsed = fastavro.schema.to_parsing_canonical_form(fastavro.parse_schema(dict(schema)))

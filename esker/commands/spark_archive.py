@@ -33,6 +33,7 @@ from esker.commands.spark_common import (
     USAGE,
     EngineName,
     bar,
+    for_a_directory,
     not_installed,
     reason,
     stop,
@@ -283,6 +284,7 @@ def _need_modules() -> None:
 
 def _make_directory(path: Path) -> None:
     """An archive may begin where nothing is; any other store is looked for and not made."""
+    for_a_directory(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

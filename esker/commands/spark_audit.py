@@ -25,6 +25,7 @@ from esker.commands.spark_common import (
     INTERRUPTED,
     EngineOrAuto,
     bar,
+    for_a_file,
     not_installed,
     stop,
 )
@@ -125,6 +126,8 @@ def audit(
 
     Ends with 0 if all hold, 1 if one does not, 6 if data is lost. Nothing is changed.
     """
+    if out is not None:
+        for_a_file(out)
     directories = log_dir or []
     first, others = (directories[0] if directories else None), directories[1:]
     inputs = inputs_of(

@@ -92,6 +92,21 @@ def stop(message: str, code: int) -> NoReturn:
     raise typer.Exit(code)
 
 
+def for_a_file(path: Path) -> None:
+    """End, before any work, if a file cannot be written under this name."""
+    if path.is_dir():
+        stop(f"{path} is a directory: name a file in it", USAGE)
+    if not path.parent.is_dir():
+        stop(f"{path} cannot be written: there is no directory {path.parent}", USAGE)
+
+
+def for_a_directory(path: Path) -> None:
+    """The same of a directory, which need not be there yet."""
+    there = next(one for one in (path, *path.parents) if one.exists())
+    if not there.is_dir():
+        stop(f"{there} is a file: name a directory", USAGE)
+
+
 def not_installed(error: ModuleNotFoundError) -> NoReturn:
     """End for what a job imports and this installation has not got."""
     name = error.name or ""

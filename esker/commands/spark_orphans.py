@@ -34,6 +34,8 @@ from esker.commands.spark_common import (
     Step,
     all_answered,
     bar,
+    for_a_directory,
+    for_a_file,
     not_installed,
     reason,
     stop,
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
     from spark_jobs.inputs import Inputs
     from spark_jobs.listing import Naming
     from spark_jobs.object_store import ObjectStore, StoreOptions
+    from spark_jobs.orphans import Rules
     from spark_jobs.orphans_applying import OrphansPlan, Progress
     from spark_jobs.spark_listing import AnyListing
 
@@ -138,9 +141,11 @@ def plan(
     Nothing is changed: the plan is a file, to be shown and applied within an hour.
     """
     from spark_jobs.object_store import StoreOptions
-    from spark_jobs.orphans import OrphansError, Rules, find_orphans, plan_orphans
+    from spark_jobs.orphans import OrphansError, Rules
     from spark_jobs.sealed_file import SealError
 
+    for_a_file(out)
+    for_a_directory(listings)
     rules = Rules(grace_ms=_grace(grace, dangerously_short_grace))
     if listing is not None and engine is EngineName.SPARK:
         raise typer.BadParameter("an inventory is read by --engine local")
@@ -160,17 +165,7 @@ def plan(
                 taken = lister(naming)
             else:
                 taken = _inventory(listing, taken_at, naming, objects.uri, Path(scratch))
-            with bar("reading logs", None) as step:
-                found = find_orphans(taken, open_logs(inputs), naming, progress=lambda _: step(1))
-                plan_orphans(
-                    found,
-                    naming,
-                    objects.uri,
-                    directory=listings,
-                    out=out,
-                    rules=rules,
-                    made_ms=_now_ms(),
-                )
+            _compare(taken, inputs, naming, objects.uri, listings, out, rules)
     except KeyboardInterrupt:
         stop("interrupted: there is no plan, and nothing was seen", INTERRUPTED)
     except (OrphansError, SealError) as error:
@@ -281,6 +276,25 @@ def dangling(
             typer.echo(may_be_behind(log_dir or archive))
     if found.lost:
         raise typer.Exit(DATA_LOSS)
+
+
+def _compare(
+    taken: AnyListing,
+    inputs: Inputs,
+    naming: Naming,
+    uri: str,
+    listings: Path,
+    out: Path,
+    rules: Rules,
+) -> None:
+    """Read the logs, now that the store is listed, and write what was seen and the plan."""
+    from spark_jobs.orphans import find_orphans, plan_orphans
+
+    with bar("reading logs", None) as step:
+        found = find_orphans(taken, open_logs(inputs), naming, progress=lambda _: step(1))
+        plan_orphans(
+            found, naming, uri, directory=listings, out=out, rules=rules, made_ms=_now_ms()
+        )
 
 
 # --- listing --------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from esker.commands.spark_common import (
     INTERRUPTED,
     USAGE,
     EngineOrAuto,
+    for_a_directory,
     not_installed,
     stop,
 )
@@ -98,6 +99,7 @@ def report(
 
     Nothing is changed; objects are not read, only the metadata logs are.
     """
+    for_a_directory(out)
     inputs = inputs_of(
         log_dir, bootstrap_controller, archive, timeout_ms, endpoint=endpoint, region=region
     )

@@ -28,6 +28,7 @@ from esker.commands.spark_common import (
     EngineOrAuto,
     all_answered,
     bar,
+    for_a_file,
     not_installed,
     reason,
     stop,
@@ -109,6 +110,7 @@ def plan(
 
     Nothing is changed: the plan is a file, to be shown and applied within an hour.
     """
+    for_a_file(out)
     inputs = inputs_of(
         log_dir, bootstrap_controller, archive, timeout_ms, endpoint=endpoint, region=region
     )

@@ -172,3 +172,36 @@ def test_an_inventory_that_is_not_there(node: Path, tmp_path: Path) -> None:
         "--out", tmp_path / "plan.jsonl", "--log-dir", node, "--listing", missing,
     )  # fmt: skip
     assert (code, said) == (3, f"esker: {missing}: No such file or directory\n")
+
+
+PLACES = [
+    ("retention plan --bootstrap-controller 127.0.0.1:1 --out", "file"),
+    ("orphans plan --store . --listings seen --bootstrap-controller 127.0.0.1:1 --out", "file"),
+    ("audit --bootstrap-controller 127.0.0.1:1 --out", "file"),
+    ("report --bootstrap-controller 127.0.0.1:1 --out", "directory"),
+    ("archive --bootstrap-controller 127.0.0.1:1 --out", "directory"),
+    ("orphans plan --store . --out p --bootstrap-controller 127.0.0.1:1 --listings", "directory"),
+]
+
+
+@pytest.mark.parametrize(("command", "kind"), PLACES)
+def test_where_nothing_can_be_written_is_told_before_any_work(
+    command: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is asked first: there is no quorum at that address."""
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("")
+    Path("directory").mkdir()
+    if kind == "file":
+        wrong = {
+            "directory": "directory is a directory: name a file in it",
+            "none/plan": "none/plan cannot be written: there is no directory none",
+        }
+    else:
+        wrong = {
+            "file": "file is a file: name a directory",
+            "file/deeper/down": "file is a file: name a directory",
+        }
+    for path, said in wrong.items():
+        assert run(*command.split(), path) == (2, f"esker: {said}\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["directory", "file"]

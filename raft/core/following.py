@@ -9,42 +9,29 @@ leader that restarted within its epoch answers that it does not lead, and one th
 so; either is as good as a timeout, and so is a connection that is refused or silent for 100 ms.
 What a leader says is checked like anything from outside: it cannot make us drop what is committed.
 
-Source: KIP-595, Fetch; KIP-630 (snapshot id); DESIGN §5 (fast failover, lost disks).
+Source: KIP-595, Fetch; DESIGN §5 (fast failover).
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from raft.core.base import Timer, Told
-from raft.core.effects import (
-    AbandonSnapshot,
-    Append,
-    ClearRecovering,
-    Committed,
-    FetchSnapshot,
-    InstallSnapshot,
-    Reconnect,
-    Truncate,
-)
+from raft.core.effects import AbandonSnapshot, Append, Committed, Reconnect, Truncate
 from raft.core.errors import ErrorCode
-from raft.core.events import AppendDurable, SnapshotFailed, SnapshotFetched, SnapshotProgress
+from raft.core.events import AppendDurable
+from raft.core.installing import Installing
 from raft.core.messages import (
     Batch,
     DescribeQuorumRequest,
-    DescribeQuorumResponse,
     EpochEnd,
     FetchRequest,
     FetchResponse,
 )
 from raft.core.progress import FollowerBook
-from raft.core.roles import Follower, Leader, Prospective, Unattached
-from raft.core.voters import ReplicaKey
-from raft.core.voting import Voting
-from records.types import NodeId, Offset, OffsetAndEpoch
+from raft.core.roles import Follower, Prospective, Unattached
+from records.types import NodeId, Offset
 
 
-class Following(Voting):
+class Following(Installing):
     """Follower, voter or observer; and the fetching by which other states find a leader."""
 
     @property
@@ -309,153 +296,3 @@ class Following(Voting):
         if event.end_offset > log.flushed_end_offset:
             log.flushed_end_offset = event.end_offset
         return True
-
-    # -- snapshots -----------------------------------------------------------------------------
-
-    def _begin_snapshot(self, peer: NodeId, snapshot_id: OffsetAndEpoch) -> None:
-        """Our log is behind the leader's start: fetch a snapshot, then go on from its end."""
-        log = self.log
-        committed = log.high_watermark or log.start_offset
-        newer = snapshot_id.offset > committed
-        if not newer or not log.epoch_before(committed) <= snapshot_id.epoch <= self.epoch:
-            self._fault(peer, f"offers snapshot {snapshot_id}, no newer than {self.log}")
-            self._retry_later(peer, FetchRequest, self.config.retry_backoff_max_ms)
-            return
-        self._following.fetching_snapshot = snapshot_id
-        self._effects.append(FetchSnapshot(peer, self.epoch, snapshot_id))
-
-    def _on_snapshot_progress(self, event: SnapshotProgress) -> None:
-        following = self._following
-        if isinstance(self.role, Follower) and following.fetching_snapshot is not None:
-            following.snapshot_failures = 0
-            following.snapshot_complete = event.complete
-            self._leader_is_back()
-
-    def _on_snapshot_fetched(self, event: SnapshotFetched) -> None:
-        """A snapshot is there under its final name: from now on the newer of it and the log counts.
-
-        Also if another epoch began meanwhile, and whatever we have become: it was committed once,
-        and after a restart we would go by it (`_validate_snapshot`).
-        """
-        snapshot_id, following = event.snapshot_id, self._following
-        awaited = following.fetching_snapshot == snapshot_id
-        if awaited:
-            following.fetching_snapshot = None
-            following.snapshot_complete = False
-        if self.log.holds(snapshot_id):  # fetched as records meanwhile
-            if snapshot_id.offset > (self.log.high_watermark or 0):
-                self._commit_by_snapshot(snapshot_id)
-            self.log.note_snapshot(snapshot_id)
-        elif snapshot_id.offset <= (self.log.high_watermark or self.log.start_offset):
-            pass  # the log has begun at a newer one since
-        elif isinstance(self.role, Leader):
-            self._fault(None, f"snapshot {snapshot_id} is not of the log we lead: {self.log}")
-        else:
-            self._install(snapshot_id)
-        if awaited:
-            self._leader_is_back()
-        self._see_if_recovered()
-
-    def _install(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Begin the log anew at the snapshot's end; everything before it is committed."""
-        other = self._following.fetching_snapshot
-        if other is not None and other.offset <= snapshot_id.offset:
-            self._following.fetching_snapshot = None
-            self._effects.append(AbandonSnapshot(other))
-        self.log.reset_to(snapshot_id)
-        self.voter_history.truncate(snapshot_id.offset)
-        self._note_voters()
-        self._effects.append(InstallSnapshot(snapshot_id, self.log.generation))
-        self._effects.append(Committed(snapshot_id.offset))
-        self._pump_due = True
-
-    def _commit_by_snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
-        self.log.high_watermark = snapshot_id.offset
-        self._effects.append(Committed(snapshot_id.offset))
-
-    def _validate_snapshot(self) -> None:
-        """At the start: what a crash left between publishing a snapshot and installing it.
-
-        Source: KIP-630, Validation of Snapshot and Log.
-        """
-        newest = self.log.snapshot_id
-        if newest is not None and not self.log.holds(newest):
-            self._install(newest)
-
-    def _on_snapshot_failed(self, event: SnapshotFailed) -> None:
-        """Fetch the log again, and be told again where to begin: soon, then less and less soon."""
-        following = self._following
-        if following.fetching_snapshot == event.snapshot_id:
-            following.fetching_snapshot = None
-            following.snapshot_complete = False
-            if isinstance(self.role, Follower):
-                wait_ms = self.config.retry_backoff_ms << following.snapshot_failures
-                wait_ms = min(wait_ms, self.config.retry_backoff_max_ms)
-                following.snapshot_failures = min(following.snapshot_failures + 1, 10)
-                self._retry_later(self.role.leader_id, FetchRequest, wait_ms)
-            self._pump_due = True
-
-    # -- a lost disk ---------------------------------------------------------------------------
-
-    def _knows_the_epoch(self) -> bool:
-        """Recovering: have enough voters told us their epoch? We are in the newest of them.
-
-        Our former self may have voted in an epoch, or helped to commit in it, that a deposed leader
-        has not heard of. Were we to follow that one, it would commit with us what contradicts it.
-        But whoever commits or is elected has a majority; of so many others, one is in it.
-        """
-        needed = len(self.voters) - self.voters.majority + 1
-        return not self.recovering or len(self._asked_around) >= needed
-
-    def _pump_asking_around(self) -> None:
-        """Ask, by a question that acknowledges nothing: a Fetch would."""
-        for peer in self.voters:
-            unasked = peer != self.node_id and peer not in self._asked_around
-            if unasked and self._may_send(peer, DescribeQuorumRequest):
-                self._send(peer, DescribeQuorumRequest())
-
-    def _on_describe_response(self, peer: NodeId, response: DescribeQuorumResponse) -> None:
-        """Recovering: learn how far the leader's log reached when we had begun to fetch from it.
-
-        Whatever our former self acknowledged before its disk was lost, and whatever it helped to
-        commit, lies below that. (Once per leader: the goal must not run away under load.)
-        """
-        self._learn(peer, response.epoch, response.leader_id)
-        told = response.error in (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if told and response.epoch > 0:  # 0: nothing has begun there, or all was forgotten
-            self._asked_around.add(peer)
-        else:
-            self._retry_later(peer, DescribeQuorumRequest)
-        role = self.role
-        if not (isinstance(role, Follower) and role.leader_id == peer):
-            return
-        if not self._following.hears_leader:
-            return
-        ends = [state.log_end_offset for state in response.voters if state.key.id == peer]
-        if response.error is not ErrorCode.NONE or not ends or ends[0] is None:
-            self._retry_later(peer, DescribeQuorumRequest)
-            return
-        self._following.catch_up_offset = ends[0]
-        self._see_if_recovered()
-
-    def _see_if_recovered(self) -> None:
-        """Caught up: spend this epoch's vote on its leader; once that is durable, be a voter."""
-        role, following = self.role, self._following
-        goal = following.catch_up_offset
-        if not self.recovering or not isinstance(role, Follower) or goal is None:
-            return
-        if self.log.flushed_end_offset >= goal and not following.spent_vote_due:
-            leader_key = (
-                self.voters.voter(role.leader_id).key
-                if role.leader_id in self.voters
-                else ReplicaKey(role.leader_id)
-            )
-            following.spent_vote_due = True
-            self._update(replace(role, voted=leader_key))
-            if not self._persisting:  # so it was before a crash kept us from clearing the mark
-                self._recovered_durably()
-
-    def _recovered_durably(self) -> None:
-        if self.recovering and self._following.spent_vote_due:
-            self.recovering = False
-            self._effects.append(ClearRecovering())

@@ -5,7 +5,9 @@ asks each role what it wants to send, and checks after every step that nothing i
 
     base        identity, the gate before the disk, timers, requests
     voting      Unattached, Prospective, Candidate; votes given and taken, word of mouth
-    following   Follower: fetch, diverge, truncate, recover
+    recovering  a voter whose disk was lost: ask around, catch up, be one again
+    installing  Follower: a log that begins anew at a leader's snapshot
+    following   Follower: fetch, diverge, truncate, lose the leader
     committing  Leader: append, count, commit
     serving     Leader: answer Fetches, reads, descriptions
     leading     Leader, Resigned: stay leader, stop

@@ -44,6 +44,7 @@ from tests.interop.kafka_run import Kafka, ToolFailedError, configure_node
 from tests.interop.kafka_scenario import CLUSTER_ID
 from tests.quorum_processes import NODES, Quorum
 
+ROOT: Final = Path(__file__).parents[1]
 TOPICS: Final = 10_000
 PARTITIONS: Final = 10
 TOPICS_OF_REQUEST: Final = 100
@@ -144,7 +145,7 @@ class Heart:
         said = json.dumps({"ports": list(ports), "epochs": list(epochs.items())})
         self._process = subprocess.Popen(
             [sys.executable, "-m", "bench.bench_controller_cluster", "--beat", said],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
         )  # fmt: skip
         assert self._process.stdout is not None, "a pipe was asked for"
         self._process.stdout.readline()  # it beats

@@ -195,6 +195,9 @@ def _header_refusal(batch: Batch, version: int, rules: TopicRules) -> Refusal | 
         return _invalid(f"{header.record_count} records in {header.last_offset_delta + 1} offsets")
     if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
         return _invalid("a producer id without epoch or sequence")
+    if header.is_log_append_time:  # readers would take the header's time for every record's
+        message = "a producer may not set the timestamp type to LogAppendTime"
+        return Refusal(ProduceError.INVALID_TIMESTAMP, message)
     try:
         codec = header.compression
     except UnknownCodecError as error:

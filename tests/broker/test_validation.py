@@ -22,6 +22,7 @@ from records.batch import (
     CONTROL,
     CRC_START,
     HEADER_SIZE_BYTES,
+    LOG_APPEND_TIME,
     Record,
     RecordHeader,
     iter_records,
@@ -136,6 +137,16 @@ def test_a_count_that_lies_is_found_among_compressed_records() -> None:
 
 def test_only_a_broker_writes_control_records() -> None:
     assert refused(batch(attributes=CONTROL)) == ProduceError.INVALID_RECORD
+
+
+@pytest.mark.parametrize("log_append_time", [False, True])
+def test_only_a_broker_says_that_times_are_those_of_the_append(log_append_time: bool) -> None:
+    """Consumers would take the header's greatest time for that of every record, and look-ups by
+    time would not. Source: upstream's LogValidator, validateTimestamp."""
+    rules = RULES._replace(log_append_time=log_append_time)
+    outcome = validate(batch(attributes=LOG_APPEND_TIME), 9, rules, NOW)
+    assert isinstance(outcome, Refusal)
+    assert outcome.error == ProduceError.INVALID_TIMESTAMP
 
 
 def test_a_producer_id_comes_with_epoch_and_sequence() -> None:

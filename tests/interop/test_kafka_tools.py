@@ -153,12 +153,15 @@ def test_a_java_client_understands_what_is_announced(kafka: Kafka, bootstrap: st
 def test_transactions_are_refused_at_once(
     kafka: Kafka, bootstrap: str, topic: str, request: pytest.FixtureRequest
 ) -> None:
-    """`initTransactions()` fails within a second, with an error that no retry helps."""
+    """`initTransactions()` fails within a second, with an error that no retry helps.
+
+    The quickest of three: how long one stood still on a busy machine says nothing of the broker.
+    """
     kafka.run(TOPICS, "--bootstrap-server", bootstrap, "--create", "--topic", topic)
     said = kafka.run(str(TRANSACTIONS), bootstrap, f"id-of-{topic}", topic).out
-    outcome, took_ms = said.split()
+    outcomes, took_ms = set(said.split()[::2]), map(int, said.split()[1::2])
     if "Apache" in request.node.name:
-        assert outcome == "begun", said  # so it is the answer that is judged, not the program
+        assert outcomes == {"begun"}, said  # so it is the answer that is judged, not the program
         return
-    assert outcome == "TransactionalIdAuthorizationException", said
-    assert int(took_ms) < REFUSED_WITHIN_MS, said
+    assert outcomes == {"TransactionalIdAuthorizationException"}, said
+    assert min(took_ms) < REFUSED_WITHIN_MS, said

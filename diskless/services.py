@@ -58,6 +58,7 @@ class Services:
         self._cluster = cluster
         self._store = store
         self._values = values
+        self._wall_ms = wall_ms
         self.news = News()
         cluster.on_image(lambda _: self.news.tell())
         cluster.on_commit(lambda _: self.news.tell())
@@ -77,22 +78,8 @@ class Services:
         self.staleness = Staleness(
             cluster.replica_age_ms, file_delete_delay_ms=values["diskless.file.delete.delay.ms"]
         )
-        self.produce = ProduceService(
-            image=lambda: cluster.image,
-            image_where=cluster.image_where,
-            writer=self.writers.writer,
-            now_ms=wall_ms,
-            in_flight=self.in_flight,
-        )
-        self.fetch = FetchService(
-            image=lambda: cluster.image,
-            replica=cluster.replica,
-            leader=cluster.leader,
-            cache=self.cache,
-            news=self.news,
-            staleness=self.staleness,
-            broker_id=cluster.broker_id,
-        )
+        self.produce = self._make_produce()
+        self.fetch = self._make_fetch()
         self.records = RecordApis(self.produce, self.fetch)
         self.groups = GroupApis(cluster, GroupSettings.of(values), wall_ms=wall_ms, random=random)
         self.clusters = ClusterApis(
@@ -102,16 +89,6 @@ class Services:
             num_partitions=values["num.partitions"],
         )
         self.producers = ProducerApis(cluster)
-        self._shared: dict[int, Served] = {
-            **self.records.served(),
-            **self.groups.handlers,
-            **self.producers.handlers,
-            **topics.handlers(cluster),
-            **offsets.handlers(cluster, self.cache),
-            **configs.handlers(cluster, own),
-            **chunks.handlers(cluster, wall_ms),
-            **forwarded.handlers(cluster),
-        }
         self.cleaner = Cleaner(
             cluster,
             store,
@@ -121,8 +98,35 @@ class Services:
             forget=self.cache.forget,
         )
         self._cleans = False
-        self.collector = BrokerCollector(
-            cluster,
+        self.collector = self._make_collector()
+        self._shared = self._handlers(own)
+        self.large: Collection[int] = {PRODUCE, *self.groups.handlers}
+
+    def _make_produce(self) -> ProduceService:
+        cluster = self._cluster
+        return ProduceService(
+            image=lambda: cluster.image,
+            image_where=cluster.image_where,
+            writer=self.writers.writer,
+            now_ms=self._wall_ms,
+            in_flight=self.in_flight,
+        )
+
+    def _make_fetch(self) -> FetchService:
+        cluster = self._cluster
+        return FetchService(
+            image=lambda: cluster.image,
+            replica=cluster.replica,
+            leader=cluster.leader,
+            cache=self.cache,
+            news=self.news,
+            staleness=self.staleness,
+            broker_id=cluster.broker_id,
+        )
+
+    def _make_collector(self) -> BrokerCollector:
+        return BrokerCollector(
+            self._cluster,
             produce=self.produce,
             fetch=self.fetch,
             writers=self.writers,
@@ -132,7 +136,20 @@ class Services:
             staleness=self.staleness,
             unknown_racks=lambda: self.clusters.unknown_racks,
         )
-        self.large: Collection[int] = {PRODUCE, *self.groups.handlers}
+
+    def _handlers(self, own: Sequence[OwnSetting]) -> Mapping[int, Served]:
+        """What is the same for all listeners, by api key."""
+        cluster = self._cluster
+        return {
+            **self.records.served(),
+            **self.groups.handlers,
+            **self.producers.handlers,
+            **topics.handlers(cluster),
+            **offsets.handlers(cluster, self.cache),
+            **configs.handlers(cluster, own),
+            **chunks.handlers(cluster, self._wall_ms),
+            **forwarded.handlers(cluster),
+        }
 
     def keys(self, coordinator: int) -> ObjectKeys:
         """Of the objects of a coordinator partition."""

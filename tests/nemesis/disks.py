@@ -12,12 +12,11 @@ without them.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Final
 
-IMAGE_BYTES: Final = 32 * 1024 * 1024
+IMAGE_BYTES: Final = 256 * 1024 * 1024  # sparse: it takes what was written to it
 
 
 class NoMounts(Exception):
@@ -57,7 +56,7 @@ class Disks:
         image = self._images[mount_point]
         self._copies += 1
         copy = image.with_name(f"{mount_point.name}.copy-{self._copies}")
-        shutil.copyfile(image, copy)
+        _run("cp", "--sparse=always", str(image), str(copy))
         return copy
 
     @staticmethod

@@ -23,7 +23,7 @@ from raft.interfaces import ReplicatedLog, StateMachine
 from raft.segments.files import FileSystem
 from records.types import Offset, OffsetAndEpoch
 from snapshot.generation import Pace
-from snapshot.host import MachineHost, NotHostedError
+from snapshot.host import MachineHost
 from snapshot.log_start import (
     Candidate,
     Holder,
@@ -34,6 +34,7 @@ from snapshot.log_start import (
 )
 from snapshot.policy import SnapshotPolicy, SnapshotSettings
 from snapshot.shelf import Shelf
+from snapshot.taking import NotHostedError
 
 READERS_RETURN_MS: Final = 10_000
 """An archive that follows a log looks for a new leader every second or two."""

@@ -10,7 +10,7 @@ record batches. Read in this order:
 - `reader`: verify and load; `stream` cuts batches out of any file.
 - `encoder`: its bytes, without a file; `generation`: written beside a state machine that lives on.
 - `policy`, `log_start`: when to take one, and how far the log may be cut.
-- `host`: a state machine's life over one log; `kv`: the smallest machine there is.
+- `host`: a state machine's life over one log; `taking`: its checkpoints; `kv`: the smallest one.
 - `shelf`: one log's checkpoints, read, received and dropped; `download`: one on its way here.
 """
 

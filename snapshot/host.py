@@ -7,7 +7,7 @@
   is loaded; never one that is older than the state.
 - What is committed is applied in order, in slices of some milliseconds.
 - When the policy asks for a checkpoint, or somebody (`take_now`), the state is frozen, and encoded
-  and written beside its further life (`snapshot.generation`); then the log is told.
+  and written beside its further life; then the log is told (`snapshot.taking`).
 
 Surprises. The log after the newest checkpoint is read in any case, even by a machine whose state
 outlived the process and lies beyond it: so its bytes are counted, and so it is found out whether
@@ -22,7 +22,6 @@ Source: DESIGN §6, §7; KIP-630, Interaction with the Kafka Controller and Meta
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol, runtime_checkable
 
@@ -30,20 +29,15 @@ from raft.interfaces import ReplicatedLog, StateMachine
 from records.batch import Batch, iter_batches
 from records.compression import Buffer
 from records.types import Epoch, Offset, OffsetAndEpoch
-from snapshot.generation import Generation, Loop, Pace
-from snapshot.policy import Situation, SnapshotPolicy
+from snapshot.generation import Loop, Pace
+from snapshot.policy import SnapshotPolicy
 from snapshot.reader import CheckpointReader
 from snapshot.shelf import Shelf
-
-log: Final = logging.getLogger("snapshot")
+from snapshot.taking import NotHostedError, Taking
 
 READ_BYTES: Final = 256 * 1024
 TICK_S: Final = 1.0  # between two looks at the policy while nothing is committed
-_RETRY_MS: Final = 10_000.0  # after a checkpoint failed; doubled each time, up to an hour
-_MAX_RETRY_MS: Final = 3_600_000.0
 _TOO_SHORT_MS: Final = 0.1  # a slice of loading that waits for something
-
-Taken = Callable[[OffsetAndEpoch | Exception], None]
 
 
 class Listener(Protocol):
@@ -66,11 +60,7 @@ class ReadInPlace(Protocol):
     on_wanted: Callable[[], None] | None
 
 
-class NotHostedError(Exception):
-    """There is no state any more, or not yet, that a checkpoint could be taken of."""
-
-
-class MachineHost:
+class MachineHost(Taking):
     """See the module. A `Watcher` of its log."""
 
     def __init__(
@@ -90,39 +80,21 @@ class MachineHost:
         Args:    shelf: `log.snapshots`, as what it is. unique: numbers from 1 to 2^63 - 1 that tell
                  the files of two attempts apart, also across restarts.
         """
-        self.log = log
-        self.machine = machine
-        self.shelf = shelf
-        self.policy = policy
-        self.generation: Generation | None = None
-        self.generated = self.loaded = self.failed = 0  # so many times
-        self.last_generation_ms: float | None = None
+        super().__init__(
+            log, machine, shelf, policy=policy, loop=loop, unique=unique, pace=pace or Pace()
+        )
+        self.loaded = 0  # so many times
         self.last_load_ms: float | None = None
-        self.on_generated: Callable[[float], None] | None = None  # told how long it took, in ms
-        self.on_loaded: Callable[[float], None] | None = None
-        self.checkpoint_bytes = 0  # of the newest
-        self._loop = loop
-        self._unique = unique
+        self.on_loaded: Callable[[float], None] | None = None  # told how long it took, in ms
         self._listener = listener
-        self._pace = pace or Pace()
         self._target = Offset(0)  # apply up to here (exclusive)
         self._cursor = Offset(0)  # the log is counted up to here, from the newest checkpoint on
         self._agreed = False  # the state is known to be of this log's history
-        self._bytes_since = 0  # of the log, from the newest checkpoint to the cursor
-        self._checkpoint_ms = loop.now_ms()
         self._turn_due = False
         self._lingers = False  # the turn that is due is due later
-        self._stopped = False
-        self._loading: OffsetAndEpoch | None = None
         self._load: Iterator[None] = iter(())
         self._leading: Epoch | None = None
         self._told_lead = False
-        self._asked: list[Taken] = []
-        self._waiting: list[Taken] = []  # for the generation under way
-        self._frozen_ms = 0.0
-        self._frozen_bytes = 0
-        self._retry_ms = _RETRY_MS
-        self._retry_at_ms = 0.0
         self._begun_ms = 0.0
         if isinstance(machine, ReadInPlace):
             machine.on_wanted = self.hurry
@@ -152,14 +124,6 @@ class MachineHost:
         if self.generation is not None:
             self.generation.abandon(NotHostedError(f"{self.log.name} ends here"))
         self._tell_asked(NotHostedError(f"{self.log.name} ends here"))
-
-    def take_now(self, done: Taken) -> None:
-        """Take a checkpoint of everything applied by now; `done` is told its id, or why not."""
-        if self._stopped:
-            done(NotHostedError(f"{self.log.name} ends here"))
-            return
-        self._asked.append(done)
-        self._wake()
 
     # --- a Watcher ----------------------------------------------------------------------------
 
@@ -381,95 +345,3 @@ class MachineHost:
         self._bytes_since = 0
         self.checkpoint_bytes = size_bytes
         self._checkpoint_ms = self._loop.now_ms()
-
-    # --- checkpoints --------------------------------------------------------------------------
-
-    @property
-    def situation(self) -> Situation:
-        """What the policy is asked about."""
-        newest = self.shelf.newest
-        newest_offset = 0 if newest is None else newest.offset
-        return Situation(
-            bytes_since=self._bytes_since,
-            records_since=max(0, self.machine.applied.offset - newest_offset),
-            ms_since=int(self._loop.now_ms() - self._checkpoint_ms),
-            changed_records=self.machine.changed_records,
-            total_records=self.machine.total_records,
-            checkpoint_bytes=self.checkpoint_bytes,
-        )
-
-    def _consider_a_checkpoint(self) -> None:
-        if self.generation is not None or not self.ready:
-            return
-        newest, applied = self.shelf.newest, self.machine.applied
-        if applied.offset <= (0 if newest is None else newest.offset):
-            if self._asked:
-                empty = NotHostedError(f"nothing was committed in {self.log.name} yet")
-                self._tell_asked(newest or empty)
-            return
-        if not self.machine.checkpointable:
-            return
-        if not self._asked:
-            if self._loop.now_ms() < self._retry_at_ms:
-                return
-            if self.policy.should_take(self.situation) is None:
-                return
-        self._freeze()
-
-    def _freeze(self) -> None:
-        self._waiting, self._asked = self._asked, []
-        self._frozen_ms = self._loop.now_ms()
-        self._frozen_bytes = self._bytes_since
-        frozen = self.machine.freeze()
-        self.generation = Generation(
-            self.shelf,
-            self.machine.applied,
-            frozen,
-            last_timestamp=self.machine.last_timestamp,
-            unique=self._unique(),
-            loop=self._loop,
-            pace=self._pace,
-            done=self._on_generated,
-        )
-        self.generation.start()
-
-    def _on_generated(self, generation: Generation, error: Exception | None) -> None:
-        self.generation = None
-        waiting, self._waiting = self._waiting, []
-        if error is None:
-            self._publish(generation)
-        else:
-            self.failed += 1
-            if not isinstance(error, NotHostedError):
-                log.warning(
-                    "log=%s checkpoint=failed end_offset=%d error=%s: "
-                    "tried again in %d s, and the log is kept until then",
-                    self.log.name, generation.snapshot_id.offset, error, self._retry_ms // 1000,
-                )  # fmt: skip
-            self._retry_at_ms = self._loop.now_ms() + self._retry_ms
-            self._retry_ms = min(2 * self._retry_ms, _MAX_RETRY_MS)
-        for done in waiting:
-            done(generation.snapshot_id if error is None else error)
-        self._wake()
-
-    def _publish(self, generation: Generation) -> None:
-        """The file is there, durably: tell who has to know. After a load it is one of the past."""
-        snapshot_id = generation.snapshot_id
-        self.shelf.added(snapshot_id)
-        if self._stopped or self._loading is not None or self.shelf.newest != snapshot_id:
-            return
-        self.generated += 1
-        self._retry_ms = _RETRY_MS
-        self.last_generation_ms = self._loop.now_ms() - self._frozen_ms
-        if self.on_generated is not None:
-            self.on_generated(self.last_generation_ms)
-        self._checkpoint_ms = self._frozen_ms
-        self._bytes_since -= self._frozen_bytes
-        self.checkpoint_bytes = generation.size_bytes
-        self.machine.checkpointed(snapshot_id, generation.encoder.state_record_count)
-        self.log.snapshot_taken(snapshot_id)
-
-    def _tell_asked(self, answer: OffsetAndEpoch | Exception) -> None:
-        asked, self._asked = self._asked, []
-        for done in asked:
-            done(answer)

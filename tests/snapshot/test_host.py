@@ -29,9 +29,9 @@ from records.types import OffsetAndEpoch
 from snapshot import CheckpointWriter, PartFile, verify_checkpoint
 from snapshot.errors import DamagedFileError
 from snapshot.generation import Pace
-from snapshot.host import NotHostedError
 from snapshot.kv import KeyValueMachine
 from snapshot.policy import SnapshotSettings
+from snapshot.taking import NotHostedError
 from tests.snapshot.checkpoints import control_batch
 from tests.snapshot.machines import DIRECTORY, SMALL_STEPS, Hosted, replayed
 

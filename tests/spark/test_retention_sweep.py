@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from tests.clients.world import World
 from tests.driver.cluster import ROOT
 
 PARTITIONS = 30
+APPLIED = 3  # rows, when the one who applies them is killed
 WITHIN_S = 240.0  # a JVM and its Python workers may be starting beside many others
 EXTERNAL = {"esker.retention.enforcer": "external"}
 SETTINGS = {"diskless.file.delete.delay.ms": "2000", "esker.file.delete.interval.ms": "200"}
@@ -51,9 +52,9 @@ class Sweep:
         self.quorum = (host, port)
         self.at = ("--bootstrap-controller", f"{host}:{port}")
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
+    def start(self, *words: str, program: tuple[str, ...] = ("esker",)) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "esker", "spark", "retention", *words],
+            [sys.executable, "-m", *program, "spark", "retention", *words],
             cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
 
@@ -77,13 +78,13 @@ class Sweep:
     def logs(self) -> Logs:
         return open_logs(Inputs(controllers=(self.quorum,)))
 
-    def kill_once(self, process: subprocess.Popen[str], there: object) -> None:
+    def kill_once(self, process: subprocess.Popen[str], there: Callable[[], bool]) -> None:
         """SIGKILL as soon as it holds."""
         with process:
             try:
                 deadline = time.monotonic() + WITHIN_S
-                while not there():  # type: ignore[operator]
-                    assert process.poll() is None, process.communicate()
+                while not there():
+                    assert process.poll() is None or there(), process.communicate()
                     assert time.monotonic() < deadline, f"not within {WITHIN_S} s: {process.args}"
             finally:
                 process.send_signal(signal.SIGKILL)
@@ -114,10 +115,13 @@ def killed_and_gone_on(cluster: EskerCluster, tmp_path: Path, engine: str) -> No
     assert (code, "removes more than 25 %" in said) == (2, True)
     journal = tmp_path / f"plan.{plan.plan_id}.journal"
     applying = sweep.start(
-        "apply", str(whole), "--allow-large", "--rows-per-request", "1", *sweep.at
+        "apply", str(whole), "--allow-large", "--rows-per-request", "1", *sweep.at,
+        program=("tests.spark.halting", str(APPLIED)),
+    )  # fmt: skip
+    sweep.kill_once(
+        applying, lambda: journal.exists() and journal.read_text().count("\n") >= APPLIED
     )
-    sweep.kill_once(applying, lambda: journal.exists() and journal.read_text().count("\n") >= 3)
-    assert 3 <= journal.read_text().count("\n") < PARTITIONS, "killed in the middle"
+    assert journal.read_text().count("\n") == APPLIED, "killed in the middle"
     files = sum(path.is_file() for path in cluster.store.rglob("*"))
     assert sweep.apply("plan") == (0, f"{PARTITIONS} of {PARTITIONS} rows applied\n")
     starts = log_starts(sweep)

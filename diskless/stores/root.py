@@ -32,23 +32,25 @@ class StoreRoot:
     """A directory store's root. May be asked in any thread; each method may raise OSError."""
 
     def __init__(self, path: Path, files: FileSystem) -> None:
-        """Open it, making the directory where it is missing; older stores are given a name."""
+        """Open it, making the directory where it is missing; whoever only reads changes nothing."""
         self.path = path
         self._files = files
         self._lock = threading.Lock()
         files.make_directory(path)
         self._place = self._stat()
         self._id = self._read()
-        if self._id is None and any(path.iterdir()):
-            self.mark()
+        self._was_empty = self._id is None and not any(path.iterdir())
 
     @property
     def is_new(self) -> bool:
         """Was there no store here yet, nor anything else?"""
-        return self._id is None
+        return self._id is None and self._was_empty
 
     def mark(self) -> None:
-        """Give it its name, durably, unless it has one, or another process was faster."""
+        """Give it its name, durably, unless it has one, or another process was faster.
+
+        So do older stores, and those of tools, get one: by the first who is to write there.
+        """
         with self._lock:
             if self._id is None:
                 self._write()
@@ -67,10 +69,10 @@ class StoreRoot:
         except OSError as error:
             raise self._gone(error.errno or errno.EIO, error.strerror or str(error)) from error
         with self._lock:
-            if found is None or found != self._id:
+            if found is None or self._id not in (None, found):
                 was = f"this is another directory, with no {MARK} of this store"
                 raise self._gone(errno.ENODEV, was)
-            self._place = place
+            self._place, self._id = place, found
         return True
 
     def _gone(self, code: int, reason: str) -> OSError:

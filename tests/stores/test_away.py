@@ -203,6 +203,9 @@ def test_all_who_open_a_store_know_it_by_one_name(tmp_path: Path) -> None:
     others = [DirectoryStorage(mount.path) for _ in range(3)]
 
     async def story() -> None:
+        assert mount.files() == ["a/1"], "who opens it, and reads, writes nothing"
+        for store in (mount.store, *others[1:]):  # one is a tool's, which only reads
+            await store.begin(is_empty=False)
         mount.goes(mount_point)
         mount.returns(with_other_numbers=True)
         for store in (mount.store, *others):

@@ -20,7 +20,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from coordinator import decide
+from coordinator import decide, pieces
 from coordinator.clocks import Clocks
 from coordinator.decide import Context, Decision
 from coordinator.interface import CoordinatorError, ErrorCode
@@ -453,7 +453,9 @@ class QuorumCoordinator(ReadOnlyCoordinator):
         self, request: DeleteDisklessRecordsRequest
     ) -> DeleteDisklessRecordsResponse:
         """See BatchCoordinator."""
-        return await self._ask(request, DeleteDisklessRecordsResponse)
+        return await pieces.delete_records(
+            request, lambda piece: self._ask(piece, DeleteDisklessRecordsResponse)
+        )
 
     async def delete_topics(
         self, request: DeleteDisklessTopicsRequest
@@ -481,7 +483,9 @@ class QuorumCoordinator(ReadOnlyCoordinator):
 
     async def delete_files(self, request: DeleteFilesRequest) -> DeleteFilesResponse:
         """See BatchCoordinator."""
-        return await self._ask(request, DeleteFilesResponse)
+        return await pieces.delete_files(
+            request, lambda piece: self._ask(piece, DeleteFilesResponse)
+        )
 
     async def is_safe_to_delete_file(
         self, request: IsSafeToDeleteFileRequest

@@ -59,6 +59,9 @@ MAX_RESTORED: Final = 10_000
 DELETION: Final = 4
 """LogStartOffsetsRecord's reason: a deleted topic is being dismantled."""
 
+BARE_COST: Final = 10
+"""In rows, of a deleted topic's partition that has none: it is looked at, and its own row goes."""
+
 _InitResult = InitDisklessTopicsResponse.TopicResult
 _DeleteResult = DeleteDisklessTopicsResponse.TopicResult
 _ReleasedTopic = ReleaseDisklessPartitionsResponse.Topic
@@ -279,7 +282,7 @@ def _empty_partition(
         return [step], limit
     keys = [key for key in candidates.producers_of(log_id, limit) if tables.producers.get(key)]
     if not keys:
-        return [], 1
+        return [], BARE_COST
     log_ids, producer_ids = zip(*keys, strict=True)
     return [ProducersExpiredRecord(log_ids=log_ids, producer_ids=producer_ids)], len(keys)
 

@@ -86,7 +86,7 @@ class Store:
         self.is_torn = False  # it holds half of something, and is never to be committed
         self._torn_by: sqlite3.Error | None = None
         self._gathered = 0
-        self._created = 0  # partitions since tables were last written
+        self._touched = 0  # partitions made or moved since tables were last written
         self._idle_after: ProducerKey = (-1, -1)
         self.flushes = 0
         self._read_meta()
@@ -156,7 +156,7 @@ class Store:
                 first = record.first_log_id
                 for log_id in range(first, first + record.partition_count):
                     self.tallies[log_id] = Tally(log_id)
-                self._created += record.partition_count
+                self._touched += record.partition_count
             case LogStartOffsetsRecord():
                 apply_record(self, record)
                 self._move_log_starts(record)
@@ -204,13 +204,14 @@ class Store:
 
     def _move_log_starts(self, record: LogStartOffsetsRecord) -> None:
         self._drain()
+        self._touched += len(record.partitions)
         left = graves.AT_ONCE
         for index, partition, offset in zip(
             record.topic_indexes, record.partitions, record.log_start_offsets, strict=True
         ):
             log_id = self.topics[record.topic_ids[index]].log_ids[partition]
             dead = self.graves.bury(log_id, self.tallies[log_id], offset, left)
-            left = max(0, left - self._bury(dead))
+            left = max(0, left - max(graves.A_PARTITION, self._bury(dead)))
 
     def bury(self, limit: int) -> None:
         """Take away up to `limit` runs that died before. Raises sqlite3.Error."""
@@ -246,7 +247,8 @@ class Store:
             tally = self.tallies.pop(log_id, None)
             if tally is None:
                 continue
-            left -= self._bury(self.graves.bury(log_id, tally, ABOVE_EVERY_OFFSET, max(0, left)))
+            dead = self.graves.bury(log_id, tally, ABOVE_EVERY_OFFSET, max(0, left))
+            left -= max(graves.A_PARTITION, self._bury(dead))
             gone = self.connection.execute("DELETE FROM producers WHERE log_id = ?", (log_id,))
             self.producers.count -= gone.rowcount
             self.changed_records += gone.rowcount + 1
@@ -272,7 +274,7 @@ class Store:
         """Commit if enough has gathered. Raises sqlite3.Error."""
         if len(self.runs) >= DRAIN_ROWS:
             self._drain()
-        if self._created >= DRAIN_ROWS:
+        if self._touched >= DRAIN_ROWS:
             self._write_tables()
         if self._gathered >= COMMIT_ROWS and not self.wal.puts_off_commits:
             self.flush()
@@ -319,7 +321,7 @@ class Store:
     def _write_tables(self) -> None:
         """Give SQLite what changed of topics and partitions; oftener where many are created."""
         self.changed_records += self.topics.flush() + self.logs.flush()
-        self._gathered, self._created = self._gathered + self._created, 0
+        self._gathered, self._touched = self._gathered + self._touched, 0
 
     def _drain(self) -> None:
         """Give SQLite the runs and objects that have gathered."""

@@ -384,6 +384,28 @@ class CommitStories(Told):
 
         self.tell(story)
 
+    def test_what_the_old_epoch_sent_is_no_duplicate_of_the_new_one_s(self) -> None:
+        """Also where the new epoch begins in the very same object."""
+
+        async def story(world: World) -> None:
+            await create(world)
+            broker = Broker(world)
+            await broker.acquire()
+            await broker.commit(batch(0, 5, producer=5))
+            await broker.commit(batch(0, 5, producer=5, first=5))
+            mixed = await broker.commit(
+                batch(0, 1, producer=5, epoch=1),
+                batch(100, 5, producer=5, epoch=1, first=5),
+                batch(200, 1, producer=5, epoch=1),
+            )
+            assert [r[:2] + r[4:] for r in results(mixed)] == [
+                (0, 10, False),
+                (45, -1, False),
+                (0, 10, True),
+            ]
+
+        self.tell(story)
+
     def test_append_time_is_the_commits_and_a_duplicate_answers_the_first(self) -> None:
         async def story(world: World) -> None:
             await create(world)

@@ -198,6 +198,7 @@ class ObjectStories(Told):
             assert await world.checkpoint() == before
             assert (await broker.commit(object_id=first + 3)).error_code == 55
             assert results(await broker.commit(object_id=first + 2))[0][0] == 0
+            assert (await broker.commit(object_id=first + 3)).error_code == 55, "still"
             assert results(await broker.commit(object_id=first + 4))[0][0] == 0
             assert await broker.is_safe(first + 1)  # dead already
             assert (await broker.commit(object_id=first + 3)).error_code == 55

@@ -199,6 +199,31 @@ def test_a_row_of_a_plan_is_judged_by_todays_settings(
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("hand", [Enforcer.COORDINATOR, Enforcer.EXTERNAL])
+@pytest.mark.parametrize("enforcer", list(Enforcer))
+def test_only_the_hand_that_a_topic_names_enforces_its_retention(
+    hand: Enforcer, enforcer: Enforcer
+) -> None:
+    """Judged when it is decided: a pass may have read the settings as they were before."""
+
+    async def story() -> None:
+        world = MemoryWorld()
+        await create(world)
+        broker = Broker(world)
+        await broker.acquire()
+        await broker.commit(batch(0, 20))
+        world.view.configs[TOPIC] = TopicConfig(retention_ms=1, enforcer=enforcer)
+        coordinator = world.coordinator
+        decision = decide_retention(
+            [NewLogStart(TOPIC, 0, 20, 1, 1)], coordinator.state, coordinator.context(), hand
+        )
+        may = enforcer in (hand, Enforcer.BOTH)
+        assert decision.response == ((0,) if may else (44,))
+        assert bool(decision.records) == may
+
+    asyncio.run(story())
+
+
 def test_of_two_rows_for_a_partition_the_further_counts() -> None:
     async def story() -> None:
         world = MemoryWorld()

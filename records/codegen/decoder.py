@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Final
 
 from records.codegen.runtime import SMALL_ARRAY, small_unpackers
@@ -210,20 +211,29 @@ class _DecoderWriter:
             out(f"{target} = tuple({items})")
 
     def _rows(self, element: RowOf, target: str, size: str) -> None:
-        """All rows in one C loop. Rows carry no tagged fields: each tag count must be zero."""
+        """All rows in one C loop; a single one, which is usual, without the loop.
+
+        Rows carry no tagged fields: each tag count must be zero.
+        """
         out = self.out
         packed = struct.Struct(
             ">" + "".join(c.code for _, c in element.columns) + "x" * self.flexible
         )
-        stop = out.name("q")
-        out(f"{stop} = pos + {size} * {packed.size}")
-        if self.flexible:
-            counts = f"buf[pos + {packed.size - 1}:{stop}:{packed.size}]"
-            out(f"if any({counts}): raise ValueError('tagged row')")
-        make = out.constant(element.row._make)  # type: ignore[attr-defined]
-        rows = f"{out.constant(packed.iter_unpack)}(buf[pos:{stop}])"
-        out(f"{target} = tuple(map({make}, {rows}))")
-        out(f"pos = {stop}")
+        make = out.constant(partial(tuple.__new__, element.row))  # `_make` takes three times that
+        with out.block(f"if {size} == 1:"):
+            if self.flexible:
+                out(f"if buf[pos + {packed.size - 1}]: raise ValueError('tagged row')")
+            out(f"{target} = ({make}({out.constant(packed.unpack_from)}(buf, pos)),)")
+            out(f"pos += {packed.size}")
+        with out.block("else:"):
+            stop = out.name("q")
+            out(f"{stop} = pos + {size} * {packed.size}")
+            if self.flexible:
+                counts = f"buf[pos + {packed.size - 1}:{stop}:{packed.size}]"
+                out(f"if any({counts}): raise ValueError('tagged row')")
+            rows = f"{out.constant(packed.iter_unpack)}(buf[pos:{stop}])"
+            out(f"{target} = tuple(map({make}, {rows}))")
+            out(f"pos = {stop}")
 
     def _tags(self, tagged: list[Field], count: str, end: str) -> dict[str, str]:
         """Write the lines that read the tagged fields; the variables they leave, by field."""

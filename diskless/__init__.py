@@ -14,6 +14,6 @@ A record's way in, and out again (docs/architecture.md tells it in prose):
 - `cluster`: all that a broker has of its cluster, as one seam; `latest_image`. `broker`: its life.
   `metrics`, `broker_metrics`, `durations`: what is counted.
 
-It imports the batch coordinator's interface and the records, never the quorum's core: what a node
+It imports `coordinator` and `records`, never the quorum's core: what a node
 of the quorum gives it comes through `cluster` (`esker.observing`).
 """

@@ -277,10 +277,15 @@ def test_sizes_where_a_length_or_a_count_grows_a_byte(size: int, version: int) -
         assert decode_message(Sample, encode_message(tagged, 3), 3) == tagged
 
 
-def test_a_row_takes_no_tagged_fields() -> None:
-    encoded = encode_message(Sample(cells=(Cell(left=1, right=2),)), 3)
-    damaged = encoded.replace(bytes.fromhex("02 01 00000002 00"), bytes.fromhex("0201000000020100"))
-    with pytest.raises(MalformedMessageError, match=r"cells\[0\] at byte .*: a row with tagged"):
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_row_takes_no_tagged_fields(count: int) -> None:
+    rows = bytes([count + 1]) + bytes.fromhex("01 00000002 00") * count
+    encoded = encode_message(Sample(cells=(Cell(left=1, right=2),) * count), 3)
+    assert decode_message(Sample, encoded, 3).cells == (Cell(left=1, right=2),) * count
+    damaged = encoded.replace(rows, rows[:-1] + b"\x01\x00")
+    with pytest.raises(
+        MalformedMessageError, match=rf"cells\[{count - 1}\] at .*: a row with tagged"
+    ):
         decode_message(Sample, damaged, 3)
 
 

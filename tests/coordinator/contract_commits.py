@@ -179,6 +179,23 @@ class CommitStories(Told):
 
         self.tell(story)
 
+    def test_a_newer_epoch_fences_what_was_open_before_a_restart(self) -> None:
+        """However it comes back: which leases are open is known then, too."""
+
+        async def story(world: World) -> None:
+            await create(world)
+            old = Broker(world, epoch=1)
+            await old.acquire()
+            for epoch in range(2, 6):
+                await world.restart()
+                new = Broker(world, epoch=epoch)
+                await new.acquire()
+                assert (await old.commit()).error_code == 77
+                assert results(await new.commit())[0][0] == 0
+                old = new
+
+        self.tell(story)
+
     def test_the_controllers_word_fences_too(self) -> None:
         async def story(world: World) -> None:
             world.view.epochs[1] = 9

@@ -54,6 +54,17 @@ def test_an_idle_log_does_not_age_and_one_that_is_cut_off_does() -> None:
     assert replica.freshness.age_ms(60.0) == 57_000
 
 
+def test_who_lags_far_behind_keeps_the_oldest_words() -> None:
+    """They are the ones that it will have applied first: else it would not be level for ever."""
+    replica = Replica()
+    for number in range(1, 3 * WORDS_KEPT):
+        replica.hear(10 * number, float(number))
+    replica.apply(10 * WORDS_KEPT - 10)
+    assert replica.freshness.age_ms(3 * WORDS_KEPT) == (2 * WORDS_KEPT + 1) * 1_000
+    replica.apply(10 * (3 * WORDS_KEPT - 1))
+    assert replica.freshness.age_ms(3 * WORDS_KEPT) == 1_000
+
+
 @given(
     words=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), max_size=3 * WORDS_KEPT),
     lag=st.integers(0, 200),

@@ -7,16 +7,18 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 from uuid import UUID
 
 import pytest
 
+from coordinator import checkpoint
 from coordinator.conformance import TABLE, run_row
 from coordinator.log_records import UnreadableRecordError
 from coordinator.sqlite import database
 from coordinator.sqlite.frozen import FrozenState, ScanFailedError
 from coordinator.sqlite.machine import CoordinatorMachine, Identity
-from coordinator.sqlite.source import checkpoint_of
+from coordinator.sqlite.source import StoreSource, checkpoint_of
 from coordinator.sqlite.store import DRAIN_ROWS
 from records.batch import read_batch
 from records.batch_writer import build_value_batch
@@ -28,6 +30,7 @@ from records.diskless import (
 )
 from records.frame import encode_record
 from records.types import Epoch, Offset, OffsetAndEpoch
+from tests.coordinator.actors import create
 from tests.coordinator.quorum_world import IDENTITY, QuorumWorld, checkpoint_batches
 
 PATIENCE_S = 60.0
@@ -123,6 +126,23 @@ def test_a_checkpoint_loads_to_the_same_checkpoint_and_survives_a_restart(tmp_pa
     assert (machine.applied, machine.rebuilds) == (applied, 0)
     assert machine.total_records == world.machine.total_records
     assert read_all(machine.freeze().values()) == values
+
+
+def test_more_rows_than_a_record_holds_are_loaded_as_they_were(tmp_path: Path) -> None:
+    """Partitions of one topic, runs, producers, objects: each in several records."""
+    world = filled(tmp_path)
+    asyncio.run(create(world, partitions=20))
+    live, applied = world.values(), world.machine.applied
+    with patch.object(checkpoint, "CHUNK_ROWS", 3):
+        values = world.values()
+        assert len(values) > len(live) + 20 // 3
+    other = tmp_path / "other"
+    other.mkdir()
+    machine = CoordinatorMachine(other, IDENTITY, in_process=True)
+    for _ in machine.load(applied, checkpoint_batches(values, applied, 5)):
+        pass
+    assert list(checkpoint.checkpoint_values(StoreSource(machine.store))) == live
+    machine.close()
 
 
 def test_a_checkpoint_that_is_no_coordinators_leaves_the_state_as_it_was(tmp_path: Path) -> None:

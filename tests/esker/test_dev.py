@@ -38,7 +38,7 @@ from esker.dev_child import ALONE_S
 from esker.properties import read_properties
 from tests.ports import free_row
 
-PATIENCE_S = 60
+PATIENCE_S = 120  # what hangs, on however busy a machine
 runner = CliRunner()
 
 

@@ -7,8 +7,9 @@ LogAppendTime it also gets the time of its append, and then a new checksum.
 
 Everything that comes from the store is verified: each batch's checksum, and that the batches make
 up the run exactly, in bytes and in offsets. Bytes that fail are read once more, past the cache; if
-they fail again, the run is damaged, and the fetch ends before it, or with an error if it began
-there. Nothing beyond it is given out: a consumer must not skip offsets unawares.
+they fail again, a batch is damaged, and the fetch ends before it, or with an error if it began
+there. Nothing beyond it is given out: a consumer must not skip offsets unawares. One that seeks
+past it is served, if it is still known where the next batch begins.
 
 Source: KIP-1163, Data Flow (replicas inject offsets), Consume path; DESIGN §8 (Fetch).
 """
@@ -16,15 +17,18 @@ Source: KIP-1163, Data Flow (replicas inject offsets), Consume path; DESIGN §8 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from crc32c import crc32c
+
 from diskless.object_cache import ObjectCache
 from diskless.stores import ByteRange
-from records.batch import iter_batches
+from records.batch import CRC_START, iter_batches
 from records.batch_writer import stamp, stamp_log_append_time
 from records.errors import RecordError
 
@@ -64,6 +68,12 @@ class _Layout(NamedTuple):
 
     end_offsets: array[int]  # of each batch, exclusive, from the run's base offset on
     end_bytes: array[int]  # the same in bytes
+    damaged: tuple[int, ...] = ()  # batches, rising
+    reason: str = ""  # of the first damage
+
+    def sound_until(self, first: int) -> int:
+        """The first damaged batch from `first` on; the number of batches if there is none."""
+        return next((at for at in self.damaged if at >= first), len(self.end_bytes))
 
 
 class _Part(NamedTuple):
@@ -100,18 +110,22 @@ async def read_runs(
         for run, reading in zip(runs, reads, strict=True):
             try:
                 data, layout = await reading
+                first = bisect_right(layout.end_offsets, from_offset - run.base_offset)
+                if first == len(layout.end_offsets):
+                    continue
+                sound = layout.sound_until(first)
+                if sound == first:
+                    raise DamagedRunError(run, layout.reason)
             except Exception as error:
                 if not parts:
                     raise
                 log.warning("run=%s error=%r", run, str(error))
                 break
-            first = bisect_right(layout.end_offsets, from_offset - run.base_offset)
-            if first == len(layout.end_offsets):
-                continue
             part = _Part(run, data, layout, first, first)
             end = bisect_right(layout.end_bytes, part.begin_byte + left_bytes, first)
             if not parts:
                 end = max(end, first + 1)
+            end = min(end, sound)
             part = part._replace(end=end)
             if end > first:
                 parts.append(part)
@@ -130,20 +144,27 @@ async def read_run(cache: ObjectCache, run: Run) -> memoryview:
 
     Raises:  DamagedRunError, StorageError.
     """
-    data, _ = await _read(cache, run)
+    data, layout = await _read(cache, run)
+    if layout.damaged:
+        raise DamagedRunError(run, layout.reason)
     return data
 
 
 async def _read(cache: ObjectCache, run: Run) -> tuple[memoryview, _Layout]:
+    """What is damaged in it was read twice. Raises DamagedRunError if nothing in it is sound."""
     where = ByteRange(run.byte_offset, run.size_bytes)
     data, notes = await cache.read_noted(run.object_key, where)
     try:
-        return data, _laid_out(run, data, notes)
+        layout = _laid_out(run, data, notes)
+        reason = layout.reason
     except DamagedRunError as error:
-        log.warning("action=read_again reason=%r", str(error))
-        cache.forget(run.object_key)
-        data, notes = await cache.read_noted(run.object_key, where)
-        return data, _laid_out(run, data, notes)
+        layout, reason = None, str(error)
+    if layout is not None and not layout.damaged:
+        return data, layout
+    log.warning("action=read_again run=%s reason=%r", run, reason)
+    cache.forget(run.object_key)
+    data, notes = await cache.read_noted(run.object_key, where)
+    return data, _laid_out(run, data, notes)
 
 
 def _laid_out(run: Run, data: memoryview, notes: dict[object, object]) -> _Layout:
@@ -151,13 +172,15 @@ def _laid_out(run: Run, data: memoryview, notes: dict[object, object]) -> _Layou
     name = (run.byte_offset, run.size_bytes, run.last_offset - run.base_offset)
     layout = notes.get(name)
     if layout is None:
-        layout = notes[name] = verify(run, data)
+        layout = verify(run, data)
+        if not layout.damaged:
+            notes[name] = layout
     assert isinstance(layout, _Layout), f"not a layout: {layout}"
     return layout
 
 
 def verify(run: Run, data: memoryview) -> _Layout:
-    """Are these the run's batches, each sound? Raises DamagedRunError."""
+    """Are these the run's batches, and which are sound? Raises DamagedRunError if none is."""
     end_offsets, end_bytes = array("q"), array("q")
     count = 0
     try:
@@ -166,11 +189,37 @@ def verify(run: Run, data: memoryview) -> _Layout:
             end_offsets.append(count)
             end_bytes.append(position + len(view))
     except RecordError as error:
-        raise DamagedRunError(run, str(error)) from error
+        return _salvaged(run, data, str(error))
     expected = run.last_offset - run.base_offset + 1
     if count != expected:
         raise DamagedRunError(run, f"batches of {count} offsets, {expected} were committed")
     return _Layout(end_offsets, end_bytes)
+
+
+def _salvaged(run: Run, data: memoryview, reason: str) -> _Layout:
+    """Which batches are sound, in a run of which one at least is not.
+
+    Where lengths and counts still make up the run, only those with a wrong checksum are damaged.
+    Else everything is from the first on: who knows where the next one begins, and its offset?
+    """
+    end_offsets, end_bytes, damaged = array("q"), array("q"), []
+    expected, count = run.last_offset - run.base_offset + 1, 0
+    with contextlib.suppress(RecordError):
+        for position, header, view in iter_batches(data, verify_crc=False):
+            if crc32c(view[CRC_START:]) != header.crc:
+                damaged.append(len(end_bytes))
+            count += header.last_offset_delta + 1
+            end_offsets.append(count)
+            end_bytes.append(position + len(view))
+    if not damaged or (count, end_bytes[-1]) != (expected, len(data)):
+        sound = damaged[0] if damaged else len(end_bytes)
+        del end_offsets[sound:], end_bytes[sound:]
+        if sound == 0 or end_offsets[-1] >= expected:
+            raise DamagedRunError(run, reason)
+        damaged = [sound]
+        end_offsets.append(expected)
+        end_bytes.append(len(data))
+    return _Layout(end_offsets, end_bytes, tuple(damaged), reason)
 
 
 def _stamped(parts: Sequence[_Part]) -> bytearray:
@@ -179,7 +228,7 @@ def _stamped(parts: Sequence[_Part]) -> bytearray:
     with memoryview(answer) as view:
         position = 0
         for part in parts:
-            run, (end_offsets, end_bytes) = part.run, part.layout
+            run, end_offsets, end_bytes = part.run, part.layout.end_offsets, part.layout.end_bytes
             begin, size_bytes = part.begin_byte, part.size_bytes
             view[position : position + size_bytes] = part.data[begin : begin + size_bytes]
             shift = position - begin

@@ -13,7 +13,7 @@ from diskless.runs_reader import DamagedRunError, Run, read_runs
 from diskless.stores import ByteRange, ObjectNotFoundError, StorageError
 from diskless.stores.faults import Fault, FaultRule, FaultyStore
 from diskless.stores.memory import MemoryStore
-from records.batch import iter_batches, iter_records
+from records.batch import HEADER_SIZE_BYTES, iter_batches, iter_records
 from records.batch_writer import build_value_batch
 from tests.broker.virtual_time import run
 
@@ -240,6 +240,30 @@ def test_damage_ends_the_answer_before_it() -> None:
     assert offsets(fetch(bytes(spoiled), runs, 100)) == list(range(100, 106))
     with pytest.raises(DamagedRunError, match="offsets 106 to 109"):
         fetch(bytes(spoiled), runs[1:], 106)
+
+
+def test_what_is_sound_in_a_damaged_run_is_served_and_nothing_else() -> None:
+    """Each byte of its middle batch, one after the other: what lies before is served, then there is
+    an error, and who seeks past it is served, if it is known where the next batch begins."""
+    data, runs = two_runs()
+    begin, size = runs[0].byte_offset + len(batch(0, 2)), len(batch(0, 3))
+    served = 0
+    for at in range(begin, begin + size):
+        spoiled = bytearray(data)
+        spoiled[at] ^= 1
+        if at < begin + 8 or begin + 12 <= at < begin + 16:  # the offset and the leader's epoch,
+            assert offsets(fetch(bytes(spoiled), runs, 100)) == list(range(100, 110))  # are stamped
+            continue
+        assert offsets(fetch(bytes(spoiled), runs, 100)) == [100, 101]
+        for offset in (102, 104):
+            with pytest.raises(DamagedRunError, match="offsets 100 to 105"):
+                fetch(bytes(spoiled), runs, offset)
+        try:
+            assert offsets(fetch(bytes(spoiled), runs, 105)) == list(range(105, 110))
+            served += 1
+        except DamagedRunError:
+            assert at < begin + HEADER_SIZE_BYTES, "its header was sound"
+    assert served >= size - HEADER_SIZE_BYTES
 
 
 def test_damage_on_the_way_is_read_again() -> None:

@@ -141,6 +141,7 @@ def test_a_sweep_that_is_killed_goes_on_where_it_was(cluster: EskerCluster, tmp_
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(900)
 def test_a_sweep_by_spark_that_is_killed_goes_on_too(cluster: EskerCluster, tmp_path: Path) -> None:
     killed_and_gone_on(cluster, tmp_path, "spark")
 

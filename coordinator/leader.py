@@ -7,10 +7,6 @@ Two clocks. The wall clock stamps what people see. Delays run on a *steady* cloc
 of this leader's election, plus what its monotonic clock has counted since; so a clock that is set,
 or a new leader whose clock is ahead, deletes nothing early.
 
-Sweeps end leases, move log starts, dismantle deleted topics, expire producers, mark objects and
-forget. Each is one bounded decision like any other, proposed in its turn; a sweep begins only when
-the one before is answered, so they never pile up. What may be due is looked up in *applied* state.
-
 Source: DESIGN §7.
 """
 
@@ -28,10 +24,10 @@ from coordinator.pending import PendingState
 from coordinator.proposing import Done, Proposer
 from coordinator.reads import denies
 from coordinator.replica import ReadOnlyCoordinator
-from coordinator.retention import Place, retention_pass
 from coordinator.settings import CoordinatorSettings
 from coordinator.sqlite.machine import CoordinatorMachine
-from coordinator.view import ClusterView, Enforcer
+from coordinator.sweeping import SWEEP_INTERVAL_S, Sweeps
+from coordinator.view import ClusterView
 from raft.interfaces import ReplicatedLog
 from records.rpc.base import Request
 from records.rpc.coordinator import (
@@ -68,18 +64,6 @@ from records.types import Epoch, Offset
 
 T = TypeVar("T")
 
-SWEEP_INTERVAL_S: Final = 1.0
-"""In which every step of a sweep has its turn, if there is nothing to do."""
-
-REPEAT_S: Final = 0.05
-"""Before a step that has not done all looks for more: at most a tenth of the leader's time."""
-
-MAX_REPEATS: Final = 20
-"""Of a step before the others have their turn: retention keeps up with 20,000 new runs a second."""
-
-RETENTION_PARTITIONS: Final = 100
-"""That one step looks at: each costs a look-up, and some ms are enough."""
-
 MAX_WAITING_BATCHES: Final = 200_000
 """Of commits without an answer: some 60 MB. Twenty of the largest objects, a thousand usual ones;
 whoever comes after them is told to ask again."""
@@ -102,7 +86,6 @@ class Leader:
         self._settings = settings
         self._view = view
         self._clocks = clocks
-        self._sweep_interval_s = sweep_interval_s
         self.pending = PendingState(lambda: machine.store)
         self.proposer = Proposer(
             log,
@@ -115,12 +98,16 @@ class Leader:
         self._waiting_batches = 0
         self._elected_ms = 0
         self._elected_at = 0.0
-        self._sweep_number = 0  # of this leadership's timer: an older one finds another number
-        self._next_step = 0
-        self._found_work = False  # is there perhaps more to do where the last step stopped?
-        self._repeats = 0
-        self._retention_at: Place | None = None
-        self._round_found = False  # did retention find anything since it began with the first?
+        self._sweeps = Sweeps(
+            machine,
+            self.pending,
+            settings,
+            view,
+            context=lambda now_ms: self._context(now_ms),
+            submit=self.proposer.submit,
+            call_later=clocks.call_later,
+            interval_s=sweep_interval_s,
+        )
         machine.watch(self._machine_applied)
 
     # -- a Watcher of the log ------------------------------------------------------------------
@@ -134,12 +121,11 @@ class Leader:
         self._elected_ms = self._clocks.now_ms()
         self._elected_at = self._clocks.monotonic()
         self.proposer.lead(epoch)
-        self._sweep_number += 1
-        self._schedule_sweep()
+        self._sweeps.begin()
 
     def step_down(self, epoch: Epoch) -> None:
         """Told by the log."""
-        self._sweep_number += 1
+        self._sweeps.end()
         self.proposer.step_down(epoch)
 
     def _machine_applied(self) -> None:
@@ -202,65 +188,9 @@ class Leader:
         steady_ms = self._elected_ms + led_ms
         return Context(now_ms, steady_ms, self._elected_ms, self._view, self._settings)
 
-    # -- sweeps --------------------------------------------------------------------------------
-
     def sweep(self, done: Callable[[], None] | None = None) -> None:
-        """Every step once, one after the other; `done` when the last is answered."""
-
-        def next_step(_: Any = None, *, step: int = 0) -> None:
-            if step < len(_SWEEPS):
-                self._step(step, lambda answer: next_step(answer, step=step + 1))
-            elif done is not None:
-                done()
-
-        next_step()
-
-    def _schedule_sweep(self) -> None:
-        """The next step after a while; the same one soon if it has left some work."""
-        number = self._sweep_number
-        if self._found_work and self._repeats < MAX_REPEATS:
-            self._repeats += 1
-            delay_s = REPEAT_S
-        else:
-            self._repeats = 0
-            self._next_step = (self._next_step + 1) % len(_SWEEPS)
-            delay_s = self._sweep_interval_s / len(_SWEEPS)
-        self._clocks.call_later(delay_s, lambda: self._due(number))
-
-    def _due(self, number: int) -> None:
-        if number == self._sweep_number:
-            self._step(self._next_step, lambda _: self._stepped(number))
-
-    def _stepped(self, number: int) -> None:
-        if number == self._sweep_number:
-            self._schedule_sweep()
-
-    def _step(self, step: int, done: Done) -> None:
-        sweep = _SWEEPS[step]
-
-        def decision(_: Any, now_ms: int) -> Decision[Any]:
-            decided = sweep(self, self._context(now_ms))
-            self._found_work = self._found_work or bool(decided.records)
-            return decided
-
-        self._found_work = False
-        self.proposer.submit(decision, done)
-
-    def _sweep_retention(self, context: Context) -> Decision[Any]:
-        found = retention_pass(
-            self._machine.store,
-            self._view,
-            context.now_ms,
-            after=self._retention_at,
-            max_partitions=RETENTION_PARTITIONS,
-            max_runs=self._settings.sweep_limit,
-        )
-        self._retention_at = found.stopped_at
-        # A pass takes a bite of each partition: whoever had one may have more, next time round.
-        self._round_found = self._round_found or bool(found.rows)
-        self._found_work = self._round_found or found.stopped_at is not None
-        self._round_found = self._round_found and found.stopped_at is not None
-        return decide.decide_retention(found.rows, self.pending, context, Enforcer.COORDINATOR)
+        """See Sweeps."""
+        self._sweeps.sweep(done)
 
     # -- what the decisions are given ------------------------------------------------------------
 
@@ -305,27 +235,6 @@ class Leader:
     def _mark_orphans(self, request: MarkOrphansRequest, context: Context) -> Decision[Any]:
         return decide.decide_found_orphans(request, self.pending, self._machine.store, context)
 
-    def _sweep_leases(self, context: Context) -> Decision[Any]:
-        return decide.decide_expired_leases(self.pending, context)
-
-    def _sweep_deleted_topics(self, context: Context) -> Decision[Any]:
-        return decide.decide_dismantling(self.pending, self._machine.store, context)
-
-    def _sweep_producers(self, context: Context) -> Decision[Any]:
-        return decide.decide_expired_producers(self.pending, self._machine.store, context)
-
-    def _sweep_objects(self, context: Context) -> Decision[Any]:
-        store = self._machine.store
-        store.bury(self._settings.sweep_limit)
-        self._found_work = bool(store.graves)
-        return decide.decide_marks(store, context)
-
-    def _sweep_old_leases(self, context: Context) -> Decision[Any]:
-        return decide.decide_forgotten_leases(self.pending, context)
-
-    def _sweep_tombstones(self, context: Context) -> Decision[Any]:
-        return decide.decide_expired_tombstones(self.pending, context)
-
 
 _DECISIONS: Final[dict[type[Request], Callable[[Leader, Any, Context], Decision[Any]]]] = {
     CommitBatchesRequest: Leader._commit,
@@ -340,17 +249,6 @@ _DECISIONS: Final[dict[type[Request], Callable[[Leader, Any, Context], Decision[
     IsSafeToDeleteFileRequest: Leader._safe_to_delete,
     MarkOrphansRequest: Leader._mark_orphans,
 }
-
-_SWEEPS: Final[tuple[Callable[[Leader, Context], Decision[Any]], ...]] = (
-    Leader._sweep_leases,
-    Leader._sweep_retention,
-    Leader._sweep_deleted_topics,
-    Leader._sweep_producers,
-    Leader._sweep_objects,
-    Leader._sweep_old_leases,
-    Leader._sweep_tombstones,
-)
-"""The steps of a sweep, in an order in which one makes work for the next."""
 
 
 class QuorumCoordinator(ReadOnlyCoordinator):

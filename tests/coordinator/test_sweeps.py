@@ -17,7 +17,7 @@ import pytest
 
 from coordinator import leader
 from coordinator.interface import CoordinatorError, ErrorCode
-from coordinator.leader import MAX_REPEATS, REPEAT_S
+from coordinator.sweeping import MAX_REPEATS, REPEAT_S
 from coordinator.view import TopicConfig
 from tests.coordinator.actors import Broker, batch, create, results
 from tests.coordinator.quorum_world import ManualClocks, QuorumWorld
@@ -107,6 +107,30 @@ def test_who_leads_no_more_sweeps_no_more(tmp_path: Path) -> None:
         world.elect()
         await timers.run(3)
         assert world.machine.store.run_count == 0
+        await world.close()
+
+    asyncio.run(story())
+
+
+def test_a_look_for_idle_producers_goes_on_where_the_last_one_stopped(tmp_path: Path) -> None:
+    """However many that are not idle stand before them."""
+
+    async def story() -> None:
+        world = QuorumWorld(tmp_path)
+        await create(world)
+        broker = Broker(world)
+        await broker.acquire(50)
+        await broker.commit(*(batch(10 * k, producer=k, size=10) for k in range(20)))
+        world.clocks.elapsed_ms += 1_000
+        await broker.commit(*(batch(10 * k, producer=k, size=10, first=1) for k in range(12)))
+        store = world.machine.store
+        found: list[int] = []
+        for _ in range(10):
+            keys = store.idle_producers(world.now_ms(), limit=2)
+            assert len(keys) <= 2
+            found += [producer_id for _, producer_id in keys]
+        assert set(found) == set(range(12, 20))
+        assert len(found) <= 2 * 8, "all of them, before any is found a third time"
         await world.close()
 
     asyncio.run(story())

@@ -105,7 +105,8 @@ class Cluster:
 
     def objects(self) -> list[Path]:
         """What lies in the store."""
-        return sorted(p for p in (self.directory / "objects").rglob("*") if p.is_file())
+        files = (self.directory / "objects").rglob("[0-9]*")  # beside them is the store's own mark
+        return sorted(path for path in files if path.is_file())
 
     def __enter__(self) -> Cluster:
         return self

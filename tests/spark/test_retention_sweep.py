@@ -30,7 +30,7 @@ from tests.driver.cluster import ROOT
 
 PARTITIONS = 30
 APPLIED = 3  # rows, when the one who applies them is killed
-WITHIN_S = 240.0  # a JVM and its Python workers may be starting beside many others
+WITHIN_S = 600.0  # a JVM and its Python workers may be starting beside many others
 EXTERNAL = {"esker.retention.enforcer": "external"}
 SETTINGS = {"diskless.file.delete.delay.ms": "2000", "esker.file.delete.interval.ms": "200"}
 

@@ -181,6 +181,28 @@ class ObjectStories(Told):
 
         self.tell(story)
 
+    def test_what_was_skipped_is_known_after_a_restart(self) -> None:
+        """It was never committed, never will be, and is an orphan once its lease is over."""
+
+        async def story(world: World) -> None:
+            await create(world)
+            broker = Broker(world)
+            await broker.acquire(10)
+            first = broker.first
+            await broker.commit(object_id=first + 1)
+            await broker.commit(object_id=first + 4)
+            await world.restart()
+            for skipped in (0, 2, 3):
+                assert (await broker.commit(object_id=first + skipped)).error_code == 55
+                assert await broker.is_safe(first + skipped)
+            await broker.release()
+            await world.restart()
+            await world.advance(world.settings.file_delete_delay_ms)
+            gone = [first + k for k in (0, 2, 3, 5, 6, 7, 8, 9)]
+            assert await broker.files() == gone
+
+        self.tell(story)
+
     def test_safe_to_delete_means_fenced(self) -> None:
         async def story(world: World) -> None:
             await create(world)

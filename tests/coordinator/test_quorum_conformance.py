@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import cycle
 from pathlib import Path
 
 from coordinator.conformance import TABLE, run_table
-from tests.coordinator.quorum_world import QuorumWorld, Restart
+from tests.coordinator.quorum_world import QuorumWorld
 
 
 def test_every_row_holds(tmp_path: Path) -> None:
@@ -25,11 +24,10 @@ def test_every_row_holds_with_a_restart_after_every_step(tmp_path: Path) -> None
 
     async def run() -> list[str]:
         failures = []
-        restarts = cycle(Restart)
         for number, row in enumerate(TABLE):
             directory = tmp_path / str(number)
             directory.mkdir()
-            world = QuorumWorld(directory, restarts=restarts)
+            world = QuorumWorld(directory)
             failures += [str(found) for found in await run_table([row], world, restarts=True)]
             await world.close()
         return failures

@@ -69,7 +69,7 @@ soak: java
 	export ESKER_EXAMPLES=$${ESKER_EXAMPLES:-5}; \
 	echo "== 3 of 4: random tests of make test, other lives and more of them:" \
 		"ESKER_FIRST_SEED=$$ESKER_FIRST_SEED ESKER_EXAMPLES=$$ESKER_EXAMPLES"; \
-	$(call run_tests,-n $(TEST_WORKERS) --dist worksteal $(RANDOM_TESTS),not soak and not spark) || failed=1; \
+	$(call run_tests,-n $(TEST_WORKERS) --dist worksteal --timeout 3600 $(RANDOM_TESTS),not soak and not spark) || failed=1; \
 	test $$failed = 0 || echo "SOME FAILED, see above."; \
 	echo "== 4 of 4: schedule after schedule of the simulation, until Ctrl-C"; \
 	$(BIN)/python -m tests.simulation --soak || failed=1; \

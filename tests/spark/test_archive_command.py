@@ -134,7 +134,11 @@ def test_what_cannot_be_is_refused_with_a_sentence(node: Node, tmp_path: Path) -
         (("--out", out, "--log-dir", tmp_path / "nowhere"), 3, "no log directory"),
         (("--out", tmp_path / "empty", "--verify"), 3, "is no archive"),
         (("--out", "gs://bucket", "--verify"), 2, "neither a directory nor"),
-        (("--out", tmp_path / "file", "--log-dir", node.directory), 3, "File exists"),
+        (
+            ("--out", tmp_path / "file", "--log-dir", node.directory),
+            2,
+            "is a file: name a directory",
+        ),
     ]
     for arguments, code, said in cases:
         found, told, errors = run(*arguments)

@@ -11,9 +11,9 @@ Source: KIP-919 (controllers as bootstrap servers), KIP-590 (brokers that forwar
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final, NoReturn, TypeVar
+from typing import Annotated, Any, Final, NoReturn, TypeVar
 
 import typer
 
@@ -101,12 +101,7 @@ def ask(at: Target, request: Request, response: type[R], timeout_ms: int) -> R:
         finally:
             await client.close()
 
-    try:
-        return run(asked())
-    except ClientError as error:
-        fail(str(error))
-    except CoordinatorError as error:
-        fail(f"{error.message}: are a majority of the voters running?")
+    return _answer(asked())
 
 
 def ask_coordinator(
@@ -133,12 +128,7 @@ def ask_coordinator(
         finally:
             await client.close()
 
-    try:
-        return run(asked())
-    except ClientError as error:
-        fail(str(error))
-    except CoordinatorError as error:
-        fail(f"{error.message}: are a majority of the voters running?")
+    return _answer(asked())
 
 
 def _ask_brokers(at: Target, request: Request, response: type[R], timeout_ms: int) -> R:
@@ -153,10 +143,17 @@ def _ask_brokers(at: Target, request: Request, response: type[R], timeout_ms: in
 
             return await client.patiently(attempt)
 
+    return _answer(asked())
+
+
+def _answer(asked: Coroutine[Any, Any, R]) -> R:
+    """What it comes to; or one line and exit code 1, where nobody could be asked."""
     try:
-        return run(asked())
+        return run(asked)
     except ClientError as error:
         fail(str(error))
+    except CoordinatorError as error:
+        fail(f"{error.message}: are a majority of the voters running?")
 
 
 async def _find_somebody(controllers: Sequence[Endpoint]) -> None:

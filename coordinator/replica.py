@@ -64,7 +64,7 @@ class ReadOnlyCoordinator:
         self._monotonic = monotonic
         self._high_watermark = Offset(0)
         self._freshness = Freshness(log, lambda: machine.applied.offset)
-        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._waiters: dict[asyncio.Future[None], int] = {}  # until what is applied
         self._large_reads = asyncio.Lock()
         self._is_closed = False
         machine.watch(self._machine_applied)
@@ -93,9 +93,9 @@ class ReadOnlyCoordinator:
         applied = self._machine.applied.offset
         self._freshness.note()
         if self._waiters:
-            due = [waiter for waiter in self._waiters if waiter[0] <= applied]
-            self._waiters = [waiter for waiter in self._waiters if waiter[0] > applied]
-            for _, future in due:
+            due = [future for future, offset in self._waiters.items() if offset <= applied]
+            for future in due:
+                del self._waiters[future]
                 if not future.done():
                     future.set_result(None)
 
@@ -162,8 +162,8 @@ class ReadOnlyCoordinator:
     async def close(self) -> None:
         """Answer no more; whoever waits is told."""
         self._is_closed = True
-        waiters, self._waiters = self._waiters, []
-        for _, future in waiters:
+        waiters, self._waiters = self._waiters, {}
+        for future in waiters:
             if not future.done():
                 future.set_exception(_closed())
 
@@ -228,9 +228,12 @@ class ReadOnlyCoordinator:
         if self._machine.applied.offset >= offset:
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append((offset, future))
+        self._waiters[future] = offset
         self._machine.want()
-        await future
+        try:
+            await future
+        finally:  # who gave up is not remembered by a replica that stands
+            self._waiters.pop(future, None)
 
 
 def _closed() -> CoordinatorError:

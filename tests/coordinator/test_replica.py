@@ -136,6 +136,33 @@ def test_who_waits_for_what_is_committed_asks_for_it_to_be_applied_soon(tmp_path
     asyncio.run(story())
 
 
+def test_who_gives_up_waiting_is_not_remembered(tmp_path: Path) -> None:
+    """By a replica that applies nothing, while people ask again and again."""
+
+    async def story() -> None:
+        world, _ = await begin(tmp_path)
+        machine = follow(tmp_path)
+        replica = ReadOnlyCoordinator(
+            world.log, machine, SETTINGS, monotonic=world.clocks.monotonic
+        )
+        replica.start()
+        asked = FindBatchesRequest(topics=(), max_bytes=1)
+        calls = [asyncio.ensure_future(replica.find_batches(asked)) for _ in range(20)]
+        await asyncio.sleep(0)
+        assert len(replica._waiters) == 20
+        for call in calls[1:]:
+            call.cancel()
+        await asyncio.wait(calls[1:])
+        assert len(replica._waiters) == 1
+        apply_to(machine, world, world.log.end_offset)
+        assert (await asyncio.wait_for(calls[0], timeout=60)).responses == ()
+        await replica.close()
+        machine.close()
+        await world.close()
+
+    asyncio.run(story())
+
+
 def test_a_replica_without_a_leader_finds_batches_and_lists_no_offsets(tmp_path: Path) -> None:
     """FindBatches may be old; what ListOffsets says must not be. DESIGN §8."""
 

@@ -96,6 +96,14 @@ def test_a_partition_with_nothing_to_remove_costs_one_run() -> None:
     assert kept.read == 50
 
 
+@pytest.mark.parametrize(("keep", "start"), [(399, 10), (400, 10), (401, 0), (500, 0), (300, 20)])
+def test_what_is_left_has_at_least_the_size_and_no_run_more(keep: int, start: int) -> None:
+    """Five runs of 100 bytes; the oldest goes if the others are enough, also just enough."""
+    view = StaticView(configs={A: TopicConfig(retention_ms=None, retention_bytes=keep)})
+    rows = retention_pass(Kept({A: [5]}), view, NOW).rows
+    assert [row.log_start_offset for row in rows] == ([start] if start else [])
+
+
 def test_a_pass_reads_no_more_than_it_may() -> None:
     kept = Kept({A: [1_000]})
     found = retention_pass(kept, StaticView(configs=CONFIGS), NOW, max_runs=10)

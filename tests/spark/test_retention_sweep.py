@@ -170,7 +170,7 @@ def test_a_plan_that_does_not_hold_any_more_is_refused_and_says_why(
     world.other.alter_topic(topic, "retention.bytes", "1000000")
     code, said = sweep.apply("plan")
     assert (code, "1 of 2 rows applied" in said) == (5, True), said
-    assert f"{topic}-0 refused: the topic's settings keep more now" in said
+    assert f"{topic}-0 refused: the topic's settings keep what is there" in said
     after = log_starts(sweep)
     assert (after[topic, 0], after[other, 0]) == (0, 3)
     code, said = sweep.run("show", str(tmp_path / "plan"), "--json")

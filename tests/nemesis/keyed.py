@@ -10,9 +10,11 @@ Source: DESIGN §11, invariants 2, 4 and 5.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import count, islice, repeat
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -24,7 +26,7 @@ from snapshot import CheckpointReader, checkpoint_name, list_checkpoints
 from tests.driver.client import Client, ClientError
 from tests.nemesis.cluster import NemesisCluster, eventually
 from tests.nemesis.workload import READ_BYTES, TOPIC, LogClient, Values, Workload, values_of
-from tests.simulation.history import LogAppend, NotLinearizable
+from tests.simulation.history import NEVER, LogAppend, NotLinearizable
 
 GROUP: Final = f"{TOPIC}-0"
 EARLIEST: Final = -2
@@ -40,22 +42,37 @@ def key_of(value: bytes) -> bytes:
 class KeyedWorkload(Workload):
     """Appends each value under its own key; a log may be cut below what it reads."""
 
-    def fill(self, port: int, size_bytes: int, *, value_bytes: int = 1024) -> None:
-        """Put so much into the state before anything else happens."""
-        count = size_bytes // value_bytes
-        with Client("127.0.0.1", port) as client:
-            for first in range(0, count, FILL_BATCH):
-                values = [
-                    b"fill-%d." % number + os.urandom(value_bytes // 2).hex().encode()
-                    for number in range(first, min(count, first + FILL_BATCH))
-                ]
-                invoked = time.monotonic_ns()
-                offset = client.produce_keyed([(key_of(value), value) for value in values])
-                returned = time.monotonic_ns()
-                self.history += [
-                    LogAppend(invoked, returned, value, offset + place)
-                    for place, value in enumerate(values)
-                ]
+    def fill(self, cluster: NemesisCluster, size_bytes: int, *, value_bytes: int = 1024) -> None:
+        """Put so much into the state before anything else happens.
+
+        On a busy machine leaders change meanwhile: what was under way then may be there or not.
+        """
+        numbers, left = count(), size_bytes // value_bytes
+        while left:
+            with (
+                contextlib.suppress(ClientError, OSError),
+                Client("127.0.0.1", cluster.ports[cluster.wait_for_leader()]) as client,
+            ):
+                while left:
+                    values = [
+                        b"fill-%d." % number + os.urandom(value_bytes // 2).hex().encode()
+                        for number in islice(numbers, min(left, FILL_BATCH))
+                    ]
+                    self._fill_with(client, values)
+                    left -= len(values)
+
+    def _fill_with(self, client: Client, values: Sequence[bytes]) -> None:
+        """Append a batch. Raises ClientError and OSError: then nobody knows whether it is there."""
+        invoked, returned = time.monotonic_ns(), NEVER
+        offsets: Iterable[int | None] = repeat(None)
+        try:
+            first = client.produce_keyed([(key_of(value), value) for value in values])
+            returned, offsets = time.monotonic_ns(), count(first)
+        finally:
+            self.history += [
+                LogAppend(invoked, returned, value, offset)
+                for value, offset in zip(values, offsets, strict=False)
+            ]
 
     def _produce(self, client: Client, value: bytes) -> int:
         return client.produce_keyed([(key_of(value), value)])

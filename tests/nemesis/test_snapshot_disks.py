@@ -112,7 +112,7 @@ def power_loss(directory: Path, disks: Disks, seed: int, phases: list[str]) -> N
         cluster.links = links
         cluster.start()
         workload = KeyedWorkload(cluster.ports, seed=seed, value_bytes=VALUE_BYTES)
-        workload.fill(cluster.ports[cluster.wait_for_leader()], STATE_BYTES)
+        workload.fill(cluster, STATE_BYTES)
         with workload:
             watched = Phases(cluster, links, workload, random)
             for phase in phases:
@@ -149,7 +149,7 @@ def test_checkpoints_named_before_they_are_flushed_are_found_out(
         cluster.links = links
         cluster.start()
         workload = KeyedWorkload(cluster.ports, seed=seed, value_bytes=VALUE_BYTES)
-        workload.fill(cluster.ports[cluster.wait_for_leader()], STATE_BYTES)
+        workload.fill(cluster, STATE_BYTES)
         with workload:
             watched = Phases(cluster, links, workload, Random(seed))
             watched.renamed()
@@ -182,7 +182,7 @@ def test_a_disk_that_is_full_in_mid_download_stops_nobody(tmp_path: Path, disks:
     with cluster:
         cluster.start(1, 2)
         workload = KeyedWorkload(cluster.ports, seed=seed, value_bytes=VALUE_BYTES)
-        workload.fill(cluster.ports[cluster.wait_for_leader()], state_bytes)
+        workload.fill(cluster, state_bytes)
         with workload:
             eventually(lambda: cluster.log_start(workload.leader or 1) > 0, "the log is cut")
             mount = cluster.log_dir(victim).parent

@@ -40,7 +40,7 @@ def run(directory: Path, seed: int, faults: list[str], state_bytes: int) -> None
         cluster.links = links
         cluster.start()
         workload = KeyedWorkload(cluster.ports, seed=seed, value_bytes=VALUE_BYTES)
-        workload.fill(cluster.ports[cluster.wait_for_leader()], state_bytes)
+        workload.fill(cluster, state_bytes)
         with workload:
             nemesis = SnapshotNemesis(
                 cluster, links, workload, Random(seed), state_bytes=state_bytes

@@ -96,6 +96,7 @@ class Leader:
             failed=lambda error: machine.met(error),
         )
         self._waiting_batches = 0
+        self._leading: Epoch | None = None
         self._elected_ms = 0
         self._elected_at = 0.0
         self._sweeps = Sweeps(
@@ -118,6 +119,7 @@ class Leader:
 
     def lead(self, epoch: Epoch) -> None:
         """Told by the log: all before this epoch is committed, though perhaps not yet applied."""
+        self._leading = epoch
         self._elected_ms = self._clocks.now_ms()
         self._elected_at = self._clocks.monotonic()
         self.proposer.lead(epoch)
@@ -125,8 +127,14 @@ class Leader:
 
     def step_down(self, epoch: Epoch) -> None:
         """Told by the log."""
+        self._leading = None
         self._sweeps.end()
         self.proposer.step_down(epoch)
+
+    def close(self) -> None:
+        """Decide no more, whoever leads."""
+        if self._leading is not None:
+            self.step_down(self._leading)
 
     def _machine_applied(self) -> None:
         self.pending.applied(self._machine.applied.offset)
@@ -281,7 +289,8 @@ class QuorumCoordinator(ReadOnlyCoordinator):
 
     def lead(self, epoch: Epoch) -> None:
         """Told by the log."""
-        self.leader.lead(epoch)
+        if not self._is_closed:
+            self.leader.lead(epoch)
 
     def step_down(self, epoch: Epoch) -> None:
         """Told by the log."""
@@ -394,6 +403,11 @@ class QuorumCoordinator(ReadOnlyCoordinator):
     async def mark_orphans(self, request: MarkOrphansRequest) -> MarkOrphansResponse:
         """See BatchCoordinator."""
         return await self._ask(request, MarkOrphansResponse)
+
+    async def close(self) -> None:
+        """Answer no more; whoever waits is told, also that what was decided may be committed."""
+        await super().close()
+        self.leader.close()
 
     async def sweep(self) -> None:
         """Every step of a sweep once: for tests and tools; a leader does it by itself."""

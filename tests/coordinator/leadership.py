@@ -148,6 +148,24 @@ async def what_wrote_nothing_is_said_by_a_leader_only(path: Path) -> None:
     await world.close()
 
 
+async def a_close_ends_what_waits_for_its_commit(path: Path) -> None:
+    """Nobody will hear of it any more; it may be committed all the same."""
+    world = QuorumWorld(path, auto_commit=False)
+    broker = await begin(world)
+    asked = await decided(broker.commit(batch(0, 5)))
+    await world.coordinator.close()
+    with pytest.raises(CoordinatorError) as caught:
+        await asyncio.wait_for(asked, timeout=60)
+    assert caught.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    with pytest.raises(CoordinatorError, match="closed"):
+        await broker.commit(batch(0, 5))
+    world.log.commit()
+    world.log.depose()
+    world.elect()
+    assert world.coordinator.leader.proposer.epoch is None, "decides, and is closed"
+    world.machine.close()
+
+
 async def what_is_in_flight_counts_until_it_is_applied(path: Path) -> None:
     """Six proposals; what is committed is applied piece by piece, and the last one is not yet."""
     world = QuorumWorld(path, auto_commit=False)
@@ -237,6 +255,7 @@ STORIES = (
     an_answered_duplicate_is_there_after_the_leader_is_gone,
     a_refusal_waits_like_everything_else,
     what_wrote_nothing_is_said_by_a_leader_only,
+    a_close_ends_what_waits_for_its_commit,
     what_is_in_flight_counts_until_it_is_applied,
     a_new_leader_decides_only_on_all_that_it_inherited,
     orphans_are_listed_from_applied_state,

@@ -31,11 +31,12 @@ LIBRARY = {
     "autoTickPeriod": 0.005,
     "appendEntriesPeriod": HEARTBEAT_S,
     "connectionRetryTime": 0.05,
-    "connectionTimeout": 60.0,
+    "connectionTimeout": 120.0,
+    "leaderFallbackTimeout": 120.0,  # followers may be busy with a large commit
 }
 """The library's times, for nodes that share two cores with others."""
 
-ELECT_S, KEEP_S = 0.3, 10.0
+ELECT_S, KEEP_S = 0.3, 60.0
 """For how long a leader may be silent: while one is looked for, and while stories are told. An
 elected one that is deposed for a stall of the machine would refuse what a story asks it."""
 

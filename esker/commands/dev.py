@@ -92,7 +92,11 @@ def dev(
                 check_bucket(identity)
             plan = make_plan(directory, identity, port=port, brokers=brokers, extra=extra)
             _run(plan, interval_ms=extra.get(INTERVAL, str(SETTINGS[INTERVAL].default)))
-    except (DevError, ConfigError, StorageError, RecordError, OSError) as error:
+    except OSError as error:
+        from esker.last_words import last_words  # not needed where all is well
+
+        fail(last_words(error, directory))
+    except (DevError, ConfigError, StorageError, RecordError) as error:
         fail(str(error))
 
 

@@ -6,6 +6,7 @@ DESIGN §12. The directory and the plan are tried without processes; one story r
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -121,6 +122,23 @@ def test_a_port_that_is_taken_is_named_and_nothing_is_made(tmp_path: Path) -> No
         with pytest.raises(DevError, match=f"port {port + 1} is taken.*--port"):
             make_plan(tmp_path, identity, port=port, brokers=2, extra={})
     assert not (tmp_path / "quorum-1").exists()
+
+
+def test_a_full_disk_is_told_with_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writing to a file that is open fails without naming it."""
+
+    def full(*_: object, **__: object) -> Plan:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("esker.commands.dev.make_plan", full)
+    ran = runner.invoke(app, ["dev", "--dir", str(tmp_path / "a")])
+    assert ran.exit_code == 1
+    assert (
+        ran.stderr
+        == f"esker: {tmp_path / 'a'}: No space left on device: make room, and try again\n"
+    )
 
 
 def test_one_directory_has_one_esker_dev(tmp_path: Path) -> None:

@@ -95,7 +95,9 @@ class PlanStories(Told):
             await stored(world, None, None)
             world.view.configs[TOPIC] = EXTERNAL
             assert await apply_plan(world, (0, 20, 1, HOUR_MS)) == [(44, -1)]
-            await world.advance(HOUR_MS + 1)
+            await world.advance(HOUR_MS)  # as old as is kept, and no older
+            assert await apply_plan(world, (0, 20, 1, HOUR_MS)) == [(44, -1)]
+            await world.advance(1)
             assert await apply_plan(world, (0, 20, 1, HOUR_MS)) == [(0, 20)]
 
         self.tell(story)

@@ -156,6 +156,18 @@ class Cluster(Quorum):
 
         return run(ask()).groups[0]
 
+    def wait_until_it_answers(self, node: int, *, timeout_s: float = 60) -> None:
+        """A node that was started has its groups."""
+        deadline = time.perf_counter() + timeout_s
+        while True:
+            try:
+                self.group(node)
+                return
+            except Exception:  # it starts
+                if time.perf_counter() > deadline:
+                    raise
+                time.sleep(0.05)
+
     def wait_until_applied(self, *, timeout_s: float = 300) -> float:
         """Seconds until all replicas have applied what is committed now."""
         began = time.perf_counter()
@@ -334,6 +346,7 @@ def in_process(cluster: Cluster, node: int, runs: int) -> tuple[list[float], lis
     warm = timed(questions(runs, FINDS, SEED + 2))
     machine.close()
     cluster.start(node)
+    cluster.wait_until_it_answers(node)
     return cold, warm
 
 

@@ -39,6 +39,7 @@ _ENCODINGS: Final = ("file.encoding", "stdout.encoding", "sun.stdout.encoding")
 
 HUNG_RUNS: Final = 2  # of a tool that did not end, before the run that counts
 HUNG_AFTER_S: Final = 20  # it takes 1 or 2
+SHELL_ATTEMPTS: Final = 10  # of MetadataShell, which may answer too early
 
 
 class ToolFailedError(Exception):
@@ -107,15 +108,19 @@ class Kafka:
 
         The shell exits with 0 even where it could not load a record: what it says on standard
         error is its judgement. It was seen not to end, once, on a file that it read before and
-        after: then it is run again.
+        after; and now and then it shows an empty image, for it waits until the file is loaded and
+        not until that is published. Then it is run again.
 
         Raises:  ToolFailedError.
         """
-        said = self._run_again_if_hung(SHELL, "--snapshot", file, *words)
-        complaints = [line for line in said.err.splitlines() if _CONTROL_RECORD not in line]
-        if complaints:
-            raise ToolFailedError(f"MetadataShell on {file}: {'; '.join(complaints)[:4000]}")
-        return said.out
+        for _ in range(SHELL_ATTEMPTS):
+            said = self._run_again_if_hung(SHELL, "--snapshot", file, *words)
+            complaints = [line for line in said.err.splitlines() if _CONTROL_RECORD not in line]
+            if complaints:
+                raise ToolFailedError(f"MetadataShell on {file}: {'; '.join(complaints)[:4000]}")
+            if said.out.strip():
+                return said.out
+        raise ToolFailedError(f"MetadataShell finds nothing in {file} for {' '.join(words)}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from records.metadata import (
 )
 from records.schema import MetadataRecord
 from tests.interop.dump_output import DumpedBatch, dump
-from tests.interop.kafka_run import DUMP, Kafka
+from tests.interop.kafka_run import DUMP, SHELL_ATTEMPTS, Kafka
 from tests.interop.ours import OurFiles, write_checkpoint, write_everything, write_segments
 from tests.interop.reading import batches, decode, read
 from tests.interop.recording import DYNAMIC, Recording
@@ -36,7 +36,6 @@ from tests.interop.upstream_json import kind_of, to_json
 
 pytestmark = pytest.mark.java
 
-SHELL_ATTEMPTS = 10
 INDEX_SUFFIXES = (".index", ".timeindex")
 
 

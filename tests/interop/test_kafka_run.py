@@ -4,7 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.kafka_run import HUNG_RUNS, Kafka, Said, ToolFailedError, ToolHungError
+from tests.interop.kafka_run import (
+    HUNG_RUNS,
+    SHELL_ATTEMPTS,
+    Kafka,
+    Said,
+    ToolFailedError,
+    ToolHungError,
+)
 
 
 def shell_after(monkeypatch: pytest.MonkeyPatch, *outcomes: Exception | Said) -> str:
@@ -31,3 +38,10 @@ def test_a_shell_that_hangs_is_run_again(monkeypatch):
 def test_a_shell_that_fails_is_believed(monkeypatch):
     with pytest.raises(ToolFailedError):
         shell_after(monkeypatch, ToolFailedError("no"), Said("image", ""))
+
+
+def test_a_shell_that_shows_nothing_is_run_again(monkeypatch):
+    early = [Said("", "")] * (SHELL_ATTEMPTS - 1)
+    assert shell_after(monkeypatch, *early, Said("image", "")) == "image"
+    with pytest.raises(ToolFailedError, match="finds nothing"):
+        shell_after(monkeypatch, *early, Said("", ""))

@@ -78,6 +78,7 @@ def test_both_engines_find_the_same(spark: SparkSession, tmp_path: Path) -> None
     assert not told(sound), complaints(sound)
     assert set(told(wrong)) == {
         "chunks-adjoin", "lease-owner", "footer-agrees", "bytes-inside", "object-whole",
-        "object-exists", "checkpoint-objects-replay", "replicas-agree",
+        "object-exists", "checkpoint-objects-replay", "checkpoint-answers-replay",
+        "replicas-agree",
     }  # fmt: skip
     assert told(wrong)["object-exists"] == 2

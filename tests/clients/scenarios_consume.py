@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Final
 
@@ -235,16 +236,16 @@ def topic_made_anew(client: Client, world: World) -> None:
 
 
 def _make_anew(world: World, topic: str) -> None:
+    old = world.topic_id(topic)
     world.other.delete_topic(topic)
 
-    def created() -> bool:
-        try:
+    def is_there_again() -> bool:
+        """By our wish, or by the question of a reader that has what it asks for created."""
+        with contextlib.suppress(Refused):  # it is still being deleted, or there
             world.other.create_topic(topic, 1, {})
-        except Refused:
-            return False  # it is still being deleted
-        return True
+        return world.topic_id(topic) not in (None, old)
 
-    eventually(created, f"{topic} is there again", PATIENCE_S)
+    eventually(is_there_again, f"{topic} is there again", PATIENCE_S)
 
 
 def _fill(world: World, topic: str, prefix: str = "value") -> list[bytes | None]:

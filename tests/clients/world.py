@@ -12,6 +12,8 @@ from itertools import count
 from typing import Final
 from uuid import uuid4
 
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+
 from records.batch import BatchHeader, iter_batches
 from records.rpc.fetch import FetchRequest, FetchResponse
 from tests.clients.client import PATIENCE_S, PLAIN, Client, How, Message, Read
@@ -41,6 +43,16 @@ class World:
         topic = self.name()
         self.other.create_topic(topic, partitions, configs or {})
         return topic
+
+    def topic_id(self, topic: str) -> str | None:
+        """None: there is no such topic, as far as is known."""
+        found = self.other.admin.describe_topics(TopicCollection([topic]))[topic]
+        try:
+            return str(found.result(PATIENCE_S).topic_id)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return None
+            raise
 
     def stored(self, topic: str, partition: int = 0) -> list[BatchHeader]:
         """The headers of a partition's batches, as they are stored."""

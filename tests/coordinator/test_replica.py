@@ -128,7 +128,11 @@ def test_who_waits_for_what_is_committed_asks_for_it_to_be_applied_soon(tmp_path
         speak(world)
         await broker.commit()
         assert replica.lag
-        found = await replica.find_batches(find(world))
+        finding = asyncio.ensure_future(replica.find_batches(find(world)))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert finding.done(), "it waits for a host that lingers"
+        found = finding.result()
         assert (replica.lag, len(found.responses[0].partitions[0].batches)) == (0, 1)
         machine.on_wanted = lambda: pytest.fail("nobody waits")
         assert await replica.find_batches(find(world)) == found

@@ -21,51 +21,23 @@ Reference (reference figures of Inkless's own SQL on such a machine): 50 x 4 bat
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
-import random
 import shutil
-import sqlite3
 import subprocess
-import sys
 import tempfile
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final, NamedTuple
-from uuid import UUID
+from typing import Final, NamedTuple
 
-import msgpack
-
-from bench.commits import BATCH_BYTES, RECORDS, Load, as_json
+from bench.coordinator_cluster import FILL_TOPIC, GROUP, Cluster, fill, result, say
+from bench.coordinator_finds import find
 from bench.peers import etcd
 from bench.peers import postgres_coordinator as peer
-from coordinator.client import CoordinatorClient
-from coordinator.reads import find_batches
-from coordinator.settings import CoordinatorSettings
-from coordinator.sqlite.machine import FILE_NAME, CoordinatorMachine, Identity
-from esker.admin import describe_quorum
-from esker.values import Endpoint
-from raft.net.rpc import open_rpc
-from raft.net.runner import run
-from records.object_keys import ObjectKeys
-from records.rpc.coordinator import FindBatchesRequest
-from records.rpc.snapshots import (
-    DescribeSnapshotsRequest,
-    DescribeSnapshotsResponse,
-    TakeSnapshotRequest,
-    TakeSnapshotResponse,
-)
-from tests.quorum_processes import NODES, Quorum
+from tests.quorum_processes import NODES
 
-GROUP: Final = "__diskless-metadata"
-FILL_PARTITIONS: Final = 10_000  # as many runs in one commit
-FILL_TOPIC: Final = 1
 FEW_RUNS: Final = 1_000
-FINDS: Final = 2_000
-WARM_UP_FINDS: Final = 40_000  # in process: what a replica has been asked before
-SEED: Final = 20_240_501  # of the offsets that are looked for
 MUST_LAG_S: Final = 1.0
 MAX_PEER_S: Final = 10.0  # of each row of a peer, which does not slow down in a minute
 COORDINATE_BYTES: Final = 100  # of one put to etcd
@@ -85,10 +57,6 @@ ROWS: Final = (
     Row(50, 1, 1, "must p50 2 ms; aim 1 ms"),
     Row(500, 1, 2, "must 27 k batches/s, p50 36 ms; aim 54 k, 18 ms"),
 )
-
-
-def say(text: str) -> None:
-    print(text, flush=True)
 
 
 class Figures(NamedTuple):
@@ -119,118 +87,6 @@ def figures(times_ms: list[float], batches: int, seconds: float) -> Figures:
 # --- our quorum ---------------------------------------------------------------------------------
 
 
-class Cluster(Quorum):
-    """Three nodes, and what a benchmark asks of them."""
-
-    @property
-    def addresses(self) -> list[list[Any]]:
-        return [["127.0.0.1", self.ports[node]] for node in NODES]
-
-    def load(self, **shape: Any) -> subprocess.Popen[str]:
-        """Uploaders at work, in a process of their own."""
-        return subprocess.Popen(
-            [sys.executable, "-m", "bench.commits",
-             as_json(Load(addresses=self.addresses, **shape))],
-            stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-
-    def stop(self, node: int) -> None:
-        """With its farewell: all that it has applied is then in its file."""
-        process = self.processes.pop(node)
-        process.terminate()
-        process.wait(60)
-
-    def coordinator_leader(self) -> int:
-        bootstrap = tuple(Endpoint("127.0.0.1", self.ports[node]) for node in NODES)
-        found = run(describe_quorum(bootstrap, GROUP, 0, timeout_ms=5_000))
-        return found.partition.leader_id
-
-    def group(self, node: int) -> DescribeSnapshotsResponse.Group:
-        """What a node says of its replica."""
-        topic = DescribeSnapshotsRequest.Topic(topic_name=GROUP, partitions=(0,))
-
-        async def ask() -> DescribeSnapshotsResponse:
-            async with await open_rpc("127.0.0.1", self.ports[node]) as rpc:
-                request = DescribeSnapshotsRequest(topics=(topic,))
-                return await rpc.call(request, DescribeSnapshotsResponse)
-
-        return run(ask()).groups[0]
-
-    def wait_until_it_answers(self, node: int, *, timeout_s: float = 60) -> None:
-        """A node that was started has its groups."""
-        deadline = time.perf_counter() + timeout_s
-        while True:
-            try:
-                self.group(node)
-                return
-            except Exception:  # it starts
-                if time.perf_counter() > deadline:
-                    raise
-                time.sleep(0.05)
-
-    def wait_until_applied(self, *, timeout_s: float = 300) -> float:
-        """Seconds until all replicas have applied what is committed now."""
-        began = time.perf_counter()
-        committed = max(self.group(node).high_watermark for node in NODES)
-        for node in NODES:
-            while self.group(node).applied_offset < committed:
-                assert time.perf_counter() - began < timeout_s, f"node {node} does not catch up"
-                time.sleep(0.005)
-        return time.perf_counter() - began
-
-    def take_snapshot(self, node: int) -> tuple[float, int]:
-        """Seconds and bytes of a checkpoint."""
-
-        async def ask() -> TakeSnapshotResponse:
-            async with await open_rpc("127.0.0.1", self.ports[node], timeout_ms=120_000) as rpc:
-                request = TakeSnapshotRequest(
-                    topic_name=GROUP, partition_index=0, timeout_ms=120_000
-                )
-                return await rpc.call(request, TakeSnapshotResponse)
-
-        began = time.perf_counter()
-        answer = run(ask())
-        assert not answer.error_code, answer
-        return time.perf_counter() - began, answer.size
-
-    def cpu_s(self) -> dict[int, float]:
-        """CPU seconds of every node so far."""
-        ticks = {}
-        for node in NODES:
-            fields = Path(f"/proc/{self.processes[node].pid}/stat").read_text().split()
-            ticks[node] = (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
-        return ticks
-
-    def memory_mb(self, node: int, kind: str = "VmRSS") -> float:
-        """Resident memory of a node's process; `VmHWM`: the most it ever had."""
-        status = Path(f"/proc/{self.processes[node].pid}/status").read_text()
-        return next(int(line.split()[1]) for line in status.splitlines() if kind in line) / 1024
-
-
-def result(process: subprocess.Popen[str]) -> Any:
-    """What a load printed."""
-    out, _ = process.communicate()
-    if process.returncode:
-        raise SystemExit("the load failed")
-    return json.loads(out)
-
-
-def fill(cluster: Cluster, runs: int) -> None:
-    """Runs that nobody commits to: the largest objects there are."""
-    partitions = min(FILL_PARTITIONS, runs)
-    objects = -(-runs // partitions)
-    began = time.perf_counter()
-    result(
-        cluster.load(
-            topic=FILL_TOPIC, uploaders=1, partitions=partitions, batches_each=1, seconds=0,
-            idempotent=False, objects=objects,
-        )
-    )  # fmt: skip
-    applied = cluster.wait_until_applied()
-    say(f"{objects * partitions:,} runs in {time.perf_counter() - began:.1f} s "
-        f"(the last {applied:.1f} s of them applying)")  # fmt: skip
-
-
 def commit_rows(cluster: Cluster, seconds: float) -> dict[Row, Figures]:
     """Our side of the table."""
     found = {}
@@ -256,98 +112,6 @@ def commit_rows(cluster: Cluster, seconds: float) -> dict[Row, Figures]:
         say(f"{'':<24}applied everywhere {lag_s * 1e3:.0f} ms after the last commit "
             f"(must {MUST_LAG_S:.0f} s), client {client:.0%} of a core")  # fmt: skip
     return found
-
-
-def questions(runs: int, count: int = FINDS, seed: int = SEED) -> list[FindBatchesRequest]:
-    """One run each, anywhere in what `fill` has made: as large an answer whatever there is."""
-    partitions = min(FILL_PARTITIONS, runs)
-    records = runs // partitions * RECORDS
-    rng, asked = random.Random(seed), FindBatchesRequest.Topic
-    return [
-        FindBatchesRequest(
-            topics=(
-                asked(
-                    topic_id=UUID(int=FILL_TOPIC),
-                    partitions=(
-                        asked.Partition(
-                            partition_index=rng.randrange(partitions),
-                            offset=rng.randrange(records),
-                            max_bytes=BATCH_BYTES,
-                        ),
-                    ),
-                ),
-            ),
-            max_bytes=2**20,
-        )
-        for _ in range(count)
-    ]
-
-
-class Found(NamedTuple):
-    """Medians of one look-up, in ms."""
-
-    by_rpc: float
-    cold: float  # in process, and nothing in its cache
-    in_process: float
-
-
-def find(cluster: Cluster, runs: int) -> Found:
-    """findBatches, by RPC and in process."""
-    asked = questions(runs)
-
-    async def by_rpc() -> list[float]:
-        client = CoordinatorClient([(host, port) for host, port in cluster.addresses])
-        times = []
-        for request in asked:
-            began = time.perf_counter()
-            answer = await client.find_batches(request)
-            times.append((time.perf_counter() - began) * 1e3)
-            assert len(answer.responses[0].partitions[0].batches) == 1, answer
-        await client.close()
-        return sorted(times)
-
-    leader = cluster.coordinator_leader()
-    follower = next(node for node in NODES if node != leader)
-    told = {"by RPC": run(by_rpc())}
-    told["in process, cold"], told["in process"] = in_process(cluster, follower, runs)
-    for way, times in told.items():
-        say(f"findBatches {way} at {runs:,} runs: p50 {times[len(times) // 2]:.3f} ms, "
-            f"p99 {times[int(len(times) * 0.99)]:.3f} ms")  # fmt: skip
-    return Found(*(times[len(times) // 2] for times in told.values()))
-
-
-def in_process(cluster: Cluster, node: int, runs: int) -> tuple[list[float], list[float]]:
-    """Sorted times in ms on a replica's state, its cache empty, and full of what others asked.
-
-    The node is stopped, and started afterwards.
-    """
-    cluster.wait_until_applied()
-    cluster.stop(node)
-    directory = cluster.home / str(node) / f"{GROUP}-0"
-    with closing(sqlite3.connect(directory / FILE_NAME)) as connection:
-        query = "SELECT value FROM meta WHERE name = 'identity'"
-        identity = Identity(*msgpack.unpackb(connection.execute(query).fetchone()[0]))
-    machine = CoordinatorMachine(directory, identity)
-    assert not machine.rebuilds, "a state of somebody else"
-    keys = ObjectKeys(prefix="", cluster_id=identity.cluster_id, coordinator_partition=0)
-    settings = CoordinatorSettings(keys=keys)
-
-    def timed(requests: list[FindBatchesRequest]) -> list[float]:
-        times = []
-        for request in requests:
-            began = time.perf_counter()
-            answer = find_batches(request, machine.store, machine.store, settings)
-            times.append((time.perf_counter() - began) * 1e3)
-            assert len(answer.responses[0].partitions[0].batches) == 1, answer
-        return sorted(times)
-
-    cold = timed(questions(runs))
-    timed(questions(runs, WARM_UP_FINDS, SEED + 1))
-    warm = timed(questions(runs, FINDS, SEED + 2))
-    machine.close()
-    cluster.start(node)
-    cluster.wait_until_it_answers(node)
-    return cold, warm
 
 
 def checkpoint(cluster: Cluster, seconds: float) -> None:

@@ -1,0 +1,121 @@
+"""What one findBatches costs among so many runs: by RPC at the leader, and in this process from the
+file of a follower that is stopped for it.
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import time
+from contextlib import closing
+from typing import Final, NamedTuple
+from uuid import UUID
+
+import msgpack
+
+from bench.commits import BATCH_BYTES, RECORDS
+from bench.coordinator_cluster import FILL_PARTITIONS, FILL_TOPIC, GROUP, Cluster, say
+from coordinator.client import CoordinatorClient
+from coordinator.reads import find_batches
+from coordinator.settings import CoordinatorSettings
+from coordinator.sqlite.machine import FILE_NAME, CoordinatorMachine, Identity
+from raft.net.runner import run
+from records.object_keys import ObjectKeys
+from records.rpc.coordinator import FindBatchesRequest
+from tests.quorum_processes import NODES
+
+FINDS: Final = 2_000
+WARM_UP_FINDS: Final = 40_000  # in process: what a replica has been asked before
+SEED: Final = 20_240_501  # of the offsets that are looked for
+
+
+def questions(runs: int, count: int = FINDS, seed: int = SEED) -> list[FindBatchesRequest]:
+    """One run each, anywhere in what `fill` has made: as large an answer whatever there is."""
+    partitions = min(FILL_PARTITIONS, runs)
+    records = runs // partitions * RECORDS
+    rng, asked = random.Random(seed), FindBatchesRequest.Topic
+    return [
+        FindBatchesRequest(
+            topics=(
+                asked(
+                    topic_id=UUID(int=FILL_TOPIC),
+                    partitions=(
+                        asked.Partition(
+                            partition_index=rng.randrange(partitions),
+                            offset=rng.randrange(records),
+                            max_bytes=BATCH_BYTES,
+                        ),
+                    ),
+                ),
+            ),
+            max_bytes=2**20,
+        )
+        for _ in range(count)
+    ]
+
+
+class Found(NamedTuple):
+    """Medians of one look-up, in ms."""
+
+    by_rpc: float
+    cold: float  # in process, and nothing in its cache
+    in_process: float
+
+
+def find(cluster: Cluster, runs: int) -> Found:
+    """findBatches, by RPC and in process."""
+    asked = questions(runs)
+
+    async def by_rpc() -> list[float]:
+        client = CoordinatorClient([(host, port) for host, port in cluster.addresses])
+        times = []
+        for request in asked:
+            began = time.perf_counter()
+            answer = await client.find_batches(request)
+            times.append((time.perf_counter() - began) * 1e3)
+            assert len(answer.responses[0].partitions[0].batches) == 1, answer
+        await client.close()
+        return sorted(times)
+
+    leader = cluster.coordinator_leader()
+    follower = next(node for node in NODES if node != leader)
+    told = {"by RPC": run(by_rpc())}
+    told["in process, cold"], told["in process"] = in_process(cluster, follower, runs)
+    for way, times in told.items():
+        say(f"findBatches {way} at {runs:,} runs: p50 {times[len(times) // 2]:.3f} ms, "
+            f"p99 {times[int(len(times) * 0.99)]:.3f} ms")  # fmt: skip
+    return Found(*(times[len(times) // 2] for times in told.values()))
+
+
+def in_process(cluster: Cluster, node: int, runs: int) -> tuple[list[float], list[float]]:
+    """Sorted times in ms on a replica's state, its cache empty, and full of what others asked.
+
+    The node is stopped, and started afterwards.
+    """
+    cluster.wait_until_applied()
+    cluster.stop(node)
+    directory = cluster.home / str(node) / f"{GROUP}-0"
+    with closing(sqlite3.connect(directory / FILE_NAME)) as connection:
+        query = "SELECT value FROM meta WHERE name = 'identity'"
+        identity = Identity(*msgpack.unpackb(connection.execute(query).fetchone()[0]))
+    machine = CoordinatorMachine(directory, identity)
+    assert not machine.rebuilds, "a state of somebody else"
+    keys = ObjectKeys(prefix="", cluster_id=identity.cluster_id, coordinator_partition=0)
+    settings = CoordinatorSettings(keys=keys)
+
+    def timed(requests: list[FindBatchesRequest]) -> list[float]:
+        times = []
+        for request in requests:
+            began = time.perf_counter()
+            answer = find_batches(request, machine.store, machine.store, settings)
+            times.append((time.perf_counter() - began) * 1e3)
+            assert len(answer.responses[0].partitions[0].batches) == 1, answer
+        return sorted(times)
+
+    cold = timed(questions(runs))
+    timed(questions(runs, WARM_UP_FINDS, SEED + 1))
+    warm = timed(questions(runs, FINDS, SEED + 2))
+    machine.close()
+    cluster.start(node)
+    cluster.wait_until_it_answers(node)
+    return cold, warm

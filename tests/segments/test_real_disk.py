@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import resource
 import signal
@@ -40,6 +41,29 @@ def test_a_write_that_the_system_cuts_short_is_undone(tmp_path):
     again = Log.open(RealFileSystem(), tmp_path / "log", CONFIG)
     assert again.log_end_offset == 11
     again.close()
+
+
+def test_what_is_durable_was_flushed_by_the_operating_system(tmp_path, monkeypatch):
+    """Only a power failure would show that it was not: the calls are counted instead."""
+    flushed: set[int] = set()
+
+    def note(fd: int, *_: int) -> None:
+        flushed.add(os.fstat(fd).st_ino)
+
+    if sys.platform == "darwin":
+        monkeypatch.setattr(fcntl, "fcntl", note)
+    else:
+        monkeypatch.setattr(os, "fdatasync", note)
+    monkeypatch.setattr(os, "fsync", note)
+    directory = tmp_path / "log"
+    log = Log.create(RealFileSystem(), directory, CONFIG)
+    assert directory.stat().st_ino in flushed, "the names in it are durable"
+    assert tmp_path.stat().st_ino in flushed, "and its own"
+    fill(log, 10)
+    flushed.clear()
+    log.flush()
+    assert (directory / "00000000000000000000.log").stat().st_ino in flushed
+    log.close()
 
 
 APPENDER = """

@@ -19,8 +19,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import secrets
 import stat
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +37,9 @@ LIST_PAGE: Final = 1_000  # keys of one answer, S3's limit
 HIDDEN: Final = "."  # begins the name of a file that is no object: an upload under way
 MAX_READ_BYTES: Final = 64 * 1024 * 1024
 """Of one read: a task holds one or two of them."""
+READ_TIMEOUT_S: Final = 30.0
+ATTEMPTS: Final = 5  # of one request, the first included
+RETRY_PAUSE_S: Final = 0.05  # after the first cut body, twice that after the second; with jitter
 
 
 class StoreError(Exception):
@@ -348,13 +353,29 @@ class S3Store:
             if found is None:
                 raise StoreError(key, "no such object")
             return b""
-        wanted = f"bytes={start}-{start + size - 1}"
-        answer = self._ask(key, "get_object", Key=self._prefix + key, Range=wanted)
-        data: bytes = self._guarded(key, answer["Body"].read)
-        answer["Body"].close()
-        if len(data) != size:
-            raise StoreError(key, f"{len(data)} bytes at {start}, {size} were asked for")
-        return data
+        for attempt in range(1, ATTEMPTS):
+            try:
+                return self._read_once(key, start, size)
+            except _CutBodyError:
+                time.sleep(RETRY_PAUSE_S * 2 ** (attempt - 1) * random.uniform(0.5, 1.5))
+        return self._read_once(key, start, size)
+
+    def _read_once(self, key: str, start: int, size: int) -> bytes:
+        """One GET: boto3 repeats a request until its answer's headers are there, not the body."""
+        wanted = f"{start}-{start + size - 1}"
+        answer = self._ask(key, "get_object", Key=self._prefix + key, Range=f"bytes={wanted}")
+        try:
+            with contextlib.closing(answer["Body"]) as body:
+                data: bytes = self._guarded(key, body.read)
+        except StoreError as error:
+            raise _CutBodyError(key, error.reason) from error
+        if len(data) == size:
+            return data
+        reason = f"{len(data)} bytes at {start}, {size} were asked for"
+        # A body without a length ends where its connection does: its range says what was meant.
+        if len(data) < size and answer.get("ContentRange", "").startswith(f"bytes {wanted}/"):
+            raise _CutBodyError(key, reason)
+        raise StoreError(key, reason)
 
     def write(self, key: str, data: bytes) -> None:
         """See ObjectStore."""
@@ -403,8 +424,8 @@ class S3Store:
             region_name=options.region,
             config=Config(
                 connect_timeout=5.0,
-                read_timeout=30.0,
-                retries={"total_max_attempts": 5, "mode": "standard"},
+                read_timeout=READ_TIMEOUT_S,
+                retries={"total_max_attempts": ATTEMPTS, "mode": "standard"},
                 s3={"addressing_style": "path" if path_style else "auto"},
                 # Servers of one's own often do not know the newer checksums.
                 request_checksum_calculation="when_required",
@@ -415,6 +436,7 @@ class S3Store:
     def _guarded(self, key: str, work: Callable[[], T]) -> T:
         """Do it; what boto3 raises, in our words."""
         from botocore.exceptions import BotoCoreError, ClientError
+        from urllib3.exceptions import HTTPError
 
         try:
             return work()
@@ -427,8 +449,14 @@ class S3Store:
             if code == "NoSuchBucket":
                 raise StoreError(f"{S3}{self._bucket}", "no such bucket") from None
             raise StoreError(key or self.uri, str(error)) from error
+        except HTTPError as error:  # boto3 lets these through while it reads an error's body
+            raise _CutBodyError(key or self.uri, str(error)) from error
         except (BotoCoreError, OSError, ValueError) as error:
             raise StoreError(key or self.uri, str(error)) from error
+
+
+class _CutBodyError(StoreError):
+    """The body of an answer broke off; the next one may arrive whole."""
 
 
 class _NotThereError(StoreError):

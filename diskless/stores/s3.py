@@ -8,6 +8,9 @@ repetition is refused by If-None-Match with 412: refused by ourselves. So a refu
 the same size and the same MD5 (the ETag of an object stored by one PUT) is our own success,
 anything else a name used twice.
 
+boto3's retries end once the headers of an answer have arrived. A body that then breaks off, by a
+closed or reset connection or by silence, is this module's to notice and to request again.
+
 Credentials come the AWS way (environment, ~/.aws, instance roles). Not every server that calls
 itself S3 heeds If-None-Match; one that does not only loses us the detection of a name used twice.
 
@@ -19,8 +22,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import random
+import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -44,6 +50,7 @@ from records.object_keys import check_key
 T = TypeVar("T")
 
 DELETE_MANY: Final = 1_000  # keys of one DeleteObjects, S3's limit
+RETRY_PAUSE_S: Final = 0.05  # after the first cut body, twice that after the second; with jitter
 _PASSING: Final = frozenset(
     {
         "InternalError",
@@ -57,6 +64,10 @@ _PASSING: Final = frozenset(
         "TooManyRequests",
     }
 )
+
+
+class _CutBodyError(StorageError):
+    """The body of an answer broke off; the next one may arrive whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,10 +97,13 @@ class S3Storage:
         import boto3
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError, ClientError
+        from urllib3.exceptions import HTTPError
 
         self._bucket = config.bucket
         self._prefix = f"{config.prefix.strip('/')}/" if config.prefix.strip("/") else ""
         self._refused, self._unreachable = ClientError, BotoCoreError
+        self._transport = HTTPError  # boto3 lets these through while it reads an error's body
+        self._attempts = config.attempts
         try:
             self._s3: Any = boto3.session.Session().client(
                 "s3",
@@ -197,27 +211,44 @@ class S3Storage:
         return bool(self._get(key, ByteRange(0, len(body))) == body)
 
     def _get(self, key: str, byte_range: ByteRange) -> bytes:
-        offset, size = byte_range
+        size = byte_range.size
         if size == 0:  # HTTP has no empty ranges; still, who asks learns whether it exists
             self._check_end(key, byte_range)
             return b""
+        for attempt in range(1, self._attempts):
+            try:
+                return self._get_once(key, byte_range)
+            except _CutBodyError:
+                time.sleep(RETRY_PAUSE_S * 2 ** (attempt - 1) * random.uniform(0.5, 1.5))
+        return self._get_once(key, byte_range)
+
+    def _get_once(self, key: str, byte_range: ByteRange) -> bytes:
+        offset, size = byte_range
+        wanted = f"{offset}-{offset + size - 1}"
         try:
             answer = self._s3.get_object(
-                Bucket=self._bucket,
-                Key=self._prefix + key,
-                Range=f"bytes={offset}-{offset + size - 1}",
+                Bucket=self._bucket, Key=self._prefix + key, Range=f"bytes={wanted}"
             )
-            with answer["Body"] as body:
-                data: bytes = body.read()
         except self._refused as error:
             if _code(error) == "InvalidRange":
                 raise RangeError(key, byte_range) from None
             raise self._error(key, error) from error
-        except (self._unreachable, OSError) as error:
+        except self._unreachable as error:
             raise StorageError(key, str(error)) from error
-        if len(data) != size:
-            raise RangeError(key, byte_range)
-        return data
+        except self._transport as error:
+            raise _CutBodyError(key, str(error)) from error
+        try:
+            # Not `with answer["Body"]`: that is the stream below, whose errors nobody translates.
+            with closing(answer["Body"]) as body:
+                data: bytes = body.read()
+        except (self._unreachable, self._transport, OSError) as error:
+            raise _CutBodyError(key, str(error)) from error
+        if len(data) == size:
+            return data
+        # A body without a length ends where its connection does: its range says what was meant.
+        if len(data) < size and answer.get("ContentRange", "").startswith(f"bytes {wanted}/"):
+            raise _CutBodyError(key, f"the body broke off after {len(data)} of {size} bytes")
+        raise RangeError(key, byte_range)
 
     def _check_end(self, key: str, byte_range: ByteRange) -> None:
         try:

@@ -1,0 +1,117 @@
+"""A body that does not arrive whole is a store error that may pass, and is asked for again.
+
+boto3 repeats a request until the headers of an answer are there; the body is its caller's affair.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+from diskless.stores import ByteRange, RangeError, StorageError
+from diskless.stores.s3 import S3Config, S3Storage
+from spark_jobs.object_store import S3Store, StoreError, StoreOptions, open_store
+from tests.stores.cutting_server import BODY, CuttingServer, Spoil, cutting_server
+
+ATTEMPTS: Final = 3
+READ_TIMEOUT_S: Final = 0.3
+RANGE: Final = ByteRange(16, 4_000)
+WANTED: Final = BODY[16 : 16 + 4_000]
+IN_THE_BODY: Final = [spoil for spoil in Spoil if spoil is not Spoil.RESET_EARLY]
+
+
+@pytest.fixture(scope="module")
+def only_server() -> Iterator[CuttingServer]:
+    credentials = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+    with pytest.MonkeyPatch.context() as patch, cutting_server() as server:
+        for name in credentials:
+            patch.setenv(name, "test")
+        yield server
+
+
+@pytest.fixture
+def server(only_server: CuttingServer) -> CuttingServer:
+    only_server.spoils, only_server.requests = [], 0
+    return only_server
+
+
+@pytest.fixture(scope="module")
+def broker_store(only_server: CuttingServer) -> Iterator[S3Storage]:
+    config = S3Config(
+        bucket="b", endpoint_url=only_server.endpoint, region="us-east-1", path_style=True,
+        read_timeout_s=READ_TIMEOUT_S, attempts=ATTEMPTS,
+    )  # fmt: skip
+    store = S3Storage(config)
+    yield store
+    asyncio.run(store.close())
+
+
+@pytest.fixture(scope="module")
+def job_store(only_server: CuttingServer) -> Iterator[S3Store]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("spark_jobs.object_store.READ_TIMEOUT_S", READ_TIMEOUT_S)
+        patch.setattr("spark_jobs.object_store.ATTEMPTS", ATTEMPTS)
+        store = open_store("s3://b", StoreOptions(only_server.endpoint, "us-east-1"))
+        assert isinstance(store, S3Store)
+        yield store
+        store.close()
+
+
+def fetch(store: S3Storage, byte_range: ByteRange) -> bytes:
+    async def one() -> bytes:
+        return bytes(await store.fetch("k", byte_range))
+
+    return asyncio.run(one())
+
+
+@pytest.mark.parametrize("spoil", list(Spoil))
+def test_a_broker_reads_again_what_was_cut_once(
+    server: CuttingServer, broker_store: S3Storage, spoil: Spoil
+) -> None:
+    server.spoils = [spoil]
+    assert fetch(broker_store, RANGE) == WANTED
+    assert server.requests == 2
+
+
+@pytest.mark.parametrize("spoil", IN_THE_BODY)
+def test_a_broker_gives_up_with_a_store_error_that_may_pass(
+    server: CuttingServer, broker_store: S3Storage, spoil: Spoil
+) -> None:
+    server.spoils = [spoil] * 99
+    with pytest.raises(StorageError) as found:
+        fetch(broker_store, RANGE)
+    assert found.value.retriable
+    assert not isinstance(found.value, RangeError)
+    assert found.value.key == "k"
+    assert server.requests == ATTEMPTS
+
+
+def test_an_object_that_ends_before_the_range_does_was_not_cut(
+    server: CuttingServer, broker_store: S3Storage
+) -> None:
+    with pytest.raises(RangeError):
+        fetch(broker_store, ByteRange(16, len(BODY)))
+    assert server.requests == 1
+
+
+@pytest.mark.parametrize("spoil", list(Spoil))
+def test_a_job_reads_again_what_was_cut_once(
+    server: CuttingServer, job_store: S3Store, spoil: Spoil
+) -> None:
+    server.spoils = [spoil]
+    assert job_store.read("k", *RANGE) == WANTED
+    assert server.requests == 2
+
+
+@pytest.mark.parametrize("spoil", IN_THE_BODY)
+def test_a_job_gives_up_with_a_store_error(
+    server: CuttingServer, job_store: S3Store, spoil: Spoil
+) -> None:
+    server.spoils = [spoil] * 99
+    with pytest.raises(StoreError) as found:
+        job_store.read("k", *RANGE)
+    assert found.value.key == "k"
+    assert server.requests == ATTEMPTS

@@ -28,13 +28,13 @@ from queue import SimpleQueue
 from typing import Final
 
 from raft.interfaces import draft_values
-from raft.memory import MemoryLog, SilentTicket
 from raft.segments.files import Mode, RealFileSystem
 from records.types import OffsetAndEpoch
 from snapshot.host import MachineHost
 from snapshot.kv import KeyValueMachine
 from snapshot.policy import SnapshotPolicy, SnapshotSettings
-from snapshot.shelf import Shelf
+from snapshot.store import Shelf
+from tests.doubles.memory_log import MemoryLog, SilentTicket
 
 SIZES: Final = ((1_000_000, 40), (1_000_000, 1_000))  # records, bytes of a value
 TINY: Final = ((2_000, 40),)

@@ -2,7 +2,8 @@
 
     .venv/bin/python -m bench.bench_groups [--tiny]
 
-All in one process and in memory (`raft.memory`), so it says what the code costs, not what a quorum
+All in one process and in memory (`tests.doubles.memory_log`), so it says what the code costs, not
+what a quorum
 and a network add: a commit in a real cluster waits for about one flush and two round trips more.
 Heartbeats never leave the broker. Commits go through the log's leader, one request at a time for
 each group; the second figure has many members of one group, whose commits travel together.

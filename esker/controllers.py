@@ -36,10 +36,10 @@ from esker.controller_joining import ControllerJoining, registration
 from esker.controller_metrics import ControllerCollector
 from raft.core.voters import Endpoint as Place
 from raft.driver.config import BENCH_LOG, INTERNAL_TOPICS
-from raft.driver.rooms import ClusterEvents, RoomHost
+from raft.driver.node_services import ClusterEvents, RoomHost
 from raft.interfaces import Frozen, ReplicatedLog
 from raft.net.handlers import Served
-from raft.wire import Group
+from raft.wire.responses import Group
 from records.batch import Batch
 from records.types import NodeId, Offset, OffsetAndEpoch
 from records.uuids import random_uuid
@@ -59,7 +59,7 @@ class ControllerSettings:
 
 
 class ClusterMachine:
-    """The controller's machine, as the driver looks at it (`raft.driver.rooms.ClusterState`)."""
+    """The controller's machine as the driver sees it: `raft.driver.node_services.ClusterState`."""
 
     def __init__(self, machine: ControllerMachine, events: ClusterEvents, served: set[str]) -> None:
         self._machine = machine
@@ -188,7 +188,7 @@ class ControllerParts:
 
 
 class ControllerRoom:
-    """A node's controller and its requests (`raft.driver.rooms.Room`)."""
+    """A node's controller and its requests (`raft.driver.node_services.Room`)."""
 
     def __init__(self, host: RoomHost, settings: ControllerSettings) -> None:
         self._host = host

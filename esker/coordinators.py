@@ -29,7 +29,7 @@ from records.object_keys import ObjectKeys
 
 if TYPE_CHECKING:
     from coordinator.sqlite.machine import CoordinatorMachine
-    from raft.driver.rooms import RoomHost
+    from raft.driver.node_services import RoomHost
 
 DISKLESS_METADATA: Final = "__diskless-metadata"
 

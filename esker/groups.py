@@ -34,7 +34,7 @@ from coordinator.groups.service import group_log_handlers
 from coordinator.groups.settings import LogSettings
 from coordinator.groups.state import Group
 from diskless.metadata import unfenced
-from raft.driver.rooms import RoomHost
+from raft.driver.node_services import RoomHost
 from raft.interfaces import ReplicatedLog
 from raft.net.handlers import Served
 from records.types import Offset
@@ -71,7 +71,7 @@ class ClusterNews:
 
 
 class GroupReplica:
-    """The groups as a replica of their log has them (`raft.driver.rooms.Room`)."""
+    """The groups as a replica of their log has them (`raft.driver.node_services.Room`)."""
 
     def __init__(self, host: RoomHost) -> None:
         self.handlers: Mapping[int, Served] = {}

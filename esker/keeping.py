@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from raft.driver.counters import Timings
-from raft.driver.keeping import LogStartView, Taken
-from raft.driver.rooms import RoomHost, StateListener
+from raft.driver.node_services import RoomHost, StateListener
+from raft.driver.snapshot_hosting import LogStartView, Taken
 from raft.interfaces import ReplicatedLog, StateMachine
 from raft.segments.files import FileSystem
 from records.types import Offset, OffsetAndEpoch
@@ -33,8 +33,8 @@ from snapshot.log_start import (
     leader_log_start,
 )
 from snapshot.policy import SnapshotPolicy, SnapshotSettings
-from snapshot.shelf import Shelf
-from snapshot.taking import NotHostedError
+from snapshot.scheduling import NotHostedError
+from snapshot.store import Shelf
 
 READERS_RETURN_MS: Final = 10_000
 """An archive that follows a log looks for a new leader every second or two."""
@@ -47,7 +47,7 @@ def monotonic_ms() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotKeeping:
-    """Implements `raft.driver.keeping.Keeping`."""
+    """Implements `raft.driver.snapshot_hosting.Keeping`."""
 
     node_id: int
     snapshots: SnapshotSettings = field(default_factory=SnapshotSettings)
@@ -167,7 +167,7 @@ class _Loop:
 
 
 class _Hosted:
-    """Implements `raft.driver.keeping.Hosted`."""
+    """Implements `raft.driver.snapshot_hosting.Hosted`."""
 
     def __init__(self, host: MachineHost, loop: _Loop) -> None:
         self.generations = Timings()

@@ -32,7 +32,7 @@ from esker.storage import open_storage
 from raft.core.config import QuorumConfig
 from raft.core.voters import Endpoint, ReplicaKey, Voter
 from raft.driver.config import NodeConfig
-from raft.driver.rooms import ClusterEvents, Room, RoomHost
+from raft.driver.node_services import ClusterEvents, Room, RoomHost
 from raft.interfaces import ReplicatedLog
 from raft.net import Limits
 from raft.segments.log import LogConfig

@@ -38,7 +38,7 @@ from esker.controllers import ClusterMachine, ControllerParts
 from esker.coordinators import CoordinatorOptions, CoordinatorRoom
 from esker.groups import GroupReplica, GroupRoom
 from raft.driver.config import INTERNAL_TOPICS
-from raft.driver.rooms import ClusterEvents, RoomHost
+from raft.driver.node_services import ClusterEvents, RoomHost
 from raft.interfaces import ReplicatedLog
 from raft.net.handlers import Served
 from records.rpc.base import Request, Response
@@ -156,7 +156,7 @@ class SharedMachines:
 
 
 class ObservedCluster(LatestImage):
-    """A `raft.driver.rooms.Room` of the node, and the `diskless.cluster.Cluster` of its broker."""
+    """A `raft.driver.node_services.Room` of the node and its broker's `diskless.cluster.Cluster`."""
 
     def __init__(self, host: RoomHost, machines: Machines, settings: ObserverSettings) -> None:
         super().__init__(MetadataImage())

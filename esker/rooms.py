@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from raft.driver.config import BENCH_LOG
-from raft.driver.rooms import Room, RoomHost
+from raft.driver.node_services import Room, RoomHost
 from raft.interfaces import ReplicatedLog
 from raft.net.handlers import Served
 from snapshot.kv import KeyValueMachine

@@ -27,7 +27,7 @@ from snapshot.names import (
 )
 from snapshot.partfile import PartFile
 from snapshot.reader import CheckpointReader, verify_checkpoint
-from snapshot.shelf import Shelf
+from snapshot.store import Shelf
 from snapshot.writer import CheckpointWriter
 
 __all__ = [

@@ -30,7 +30,7 @@ from records.errors import BatchTooLargeError
 from records.types import OffsetAndEpoch
 from snapshot.encoder import CheckpointEncoder
 from snapshot.partfile import PartFile
-from snapshot.shelf import Shelf
+from snapshot.store import Shelf
 
 _CLOCK_EVERY: Final = 64  # records between two looks at the clock: some 100 µs
 _NOTHING_YET_S: Final = 0.01

@@ -7,7 +7,7 @@
   is loaded; never one that is older than the state.
 - What is committed is applied in order, in slices of some milliseconds.
 - When the policy asks for a checkpoint, or somebody (`take_now`), the state is frozen, and encoded
-  and written beside its further life; then the log is told (`snapshot.taking`).
+  and written beside its further life; then the log is told (`snapshot.scheduling`).
 
 Surprises. The log after the newest checkpoint is read in any case, even by a machine whose state
 outlived the process and lies beyond it: so its bytes are counted, and so it is found out whether
@@ -32,8 +32,8 @@ from records.types import Epoch, Offset, OffsetAndEpoch
 from snapshot.generation import Loop, Pace
 from snapshot.policy import SnapshotPolicy
 from snapshot.reader import CheckpointReader
-from snapshot.shelf import Shelf
-from snapshot.taking import NotHostedError, Taking
+from snapshot.scheduling import NotHostedError, Taking
+from snapshot.store import Shelf
 
 READ_BYTES: Final = 256 * 1024
 TICK_S: Final = 1.0  # between two looks at the policy while nothing is committed

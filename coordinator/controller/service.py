@@ -38,7 +38,7 @@ _Found = FindCoordinatorResponse.Coordinator
 
 
 class ControllerService:
-    """The handlers, for a room (`raft.driver.rooms.Room.handlers`)."""
+    """The handlers, for a room (`raft.driver.node_services.Room.handlers`)."""
 
     def __init__(
         self,

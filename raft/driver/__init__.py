@@ -54,9 +54,9 @@ from raft.driver.errors import (
 from raft.driver.group import GroupDriver
 from raft.driver.health import Health
 from raft.driver.node import Node, run_node
+from raft.driver.node_services import Room, RoomHost
+from raft.driver.notifications import ReadTicket
 from raft.driver.registry import mark_rejoin
-from raft.driver.rooms import Room, RoomHost
-from raft.driver.telling import ReadTicket
 
 __all__ = [
     "BENCH_LOG",

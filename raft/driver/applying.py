@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Final
 
 from raft.driver.counters import Timings
-from raft.driver.keeping import Taken
-from raft.driver.rooms import StateListener
+from raft.driver.node_services import StateListener
+from raft.driver.snapshot_hosting import Taken
 from raft.interfaces import ReplicatedLog, StateMachine
 from records.batch import iter_batches
 from records.types import Epoch, Offset, OffsetAndEpoch
@@ -23,7 +23,7 @@ SLICE_S: Final = 0.005
 
 
 class Applier:
-    """Watches a log for one state machine. Implements `raft.driver.keeping.Hosted`."""
+    """Watches a log for one state machine. Implements `raft.driver.snapshot_hosting.Hosted`."""
 
     generating = False
     checkpoint_bytes = 0

@@ -15,14 +15,14 @@ from random import Random
 from raft.core.quorum import Quorum
 from raft.core.voters import Endpoint, VoterSetHistory
 from raft.driver.config import NodeConfig
-from raft.driver.disk import DiskThread
+from raft.driver.disk_thread import DiskThread
 from raft.driver.fetching import SnapshotFetcher
 from raft.driver.group import GroupDriver
-from raft.driver.keeping import Keeping
 from raft.driver.log_start import LogStart
 from raft.driver.peers import Dialling, PeerLinks
+from raft.driver.snapshot_hosting import Keeping
 from raft.driver.storage import Storage
-from raft.wire import Group
+from raft.wire.responses import Group
 from records.types import NodeId
 
 

@@ -7,7 +7,7 @@ the read barrier, and show nothing above the high watermark.
 
 What arrives in one turn of the loop becomes one proposal. A client's requests differ from each
 other in little but their records, and their answers in two numbers: both are taken by their form
-(`raft.driver.known_forms`), at a fraction of the price of decoding and encoding.
+(`raft.driver.request_templates`), at a fraction of the price of decoding and encoding.
 
 Source: the protocol guide, Produce, Fetch, ListOffsets; DESIGN §5 (linearizable reads).
 """
@@ -24,7 +24,7 @@ from raft.core.errors import ErrorCode
 from raft.core.messages import FetchResponse
 from raft.core.voters import Endpoint
 from raft.driver.group import GroupDriver
-from raft.driver.known_forms import KnownForms, Success
+from raft.driver.request_templates import KnownForms, Success
 from raft.interfaces import Draft, NotLeaderError
 from raft.net import (
     Frame,
@@ -37,8 +37,8 @@ from raft.net import (
     parse_request_header,
 )
 from raft.net.handlers import payload
-from raft.wire import Answering, WireError
-from raft.wire_fetch import FetchForm, write_fetch_response
+from raft.wire.fetch import FetchForm, write_fetch_response
+from raft.wire.responses import Answering, WireError
 from records.batch import HEADER_SIZE_BYTES, BatchHeader, iter_batches
 from records.codec import decode_message, encode_message
 from records.compression import Buffer

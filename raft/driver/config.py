@@ -12,11 +12,11 @@ from prometheus_client.metrics_core import Metric
 
 from raft.core.config import QuorumConfig
 from raft.core.voters import Endpoint, ReplicaKey, Voter, VoterSet
-from raft.driver.keeping import Keeping
-from raft.driver.rooms import MakeClusterState, Room, RoomHost
+from raft.driver.node_services import MakeClusterState, Room, RoomHost
+from raft.driver.snapshot_hosting import Keeping
 from raft.net import Limits
 from raft.segments.log import LogConfig
-from raft.wire import Group
+from raft.wire.responses import Group
 from records.schema import MetadataRecord
 from records.types import METADATA_TOPIC_ID, ZERO_UUID, NodeId
 

@@ -24,9 +24,9 @@ from raft.core.effects import (
     Truncate,
 )
 from raft.core.events import AppendDurable, ElectionStateDurable, Event, LogStartMoved
+from raft.driver.batch_builder import place
 from raft.driver.counters import Counters
-from raft.driver.disk import DiskThread
-from raft.driver.drafts import place
+from raft.driver.disk_thread import DiskThread
 from raft.driver.storage import Storage
 from raft.interfaces import Draft
 from raft.segments.segment import Segment

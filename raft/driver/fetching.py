@@ -44,12 +44,8 @@ from raft.driver.peers import (
 )
 from raft.interfaces import Download, Piece, RejectedSnapshotError, Snapshots
 from raft.net import ClientConnection, ConnectError, ConnectionLostError, connect
-from raft.wire import Group, UnexpectedAnswerError, WireError
-from raft.wire_snapshot import (
-    RefusedError,
-    read_fetch_snapshot_response,
-    write_fetch_snapshot,
-)
+from raft.wire.responses import Group, UnexpectedAnswerError, WireError
+from raft.wire.snapshots import RefusedError, read_fetch_snapshot_response, write_fetch_snapshot
 from records.codec import decode_message, encode_parts
 from records.errors import RecordError
 from records.rpc import cluster, fetch

@@ -65,18 +65,18 @@ from raft.core.events import (
 from raft.core.messages import Request
 from raft.core.quorum import Quorum
 from raft.core.voters import Endpoint, ReplicaKey
-from raft.driver.answering import Answers
-from raft.driver.asked import Asked
+from raft.driver.batch_builder import new_batch
 from raft.driver.counters import Counters
-from raft.driver.disk import DiskThread
+from raft.driver.disk_thread import DiskThread
 from raft.driver.disk_work import DiskWork
-from raft.driver.drafts import new_batch
 from raft.driver.fetching import SnapshotFetcher
+from raft.driver.inbound_request import Asked
 from raft.driver.log_start import LogStart
+from raft.driver.notifications import BarrierTicket, ReadTicket, Telling
+from raft.driver.pending_requests import Answers
 from raft.driver.storage import Storage
-from raft.driver.telling import BarrierTicket, ReadTicket, Telling
 from raft.interfaces import CommittedAsOf, Draft, Snapshots, Ticket, Watcher
-from raft.wire import Group
+from raft.wire.responses import Group
 from records.compression import Buffer
 from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
 

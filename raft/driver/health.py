@@ -20,7 +20,7 @@ from raft.driver.group import GroupDriver
 from raft.driver.peers import kind_of
 from raft.interfaces import NotLeaderError
 from raft.net import ClientConnection, NetError, connect
-from raft.wire import Group
+from raft.wire.responses import Group
 from records.codec import decode_message, encode_message
 from records.errors import RecordError
 from records.rpc.list_offsets import ListOffsetsRequest, ListOffsetsResponse

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 from raft.segments.errors import CorruptFileError
 from raft.segments.files import FileSystem
 from raft.segments.high_watermarks import read_high_watermarks, write_high_watermarks
-from raft.wire import Group
+from raft.wire.responses import Group
 from records.types import Offset
 
 log = logging.getLogger("raft.driver")

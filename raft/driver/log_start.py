@@ -21,13 +21,13 @@ from typing import Final
 from raft.core.messages import ReplicaState
 from raft.core.quorum import Quorum
 from raft.driver.disk_work import DiskWork
-from raft.driver.keeping import (
+from raft.driver.log_readers import Readers
+from raft.driver.snapshot_hosting import (
     FollowingReplica,
     KeptCheckpoint,
     LogStartView,
     ReadingArchive,
 )
-from raft.driver.readers import Readers
 from raft.driver.storage import Storage
 from records.types import NodeId, Offset, OffsetAndEpoch
 

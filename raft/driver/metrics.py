@@ -25,10 +25,10 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from raft.driver.config import CLUSTER_METADATA
 from raft.driver.group import GroupDriver
 from raft.driver.health import Health
-from raft.driver.keeping import Hosted
+from raft.driver.snapshot_hosting import Hosted
 from raft.driver.snapshot_metrics import snapshot_families
 from raft.net import Listener
-from raft.wire import Group, wire_node
+from raft.wire.responses import Group, wire_node
 from records.types import NodeId
 
 STATES: Final = ("leader", "candidate", "prospective", "resigned", "follower", "unattached")

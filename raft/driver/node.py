@@ -27,25 +27,25 @@ from raft.driver.applying import Applier
 from raft.driver.assembly import assemble_group
 from raft.driver.bench_log import BenchLog
 from raft.driver.config import BENCH_LOG, CLUSTER_METADATA, NodeConfig
-from raft.driver.describing import SnapshotDesk
-from raft.driver.directory import ClusterLogLeader, Directory
-from raft.driver.disk import DiskThread
+from raft.driver.controller_listener import Service
+from raft.driver.disk_thread import DiskThread
 from raft.driver.errors import NotFormattedError
 from raft.driver.group import GroupDriver
+from raft.driver.group_directory import ClusterLogLeader, Directory
 from raft.driver.health import HealthMonitor
 from raft.driver.high_watermarks import HighWatermarks
-from raft.driver.keeping import Hosted
 from raft.driver.metrics import MetricsServer
+from raft.driver.node_services import ClusterEvents, ClusterState, Room, StateListener
 from raft.driver.peers import Dialling
 from raft.driver.registry import DirectoryLock, Registry
-from raft.driver.rooms import ClusterEvents, ClusterState, Room, StateListener
-from raft.driver.service import Service
+from raft.driver.snapshot_admin import SnapshotDesk
+from raft.driver.snapshot_hosting import Hosted
 from raft.driver.storage import Storage
 from raft.interfaces import ReplicatedLog, StateMachine
 from raft.net import Arena, Listener
 from raft.segments.files import FileSystem, RealFileSystem
 from raft.segments.properties import read_meta_properties
-from raft.wire import Group, GroupRef
+from raft.wire.responses import Group, GroupRef
 from records.types import NodeId, Offset
 
 log = logging.getLogger("raft.driver")

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from raft import wire, wire_fetch
 from raft.core import messages as core
 from raft.core.events import (
     Event,
@@ -43,7 +42,9 @@ from raft.net import (
     connect,
 )
 from raft.net.routes import first_flexible
-from raft.wire import Group, UnexpectedAnswerError
+from raft.wire import fetch as wire_fetch
+from raft.wire import responses as wire
+from raft.wire.responses import Group, UnexpectedAnswerError
 from records.codec import decode_message, encode_parts
 from records.errors import RecordError
 from records.rpc import API, Request, Response, cluster, fetch

@@ -22,7 +22,7 @@ from typing import Final
 from raft.driver.errors import DirectoryInUseError
 from raft.segments.errors import CorruptFileError
 from raft.segments.files import FileSystem, read_small_file, replace_file
-from raft.wire import Group
+from raft.wire.responses import Group
 from records.uuids import decode_uuid, encode_uuid
 
 LOCK_FILE: Final = ".lock"

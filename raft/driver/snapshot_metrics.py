@@ -23,8 +23,8 @@ from prometheus_client.metrics_core import (
 from raft.driver.config import CLUSTER_METADATA
 from raft.driver.counters import Counters, Timings
 from raft.driver.group import GroupDriver
-from raft.driver.keeping import Hosted
-from raft.wire import Group
+from raft.driver.snapshot_hosting import Hosted
+from raft.wire.responses import Group
 
 PREFIX: Final = "kafka_controller_"
 

@@ -25,7 +25,7 @@ from raft.core.log import EpochStart, LogState
 from raft.core.roles import ElectionState
 from raft.core.voters import ReplicaKey
 from raft.driver.errors import LostDiskError, MissingSnapshotError
-from raft.driver.keeping import NoSnapshots
+from raft.driver.snapshot_hosting import NoSnapshots
 from raft.interfaces import Snapshots
 from raft.segments.errors import CorruptLogError
 from raft.segments.files import FileSystem, replace_file
@@ -39,7 +39,7 @@ from raft.segments.properties import (
 )
 from raft.segments.recovery import holding_batches
 from raft.segments.segment import Records, Segment
-from raft.wire import Group
+from raft.wire.responses import Group
 from records.types import ZERO_UUID, Epoch, NodeId, Offset, OffsetAndEpoch
 
 RECOVERING_FILE: Final = "recovering"

@@ -46,7 +46,6 @@ from coordinator.settings import CoordinatorSettings
 from diskless.cluster import CommitQueue, Replica
 from diskless.latest_image import LatestImage
 from raft.interfaces import NotLeaderError
-from raft.memory import MemoryLog
 from records.batch import iter_batches
 from records.codec import decode_message, encode_message
 from records.metadata import FeatureLevelRecord
@@ -79,6 +78,7 @@ from records.rpc.topics import (
 )
 from records.types import Epoch, Offset, OffsetAndEpoch
 from tests.controller.world import CLUSTER_ID, DISKLESS_ID, creation, internal_topic, registration
+from tests.doubles.memory_log import MemoryLog
 
 WALL_MS: Final = 1_700_000_000_000
 NO_SESSION_ENDS_MS: Final = 2**40

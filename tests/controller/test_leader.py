@@ -12,7 +12,6 @@ from coordinator.controller.errors import ErrorCode
 from coordinator.controller.leader import BATCH_RECORDS, make_draft
 from coordinator.controller.requests import split_creation
 from raft.interfaces import draft_values
-from raft.memory import SilentTicket
 from records.frame import encode_record
 from records.metadata import (
     AbortTransactionRecord,
@@ -38,6 +37,7 @@ from tests.controller.world import (
     records_of,
     registration,
 )
+from tests.doubles.memory_log import SilentTicket
 
 
 def held_back() -> World:

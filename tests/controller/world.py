@@ -16,7 +16,6 @@ from coordinator.controller.image import MetadataImage
 from coordinator.controller.leader import Controller, ControllerConfig
 from coordinator.controller.machine import ControllerMachine
 from coordinator.controller.requests import Requests
-from raft.memory import MemoryLog
 from records.batch import Batch, iter_batches, iter_records
 from records.batch_writer import build_value_batch
 from records.frame import decode_record, encode_record
@@ -31,6 +30,7 @@ from records.rpc.topics import CreateTopicsRequest, CreateTopicsResponse
 from records.schema import MetadataRecord
 from records.types import Epoch, Offset, OffsetAndEpoch
 from tests.controller.coordinators import Coordinators
+from tests.doubles.memory_log import MemoryLog
 
 CLUSTER_ID = "c-1"
 MAX_STEPS = 200_000

@@ -16,10 +16,10 @@ from typing import Any, Final, NamedTuple
 from coordinator.interface import CoordinatorError, ErrorCode
 from coordinator.proposing import Proposer
 from raft.interfaces import Draft, Ticket
-from raft.memory import MemoryLog, SilentTicket
 from records.diskless import ControllerEpochRecord
 from records.schema import MetadataRecord
 from records.types import Epoch, Offset
+from tests.doubles.memory_log import MemoryLog, SilentTicket
 
 INVALID_REQUEST: Final = 42
 

@@ -13,11 +13,11 @@ from coordinator.leader import QuorumCoordinator
 from coordinator.settings import CoordinatorSettings
 from coordinator.sqlite.machine import CoordinatorMachine, Identity
 from coordinator.sqlite.source import StoreSource
-from raft.memory import MemoryLog
 from records.batch import Batch, iter_batches, read_batch
 from records.batch_writer import build_value_batch
 from records.types import Epoch, Offset, OffsetAndEpoch
 from tests.coordinator.subjects import SETTINGS, START_MS, MutableView
+from tests.doubles.memory_log import MemoryLog
 
 IDENTITY: Final = Identity("testcluster", bytes(range(16)), "__diskless-metadata-0")
 SLICE_BYTES: Final = 4096

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from coordinator.freshness import WORDS_KEPT, Freshness
 from raft.interfaces import CommittedAsOf
-from raft.memory import MemoryLog
 from records.types import Offset
+from tests.doubles.memory_log import MemoryLog
 
 
 class Replica:

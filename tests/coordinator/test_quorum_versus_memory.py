@@ -32,7 +32,6 @@ from coordinator.memory import InMemoryCoordinator, InMemoryState
 from coordinator.settings import CoordinatorSettings
 from coordinator.sqlite import graves, machine
 from raft.interfaces import draft_values
-from raft.memory import SilentTicket
 from records.batch import iter_batches, iter_records
 from records.diskless import ControllerEpochRecord
 from records.frame import decode_record, encode_record
@@ -57,6 +56,7 @@ from records.rpc.objects import (
 from records.types import Offset
 from tests.coordinator.quorum_world import QuorumWorld, Restart
 from tests.coordinator.subjects import KEYS
+from tests.doubles.memory_log import SilentTicket
 from tests.lives import live_until_seen
 
 TOPICS: Final = tuple(UUID(int=number) for number in range(1, 4))

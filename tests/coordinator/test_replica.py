@@ -15,7 +15,6 @@ from coordinator.replica import ReadOnlyCoordinator
 from coordinator.sqlite import database
 from coordinator.sqlite.machine import CoordinatorMachine
 from raft.interfaces import CommittedAsOf
-from raft.memory import MemoryLog
 from records.batch import iter_batches
 from records.rpc.coordinator import FindBatchesRequest, ListDisklessOffsetsRequest
 from records.rpc.objects import DescribeDisklessObjectRequest, DescribeDisklessTopicsRequest
@@ -28,6 +27,7 @@ from tests.coordinator.quorum_world import (
     checkpoint_batches,
 )
 from tests.coordinator.subjects import SETTINGS
+from tests.doubles.memory_log import MemoryLog
 
 
 def find(world: QuorumWorld) -> FindBatchesRequest:

@@ -18,7 +18,8 @@ from esker.keeping import SnapshotKeeping
 from esker.rooms import BenchState
 from raft.core.config import QuorumConfig
 from raft.core.voters import Endpoint, ReplicaKey, Voter
-from raft.driver import NodeConfig, run_node, serving
+from raft.driver import NodeConfig, run_node
+from raft.driver import snapshot_serving as serving
 from raft.net import run
 from raft.segments.log import LogConfig
 from records.metadata import FeatureLevelRecord, PartitionRecord, TopicRecord

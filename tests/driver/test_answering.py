@@ -11,12 +11,12 @@ import pytest
 
 from raft.core.effects import RespondFetch
 from raft.core.messages import FetchResponse
-from raft.driver.answering import HOLD_S, VOTER_HOLD_S, Answers
-from raft.driver.asked import Asked
-from raft.driver.keeping import NoSnapshots
+from raft.driver.inbound_request import Asked
+from raft.driver.pending_requests import HOLD_S, VOTER_HOLD_S, Answers
+from raft.driver.snapshot_hosting import NoSnapshots
 from raft.net import RequestHeader
-from raft.wire import Group
-from raft.wire_fetch import FetchForm, read_fetch_response
+from raft.wire.fetch import FetchForm, read_fetch_response
+from raft.wire.responses import Group
 from records.batch_writer import build_value_batch
 from records.codec import decode_message
 from records.rpc import fetch

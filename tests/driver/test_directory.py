@@ -9,10 +9,9 @@ import pytest
 
 from raft.driver import applying
 from raft.driver.applying import Applier
-from raft.driver.directory import ClusterLogLeader, Directory
+from raft.driver.group_directory import ClusterLogLeader, Directory
 from raft.interfaces import draft_values
-from raft.memory import MemoryLog, SilentTicket
-from raft.wire import Group
+from raft.wire.responses import Group
 from records.batch import Batch, iter_batches
 from records.batch_writer import build_value_batch
 from records.frame import encode_record
@@ -29,6 +28,7 @@ from records.metadata import (
 )
 from records.schema import MetadataRecord
 from records.types import Epoch, Offset, OffsetAndEpoch
+from tests.doubles.memory_log import MemoryLog, SilentTicket
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from raft.driver.disk import DiskThread
+from raft.driver.disk_thread import DiskThread
 
 
 class FlushError(Exception):

@@ -9,12 +9,12 @@ from uuid import UUID
 from raft.core.effects import Append
 from raft.core.messages import Batch
 from raft.driver.counters import Counters
-from raft.driver.disk import DiskThread
+from raft.driver.disk_thread import DiskThread
 from raft.driver.disk_work import KEPT_BYTES, DiskWork
 from raft.driver.storage import Storage
 from raft.segments.files import RealFileSystem
 from raft.segments.log import LogConfig
-from raft.wire import Group
+from raft.wire.responses import Group
 from records.batch_writer import build_value_batch
 from records.types import Epoch, NodeId, Offset
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raft.driver.drafts import new_batch, place
+from raft.driver.batch_builder import new_batch, place
 from raft.interfaces import Draft
 from records.batch import iter_batches
 from records.batch_writer import build_value_batch

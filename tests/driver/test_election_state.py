@@ -10,7 +10,7 @@ from raft.driver.storage import Storage
 from raft.segments.files import RealFileSystem
 from raft.segments.log import LogConfig
 from raft.segments.properties import QUORUM_STATE_FILE
-from raft.wire import Group
+from raft.wire.responses import Group
 from records.types import Epoch, NodeId
 
 GROUP = Group("group", 0, UUID(int=5))

@@ -31,13 +31,13 @@ from raft.net import (
 )
 from raft.net.handlers import payload
 from raft.segments.files import RealFileSystem
-from raft.wire import Group
+from raft.wire.responses import Group
 from records.codec import decode_message
 from records.rpc import cluster, fetch
 from records.types import NodeId, OffsetAndEpoch
 from snapshot import CheckpointWriter, list_checkpoints, list_parts
 from snapshot.download import PartDownload
-from snapshot.shelf import Shelf
+from snapshot.store import Shelf
 from tests.snapshot.checkpoints import features
 
 GROUP = Group("t", 0, UUID(int=3))

@@ -10,7 +10,7 @@ from raft.driver.storage import RECOVERING_FILE, Storage
 from raft.segments.files import RealFileSystem
 from raft.segments.log import Log, LogConfig
 from raft.segments.properties import write_partition_metadata
-from raft.wire import Group
+from raft.wire.responses import Group
 from records.batch_writer import build_value_batch
 from records.types import METADATA_TOPIC_ID
 

@@ -24,11 +24,11 @@ from raft.driver.errors import MissingSnapshotError
 from raft.driver.storage import Storage
 from raft.interfaces import Piece
 from raft.segments.log import LogConfig
-from raft.wire import Group
+from raft.wire.responses import Group
 from records.batch_writer import build_value_batch
 from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
 from snapshot import CheckpointWriter
-from snapshot.shelf import Shelf
+from snapshot.store import Shelf
 from tests.examples import seeds
 from tests.simulation.disk import PowerLoss, SimulatedDisk
 from tests.snapshot.checkpoints import features

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from raft.driver.known_forms import KnownForms, Success
+from raft.driver.request_templates import KnownForms, Success
 from raft.net import RequestHeader, parse_request_header, request_header
 from raft.net.header import RequestKind
 from records.batch_writer import build_value_batch

@@ -12,13 +12,13 @@ import pytest
 
 from raft.core.messages import ReplicaState
 from raft.core.voters import ReplicaKey
-from raft.driver.keeping import LogStartView, NoSnapshots, ReadingArchive
+from raft.driver.log_readers import MAX_READERS, Reader, Readers
 from raft.driver.log_start import LogStart
-from raft.driver.readers import MAX_READERS, Reader, Readers
+from raft.driver.snapshot_hosting import LogStartView, NoSnapshots, ReadingArchive
 from raft.driver.storage import Storage
 from raft.segments.files import RealFileSystem
 from raft.segments.log import LogConfig
-from raft.wire import Group
+from raft.wire.responses import Group
 from records.batch_writer import build_value_batch
 from records.types import ZERO_UUID, Epoch, NodeId, Offset, OffsetAndEpoch
 

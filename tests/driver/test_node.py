@@ -14,12 +14,12 @@ from raft.core.config import QuorumConfig
 from raft.core.voters import Endpoint, ReplicaKey, Voter
 from raft.driver import BENCH_LOG, Node, NodeConfig, NotFormattedError
 from raft.interfaces import draft_values
-from raft.memory import SilentTicket
 from raft.segments.files import RealFileSystem
 from raft.segments.high_watermarks import read_high_watermarks
 from raft.segments.properties import MetaProperties, write_meta_properties
 from records.batch import iter_batches, iter_records
 from records.types import NodeId, Offset
+from tests.doubles.memory_log import SilentTicket
 from tests.driver.cluster import CLUSTER_ID, free_ports
 from tests.driver.node_main import bootstrap
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from raft.driver.registry import Registry
 from raft.segments.files import RealFileSystem
-from raft.wire import Group
+from raft.wire.responses import Group
 
 GROUPS = [Group(topic="t", partition=number, topic_id=UUID(int=1)) for number in range(24)]
 

@@ -19,7 +19,7 @@ from raft.driver.registry import Registry
 from raft.driver.storage import Storage
 from raft.segments.files import RealFileSystem
 from raft.segments.log import LogConfig
-from raft.wire import Group
+from raft.wire.responses import Group
 from records.types import OffsetAndEpoch
 from snapshot import checkpoint_name, verify_checkpoint
 from tests.driver.client import Client, ClientError

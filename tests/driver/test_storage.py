@@ -13,11 +13,11 @@ import pytest
 from raft.core.roles import ElectionState
 from raft.core.voters import ReplicaKey
 from raft.driver.errors import LostDiskError
-from raft.driver.keeping import NoSnapshots
+from raft.driver.snapshot_hosting import NoSnapshots
 from raft.driver.storage import Storage
 from raft.segments.files import RealFileSystem
 from raft.segments.log import LogConfig
-from raft.wire import Group
+from raft.wire.responses import Group
 from records.batch import iter_batches
 from records.batch_writer import build_value_batch
 from records.types import Epoch, NodeId, Offset

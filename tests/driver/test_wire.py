@@ -11,12 +11,13 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raft import wire, wire_fetch
 from raft.core import messages as core
 from raft.core.errors import ErrorCode
 from raft.core.voters import Endpoint, ReplicaKey
-from raft.wire import Answering, BadRequestError, Group, GroupRef, UnexpectedAnswerError
-from raft.wire_fetch import FetchForm
+from raft.wire import fetch as wire_fetch
+from raft.wire import responses as wire
+from raft.wire.fetch import FetchForm
+from raft.wire.responses import Answering, BadRequestError, Group, GroupRef, UnexpectedAnswerError
 from records.batch_writer import build_value_batch
 from records.codec import decode_message, encode_message
 from records.rpc import API, fetch, quorum

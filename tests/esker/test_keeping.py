@@ -10,12 +10,18 @@ from types import SimpleNamespace
 import pytest
 
 from esker.keeping import READERS_RETURN_MS, SnapshotKeeping
-from raft.driver.keeping import Hosted, KeptCheckpoint, LogStartView, ReadingArchive, Taken
-from raft.memory import MemoryLog, SilentTicket
+from raft.driver.snapshot_hosting import (
+    Hosted,
+    KeptCheckpoint,
+    LogStartView,
+    ReadingArchive,
+    Taken,
+)
 from raft.segments.files import RealFileSystem
 from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
 from snapshot.kv import KeyValueMachine
 from snapshot.log_start import LogStartSettings
+from tests.doubles.memory_log import MemoryLog, SilentTicket
 from tests.snapshot.machines import draft
 
 NAME = "closing-0"

@@ -28,7 +28,7 @@ from raft.segments.errors import (
 )
 from raft.segments.files import Mode, RealFileSystem
 from raft.segments.log import LogConfig
-from raft.wire import Group
+from raft.wire.responses import Group
 from records.types import NodeId
 from records.uuids import encode_uuid, random_uuid
 from snapshot.errors import TruncatedFileError

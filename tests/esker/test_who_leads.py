@@ -11,7 +11,7 @@ import pytest
 from coordinator.controller.leader import ControllerConfig
 from esker import controllers
 from esker.controllers import ControllerRoom, ControllerSettings
-from raft.memory import MemoryLog
+from tests.doubles.memory_log import MemoryLog
 
 
 class Standing:

@@ -12,7 +12,6 @@ import pytest
 from coordinator.groups.leader import GroupLog
 from coordinator.groups.machine import GroupMachine
 from coordinator.groups.settings import LogSettings
-from raft.memory import MemoryLog
 from records.rpc.base import Request
 from records.rpc.group_log import (
     AcquireGroupOwnershipRequest,
@@ -21,6 +20,7 @@ from records.rpc.group_log import (
     RemoveGroupRequest,
 )
 from snapshot.generation import Pace
+from tests.doubles.memory_log import MemoryLog
 from tests.examples import seeds
 from tests.groups.test_log import member
 from tests.snapshot.machines import Hosted

@@ -17,7 +17,6 @@ from coordinator.groups.machine import GroupMachine
 from coordinator.groups.running import RunningGroups
 from coordinator.groups.service import CALLS, group_log_handlers
 from coordinator.groups.settings import GroupSettings, LogSettings
-from raft.memory import MemoryLog
 from raft.net import run as run_as_nodes_do
 from raft.net.connection import ServerConnection
 from raft.net.frames import Frame
@@ -26,6 +25,7 @@ from records.rpc.groups import HeartbeatRequest, JoinGroupRequest, SyncGroupRequ
 from records.rpc.quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from tests.broker.virtual_time import run
 from tests.coordinator.served import Node, never
+from tests.doubles.memory_log import MemoryLog
 from tests.groups.world import GROUP, Applier, FewTopics, commit_request
 
 

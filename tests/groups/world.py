@@ -16,7 +16,6 @@ from coordinator.groups.settings import GroupSettings, LogSettings
 from coordinator.groups.state import GroupsImage
 from coordinator.interface import CoordinatorError
 from coordinator.rendezvous import group_broker
-from raft.memory import MemoryLog
 from records.batch import Batch, iter_batches
 from records.batch_writer import build_value_batch
 from records.codec import encode_message
@@ -32,6 +31,7 @@ from records.rpc.groups import (
     SyncGroupRequest,
 )
 from records.types import Epoch, Offset, OffsetAndEpoch
+from tests.doubles.memory_log import MemoryLog
 
 GROUP = "g"
 MAX_STEPS = 100_000

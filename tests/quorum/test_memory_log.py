@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from raft.interfaces import Draft, NotLeaderError, ReplicatedLog, draft_values
-from raft.memory import MemoryLog, SilentTicket
 from records.batch import iter_batches, iter_records
 from records.types import Epoch, Offset, OffsetAndEpoch
+from tests.doubles.memory_log import MemoryLog, SilentTicket
 
 
 class Diary:

@@ -18,7 +18,7 @@ from raft.segments.high_watermarks import (
     read_high_watermarks,
     write_high_watermarks,
 )
-from raft.wire import Group
+from raft.wire.responses import Group
 from records.types import Offset
 from tests.simulation.disk import SimulatedDisk
 

@@ -19,7 +19,7 @@ from raft.core.quorum import Quorum
 from raft.core.voters import VoterSet
 from raft.segments.log import Log, LogConfig
 from snapshot.host import MachineHost
-from snapshot.shelf import Shelf
+from snapshot.store import Shelf
 from tests.simulation.checks import Checker
 from tests.simulation.client import Client
 from tests.simulation.courier import DirectCourier, WireCourier

@@ -22,8 +22,8 @@ from raft.core.messages import (
 )
 from raft.interfaces import Piece
 from raft.segments.segment import Records
-from raft.wire import Answering, Group, read_request, read_response, write_request, write_response
-from raft.wire_fetch import (
+from raft.wire.common import UnexpectedAnswerError
+from raft.wire.fetch import (
     FetchForm,
     read_batches,
     read_fetch,
@@ -31,7 +31,15 @@ from raft.wire_fetch import (
     write_fetch,
     write_fetch_response,
 )
-from raft.wire_snapshot import (
+from raft.wire.responses import (
+    Answering,
+    Group,
+    read_request,
+    read_response,
+    write_request,
+    write_response,
+)
+from raft.wire.snapshots import (
     Leader,
     RefusedError,
     read_fetch_snapshot,
@@ -41,7 +49,6 @@ from raft.wire_snapshot import (
     write_fetch_snapshot,
     write_fetch_snapshot_response,
 )
-from raft.wire_words import UnexpectedAnswerError
 from records.codec import decode_message, encode_message
 from records.rpc import API
 from records.types import METADATA_TOPIC_ID

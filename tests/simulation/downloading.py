@@ -16,8 +16,8 @@ from raft.core.errors import ErrorCode
 from raft.core.events import SnapshotFailed, SnapshotFetched, SnapshotProgress
 from raft.core.messages import FetchSnapshotRequest
 from raft.interfaces import Download, Piece, RejectedSnapshotError
-from raft.wire_snapshot import RefusedError
-from raft.wire_words import WireError
+from raft.wire.common import WireError
+from raft.wire.snapshots import RefusedError
 from records.types import OffsetAndEpoch
 from tests.simulation.machine import CLUSTER_ID
 from tests.simulation.part import Part

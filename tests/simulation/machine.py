@@ -27,7 +27,7 @@ from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
 from snapshot.host import MachineHost
 from snapshot.log_start import LogStartSettings
 from snapshot.policy import SnapshotSettings
-from snapshot.shelf import Shelf
+from snapshot.store import Shelf
 from tests.simulation.checks import Checker, Ledger
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.network import Network

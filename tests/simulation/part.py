@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from raft.core.events import Event
 from raft.core.quorum import Quorum
 from raft.segments.log import Log
-from snapshot.shelf import Shelf
+from snapshot.store import Shelf
 from tests.simulation.checks import Checker
 from tests.simulation.machine import Machine, Shared
 

@@ -15,7 +15,7 @@ from raft.core.events import LogStartMoved
 from raft.core.log import EpochStart, LogState
 from raft.core.progress import LeaderBook
 from raft.interfaces import Piece
-from raft.wire_words import WireError
+from raft.wire.common import WireError
 from records.types import Epoch, Offset, OffsetAndEpoch
 from snapshot.log_start import Candidate, Holder, Kind, follower_log_start, leader_log_start
 from tests.simulation.machine import DIRECTORY

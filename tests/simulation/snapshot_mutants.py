@@ -26,7 +26,7 @@ from snapshot.kv import KeyValueMachine
 from snapshot.log_start import Holder, LogStartSettings
 from snapshot.names import DOWNLOAD_NUMBER, list_downloads, part_name
 from snapshot.policy import SnapshotSettings
-from snapshot.shelf import Shelf
+from snapshot.store import Shelf
 from snapshot.stream import iter_file_batches
 from tests.simulation.cluster import Production
 from tests.simulation.hosting import SmallBatches, WatchedMachine

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from raft.interfaces import Draft, StateMachine
-from raft.memory import MemoryLog, SilentTicket, _Stored
 from records.batch_writer import build_batch
 from records.types import Offset, OffsetAndEpoch
 from snapshot.generation import Pace
 from snapshot.host import MachineHost
 from snapshot.kv import KeyValueMachine
 from snapshot.policy import SnapshotPolicy, SnapshotSettings
-from snapshot.shelf import Shelf
+from snapshot.store import Shelf
+from tests.doubles.memory_log import MemoryLog, SilentTicket, _Stored
 from tests.simulation.disk import SimulatedDisk
 
 DIRECTORY = Path("/esker/esker-bench-log-0")

@@ -19,7 +19,6 @@ from hypothesis.stateful import (
 )
 
 from raft.interfaces import Draft
-from raft.memory import MemoryLog, SilentTicket, _Stored
 from records.batch import iter_batches, iter_records
 from records.batch_writer import build_batch, stamp
 from records.compression import Compression
@@ -31,7 +30,8 @@ from snapshot.errors import DamagedFileError
 from snapshot.generation import Pace
 from snapshot.kv import KeyValueMachine
 from snapshot.policy import SnapshotSettings
-from snapshot.taking import NotHostedError
+from snapshot.scheduling import NotHostedError
+from tests.doubles.memory_log import MemoryLog, SilentTicket, _Stored
 from tests.snapshot.checkpoints import control_batch
 from tests.snapshot.machines import DIRECTORY, SMALL_STEPS, Hosted, replayed
 

@@ -22,7 +22,7 @@ from uuid import UUID
 from raft.core.voters import Endpoint
 from raft.interfaces import ReplicatedLog, StateMachine
 from raft.net.handlers import Served
-from raft.wire import Group
+from raft.wire.responses import Group
 from records.types import Epoch, NodeId, Offset
 
 

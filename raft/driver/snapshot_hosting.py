@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from raft.driver.counters import Timings
-from raft.driver.rooms import RoomHost, StateListener
+from raft.driver.node_services import RoomHost, StateListener
 from raft.interfaces import Download, Piece, ReplicatedLog, Snapshots, StateMachine
 from raft.segments.files import FileSystem
 from records.types import NodeId, Offset, OffsetAndEpoch

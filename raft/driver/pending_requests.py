@@ -20,13 +20,13 @@ from raft.core.effects import Respond, RespondFetch, ServeSnapshot
 from raft.core.messages import FetchResponse, FetchSnapshotResponse
 from raft.core.quorum import Quorum
 from raft.core.voters import Endpoint
-from raft.driver.asked import Asked
+from raft.driver.inbound_request import Asked
 from raft.driver.storage import Storage
 from raft.interfaces import Snapshots
 from raft.segments.errors import OffsetOutOfRangeError
-from raft.wire import Answering, Group, write_response
-from raft.wire_fetch import FetchForm, write_fetch_response
-from raft.wire_snapshot import Leader
+from raft.wire.fetch import FetchForm, write_fetch_response
+from raft.wire.responses import Answering, Group, write_response
+from raft.wire.snapshots import Leader
 from records.types import NodeId, Offset
 
 HOLD_S: Final = 0.001

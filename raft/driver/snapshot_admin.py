@@ -13,10 +13,10 @@ from typing import Final, Protocol
 
 from raft.core.errors import ErrorCode
 from raft.driver.group import GroupDriver
-from raft.driver.keeping import Hosted, Taken
+from raft.driver.snapshot_hosting import Hosted, Taken
 from raft.net import Frame, Payload, RequestHeader, ServerConnection
 from raft.net.handlers import Served, payload
-from raft.wire import Group, GroupRef, WireError, wire_node
+from raft.wire.responses import Group, GroupRef, WireError, wire_node
 from records.codec import decode_message
 from records.rpc.snapshots import (
     DescribeSnapshotsRequest,

@@ -1,4 +1,4 @@
-"""The core's requests as Kafka's RPCs, and back. `raft.wire` has the answers and the overview."""
+"""The core's requests as Kafka's RPCs, and back. `raft.wire.responses` has the answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from uuid import UUID
 
 from raft.core import messages as core
 from raft.core.voters import Endpoint, ReplicaKey
-from raft.wire_words import (
+from raft.wire.common import (
     NO_NODE,
     Group,
     GroupRef,

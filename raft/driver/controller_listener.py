@@ -14,15 +14,14 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final, Protocol
 
-from raft import wire, wire_fetch
 from raft.core.errors import ErrorCode
 from raft.core.messages import Request
 from raft.core.voters import Endpoint, VoterSet
-from raft.driver.asked import Asked
 from raft.driver.bench_log import BenchLog
 from raft.driver.group import GroupDriver
+from raft.driver.inbound_request import Asked
 from raft.driver.peers import OUR_VERSIONS
-from raft.driver.serving import Question, Slot, SnapshotServer
+from raft.driver.snapshot_serving import Question, Slot, SnapshotServer
 from raft.interfaces import NotLeaderError
 from raft.net import (
     Answer,
@@ -34,8 +33,10 @@ from raft.net import (
 )
 from raft.net.handlers import Serve, Served, payload
 from raft.net.routes import Routes
-from raft.wire import BadRequestError, GroupRef, WireError
-from raft.wire_snapshot import failed_fetch_snapshot, read_fetch_snapshot
+from raft.wire import fetch as wire_fetch
+from raft.wire import responses as wire
+from raft.wire.responses import BadRequestError, GroupRef, WireError
+from raft.wire.snapshots import failed_fetch_snapshot, read_fetch_snapshot
 from records.codec import decode_message
 from records.rpc import cluster, fetch, list_offsets, quorum
 from records.types import NodeId, Offset

@@ -22,8 +22,9 @@ from raft.core.errors import ErrorCode
 from raft.interfaces import Piece, Snapshots
 from raft.net import Reply, RequestHeader, ServerConnection
 from raft.net.handlers import payload
-from raft.wire import WireError
-from raft.wire_snapshot import (
+from raft.wire.common import NAMES_NODES_FROM
+from raft.wire.responses import WireError
+from raft.wire.snapshots import (
     AskedPiece,
     Leader,
     Partition,
@@ -33,7 +34,6 @@ from raft.wire_snapshot import (
     share_fairly,
     write_fetch_snapshot_response,
 )
-from raft.wire_words import NAMES_NODES_FROM
 from records.rpc import fetch as rpc
 from records.rpc.base import Response
 from records.types import Epoch, Offset, OffsetAndEpoch

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from raft.driver.serving import Slot
+from raft.driver.snapshot_serving import Slot
 from raft.net import Reply, RequestHeader
 from raft.net.handlers import payload
-from raft.wire_fetch import FetchForm
-from raft.wire_words import NAMES_NODES_FROM
+from raft.wire.common import NAMES_NODES_FROM
+from raft.wire.fetch import FetchForm
 from records.rpc.base import Response
 
 

@@ -23,8 +23,7 @@ from crc32c import crc32c
 from raft.core import messages as core
 from raft.core.errors import ErrorCode
 from raft.core.voters import ReplicaKey
-from raft.wire import Answering
-from raft.wire_words import (
+from raft.wire.common import (
     BadRequestError,
     Group,
     GroupRef,
@@ -37,6 +36,7 @@ from raft.wire_words import (
     optional_node,
     wire_node,
 )
+from raft.wire.responses import Answering
 from records.batch import CRC_START, HEADER_SIZE_BYTES, LOG_OVERHEAD_BYTES, MAGIC
 from records.rpc import fetch as rpc
 from records.types import ZERO_UUID, Epoch, NodeId, Offset, OffsetAndEpoch

@@ -27,8 +27,8 @@ from raft.core.effects import (
 )
 from raft.core.errors import ErrorCode
 from raft.core.quorum import Quorum
-from raft.driver.answering import Answers
 from raft.driver.counters import Counters
+from raft.driver.pending_requests import Answers
 from raft.interfaces import NotLeaderError, Ticket, Watcher
 from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
 

@@ -18,7 +18,7 @@ from raft.core import messages as core
 from raft.core.errors import ErrorCode
 from raft.core.voters import Endpoint, ReplicaKey
 from raft.interfaces import Piece
-from raft.wire_words import (
+from raft.wire.common import (
     BadRequestError,
     Group,
     GroupRef,

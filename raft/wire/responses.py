@@ -4,7 +4,7 @@ Pure translation, so it can be tested without a socket. What the core leaves out
 which group is spoken of, the endpoint of the leader named in an answer, the version negotiated, and
 the sentinels (-1 is `None` inside). Every request of the quorum speaks of exactly one group;
 another number is answered INVALID_REQUEST, as upstream does. Requests have a page of their own,
-`raft.wire_requests`, and so has Fetch, `raft.wire_fetch`; here are the answers.
+`raft.wire.requests`, and so has Fetch, `raft.wire.fetch`; here are the answers.
 
 Where an error belongs: INCONSISTENT_CLUSTER_ID and a request of the wrong shape are errors of the
 whole answer, anything else is the partition's. An answer whose error the core has no word for (the
@@ -21,8 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 from raft.core import messages as core
 from raft.core.errors import ErrorCode
 from raft.core.voters import Endpoint, ReplicaKey
-from raft.wire_requests import CoreRequest, RpcRequest, read_request, write_request
-from raft.wire_words import (
+from raft.wire.common import (
     BadRequestError,
     Group,
     GroupRef,
@@ -32,6 +31,7 @@ from raft.wire_words import (
     optional_node,
     wire_node,
 )
+from raft.wire.requests import CoreRequest, RpcRequest, read_request, write_request
 from records.rpc import quorum as rpc
 from records.types import ZERO_UUID, Epoch, NodeId, Offset
 

@@ -21,7 +21,7 @@ from raft.interfaces import ReplicatedLog, StateMachine
 from records.types import OffsetAndEpoch
 from snapshot.generation import Generation, Loop, Pace
 from snapshot.policy import Situation, SnapshotPolicy
-from snapshot.shelf import Shelf
+from snapshot.store import Shelf
 
 log: Final = logging.getLogger("snapshot")
 

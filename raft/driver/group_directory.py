@@ -22,7 +22,7 @@ from raft.core.voters import Endpoint
 from raft.driver.cluster_records import ClusterRecords
 from raft.driver.config import INTERNAL_TOPICS
 from raft.interfaces import Draft, Frozen, ReplicatedLog, draft_values
-from raft.wire import Group
+from raft.wire.responses import Group
 from records.batch import Batch, iter_records
 from records.compression import Buffer
 from records.errors import RecordError, UnknownRecordError, UnsupportedVersionError

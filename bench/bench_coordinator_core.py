@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
-from coordinator.decide import Context, decide_commit
-from coordinator.pending import PendingState
-from coordinator.settings import CoordinatorSettings
-from coordinator.sqlite.machine import CoordinatorMachine, Identity
-from coordinator.view import StaticView
+from coordinator.batch.cluster_view import StaticView
+from coordinator.batch.decide import Context, decide_commit
+from coordinator.batch.pending import PendingState
+from coordinator.batch.settings import CoordinatorSettings
+from coordinator.batch.sqlite.machine import CoordinatorMachine, Identity
 from raft.interfaces import draft_values
 from records.batch import iter_batches
 from records.batch_writer import stamp

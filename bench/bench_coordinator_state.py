@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Final
 
 from bench.bench_coordinator_core import NOW_MS, SETTINGS, TOPIC, request_of
-from coordinator.decide import Context, decide_commit
-from coordinator.pending import PendingState
-from coordinator.reads import find_batches
-from coordinator.sqlite.machine import CoordinatorMachine, Identity
-from coordinator.view import StaticView
+from coordinator.batch.cluster_view import StaticView
+from coordinator.batch.decide import Context, decide_commit
+from coordinator.batch.pending import PendingState
+from coordinator.batch.reads import find_batches
+from coordinator.batch.sqlite.machine import CoordinatorMachine, Identity
 from raft.interfaces import draft_values
 from records.batch import Batch, iter_batches, read_batch
 from records.batch_writer import build_value_batch, stamp

@@ -18,7 +18,7 @@ from typing import Final
 
 import numpy as np
 
-from coordinator.planner import Runs, plan_retention
+from coordinator.batch.retention_planner import Runs, plan_retention
 
 ROUNDS: Final = 5
 NOW_MS: Final = 1_700_000_000_000

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 from uuid import UUID
 
-from coordinator.client import CoordinatorClient
+from coordinator.batch.client import CoordinatorClient
 from raft.net.runner import run
 from records.rpc.coordinator import CommitBatch, CommitBatchesRequest, InitDisklessTopicsRequest
 from records.rpc.objects import AcquireObjectLeaseRequest

@@ -15,10 +15,10 @@ import msgpack
 
 from bench.commits import BATCH_BYTES, RECORDS
 from bench.coordinator_cluster import FILL_PARTITIONS, FILL_TOPIC, GROUP, Cluster, say
-from coordinator.client import CoordinatorClient
-from coordinator.reads import find_batches
-from coordinator.settings import CoordinatorSettings
-from coordinator.sqlite.machine import FILE_NAME, CoordinatorMachine, Identity
+from coordinator.batch.client import CoordinatorClient
+from coordinator.batch.reads import find_batches
+from coordinator.batch.settings import CoordinatorSettings
+from coordinator.batch.sqlite.machine import FILE_NAME, CoordinatorMachine, Identity
 from raft.net.runner import run
 from records.object_keys import ObjectKeys
 from records.rpc.coordinator import FindBatchesRequest

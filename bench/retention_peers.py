@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from bench.retention_log import NOW_MS, PARTITIONS_OF_TOPIC, World
-from coordinator.planner import NOTHING, Runs, plan_retention
+from coordinator.batch.retention_planner import NOTHING, Runs, plan_retention
 
 THREADS: Final = 2
 

@@ -1,19 +1,11 @@
-"""State machines over the replicated logs: who has which offsets, and what the cluster consists of.
+"""State machines over the replicated logs: the batch coordinator, the controller, consumer groups.
 
-The batch coordinator, from the outside in:
+- `batch`: KIP-1164's batch coordinator, on `__diskless-metadata`.
+- `controller`: KIP-631's controller, on `__cluster_metadata`, with KIP-1114's chunks.
+- `groups`: consumer groups, on `__consumer_offsets`.
+- `embedded`: the batch coordinator inside an application's own processes, on PySyncObj.
 
-- `interface`: KIP-1164's `BatchCoordinator`. `client` speaks to one (`commits` in their order,
-  `finding` who leads), `service` serves one; `calls` is the table of what may be asked.
-- `leader`, `replica`, `proposing`, `pending`, `clocks`: it on the quorum. `memory`, and `embedded`
-  with `commanded`: without one.
-- `decide`: what is answered and recorded. `state`, `applying`: what a record changes. None waits.
-- `runs`, `ranges`, `reads`, `freshness`, `retention`, `planner`, `describe`: what is found, how new
-  it is, and what may go.
-- `log_records`, `checkpoint`, `sqlite`: the log's records, the state as records, and on disk.
-- `settings`, `view`: what an operator sets, and what the cluster says. `rendezvous`: which broker
-  does what, without a table.
-- `conformance`: what every implementation must do, as data.
-
-Two more state machines: `controller`, of `__cluster_metadata`, and `groups`, of
-`__consumer_offsets`; `image_machine` is what they have in common.
+What they share stands here: `proposer` (from a decision to its answer), `leader_client` (finds a
+log's leader), `clocks`, `rendezvous` (which broker does what, without a table), `image_machine` and
+`persistent_map` (state as one immutable image after another).
 """

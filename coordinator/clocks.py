@@ -1,6 +1,6 @@
 """Time, timers and turns as a leader is given them: a node's, a simulator's, a test's.
 
-Source: coordinator.leader.
+Source: coordinator.batch.leader.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
-from coordinator.settings import MAX_BATCHES
+from coordinator.batch.settings import MAX_BATCHES
 from diskless.validation import Accepted
 from records.rpc.coordinator import CommitBatch, CommitBatchesRequest
 from records.wal import PartitionBatches

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final, Protocol
 
+from coordinator.batch.interface import CoordinatorError, ErrorCode
 from coordinator.controller.image import MetadataImage
-from coordinator.interface import CoordinatorError, ErrorCode
 from coordinator.rendezvous import choose
 from diskless.metadata import unfenced
 from diskless.stores import DeletionError, ObjectStorage, StorageError

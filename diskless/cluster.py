@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 from uuid import UUID
 
+from coordinator.batch.interface import BatchCoordinator, DescribingCoordinator
 from coordinator.controller.image import MetadataImage
 from coordinator.groups.state import Group
-from coordinator.interface import BatchCoordinator, DescribingCoordinator
 from records.rpc.base import Request, Response
 from records.rpc.coordinator import (
     CommitBatchesRequest,
@@ -33,14 +33,14 @@ R = TypeVar("R", bound=Response)
 
 
 class CommitQueue(BatchCoordinator, DescribingCoordinator, Protocol):
-    """The coordinator of one partition, wherever it leads (`coordinator.client`)."""
+    """The coordinator of one partition, wherever it leads (`coordinator.batch.client`)."""
 
     def submit(self, request: CommitBatchesRequest) -> asyncio.Future[CommitBatchesResponse]:
         """Commit; the place in the order is taken by the call."""
 
 
 class Replica(Protocol):
-    """A read-only coordinator of this process (`coordinator.replica`)."""
+    """A read-only coordinator of this process (`coordinator.batch.replica`)."""
 
     @property
     def lag(self) -> int:

@@ -27,8 +27,8 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
+from coordinator.batch.interface import CoordinatorError
 from coordinator.controller.image import MetadataImage, TopicImage
-from coordinator.interface import CoordinatorError
 from diskless.metadata import Pace, unfenced
 from diskless.news import News
 from diskless.object_cache import ObjectCache
@@ -77,7 +77,7 @@ _Listed = ListDisklessOffsetsResponse.Topic.Partition
 
 
 class Replica(Protocol):
-    """A read-only coordinator of this process (`coordinator.replica`)."""
+    """A read-only coordinator of this process (`coordinator.batch.replica`)."""
 
     def ends(self, topic_id: UUID, partition: int) -> tuple[int, int] | None: ...
 
@@ -85,7 +85,7 @@ class Replica(Protocol):
 
 
 class Leader(Protocol):
-    """The coordinator itself, wherever it leads (`coordinator.client`)."""
+    """The coordinator itself, wherever it leads (`coordinator.batch.client`)."""
 
     async def list_offsets(
         self, request: ListDisklessOffsetsRequest

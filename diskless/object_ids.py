@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final, NamedTuple, Protocol
 
-from coordinator.interface import CoordinatorError, ErrorCode
+from coordinator.batch.interface import CoordinatorError, ErrorCode
 from records.rpc.objects import (
     AcquireObjectLeaseRequest,
     AcquireObjectLeaseResponse,

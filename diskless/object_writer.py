@@ -38,8 +38,8 @@ from random import Random
 from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
-from coordinator.interface import NEVER_COMMITTED, CoordinatorError, ErrorCode
-from coordinator.settings import KEPT_ANSWERS
+from coordinator.batch.interface import NEVER_COMMITTED, CoordinatorError, ErrorCode
+from coordinator.batch.settings import KEPT_ANSWERS
 from diskless.buffer import AppendBuffer, AppendResult, ClosedBuffer, Waiter
 from diskless.durations import Durations
 from diskless.object_ids import LeasedId, LeaseRefusedError, Leases, ObjectIds

@@ -21,17 +21,17 @@ from typing import Final
 
 from prometheus_client.metrics_core import Metric
 
-from coordinator.client import ClientSettings, CoordinatorClient
-from coordinator.controller.calls import ClientCalls
-from coordinator.controller.chunk_sweep import ChunkSweep
+from coordinator.batch.client import ClientSettings, CoordinatorClient
+from coordinator.controller.chunk_removal import ChunkSweep
 from coordinator.controller.client import ControllerClient
+from coordinator.controller.cluster_view import ImageView
+from coordinator.controller.coordinator_calls import ClientCalls
 from coordinator.controller.handover import HandOver
 from coordinator.controller.image import DISKLESS_METADATA, MetadataImage
 from coordinator.controller.leader import Controller, ControllerConfig
 from coordinator.controller.machine import ControllerMachine
 from coordinator.controller.requests import Requests
 from coordinator.controller.service import ControllerService, Endpoint
-from coordinator.controller.view import ImageView
 from esker.controller_joining import ControllerJoining, registration
 from esker.controller_metrics import ControllerCollector
 from raft.core.voters import Endpoint as Place

@@ -19,23 +19,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from coordinator.calls import Coordinator
-from coordinator.service import coordinator_handlers
-from coordinator.settings import CoordinatorSettings
-from coordinator.view import ClusterView
+from coordinator.batch.calls import Coordinator
+from coordinator.batch.cluster_view import ClusterView
+from coordinator.batch.service import coordinator_handlers
+from coordinator.batch.settings import CoordinatorSettings
 from raft.interfaces import ReplicatedLog
 from raft.net.handlers import Served
 from records.object_keys import ObjectKeys
 
 if TYPE_CHECKING:
-    from coordinator.sqlite.machine import CoordinatorMachine
+    from coordinator.batch.sqlite.machine import CoordinatorMachine
     from raft.driver.node_services import RoomHost
 
 DISKLESS_METADATA: Final = "__diskless-metadata"
 
-QUORUM: Final = "coordinator.leader.QuorumCoordinator"
-IN_MEMORY: Final = "coordinator.memory.InMemoryCoordinator"
-EMBEDDED: Final = "coordinator.embedded.EmbeddedCoordinator"
+QUORUM: Final = "coordinator.batch.leader.QuorumCoordinator"
+IN_MEMORY: Final = "coordinator.batch.memory.InMemoryCoordinator"
+EMBEDDED: Final = "coordinator.embedded.coordinator.EmbeddedCoordinator"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +86,9 @@ class HostedInQuorum:
 
     def __init__(self, group: Group) -> None:
         # imported here: a command that only reads settings needs neither numpy nor SQLite
+        from coordinator.batch.leader import QuorumCoordinator
+        from coordinator.batch.sqlite.machine import CoordinatorMachine, Identity
         from coordinator.clocks import LoopClocks
-        from coordinator.leader import QuorumCoordinator
-        from coordinator.sqlite.machine import CoordinatorMachine, Identity
 
         host = group.host
         self.machine = CoordinatorMachine(
@@ -115,7 +115,7 @@ class HostedInMemory:
     """Not replicated and not kept: for trying things out on one node."""
 
     def __init__(self, group: Group) -> None:
-        from coordinator.memory import InMemoryCoordinator
+        from coordinator.batch.memory import InMemoryCoordinator
 
         coordinator: Any = InMemoryCoordinator(group.settings, group.view, _wall_clock_ms)
         self.coordinator = coordinator

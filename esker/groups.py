@@ -26,13 +26,13 @@ from typing import Final
 from uuid import UUID
 
 from coordinator.controller.image import MetadataImage, TopicImage
-from coordinator.controller.maps import Map
 from coordinator.groups.client import CONSUMER_OFFSETS
 from coordinator.groups.leader import GroupLog
 from coordinator.groups.machine import GroupMachine
 from coordinator.groups.service import group_log_handlers
 from coordinator.groups.settings import LogSettings
 from coordinator.groups.state import Group
+from coordinator.persistent_map import Map
 from diskless.metadata import unfenced
 from raft.driver.node_services import RoomHost
 from raft.interfaces import ReplicatedLog

@@ -12,8 +12,8 @@ import sqlite3
 from pathlib import Path
 from typing import Final
 
-from coordinator.log_records import UnreadableRecordError
-from coordinator.sqlite.database import is_damage
+from coordinator.batch.log_records import UnreadableRecordError
+from coordinator.batch.sqlite.database import is_damage
 from raft.segments.errors import (
     CorruptFileError,
     CorruptLogError,

@@ -7,8 +7,8 @@ from typing import Final
 
 from prometheus_client.metrics_core import Metric
 
-import coordinator.leader  # both before a group asks for them: a tenth of a second of the loop
-import coordinator.sqlite.machine  # noqa: F401
+import coordinator.batch.leader  # here, not when a group opens: it takes a tenth of a second
+import coordinator.batch.sqlite.machine  # noqa: F401
 from coordinator.controller.decide import Limits as DecisionLimits
 from coordinator.controller.leader import ControllerConfig as Deciding
 from coordinator.groups.settings import LogSettings

@@ -22,17 +22,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
-from coordinator.client import ClientSettings, CoordinatorClient
+from coordinator.batch.client import ClientSettings, CoordinatorClient
+from coordinator.batch.freshness import Freshness
+from coordinator.batch.replica import ReadOnlyCoordinator
+from coordinator.batch.sqlite.machine import CoordinatorMachine, Identity
 from coordinator.controller.client import ControllerClient
 from coordinator.controller.image import CLUSTER_METADATA, DISKLESS_METADATA, MetadataImage
 from coordinator.controller.machine import ControllerMachine
-from coordinator.finding import Address
-from coordinator.freshness import Freshness
 from coordinator.groups.client import CONSUMER_OFFSETS, GroupLogClient
 from coordinator.groups.machine import GroupMachine
 from coordinator.groups.state import Group
-from coordinator.replica import ReadOnlyCoordinator
-from coordinator.sqlite.machine import CoordinatorMachine, Identity
+from coordinator.leader_client import Address
 from diskless.latest_image import LatestImage
 from esker.controllers import ClusterMachine, ControllerParts
 from esker.coordinators import CoordinatorOptions, CoordinatorRoom
@@ -156,7 +156,7 @@ class SharedMachines:
 
 
 class ObservedCluster(LatestImage):
-    """A `raft.driver.node_services.Room` of the node and its broker's `diskless.cluster.Cluster`."""
+    """The quorum logs that a broker observes: a node service and its `diskless.cluster.Cluster`."""
 
     def __init__(self, host: RoomHost, machines: Machines, settings: ObserverSettings) -> None:
         super().__init__(MetadataImage())

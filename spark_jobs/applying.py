@@ -20,7 +20,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final, Protocol
 
-from coordinator.client import CoordinatorError, ErrorCode
+from coordinator.batch.client import CoordinatorError, ErrorCode
 from records.rpc.coordinator import ApplyRetentionRequest, ApplyRetentionResponse
 from records.uuids import decode_uuid
 from spark_jobs.journals import whole_lines
@@ -48,7 +48,7 @@ MAX_WAITS: Final = 100
 
 
 class Coordinator(Protocol):
-    """A coordinator, wherever it leads (`coordinator.client`)."""
+    """A coordinator, wherever it leads (`coordinator.batch.client`)."""
 
     async def apply_retention(self, request: ApplyRetentionRequest) -> ApplyRetentionResponse: ...
 

@@ -6,8 +6,8 @@ The surprise: what belongs to commits is not here. Whether a log start is above 
 or a marked object still in use, only commits say: those rules are in `spark_jobs.audit_commits` and
 `spark_jobs.audit_objects`, which have both.
 
-Source: DESIGN §7, §11; `coordinator.state` asserts the same while it applies a record, in other
-words.
+Source: DESIGN §7, §11; `coordinator.batch.state` asserts the same while it applies a record, in
+other words.
 """
 
 from __future__ import annotations

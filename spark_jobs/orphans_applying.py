@@ -22,7 +22,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from coordinator.client import CoordinatorError
+from coordinator.batch.client import CoordinatorError
 from records.rpc.objects import MarkOrphansRequest, MarkOrphansResponse
 from spark_jobs.applying import WHOLE_PLAN
 from spark_jobs.journals import whole_lines
@@ -35,7 +35,7 @@ SAMPLE: Final = 20
 
 
 class Coordinator(Protocol):
-    """A coordinator, wherever it leads (`coordinator.client`)."""
+    """A coordinator, wherever it leads (`coordinator.batch.client`)."""
 
     async def mark_orphans(self, request: MarkOrphansRequest) -> MarkOrphansResponse: ...
 

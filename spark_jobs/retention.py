@@ -26,7 +26,13 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from coordinator.planner import NOTHING, RETENTION_BYTES, UNLIMITED, Runs, plan_retention
+from coordinator.batch.retention_planner import (
+    NOTHING,
+    RETENTION_BYTES,
+    UNLIMITED,
+    Runs,
+    plan_retention,
+)
 from records.frame import decode_record
 from spark_jobs.digests import Digest, Rows
 from spark_jobs.partitions import Partitions

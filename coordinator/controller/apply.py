@@ -22,8 +22,8 @@ from uuid import UUID
 import msgspec
 
 from coordinator.controller.image import TOPIC, MetadataImage, Resource, TopicImage
-from coordinator.controller.maps import Editor, Map
 from coordinator.controller.security import SecurityEdit
+from coordinator.persistent_map import Editor, Map
 from records.chunks import ChunkChangeRecord, ChunkRecord, TopicPartitionToBatchCoordinatorMapping
 from records.metadata import (
     AccessControlEntryRecord,

@@ -23,7 +23,7 @@ LATEST: Final = -1
 
 
 class OffsetsReader(Protocol):
-    """A batch coordinator, or a client that finds it (`coordinator.interface`)."""
+    """A batch coordinator, or a client that finds it (`coordinator.batch.interface`)."""
 
     async def list_offsets(
         self, request: ListDisklessOffsetsRequest

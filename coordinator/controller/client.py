@@ -18,11 +18,11 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeVar
 
+from coordinator.batch.interface import CoordinatorError
+from coordinator.batch.interface import ErrorCode as CoordinatorCode
 from coordinator.controller.errors import ErrorCode
 from coordinator.controller.image import CLUSTER_METADATA
-from coordinator.finding import Address, LeaderFinder, NobodyListensError
-from coordinator.interface import CoordinatorError
-from coordinator.interface import ErrorCode as CoordinatorCode
+from coordinator.leader_client import Address, LeaderFinder, NobodyListensError
 from raft.net.errors import NetError, Reason
 from records.rpc.base import Request, Response
 

@@ -25,12 +25,12 @@ from itertools import islice
 from typing import Final, Protocol, TypeAlias
 from uuid import UUID
 
-from coordinator.controller.comparing import Comparison, Hosted, Wanted
+from coordinator.batch.interface import CoordinatorError
+from coordinator.batch.interface import ErrorCode as CoordinatorCode
+from coordinator.batch.settings import MAX_PARTITIONS
 from coordinator.controller.errors import ErrorCode
 from coordinator.controller.image import MetadataImage
-from coordinator.interface import CoordinatorError
-from coordinator.interface import ErrorCode as CoordinatorCode
-from coordinator.settings import MAX_PARTITIONS
+from coordinator.controller.reconciliation import Comparison, Hosted, Wanted
 from records.rpc.coordinator import (
     DeleteDisklessTopicsRequest,
     DeleteDisklessTopicsResponse,

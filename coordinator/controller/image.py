@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from coordinator.controller.maps import Map
 from coordinator.controller.security import Security
+from coordinator.persistent_map import Map
 from records.chunks import ChunkRecord
 from records.metadata import (
     PartitionRecord,

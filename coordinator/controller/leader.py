@@ -2,7 +2,7 @@
 
 `Controller` stands on every node and sleeps until its node leads. Then it decides each request on
 the *pending* image, which holds what was proposed and not committed yet, and answers when the
-outcome can no longer be lost (`coordinator.proposing` has that rule). Images are immutable, so a
+outcome can no longer be lost (`coordinator.proposer` has that rule). Images are immutable, so a
 pending image is one more image.
 
 The first decision of a leadership comes before all others: a transaction that the former leader
@@ -29,7 +29,7 @@ from coordinator.controller.decide.context import FEATURES, Context, Decision, L
 from coordinator.controller.image import MetadataImage
 from coordinator.controller.machine import ControllerMachine
 from coordinator.controller.sessions import BrokerSessions
-from coordinator.proposing import Done, Proposer
+from coordinator.proposer import Done, Proposer
 from raft.interfaces import Draft, ReplicatedLog, draft_values
 from records.metadata import (
     AbortTransactionRecord,
@@ -68,7 +68,7 @@ class ControllerConfig:
 
 
 class PendingImage:
-    """The image that decisions are made on: `coordinator.proposing.Pending`."""
+    """The image that decisions are made on: `coordinator.proposer.Pending`."""
 
     def __init__(self, machine: ControllerMachine) -> None:
         self._machine = machine

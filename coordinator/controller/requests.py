@@ -26,7 +26,8 @@ from uuid import UUID
 
 import msgspec
 
-from coordinator.controller.comparing import hosted_counts
+from coordinator.batch.interface import CoordinatorError
+from coordinator.batch.interface import ErrorCode as CoordinatorCode
 from coordinator.controller.decide.brokers import (
     heartbeat,
     register_broker,
@@ -45,10 +46,9 @@ from coordinator.controller.errors import ErrorCode
 from coordinator.controller.handover import HandOver
 from coordinator.controller.image import DISKLESS_METADATA, MetadataImage
 from coordinator.controller.leader import Controller
-from coordinator.controller.moving import Moving
+from coordinator.controller.partition_moves import Moving
+from coordinator.controller.reconciliation import hosted_counts
 from coordinator.controller.refusals import refuse
-from coordinator.interface import CoordinatorError
-from coordinator.interface import ErrorCode as CoordinatorCode
 from records.chunks import TopicPartitionToBatchCoordinatorMapping
 from records.metadata import PartitionRecord, RemoveTopicRecord, TopicRecord
 from records.rpc.base import Request, Response

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 from uuid import UUID
 
-from coordinator.controller.maps import Map
+from coordinator.persistent_map import Map
 from records.metadata import (
     AccessControlEntryRecord,
     ClientQuotaRecord,

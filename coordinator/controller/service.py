@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 from uuid import UUID
 
-from coordinator.controller import describing
+from coordinator.controller import descriptions as describing
 from coordinator.controller.errors import ErrorCode
 from coordinator.controller.image import DISKLESS_METADATA, MetadataImage
 from coordinator.controller.requests import SERVED, Send

@@ -12,10 +12,10 @@ import logging
 from collections.abc import Iterable
 from typing import Any, Final
 
-from coordinator.finding import Address, LeaderFinder
+from coordinator.batch.interface import CoordinatorError
 from coordinator.groups.errors import ErrorCode
 from coordinator.groups.service import CALLS
-from coordinator.interface import CoordinatorError
+from coordinator.leader_client import Address, LeaderFinder
 from raft.net.errors import NetError, Reason
 from records.rpc.base import Request, Response
 

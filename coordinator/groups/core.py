@@ -24,8 +24,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, Final
 
-from coordinator.groups.answers import commit_answer, described_error, refuse
 from coordinator.groups.deleting import Part, begin_deletion
+from coordinator.groups.error_responses import commit_answer, described_error, refuse
 from coordinator.groups.errors import ErrorCode
 from coordinator.groups.events import (
     Answered,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from coordinator.groups.answers import refuse
+from coordinator.groups.error_responses import refuse
 from coordinator.groups.errors import ErrorCode
 from coordinator.groups.events import Asked
 from records.rpc.base import Response

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordinator.groups.answers import MEMBERS_VERSION, refuse
+from coordinator.groups.error_responses import MEMBERS_VERSION, refuse
 from coordinator.groups.errors import ErrorCode
 from coordinator.groups.events import Asked
-from coordinator.groups.line import Line, Told
+from coordinator.groups.membership import Member, Protocols, State, from_records, offered_bytes
+from coordinator.groups.outbox import Line, Told
 from coordinator.groups.rebalance import SKIP_ASSIGNMENT_VERSION, Broker, Rebalance
-from coordinator.groups.roster import Member, Protocols, State, from_records, offered_bytes
 from coordinator.groups.settings import (
     MAX_CLIENT_ID_BYTES,
     MAX_GENERATION_BYTES,

@@ -1,7 +1,7 @@
 """The log of groups on a node of the quorum: it decides if this node leads, and reads in any case.
 
 Decisions are made on the *pending* image, and every answer waits until nothing it rests on can be
-lost (`coordinator.proposing`). A sweep goes over all groups now and then, a few hundred at a time:
+lost (`coordinator.proposer`). A sweep goes over all groups now and then, a few hundred at a time:
 which of them may be due is looked up in applied state, and decided again on the pending one.
 
 No asyncio and no clock in here.
@@ -22,7 +22,7 @@ from coordinator.groups.decide import Context, Decision
 from coordinator.groups.machine import GroupMachine
 from coordinator.groups.settings import LogSettings
 from coordinator.groups.state import Group, GroupsEdit, GroupsImage
-from coordinator.proposing import Done, Proposer
+from coordinator.proposer import Done, Proposer
 from raft.interfaces import ReplicatedLog
 from records.rpc.base import Request
 from records.rpc.group_log import (
@@ -52,7 +52,7 @@ _DECISIONS: Final[dict[type[Request], Callable[[Any, Context], Decision]]] = {
 
 
 class PendingGroups:
-    """The image that decisions are made on: `coordinator.proposing.Pending`."""
+    """The image that decisions are made on: `coordinator.proposer.Pending`."""
 
     def __init__(self, machine: GroupMachine) -> None:
         self._machine = machine

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from coordinator.groups.answers import refuse
+from coordinator.groups.error_responses import refuse
 from coordinator.groups.errors import ErrorCode, code_of
 from coordinator.groups.events import Asked
-from coordinator.groups.line import Env
+from coordinator.groups.outbox import Env
 from coordinator.groups.settings import MAX_PARKED
 from coordinator.groups.timers import TimerKey
 from records.rpc.base import Response

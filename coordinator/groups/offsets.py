@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from coordinator.groups.answers import GROUPS_VERSION
+from coordinator.groups.error_responses import GROUPS_VERSION
 from coordinator.groups.errors import ErrorCode
 from coordinator.groups.events import Topics
 from coordinator.groups.settings import MAX_FETCH_BYTES, MAX_OFFSETS

@@ -22,10 +22,11 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final, Protocol
 
-from coordinator.groups.answers import GROUPS_VERSION, described_error, refuse
+from coordinator.groups.error_responses import GROUPS_VERSION, described_error, refuse
 from coordinator.groups.errors import ErrorCode, code_of
 from coordinator.groups.events import Asked, Topics
 from coordinator.groups.group import ClassicGroup
+from coordinator.groups.membership import State
 from coordinator.groups.offsets import (
     Found,
     asked_groups,
@@ -35,7 +36,6 @@ from coordinator.groups.offsets import (
     named_anew,
     to_fetch,
 )
-from coordinator.groups.roster import State
 from coordinator.groups.settings import MAX_BACKOFF_MS, MAX_GROUP_ID_BYTES, GroupSettings
 from coordinator.groups.state import Group
 from coordinator.groups.timers import TimerKey, Timers

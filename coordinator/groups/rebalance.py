@@ -16,12 +16,12 @@ import logging
 from collections.abc import Iterable
 from typing import Protocol
 
-from coordinator.groups.answers import NULL_PROTOCOL_VERSION, refuse
 from coordinator.groups.decide import generation_size
+from coordinator.groups.error_responses import NULL_PROTOCOL_VERSION, refuse
 from coordinator.groups.errors import ErrorCode
 from coordinator.groups.events import Asked
-from coordinator.groups.line import Env, Line
-from coordinator.groups.roster import NEXT, Member, Roster, State
+from coordinator.groups.membership import NEXT, Member, Roster, State
+from coordinator.groups.outbox import Env, Line
 from coordinator.groups.settings import MAX_GENERATION_BYTES
 from coordinator.groups.timers import TimerKey
 from records.rpc.base import Response

@@ -19,8 +19,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 from uuid import UUID
 
-from coordinator.groups.answers import refuse
 from coordinator.groups.core import GroupBroker
+from coordinator.groups.error_responses import refuse
 from coordinator.groups.errors import ErrorCode
 from coordinator.groups.events import (
     Answered,

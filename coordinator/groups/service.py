@@ -13,11 +13,11 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from coordinator.batch.interface import CoordinatorError
 from coordinator.groups.errors import ErrorCode
 from coordinator.groups.leader import GroupLog
 from coordinator.groups.settings import MAX_COMMIT_BYTES, MAX_GENERATION_BYTES
 from coordinator.groups.state import CommittedOffset, Group, GroupsImage, Place
-from coordinator.interface import CoordinatorError
 from raft.interfaces import NotLeaderError
 from raft.net.connection import Answer, ServerConnection
 from raft.net.errors import BadHeaderError

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from coordinator.controller.maps import Editor, Map
+from coordinator.persistent_map import Editor, Map
 from records.groups import (
     GroupGenerationRecord,
     GroupOffsetsRecord,

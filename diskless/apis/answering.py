@@ -14,7 +14,7 @@ from collections.abc import Coroutine
 from enum import IntEnum, unique
 from typing import Any, Final, TypeVar
 
-from coordinator.interface import CoordinatorError
+from coordinator.batch.interface import CoordinatorError
 
 T = TypeVar("T")
 

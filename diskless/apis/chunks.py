@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from coordinator.batch.interface import CoordinatorError
 from coordinator.controller.image import MetadataImage, active_start
 from coordinator.controller.refusals import refuse
-from coordinator.interface import CoordinatorError
 from diskless.apis.answering import ErrorCode
 from diskless.apis.places import LATEST, Place, Wanted, find_place, list_offsets
 from diskless.apis.serving import served

@@ -21,9 +21,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
+from coordinator.batch.interface import CoordinatorError
 from coordinator.controller.image import MetadataImage
 from coordinator.controller.service import parse_batch_key
-from coordinator.interface import CoordinatorError
 from coordinator.rendezvous import group_broker
 from diskless import partitions_described
 from diskless.apis.serving import Asker, served

@@ -14,9 +14,9 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from coordinator.batch.interface import CoordinatorError
+from coordinator.batch.interface import ErrorCode as CoordinatorCode
 from coordinator.controller.image import INTERNAL_TOPICS
-from coordinator.interface import CoordinatorError
-from coordinator.interface import ErrorCode as CoordinatorCode
 from diskless.apis.answering import Errands, ErrorCode, seconds
 from diskless.apis.places import Place, cut, find_place
 from diskless.cluster import Cluster

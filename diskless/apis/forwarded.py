@@ -21,12 +21,12 @@ from typing import Any, Final
 
 import msgspec
 
-from coordinator.calls import BY_REQUEST
-from coordinator.controller import describing
-from coordinator.controller.describing import describe_brokers
+from coordinator.batch.calls import BY_REQUEST
+from coordinator.batch.interface import CoordinatorError
+from coordinator.controller import descriptions as describing
+from coordinator.controller.descriptions import describe_brokers
 from coordinator.controller.image import CLUSTER_METADATA, MetadataImage
 from coordinator.controller.refusals import refuse
-from coordinator.interface import CoordinatorError
 from diskless.apis.answering import Errands, ErrorCode, seconds
 from diskless.apis.serving import served
 from diskless.cluster import Cluster

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from coordinator.interface import CoordinatorError
+from coordinator.batch.interface import CoordinatorError
 from diskless.apis.answering import ErrorCode, seconds
 from diskless.apis.delete_records import DeleteRecords
 from diskless.apis.places import (

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, TypeVar
 from uuid import UUID
 
+from coordinator.batch.interface import CoordinatorError
+from coordinator.batch.interface import ErrorCode as CoordinatorCode
 from coordinator.controller.image import MetadataImage
-from coordinator.interface import CoordinatorError
-from coordinator.interface import ErrorCode as CoordinatorCode
 from diskless.apis.answering import ErrorCode
 from diskless.cluster import Cluster
 from diskless.runs_reader import LEADER_EPOCH

@@ -23,7 +23,7 @@ import asyncio
 import logging
 from typing import Final
 
-from coordinator.interface import CoordinatorError
+from coordinator.batch.interface import CoordinatorError
 from diskless.apis.serving import Asker, served
 from diskless.cluster import Cluster
 from raft.net.handlers import Served

@@ -21,9 +21,9 @@ from uuid import UUID
 
 import msgspec
 
+from coordinator.batch.interface import CoordinatorError
 from coordinator.controller.image import TopicImage
 from coordinator.controller.refusals import refuse
-from coordinator.interface import CoordinatorError
 from diskless.apis.answering import Errands, ErrorCode, seconds
 from diskless.apis.serving import served
 from diskless.cluster import Cluster

@@ -16,7 +16,7 @@ from typing import Annotated, Final
 
 import typer
 
-from coordinator.client import ClientSettings, CoordinatorClient, CoordinatorError
+from coordinator.batch.client import ClientSettings, CoordinatorClient, CoordinatorError
 from coordinator.controller.chunk_creation import Place, UnknownEndError, chunks_at_the_end
 from coordinator.controller.chunk_files import (
     MAX_FILE_BYTES,

@@ -17,10 +17,10 @@ from typing import Annotated, Any, Final, NoReturn, TypeVar
 
 import typer
 
-from coordinator.client import ClientSettings, CoordinatorClient
+from coordinator.batch.client import ClientSettings, CoordinatorClient
+from coordinator.batch.interface import CoordinatorError
 from coordinator.controller.client import ControllerClient, error_codes
 from coordinator.controller.errors import ErrorCode
-from coordinator.interface import CoordinatorError
 from esker.client import ClientError, KafkaClient
 from esker.error_names import error_name
 from esker.values import Endpoint, parse_endpoint

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from coordinator.client import ClientSettings, CoordinatorClient, CoordinatorError, ErrorCode
+from coordinator.batch.client import ClientSettings, CoordinatorClient, CoordinatorError, ErrorCode
 from esker.client import ClientError, KafkaClient
 from esker.commands.controlled import Target
 from records.rpc.coordinator import ApplyRetentionRequest, ApplyRetentionResponse

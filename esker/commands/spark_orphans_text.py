@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from coordinator.client import ErrorCode
+from coordinator.batch.client import ErrorCode
 from esker.commands.tables import table
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from coordinator.client import ErrorCode
+from coordinator.batch.client import ErrorCode
 from esker.commands.controlled import AsJson, Controller, Server, Target, TimeoutMs, target
 from esker.commands.spark_common import (
     ENVIRONMENT,

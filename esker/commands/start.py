@@ -10,8 +10,8 @@ from typing import Annotated, Final
 
 import typer
 
+from coordinator.batch.log_records import UnreadableRecordError
 from coordinator.controller.registration import RegistrationRefusedError
-from coordinator.log_records import UnreadableRecordError
 from diskless.broker import NotStartedError
 from diskless.stores import StorageError as StoreError
 from diskless.stores.interface import StoreSettingError

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from coordinator.client import ErrorCode
+from coordinator.batch.client import ErrorCode
 from spark_jobs.logs import CLUSTER_METADATA, DISKLESS_METADATA
 from spark_jobs.prices import Prices
 from spark_jobs.report.cluster import ClusterHistory

@@ -23,26 +23,26 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 from uuid import UUID
 
-from coordinator.controller.calls import ClientCalls
+from coordinator.batch.decide import Decision
+from coordinator.batch.describe import describe_object, describe_topics
+from coordinator.batch.interface import CoordinatorError, ErrorCode
+from coordinator.batch.memory import InMemoryCoordinator, InMemoryState
+from coordinator.batch.reads import find_batches, log_ends
+from coordinator.batch.settings import CoordinatorSettings
+from coordinator.controller.cluster_view import ImageView
+from coordinator.controller.coordinator_calls import ClientCalls
 from coordinator.controller.handover import HandOver
 from coordinator.controller.image import MetadataImage, TopicImage
 from coordinator.controller.leader import Controller, ControllerConfig
 from coordinator.controller.machine import ControllerMachine
 from coordinator.controller.requests import Requests
 from coordinator.controller.service import ControllerService
-from coordinator.controller.view import ImageView
-from coordinator.decide import Decision
-from coordinator.describe import describe_object, describe_topics
 from coordinator.groups.leader import GroupLog
 from coordinator.groups.machine import GroupMachine
 from coordinator.groups.service import CALLS as GROUP_CALLS
 from coordinator.groups.service import ask as ask_group_log
 from coordinator.groups.settings import LogSettings
 from coordinator.groups.state import Group
-from coordinator.interface import CoordinatorError, ErrorCode
-from coordinator.memory import InMemoryCoordinator, InMemoryState
-from coordinator.reads import find_batches, log_ends
-from coordinator.settings import CoordinatorSettings
 from diskless.cluster import CommitQueue, Replica
 from diskless.latest_image import LatestImage
 from raft.interfaces import NotLeaderError

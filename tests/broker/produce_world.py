@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from random import Random
 from uuid import UUID
 
-from coordinator.commits import OutcomeUnknownError
-from coordinator.interface import CoordinatorError, ErrorCode
+from coordinator.batch.commit_queue import OutcomeUnknownError
+from coordinator.batch.interface import CoordinatorError, ErrorCode
 from diskless.buffer import AppendResult
 from diskless.object_writer import Identity, ObjectWriter, WriterSettings
 from diskless.stores.faults import Fault, FaultRule, FaultyStore

@@ -21,8 +21,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Final
 
-from coordinator.commits import OutcomeUnknownError
-from coordinator.interface import ErrorCode
+from coordinator.batch.commit_queue import OutcomeUnknownError
+from coordinator.batch.interface import ErrorCode
 from diskless.fetch import FetchService
 from diskless.object_writer import WriterSettings
 from diskless.stores.faults import Fault, FaultRule

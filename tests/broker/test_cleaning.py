@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from coordinator.interface import CoordinatorError, ErrorCode
+from coordinator.batch.interface import CoordinatorError, ErrorCode
 from coordinator.rendezvous import choose
 from diskless.cleaning import BULK, Cleaner, cleaning_broker
 from diskless.stores.faults import Fault, FaultRule, FaultyStore

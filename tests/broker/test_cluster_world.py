@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.interface import CoordinatorError, ErrorCode
+from coordinator.batch.interface import CoordinatorError, ErrorCode
 from diskless.cluster import Cluster
 from diskless.metadata import unfenced
 from records.rpc.coordinator import FindBatchesRequest

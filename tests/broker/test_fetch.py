@@ -10,12 +10,12 @@ from uuid import UUID
 
 import pytest
 
+from coordinator.batch.cluster_view import StaticView
+from coordinator.batch.interface import CoordinatorError, ErrorCode
+from coordinator.batch.memory import InMemoryCoordinator
+from coordinator.batch.reads import log_ends
+from coordinator.batch.settings import CoordinatorSettings
 from coordinator.controller.image import MetadataImage
-from coordinator.interface import CoordinatorError, ErrorCode
-from coordinator.memory import InMemoryCoordinator
-from coordinator.reads import log_ends
-from coordinator.settings import CoordinatorSettings
-from coordinator.view import StaticView
 from diskless import fetch
 from diskless.buffer import AppendResult
 from diskless.fetch import FetchService

@@ -7,7 +7,7 @@ import gc
 
 import pytest
 
-from coordinator.interface import CoordinatorError, ErrorCode
+from coordinator.batch.interface import CoordinatorError, ErrorCode
 from diskless.object_ids import ObjectIds
 from records.rpc.objects import (
     AcquireObjectLeaseRequest,

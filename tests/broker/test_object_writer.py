@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.interface import ErrorCode
+from coordinator.batch.interface import ErrorCode
 from diskless.buffer import AppendResult
 from diskless.object_writer import (
     CLOSING,

@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 from crc32c import crc32c
 
-from coordinator.reads import list_offsets
+from coordinator.batch.reads import list_offsets
 from diskless import timestamps
 from diskless.apis import offsets
 from diskless.apis.places import Listed

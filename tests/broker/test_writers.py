@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from coordinator.commits import OutcomeUnknownError
-from coordinator.interface import ErrorCode
+from coordinator.batch.commit_queue import OutcomeUnknownError
+from coordinator.batch.interface import ErrorCode
 from diskless.object_writer import WriterSettings
 from diskless.stores.faults import Fault, FaultRule
 from records.rpc.brokers import UnregisterBrokerRequest, UnregisterBrokerResponse

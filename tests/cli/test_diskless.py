@@ -13,8 +13,8 @@ import pytest
 from msgspec import structs
 from typer.testing import CliRunner
 
-from coordinator.calls import Coordinator
-from coordinator.interface import CoordinatorError, ErrorCode
+from coordinator.batch.calls import Coordinator
+from coordinator.batch.interface import CoordinatorError, ErrorCode
 from esker.cli import app
 from esker.commands.diskless import together
 from records.rpc.objects import (

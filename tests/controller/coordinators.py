@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from uuid import UUID
 
-from coordinator.interface import CoordinatorError, ErrorCode
+from coordinator.batch.interface import CoordinatorError, ErrorCode
 from records.rpc.coordinator import (
     DeleteDisklessTopicsRequest,
     DeleteDisklessTopicsResponse,

@@ -12,11 +12,11 @@ from uuid import UUID
 
 import pytest
 
-from coordinator.controller.calls import ClientCalls
-from coordinator.interface import CoordinatorError, ErrorCode
-from coordinator.memory import InMemoryCoordinator
-from coordinator.settings import CoordinatorSettings
-from coordinator.view import StaticView
+from coordinator.batch.cluster_view import StaticView
+from coordinator.batch.interface import CoordinatorError, ErrorCode
+from coordinator.batch.memory import InMemoryCoordinator
+from coordinator.batch.settings import CoordinatorSettings
+from coordinator.controller.coordinator_calls import ClientCalls
 from records.object_keys import ObjectKeys
 from records.rpc.coordinator import DeleteDisklessTopicsRequest, InitDisklessTopicsRequest
 from records.types import Epoch

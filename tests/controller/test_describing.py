@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.controller import describing
-from coordinator.controller.describing import describe_brokers, describe_topics
+from coordinator.controller import descriptions as describing
+from coordinator.controller.descriptions import describe_brokers, describe_topics
 from coordinator.controller.image import MetadataImage
 from coordinator.controller.service import MAX_KEYS, ControllerService
 from records.rpc.descriptions import DescribeBrokersRequest, DescribeTopicsRequest

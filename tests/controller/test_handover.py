@@ -10,7 +10,8 @@ from uuid import UUID
 
 import pytest
 
-from coordinator.controller import comparing, handover
+from coordinator.controller import handover
+from coordinator.controller import reconciliation as comparing
 from coordinator.controller.errors import ErrorCode
 from coordinator.controller.handover import TOPICS_OF_CALL
 from records.rpc.base import Request

@@ -15,10 +15,10 @@ from coordinator.controller.apply import (
     keep_blocks,
     merge_partition,
 )
+from coordinator.controller.cluster_view import IN_THE_FUTURE, ImageView
 from coordinator.controller.image import TOPIC, MetadataImage, Resource
 from coordinator.controller.machine import ControllerMachine
-from coordinator.controller.maps import Map
-from coordinator.controller.view import IN_THE_FUTURE, ImageView
+from coordinator.persistent_map import Map
 from records.chunks import ChunkChangeRecord, ChunkRecord, TopicPartitionToBatchCoordinatorMapping
 from records.frame import METADATA_RECORDS, encode_record
 from records.metadata import (

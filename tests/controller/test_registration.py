@@ -11,6 +11,7 @@ from uuid import UUID
 
 import pytest
 
+from coordinator.batch.interface import CoordinatorError, ErrorCode
 from coordinator.controller.client import ControllerClient
 from coordinator.controller.registration import (
     AGAIN_S,
@@ -19,8 +20,7 @@ from coordinator.controller.registration import (
     Registration,
     RegistrationRefusedError,
 )
-from coordinator.finding import NobodyListensError
-from coordinator.interface import CoordinatorError, ErrorCode
+from coordinator.leader_client import NobodyListensError
 from raft.net import run as run_loop
 from records.rpc.base import Request, Response
 from records.rpc.brokers import (

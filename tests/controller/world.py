@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from coordinator.controller.checkpoint import image_records
-from coordinator.controller.chunk_sweep import ChunkSweep
+from coordinator.controller.chunk_removal import ChunkSweep
 from coordinator.controller.decide import Limits
 from coordinator.controller.handover import HandOver
 from coordinator.controller.image import MetadataImage

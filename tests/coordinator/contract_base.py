@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from coordinator.settings import CoordinatorSettings
+from coordinator.batch.settings import CoordinatorSettings
 from tests.coordinator.subjects import SETTINGS, World
 
 Story = Callable[[World], Awaitable[None]]

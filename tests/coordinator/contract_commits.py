@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.conformance import TABLE, run_table
-from coordinator.decide.leases import MAX_OPEN_LEASES
-from coordinator.settings import MAX_BATCHES, MAX_OBJECT_BYTES
+from coordinator.batch.decide.leases import MAX_OPEN_LEASES
+from coordinator.batch.settings import MAX_BATCHES, MAX_OBJECT_BYTES
 from records.rpc.coordinator import CommitBatchesRequest
 from tests.coordinator.actors import (
     OTHER_TOPIC,
@@ -24,6 +23,7 @@ from tests.coordinator.actors import (
     offset_for,
     results,
 )
+from tests.coordinator.batch.conformance import TABLE, run_table
 from tests.coordinator.contract_base import DAY_MS, Told
 from tests.coordinator.subjects import SETTINGS, World
 

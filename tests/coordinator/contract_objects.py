@@ -10,8 +10,8 @@ from uuid import UUID
 
 import pytest
 
-from coordinator.interface import CoordinatorError
-from coordinator.view import Enforcer, TopicConfig
+from coordinator.batch.cluster_view import Enforcer, TopicConfig
+from coordinator.batch.interface import CoordinatorError
 from records.rpc.coordinator import CommitBatchesRequest
 from records.rpc.objects import DeleteFilesRequest, GetFilesToDeleteRequest
 from tests.coordinator.actors import (

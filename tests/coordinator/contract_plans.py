@@ -12,8 +12,8 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from coordinator.settings import MAX_RETENTION_ROWS
-from coordinator.view import Enforcer, TopicConfig
+from coordinator.batch.cluster_view import Enforcer, TopicConfig
+from coordinator.batch.settings import MAX_RETENTION_ROWS
 from tests.coordinator.actors import (
     OTHER_TOPIC,
     TOPIC,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
-from coordinator.interface import ErrorCode
+from coordinator.batch.interface import ErrorCode
 from tests.coordinator.actors import (
     OTHER_TOPIC,
     TOPIC,

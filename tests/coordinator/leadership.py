@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 import pytest
 
-from coordinator.interface import CoordinatorError, ErrorCode
+from coordinator.batch.interface import CoordinatorError, ErrorCode
 from raft.interfaces import NotLeaderError
 from records.types import Offset
 from tests.coordinator.actors import (

@@ -11,15 +11,15 @@ from types import SimpleNamespace
 from typing import Any, Final
 from unittest.mock import patch
 
-from coordinator import applying, decide
-from coordinator.decide import Context, commit, topics
-from coordinator.decide.commit import Refused, _Commit
-from coordinator.interface import ErrorCode
-from coordinator.leader import Leader
-from coordinator.memory import InMemoryCoordinator, InMemoryState
-from coordinator.pending import PendingState
-from coordinator.proposing import Proposer
-from coordinator.state import NO_LOG
+from coordinator.batch import applying, decide
+from coordinator.batch.decide import Context, commit, topics
+from coordinator.batch.decide.commit import Refused, _Commit
+from coordinator.batch.interface import ErrorCode
+from coordinator.batch.leader import Leader
+from coordinator.batch.memory import InMemoryCoordinator, InMemoryState
+from coordinator.batch.pending import PendingState
+from coordinator.batch.state import NO_LOG
+from coordinator.proposer import Proposer
 from records.diskless import LeaseGrantedRecord, ObjectCommitRecord
 from records.rpc.objects import GetFilesToDeleteRequest, GetFilesToDeleteResponse
 

@@ -3,7 +3,7 @@
 The state is a list of numbers, and a decision adds one: its answer is how many there were, so it
 tells what it was decided against.
 
-Source: DESIGN §7 (every answer waits); coordinator.proposing.
+Source: DESIGN §7 (every answer waits); coordinator.proposer.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from coordinator.interface import CoordinatorError, ErrorCode
-from coordinator.proposing import Proposer
+from coordinator.batch.interface import CoordinatorError, ErrorCode
+from coordinator.proposer import Proposer
 from raft.interfaces import Draft, Ticket
 from records.diskless import ControllerEpochRecord
 from records.schema import MetadataRecord

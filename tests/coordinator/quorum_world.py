@@ -8,11 +8,11 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from coordinator.checkpoint import checkpoint_values
-from coordinator.leader import QuorumCoordinator
-from coordinator.settings import CoordinatorSettings
-from coordinator.sqlite.machine import CoordinatorMachine, Identity
-from coordinator.sqlite.source import StoreSource
+from coordinator.batch.checkpoint import checkpoint_values
+from coordinator.batch.leader import QuorumCoordinator
+from coordinator.batch.settings import CoordinatorSettings
+from coordinator.batch.sqlite.machine import CoordinatorMachine, Identity
+from coordinator.batch.sqlite.source import StoreSource
 from records.batch import Batch, iter_batches, read_batch
 from records.batch_writer import build_value_batch
 from records.types import Epoch, Offset, OffsetAndEpoch

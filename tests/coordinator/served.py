@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from coordinator.calls import Coordinator
-from coordinator.finding import DISKLESS_METADATA
-from coordinator.service import coordinator_handlers
+from coordinator.batch.calls import Coordinator
+from coordinator.batch.service import coordinator_handlers
+from coordinator.leader_client import DISKLESS_METADATA
 from raft.net import Listener, ServerConnection, parse_request_header
 from raft.net.connection import Answer
 from raft.net.frames import Frame

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Final, Protocol
 from uuid import UUID
 
-from coordinator.conformance import Subject
-from coordinator.memory import InMemoryCoordinator, InMemoryState
-from coordinator.settings import CoordinatorSettings
-from coordinator.view import TopicConfig
+from coordinator.batch.cluster_view import TopicConfig
+from coordinator.batch.memory import InMemoryCoordinator, InMemoryState
+from coordinator.batch.settings import CoordinatorSettings
 from records.object_keys import ObjectKeys
+from tests.coordinator.batch.conformance import Subject
 
 START_MS: Final = 1_700_000_000_000
 KEYS: Final = ObjectKeys(prefix="esker", cluster_id="testcluster", coordinator_partition=0)

@@ -14,10 +14,10 @@ from uuid import UUID
 
 import pytest
 
-from coordinator.calls import CALLS, Coordinator, refused
-from coordinator.client import ClientSettings, CoordinatorClient, OutcomeUnknownError
-from coordinator.interface import CoordinatorError, ErrorCode
-from coordinator.service import MAX_CALL_BYTES, MAX_COMMIT_BYTES
+from coordinator.batch.calls import CALLS, Coordinator, refused
+from coordinator.batch.client import ClientSettings, CoordinatorClient, OutcomeUnknownError
+from coordinator.batch.interface import CoordinatorError, ErrorCode
+from coordinator.batch.service import MAX_CALL_BYTES, MAX_COMMIT_BYTES
 from raft.net import run
 from raft.net.errors import ConnectionLostError
 from raft.net.rpc import open_rpc, request_kind

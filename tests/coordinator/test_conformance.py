@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.conformance import TABLE, Row, run_row, run_table
-from coordinator.conformance.printing import printed
+from tests.coordinator.batch.conformance import TABLE, Row, run_row, run_table
+from tests.coordinator.batch.conformance.printing import printed
 from tests.coordinator.subjects import MemoryWorld
 
 DOCS = Path(__file__).parents[2] / "docs" / "coordinator.md"
-BEGIN = "<!-- printed by `python -m coordinator.conformance` -->\n"
+BEGIN = "<!-- printed by `python -m tests.coordinator.batch.conformance` -->\n"
 END = "<!-- until here -->\n"
 
 

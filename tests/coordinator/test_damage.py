@@ -4,7 +4,7 @@ Every page of the database in turn is overwritten. A life either says what is ri
 read that page, or it ends and has deleted the file; and the next life has rebuilt the state from
 the log and is well. No life goes on with half a state.
 
-Source: DESIGN §7 (a cache of the log); coordinator.sqlite.machine.
+Source: DESIGN §7 (a cache of the log); coordinator.batch.sqlite.machine.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from unittest.mock import patch
 
 import pytest
 
-from coordinator.interface import CoordinatorError
-from coordinator.sqlite.frozen import ScanFailedError
+from coordinator.batch.interface import CoordinatorError
+from coordinator.batch.sqlite.frozen import ScanFailedError
 from tests.coordinator.actors import Broker, batch, create, offset_for, results
 from tests.coordinator.quorum_world import QuorumWorld
 

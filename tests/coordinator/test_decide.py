@@ -10,7 +10,8 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from coordinator.decide import (
+from coordinator.batch.cluster_view import Enforcer, TopicConfig
+from coordinator.batch.decide import (
     Decision,
     NewLogStart,
     decide_commit,
@@ -19,11 +20,10 @@ from coordinator.decide import (
     decide_expired_tombstones,
     decide_retention,
 )
-from coordinator.log_records import UnreadableRecordError, records_of
-from coordinator.memory import InMemoryState
-from coordinator.pending import PendingState
-from coordinator.settings import MAX_BATCHES, MAX_RECORD_BYTES
-from coordinator.view import Enforcer, TopicConfig
+from coordinator.batch.log_records import UnreadableRecordError, records_of
+from coordinator.batch.memory import InMemoryState
+from coordinator.batch.pending import PendingState
+from coordinator.batch.settings import MAX_BATCHES, MAX_RECORD_BYTES
 from records.batch import read_batch
 from records.batch_writer import build_value_batch
 from records.diskless import (

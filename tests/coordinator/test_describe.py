@@ -8,10 +8,10 @@ from uuid import UUID
 
 import pytest
 
-from coordinator.describe import describe_object, describe_topics
-from coordinator.sqlite import database
-from coordinator.sqlite.described import described
-from coordinator.sqlite.store import Store
+from coordinator.batch.describe import describe_object, describe_topics
+from coordinator.batch.sqlite import database
+from coordinator.batch.sqlite.described import described
+from coordinator.batch.sqlite.store import Store
 from records.diskless import (
     DisklessPartitionsRecord,
     DisklessTopicTombstoneRecord,

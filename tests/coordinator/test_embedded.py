@@ -20,12 +20,12 @@ from uuid import UUID
 import msgpack
 import pytest
 
-from coordinator.commanded import SWEEP, Replica
-from coordinator.embedded import EmbeddedCoordinator, EmbeddedSettings, _Later
-from coordinator.interface import CoordinatorError, ErrorCode
-from coordinator.memory import InMemoryCoordinator
-from coordinator.settings import CoordinatorSettings
-from coordinator.view import StaticView, TopicConfig
+from coordinator.batch.cluster_view import StaticView, TopicConfig
+from coordinator.batch.interface import CoordinatorError, ErrorCode
+from coordinator.batch.memory import InMemoryCoordinator
+from coordinator.batch.settings import CoordinatorSettings
+from coordinator.embedded.commands import SWEEP, Replica
+from coordinator.embedded.coordinator import EmbeddedCoordinator, EmbeddedSettings, _Later
 from examples import embedded_coordinator as example
 from records.codec import encode_message
 from records.object_keys import ObjectKeys

@@ -15,9 +15,9 @@ import pytest
 from pysyncobj.encryptor import getEncryptor
 from pysyncobj.monotonic import monotonic as library_time  # another clock than time.monotonic
 
-from coordinator.embedded import EmbeddedCoordinator, EmbeddedSettings
-from coordinator.interface import CoordinatorError
-from coordinator.settings import CoordinatorSettings
+from coordinator.batch.interface import CoordinatorError
+from coordinator.batch.settings import CoordinatorSettings
+from coordinator.embedded.coordinator import EmbeddedCoordinator, EmbeddedSettings
 from tests.coordinator.contract import Contract
 from tests.coordinator.subjects import SETTINGS, START_MS, MutableView, World
 from tests.ports import free_ports

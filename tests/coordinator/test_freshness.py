@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.freshness import WORDS_KEPT, Freshness
+from coordinator.batch.freshness import WORDS_KEPT, Freshness
 from raft.interfaces import CommittedAsOf
 from records.types import Offset
 from tests.doubles.memory_log import MemoryLog

@@ -1,7 +1,8 @@
 """A log start that passes very many runs: seen at once, carried out a few at a time.
 
 What may be seen of it is nothing; so each story compares with the coordinator in memory, which
-takes everything away at once. Source: DESIGN §11 (4, 8); `coordinator.sqlite.graves`.
+takes everything away at once. Source: DESIGN §11 (4, 8);
+`coordinator.batch.sqlite.deferred_deletes`.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ from unittest.mock import patch
 
 import pytest
 
-from coordinator.describe import describe_topics
-from coordinator.memory import InMemoryState
-from coordinator.sqlite import graves, machine
-from coordinator.sqlite import store as store_module
-from coordinator.sqlite.described import described
-from coordinator.sqlite.graves import Graves
-from coordinator.sqlite.store import Store
-from coordinator.sqlite.tables import WholeTable
-from coordinator.view import Enforcer, TopicConfig
+from coordinator.batch.cluster_view import Enforcer, TopicConfig
+from coordinator.batch.describe import describe_topics
+from coordinator.batch.memory import InMemoryState
+from coordinator.batch.sqlite import deferred_deletes as graves
+from coordinator.batch.sqlite import machine
+from coordinator.batch.sqlite import store as store_module
+from coordinator.batch.sqlite.deferred_deletes import Graves
+from coordinator.batch.sqlite.described import described
+from coordinator.batch.sqlite.store import Store
+from coordinator.batch.sqlite.tables import WholeTable
 from records.batch import iter_batches, iter_records
 from records.frame import decode_record
 from records.rpc.objects import DescribeDisklessTopicsRequest

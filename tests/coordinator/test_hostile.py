@@ -20,9 +20,9 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from coordinator.calls import BY_REQUEST, CALLS
-from coordinator.interface import CoordinatorError
-from coordinator.memory import InMemoryState
+from coordinator.batch.calls import BY_REQUEST, CALLS
+from coordinator.batch.interface import CoordinatorError
+from coordinator.batch.memory import InMemoryState
 from records.rpc.coordinator import CommitBatch
 from records.types import ZERO_UUID
 from tests.coordinator.actors import OTHER_TOPIC, TOPIC, Broker, batch, create

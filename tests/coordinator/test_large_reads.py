@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from coordinator.interface import CoordinatorError
-from coordinator.reads import A_TURN, MAX_TIMESTAMP, find_batches, list_offsets
-from coordinator.runs import Run
+from coordinator.batch.interface import CoordinatorError
+from coordinator.batch.reads import A_TURN, MAX_TIMESTAMP, find_batches, list_offsets
+from coordinator.batch.runs import Run
 from records.rpc.coordinator import (
     FindBatchesRequest,
     FindBatchesResponse,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.settings import CoordinatorSettings
+from coordinator.batch.settings import CoordinatorSettings
 from tests.coordinator.contract import Contract
 from tests.coordinator.subjects import MemoryWorld, World
 

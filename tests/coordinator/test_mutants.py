@@ -12,10 +12,10 @@ from typing import Final
 
 import pytest
 
-from coordinator.conformance import TABLE, run_row
-from coordinator.memory import InMemoryState
+from coordinator.batch.memory import InMemoryState
 from tests.coordinator import leadership, mutants, proposer_stories
 from tests.coordinator.actors import Broker, create
+from tests.coordinator.batch.conformance import TABLE, run_row
 from tests.coordinator.mutants import MUTANTS
 from tests.coordinator.subjects import START_MS, MemoryWorld
 from tests.coordinator.test_memory import TestMemory as Memory

@@ -10,9 +10,10 @@ from uuid import UUID
 
 import pytest
 
-from coordinator import decide, pieces
-from coordinator.interface import CoordinatorError, ErrorCode
-from coordinator.sqlite import graves
+from coordinator.batch import decide
+from coordinator.batch import slices as pieces
+from coordinator.batch.interface import CoordinatorError, ErrorCode
+from coordinator.batch.sqlite import deferred_deletes as graves
 from records.rpc.coordinator import CommitBatchesRequest, DeleteDisklessRecordsRequest
 from records.rpc.objects import DeleteFilesRequest
 from tests.coordinator.actors import OTHER_TOPIC, TOPIC, Broker, batch, create

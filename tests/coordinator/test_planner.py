@@ -10,8 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator import planner
-from coordinator.planner import NOTHING, RETENTION_BYTES, RETENTION_MS, Runs, plan_retention
+from coordinator.batch import retention_planner as planner
+from coordinator.batch.retention_planner import (
+    NOTHING,
+    RETENTION_BYTES,
+    RETENTION_MS,
+    Runs,
+    plan_retention,
+)
 
 NOW = 1_000_000
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from coordinator.conformance import TABLE, run_table
+from tests.coordinator.batch.conformance import TABLE, run_table
 from tests.coordinator.quorum_world import QuorumWorld
 
 

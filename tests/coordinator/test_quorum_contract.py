@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.settings import CoordinatorSettings
+from coordinator.batch.settings import CoordinatorSettings
 from tests.coordinator.contract import Contract
 from tests.coordinator.quorum_world import QuorumWorld
 from tests.coordinator.subjects import World

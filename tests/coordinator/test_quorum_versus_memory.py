@@ -27,10 +27,11 @@ from hypothesis.stateful import (
 )
 from msgspec.structs import replace
 
-from coordinator.interface import CoordinatorError, ErrorCode
-from coordinator.memory import InMemoryCoordinator, InMemoryState
-from coordinator.settings import CoordinatorSettings
-from coordinator.sqlite import graves, machine
+from coordinator.batch.interface import CoordinatorError, ErrorCode
+from coordinator.batch.memory import InMemoryCoordinator, InMemoryState
+from coordinator.batch.settings import CoordinatorSettings
+from coordinator.batch.sqlite import deferred_deletes as graves
+from coordinator.batch.sqlite import machine
 from raft.interfaces import draft_values
 from records.batch import iter_batches, iter_records
 from records.diskless import ControllerEpochRecord
@@ -121,7 +122,7 @@ class QuorumVersusMemory(RuleBasedStateMachine):
 
     @initialize(at_once=st.sampled_from([0, 0, 0, 1]), a_slice=st.sampled_from([0, 0, 1]))
     def some_runs_go_later(self, at_once: int, a_slice: int) -> None:
-        """As if there were millions of them: `coordinator.sqlite.graves`."""
+        """As if there were millions of them: `coordinator.batch.sqlite.deferred_deletes`."""
         self.patches.enter_context(patch.object(graves, "AT_ONCE", at_once))
         self.patches.enter_context(patch.object(machine, "A_SLICE", a_slice))
 

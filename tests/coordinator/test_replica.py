@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from bench import bench_coordinator_core, bench_coordinator_state
-from coordinator.interface import CoordinatorError, ErrorCode
-from coordinator.leader import QuorumCoordinator
-from coordinator.replica import ReadOnlyCoordinator
-from coordinator.sqlite import database
-from coordinator.sqlite.machine import CoordinatorMachine
+from coordinator.batch.interface import CoordinatorError, ErrorCode
+from coordinator.batch.leader import QuorumCoordinator
+from coordinator.batch.replica import ReadOnlyCoordinator
+from coordinator.batch.sqlite import database
+from coordinator.batch.sqlite.machine import CoordinatorMachine
 from raft.interfaces import CommittedAsOf
 from records.batch import iter_batches
 from records.rpc.coordinator import FindBatchesRequest, ListDisklessOffsetsRequest

@@ -7,11 +7,11 @@ from uuid import UUID
 
 import pytest
 
-from coordinator.decide.log_start import BY_SIZE, BY_TIME, NewLogStart
-from coordinator.retention import Place, retention_pass
-from coordinator.runs import Run
-from coordinator.state import Log, Topic
-from coordinator.view import Enforcer, StaticView, TopicConfig
+from coordinator.batch.cluster_view import Enforcer, StaticView, TopicConfig
+from coordinator.batch.decide.log_start import BY_SIZE, BY_TIME, NewLogStart
+from coordinator.batch.retention import Place, retention_pass
+from coordinator.batch.runs import Run
+from coordinator.batch.state import Log, Topic
 
 NOW = 1_000_000
 A, B, C = UUID(int=1), UUID(int=2), UUID(int=3)

@@ -13,17 +13,10 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from coordinator.applying import apply_record
-from coordinator.pending import PendingState
-from coordinator.runs import runs_of
-from coordinator.state import (
-    NO_LOG,
-    Broker,
-    Counters,
-    Lease,
-    Topic,
-    log_ids_of,
-)
+from coordinator.batch.applying import apply_record
+from coordinator.batch.pending import PendingState
+from coordinator.batch.runs import runs_of
+from coordinator.batch.state import NO_LOG, Broker, Counters, Lease, Topic, log_ids_of
 from records.diskless import ObjectCommitRecord
 from tests.examples import seeds
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordinator.client import ClientSettings, CoordinatorClient
-from coordinator.settings import CoordinatorSettings
+from coordinator.batch.client import ClientSettings, CoordinatorClient
+from coordinator.batch.settings import CoordinatorSettings
 from tests.coordinator.contract import Contract
 from tests.coordinator.served import Node
 from tests.coordinator.subjects import MemoryWorld, World

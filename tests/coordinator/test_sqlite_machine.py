@@ -12,14 +12,13 @@ from uuid import UUID
 
 import pytest
 
-from coordinator import checkpoint
-from coordinator.conformance import TABLE, run_row
-from coordinator.log_records import UnreadableRecordError
-from coordinator.sqlite import database
-from coordinator.sqlite.frozen import FrozenState, ScanFailedError
-from coordinator.sqlite.machine import CoordinatorMachine, Identity
-from coordinator.sqlite.source import StoreSource, checkpoint_of
-from coordinator.sqlite.store import DRAIN_ROWS
+from coordinator.batch import checkpoint
+from coordinator.batch.log_records import UnreadableRecordError
+from coordinator.batch.sqlite import database
+from coordinator.batch.sqlite.frozen import FrozenState, ScanFailedError
+from coordinator.batch.sqlite.machine import CoordinatorMachine, Identity
+from coordinator.batch.sqlite.source import StoreSource, checkpoint_of
+from coordinator.batch.sqlite.store import DRAIN_ROWS
 from records.batch import read_batch
 from records.batch_writer import build_value_batch
 from records.diskless import (
@@ -31,6 +30,7 @@ from records.diskless import (
 from records.frame import encode_record
 from records.types import Epoch, Offset, OffsetAndEpoch
 from tests.coordinator.actors import create
+from tests.coordinator.batch.conformance import TABLE, run_row
 from tests.coordinator.quorum_world import IDENTITY, QuorumWorld, checkpoint_batches
 
 PATIENCE_S = 60.0

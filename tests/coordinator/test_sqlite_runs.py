@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.runs import Run
-from coordinator.sqlite import database
-from coordinator.sqlite.runs import Runs, Tally
+from coordinator.batch.runs import Run
+from coordinator.batch.sqlite import database
+from coordinator.batch.sqlite.runs import Runs, Tally
 from tests.examples import seeds
 
 

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from coordinator import leader
-from coordinator.interface import CoordinatorError, ErrorCode
-from coordinator.sweeping import MAX_REPEATS, REPEAT_S
-from coordinator.view import TopicConfig
+from coordinator.batch import leader
+from coordinator.batch.cluster_view import TopicConfig
+from coordinator.batch.interface import CoordinatorError, ErrorCode
+from coordinator.batch.maintenance import MAX_REPEATS, REPEAT_S
 from tests.coordinator.actors import Broker, batch, create, results
 from tests.coordinator.quorum_world import ManualClocks, QuorumWorld
 from tests.coordinator.subjects import SETTINGS, START_MS

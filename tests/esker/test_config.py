@@ -130,7 +130,11 @@ def test_both_roles_have_both_kinds_of_listeners():
         ("advertised.listeners", "PLAINTEXT://0.0.0.0:9092", "cannot connect"),
         ("advertised.listeners", "PLAINTEXT://h:0", "nobody listens at port 0"),
         ("diskless.system.enable", "false", "no other topics"),
-        ("diskless.batch.coordinator.class.name", "coordinator.memory.InMemoryCoordinator", "."),
+        (
+            "diskless.batch.coordinator.class.name",
+            "coordinator.batch.memory.InMemoryCoordinator",
+            ".",
+        ),
         ("esker.storage.directory.path", "", "must be set"),
         ("broker.heartbeat.interval.ms", "5000", "more than half of broker.session.timeout.ms"),
         ("esker.object.lease.timeout.ms", "1000", "does not outlive an upload"),

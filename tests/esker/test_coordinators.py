@@ -15,10 +15,10 @@ from uuid import UUID
 import pytest
 from typer.testing import CliRunner
 
-from coordinator.client import ClientSettings, CoordinatorClient
-from coordinator.interface import ErrorCode
-from coordinator.settings import CoordinatorSettings
-from coordinator.view import StaticView
+from coordinator.batch.client import ClientSettings, CoordinatorClient
+from coordinator.batch.cluster_view import StaticView
+from coordinator.batch.interface import ErrorCode
+from coordinator.batch.settings import CoordinatorSettings
 from esker.admin import AdminError, QuorumDescription, describe_quorum
 from esker.cli import app
 from esker.config import ConfigError, parse_config
@@ -387,7 +387,7 @@ def properties(class_name: str, *, voters: int = 3) -> dict[str, str]:
         (IN_MEMORY, 3, "is not replicated"),
         (EMBEDDED, 3, "is run by an application itself"),
         ("nowhere.Coordinator", 3, "cannot be imported"),
-        ("coordinator.leader.Nothing", 3, "cannot be imported"),
+        ("coordinator.batch.leader.Nothing", 3, "cannot be imported"),
         ("nodots", 3, "has no for_group"),
         ("records.object_keys.ObjectKeys", 3, "has no for_group"),
         (IN_MEMORY, 1, ""),

@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from coordinator.controller.image import MetadataImage, TopicImage
-from coordinator.controller.maps import Map
+from coordinator.persistent_map import Map
 from esker.groups import ClusterNews
 from records.metadata import RegisterBrokerRecord
 from records.types import Offset

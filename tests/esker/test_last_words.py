@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from coordinator.log_records import UnreadableRecordError
-from coordinator.sqlite.database import DamagedStateError
+from coordinator.batch.log_records import UnreadableRecordError
+from coordinator.batch.sqlite.database import DamagedStateError
 from esker.cli import app
 from esker.config import parse_config
 from esker.last_words import last_words

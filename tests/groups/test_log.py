@@ -7,9 +7,9 @@ from uuid import UUID
 
 import pytest
 
+from coordinator.batch.interface import CoordinatorError
 from coordinator.groups.machine import GroupMachine
 from coordinator.groups.settings import LogSettings
-from coordinator.interface import CoordinatorError
 from coordinator.rendezvous import choose, group_broker
 from records.rpc.base import Request
 from records.rpc.group_log import (

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from coordinator.batch.interface import CoordinatorError
 from coordinator.groups.events import Answered
 from coordinator.groups.service import CALLS, ask
 from coordinator.groups.settings import GroupSettings
-from coordinator.interface import CoordinatorError
 from raft.interfaces import NotLeaderError
 from records.rpc.group_log import (
     AcquireGroupOwnershipRequest,

@@ -11,9 +11,9 @@ import pytest
 from coordinator.groups import decide, leader, reads, service
 from coordinator.groups.errors import ErrorCode
 from coordinator.groups.group import ClassicGroup
-from coordinator.groups.line import Line
+from coordinator.groups.membership import Roster
+from coordinator.groups.outbox import Line
 from coordinator.groups.rebalance import Rebalance
-from coordinator.groups.roster import Roster
 from coordinator.groups.state import GroupsEdit
 from records.groups import GroupOwnerRecord
 from records.rpc.group_log import AcquireGroupOwnershipResponse, RemoveGroupRequest

@@ -8,7 +8,6 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from coordinator.finding import DISKLESS_METADATA
 from coordinator.groups.client import GroupLogClient
 from coordinator.groups.core import GroupBroker
 from coordinator.groups.events import Tick
@@ -17,6 +16,7 @@ from coordinator.groups.machine import GroupMachine
 from coordinator.groups.running import RunningGroups
 from coordinator.groups.service import CALLS, group_log_handlers
 from coordinator.groups.settings import GroupSettings, LogSettings
+from coordinator.leader_client import DISKLESS_METADATA
 from raft.net import run as run_as_nodes_do
 from raft.net.connection import ServerConnection
 from raft.net.frames import Frame

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from uuid import UUID
 
+from coordinator.batch.interface import CoordinatorError
 from coordinator.groups.core import GroupBroker
 from coordinator.groups.events import Answered, Asked, BrokersChanged, Call, Effect, Reply, Tick
 from coordinator.groups.leader import GroupLog
@@ -14,7 +15,6 @@ from coordinator.groups.machine import GroupMachine
 from coordinator.groups.service import CALLS, fetch_state
 from coordinator.groups.settings import GroupSettings, LogSettings
 from coordinator.groups.state import GroupsImage
-from coordinator.interface import CoordinatorError
 from coordinator.rendezvous import group_broker
 from records.batch import Batch, iter_batches
 from records.batch_writer import build_value_batch

@@ -12,7 +12,7 @@ import sys
 from typing import Any, Final
 
 from coordinator.groups.errors import ErrorCode
-from coordinator.groups.line import Line
+from coordinator.groups.outbox import Line
 from diskless import buffer
 from diskless.buffer import AppendBuffer, AppendResult
 from esker.cli import main

@@ -20,7 +20,7 @@ from random import Random
 from typing import Final, TypeAlias, TypeVar
 from uuid import UUID
 
-from coordinator.client import ClientSettings, CoordinatorClient
+from coordinator.batch.client import ClientSettings, CoordinatorClient
 from coordinator.controller.client import ControllerClient
 from records.object_keys import ObjectKeys
 from records.rpc.base import Request, Response

@@ -8,7 +8,7 @@ from itertools import count
 from random import Random
 from typing import Final
 
-from coordinator.client import CoordinatorClient, OutcomeUnknownError
+from coordinator.batch.client import CoordinatorClient, OutcomeUnknownError
 from records.object_keys import ObjectKeys
 from records.rpc.coordinator import (
     DeleteDisklessRecordsRequest,

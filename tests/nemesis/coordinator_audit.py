@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
-from coordinator.log_records import records_of
-from coordinator.memory import InMemoryState
+from coordinator.batch.log_records import records_of
+from coordinator.batch.memory import InMemoryState
 from raft.segments.files import RealFileSystem
 from records.batch import iter_batches
 from records.frame import decode_record, encode_record

@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from typer.testing import CliRunner
 
-from coordinator.sqlite.machine import FILE_NAME
+from coordinator.batch.sqlite.machine import FILE_NAME
 from esker.admin import AdminError, describe_quorum
 from esker.cli import app
 from esker.values import Endpoint

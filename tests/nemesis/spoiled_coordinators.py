@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from coordinator.decide import commit
-from coordinator.log_records import records_of
-from coordinator.proposing import Proposer
-from coordinator.sqlite import machine
+from coordinator.batch.decide import commit
+from coordinator.batch.log_records import records_of
+from coordinator.batch.sqlite import machine
+from coordinator.proposer import Proposer
 from esker.coordinators import Group, HostedInQuorum
 from records.batch import Batch
 from records.diskless import LogStartOffsetsRecord

@@ -17,9 +17,9 @@ from random import Random
 from typing import Any, Final
 from uuid import UUID
 
-from coordinator.interface import CoordinatorError
-from coordinator.settings import CoordinatorSettings
-from coordinator.view import StaticView, TopicConfig
+from coordinator.batch.cluster_view import StaticView, TopicConfig
+from coordinator.batch.interface import CoordinatorError
+from coordinator.batch.settings import CoordinatorSettings
 from records.rpc.coordinator import (
     DeleteDisklessRecordsRequest,
     DeleteDisklessTopicsRequest,

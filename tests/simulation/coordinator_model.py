@@ -20,10 +20,10 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from coordinator.interface import NEVER_COMMITTED, ErrorCode
-from coordinator.memory import InMemoryState
-from coordinator.settings import KEPT_ANSWERS, CoordinatorSettings
-from coordinator.state import MAX_SEQUENCE
+from coordinator.batch.interface import NEVER_COMMITTED, ErrorCode
+from coordinator.batch.memory import InMemoryState
+from coordinator.batch.settings import KEPT_ANSWERS, CoordinatorSettings
+from coordinator.batch.state import MAX_SEQUENCE
 from records.batch import Batch, iter_batches, iter_records
 from records.diskless import (
     DeleteFenceRecord,

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from unittest.mock import patch
 
-from coordinator.decide import Context
-from coordinator.leader import Leader
-from coordinator.proposing import Proposer
+from coordinator.batch.decide import Context
+from coordinator.batch.leader import Leader
+from coordinator.proposer import Proposer
 from raft.core.quorum import Quorum
 from snapshot.log_start import LogStartSettings
 from snapshot.policy import SnapshotSettings

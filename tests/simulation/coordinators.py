@@ -19,16 +19,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from coordinator.checkpoint import checkpoint_values, load_record
-from coordinator.interface import CoordinatorError, ErrorCode
-from coordinator.leader import Leader
-from coordinator.log_records import records_of
-from coordinator.memory import InMemoryState
-from coordinator.reads import list_offsets
-from coordinator.settings import CoordinatorSettings
-from coordinator.sqlite.machine import CoordinatorMachine, Identity
-from coordinator.sqlite.source import StoreSource
-from coordinator.view import StaticView
+from coordinator.batch.checkpoint import checkpoint_values, load_record
+from coordinator.batch.cluster_view import StaticView
+from coordinator.batch.interface import CoordinatorError, ErrorCode
+from coordinator.batch.leader import Leader
+from coordinator.batch.log_records import records_of
+from coordinator.batch.memory import InMemoryState
+from coordinator.batch.reads import list_offsets
+from coordinator.batch.settings import CoordinatorSettings
+from coordinator.batch.sqlite.machine import CoordinatorMachine, Identity
+from coordinator.batch.sqlite.source import StoreSource
 from raft.core.effects import Accepted, Lead, ReadReady, ReadRefused, Refused, StepDown
 from raft.core.events import NewBatch, Proposal, Propose, Read
 from raft.interfaces import Draft, Ticket, Watcher

@@ -1,7 +1,8 @@
 """Brokers of the simulated quorum: they upload objects, commit them, and never lose count.
 
 A broker leases ids, closes objects in order, keeps several commits in flight, and after any loss or
-refusal sends everything unanswered again, oldest first (`coordinator.commits` is the production
+refusal sends everything unanswered again, oldest first (`coordinator.batch.commit_queue` is the
+production
 code that does this; it is asyncio's, so here is the same in the simulator's words). Connections
 are the simulated network's: what was sent before one was given up may still arrive, after a newer
 one's requests, after the object was given up, after the broker started again with a higher epoch.
@@ -20,8 +21,8 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from coordinator.interface import CoordinatorError, ErrorCode
-from coordinator.state import MAX_SEQUENCE
+from coordinator.batch.interface import CoordinatorError, ErrorCode
+from coordinator.batch.state import MAX_SEQUENCE
 from records.rpc.coordinator import CommitBatch, CommitBatchesRequest, CommitBatchesResponse
 from records.rpc.objects import (
     AcquireObjectLeaseRequest,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
 
-from coordinator.memory import InMemoryState
+from coordinator.batch.memory import InMemoryState
 from raft.segments.files import RealFileSystem
 from raft.segments.segment import segment_name
 from records.batch import ControlType, iter_batches

@@ -20,8 +20,8 @@ from random import Random
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from coordinator.settings import CoordinatorSettings
-from coordinator.view import TopicConfig
+from coordinator.batch.cluster_view import TopicConfig
+from coordinator.batch.settings import CoordinatorSettings
 from raft.segments.files import RealFileSystem
 from raft.segments.properties import MetaProperties, write_meta_properties
 from raft.segments.segment import segment_name

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.client import CoordinatorError, ErrorCode
-from coordinator.decide.plans import PLAN_LASTS_MS
+from coordinator.batch.client import CoordinatorError, ErrorCode
+from coordinator.batch.decide.plans import PLAN_LASTS_MS
 from records.rpc.coordinator import ApplyRetentionRequest, ApplyRetentionResponse
 from records.uuids import encode_uuid, random_uuid
 from spark_jobs import applying, orphans_applying

@@ -9,9 +9,9 @@ from random import Random
 import numpy as np
 import pytest
 
-from coordinator.memory import InMemoryState
-from coordinator.ranges import contains
-from coordinator.state import LeaseFinder
+from coordinator.batch.id_ranges import contains
+from coordinator.batch.memory import InMemoryState
+from coordinator.batch.state import LeaseFinder
 from records.frame import encode_record
 from records.metadata import NoOpRecord
 from spark_jobs.known_objects import Kind, Known, known_of

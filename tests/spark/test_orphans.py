@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.client import CoordinatorError, ErrorCode
+from coordinator.batch.client import CoordinatorError, ErrorCode
 from records.diskless import LeaseClosedRecord, LeaseGrantedRecord, LeasesForgottenRecord
 from records.frame import encode_record
 from records.rpc.objects import MarkOrphansRequest, MarkOrphansResponse

@@ -17,7 +17,7 @@ from uuid import UUID
 import numpy as np
 import pytest
 
-from coordinator.interface import ErrorCode
+from coordinator.batch.interface import ErrorCode
 from records.rpc.coordinator import CommitBatch
 from records.rpc.objects import MarkOrphansRequest, MarkOrphansResponse
 from spark_jobs import listing
@@ -170,7 +170,7 @@ def careless_job(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def careless_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
     """A coordinator that takes over whatever it is given."""
-    monkeypatch.setattr("coordinator.decide.objects._what_keeps", lambda *_: None)
+    monkeypatch.setattr("coordinator.batch.decide.objects._what_keeps", lambda *_: None)
 
 
 AT_ONCE = Rules(grace_ms=0)

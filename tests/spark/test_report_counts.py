@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.memory import InMemoryState
+from coordinator.batch.memory import InMemoryState
 from raft.segments.segment import segment_name
 from records.diskless import (
     DisklessPartitionsRemovedRecord,

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from coordinator.batch.cluster_view import StaticView, TopicConfig
+from coordinator.batch.decide.log_start import NewLogStart
+from coordinator.batch.memory import InMemoryState
+from coordinator.batch.retention import retention_pass
 from coordinator.controller.config_defs import TOPIC_CONFIGS
-from coordinator.decide.log_start import NewLogStart
-from coordinator.memory import InMemoryState
-from coordinator.retention import retention_pass
-from coordinator.view import StaticView, TopicConfig
 from raft.segments.segment import segment_name
 from records.diskless import DisklessPartitionsRecord, ObjectCommitRecord
 from records.errors import RecordError

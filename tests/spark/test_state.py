@@ -18,8 +18,8 @@ import pyarrow as pa
 import pytest
 from hypothesis.stateful import precondition, rule
 
-from coordinator.memory import InMemoryState
-from coordinator.runs import Run, StoredObject
+from coordinator.batch.memory import InMemoryState
+from coordinator.batch.runs import Run, StoredObject
 from raft.segments.files import RealFileSystem
 from raft.segments.segment import segment_name
 from records.diskless import (

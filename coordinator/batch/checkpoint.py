@@ -1,0 +1,389 @@
+"""A coordinator's state as the records of a checkpoint, and back.
+
+Written once, against what every kind of state can do, so that the same state gives the same bytes
+whoever holds it: everything stands in the order of its key, and rows are cut into records of a
+thousand. The order of the kinds is the order of loading: what refers stands after what it refers
+to.
+
+A run does not say when it was appended: that is when its object was committed. Which leases of a
+broker are open the leases say.
+
+Source: KIP-630 (snapshots); records.diskless (the records whose names end in State).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
+from typing import Any, Final, Protocol
+from uuid import UUID
+
+from coordinator.batch.id_ranges import flat, from_flat
+from coordinator.batch.runs import StoredObject
+from coordinator.batch.state import (
+    Answer,
+    Broker,
+    Counters,
+    Lease,
+    Log,
+    LogId,
+    Producer,
+    ProducerKey,
+    SmallTable,
+    Table,
+    Tables,
+    Topic,
+)
+from records.diskless import (
+    CoordinatorState,
+    DisklessBrokerState,
+    DisklessTopicState,
+    KeptAnswerState,
+    LeaseState,
+    ObjectsState,
+    ProducersState,
+    RunsState,
+)
+from records.frame import encode_record
+from records.schema import MetadataRecord
+
+CHUNK_ROWS: Final = 1000
+"""Rows of one record: 50-70 KB, a few ms to load."""
+
+
+class CheckpointSource(Tables, Protocol):
+    """A state that can be walked from end to end."""
+
+    def all_objects(self) -> Iterable[tuple[int, StoredObject]]:
+        """Id and object, by rising id."""
+
+    def all_runs(self, log_id: LogId) -> Iterable[Sequence[int]]:
+        """The fields of each live `Run` of a partition, by rising offset."""
+
+    def all_producers(self, log_id: LogId) -> Iterable[tuple[int, Producer]]:
+        """Id and producer, by rising id."""
+
+    def all_answers(self) -> Iterable[tuple[int, Answer]]:
+        """Object id and answer, by rising id."""
+
+
+class CheckpointSink(Protocol):
+    """An empty state, to be filled."""
+
+    @property
+    def topics(self) -> SmallTable[UUID, Topic]: ...
+
+    @property
+    def logs(self) -> Table[LogId, Log]: ...
+
+    @property
+    def producers(self) -> Table[ProducerKey, Producer]: ...
+
+    @property
+    def leases(self) -> SmallTable[int, Lease]: ...
+
+    @property
+    def brokers(self) -> SmallTable[int, Broker]: ...
+
+    @property
+    def answers(self) -> Table[int, Answer]: ...
+
+    @property
+    def counters(self) -> Counters: ...
+
+    def add_objects(self, objects: Iterable[tuple[int, StoredObject]]) -> None:
+        """Objects by rising id."""
+
+    def add_runs(
+        self, log_id: LogId, rows: Iterable[tuple[int, int, int, int, int, int, int]]
+    ) -> None:
+        """Runs by rising offset: the fields of `Run` but the append time, which their objects,
+        added before, know."""
+
+
+# --- writing -----------------------------------------------------------------------------------
+
+
+def checkpoint_values(source: CheckpointSource) -> Iterator[bytes]:
+    """The framed records of a state's checkpoint, in order."""
+    return map(encode_record, checkpoint_records(source))
+
+
+def checkpoint_records(source: CheckpointSource) -> Iterator[MetadataRecord]:
+    """The records of a state's checkpoint, in order."""
+    counters = source.counters
+    yield CoordinatorState(
+        controller_epoch=counters.controller_epoch,
+        next_lease_id=counters.next_lease_id,
+        next_object_id=counters.next_object_id,
+        next_log_id=counters.next_log_id,
+    )
+    for broker_id, broker in sorted(source.brokers.items()):
+        yield DisklessBrokerState(
+            broker_id=broker_id, broker_epoch=broker.epoch, answered=broker.answered
+        )
+    for lease_id, lease in sorted(source.leases.items()):
+        yield _lease_record(lease_id, lease)
+    yield from _topic_records(source)
+    for rows in _chunks(source.all_objects()):
+        yield _objects_record(rows)
+    log_ids = sorted(_log_ids(source))
+    for log_id in log_ids:
+        for rows in _chunks(source.all_runs(log_id)):
+            yield _runs_record(log_id, rows)
+    for log_id in log_ids:
+        for rows in _chunks(source.all_producers(log_id)):
+            yield _producers_record(log_id, rows)
+    for object_id, answer in source.all_answers():
+        yield _answer_record(object_id, answer)
+
+
+def _chunks(rows: Iterable[Any]) -> Iterator[list[Any]]:
+    iterator = iter(rows)
+    while chunk := list(islice(iterator, CHUNK_ROWS)):
+        yield chunk
+
+
+def _log_ids(source: Tables) -> Iterator[LogId]:
+    for _, topic in source.topics.items():
+        yield from (log_id for log_id in topic.log_ids if log_id >= 0)
+
+
+def _topic_records(source: CheckpointSource) -> Iterator[DisklessTopicState]:
+    for topic_id, topic in sorted(source.topics.items(), key=lambda item: item[0].bytes):
+        for first in range(0, max(len(topic.log_ids), 1), CHUNK_ROWS):
+            log_ids = topic.log_ids[first : first + CHUNK_ROWS]
+            logs = [source.logs.get(log_id) or (0, 0) for log_id in log_ids]
+            yield DisklessTopicState(
+                topic_id=topic_id,
+                topic_name=topic.name,
+                first_partition=first,
+                log_ids=log_ids,
+                log_start_offsets=tuple(log[0] for log in logs),
+                high_watermarks=tuple(log[1] for log in logs),
+                deleted_at_ms=topic.deleted_at_ms,
+            )
+
+
+def _lease_record(lease_id: int, lease: Lease) -> LeaseState:
+    return LeaseState(
+        lease_id=lease_id,
+        broker_id=lease.broker_id,
+        broker_epoch=lease.broker_epoch,
+        first_object_id=lease.first_object_id,
+        end_object_id=lease.end_object_id,
+        last_committed_id=lease.last_committed_id,
+        skipped=flat(lease.skipped),
+        fenced=lease.fenced,
+        granted_at_ms=lease.granted_at_ms,
+        closed_at_ms=lease.closed_at_ms,
+        orphans=flat(lease.orphans),
+    )
+
+
+def _objects_record(rows: list[tuple[int, StoredObject]]) -> ObjectsState:
+    object_ids, objects = zip(*rows, strict=True)
+    sizes, used, formats, brokers, committed, marked, topics = zip(*objects, strict=True)
+    indexes: dict[bytes, int] = {}
+    for topic_id in chain.from_iterable(topics):
+        indexes.setdefault(topic_id, len(indexes))
+    return ObjectsState(
+        object_ids=object_ids,
+        sizes_bytes=sizes,
+        used_bytes=used,
+        formats=formats,
+        broker_ids=brokers,
+        committed_at_ms=committed,
+        marked_at_ms=marked,
+        topic_ids=tuple(UUID(bytes=topic_id) for topic_id in indexes),
+        topic_counts=tuple(map(len, topics)),
+        topic_indexes=tuple(indexes[topic_id] for topic_id in chain.from_iterable(topics)),
+    )
+
+
+def _runs_record(log_id: LogId, rows: list[Sequence[int]]) -> RunsState:
+    bases, lasts, objects, places, sizes, times, _, kinds = zip(*rows, strict=True)
+    return RunsState(
+        log_id=log_id,
+        base_offset=bases[0],
+        last_offsets=lasts,
+        object_ids=objects,
+        byte_offsets=places,
+        byte_sizes=sizes,
+        max_timestamps=times,
+        timestamp_types=kinds,
+    )
+
+
+def _producers_record(log_id: LogId, rows: list[tuple[int, Producer]]) -> ProducersState:
+    producer_ids, producers = zip(*rows, strict=True)
+    epochs, appended, kept = zip(*producers, strict=True)
+    sequences, lasts, bases, times = zip(*chain.from_iterable(kept), strict=True)
+    return ProducersState(
+        log_id=log_id,
+        producer_ids=producer_ids,
+        producer_epochs=epochs,
+        appended_at_ms=appended,
+        batch_counts=tuple(map(len, kept)),
+        base_sequences=sequences,
+        last_sequences=lasts,
+        base_offsets=bases,
+        append_times=times,
+    )
+
+
+def _answer_record(object_id: int, answer: Answer) -> KeptAnswerState:
+    return KeptAnswerState(
+        object_id=object_id,
+        lease_id=answer.lease_id,
+        committed_at_ms=answer.committed_at_ms,
+        topic_ids=answer.topic_ids,
+        topic_indexes=answer.topic_indexes,
+        partitions=answer.partitions,
+        batch_counts=answer.batch_counts,
+        log_start_offsets=answer.log_start_offsets,
+        base_offsets=answer.base_offsets,
+        append_times=answer.append_times,
+        error_codes=answer.error_codes,
+        duplicates=answer.duplicates,
+    )
+
+
+# --- loading -----------------------------------------------------------------------------------
+
+
+class MisplacedRecordError(Exception):
+    """A record in a checkpoint that is not a batch coordinator's state."""
+
+
+def load_record(sink: CheckpointSink, record: MetadataRecord) -> None:
+    """Add one record of a checkpoint to a state. They come in the order they were written.
+
+    Raises:  MisplacedRecordError; ValueError for columns of unequal length.
+    """
+    match record:
+        case CoordinatorState():
+            counters = sink.counters
+            counters.controller_epoch = record.controller_epoch
+            counters.next_lease_id = record.next_lease_id
+            counters.next_object_id = record.next_object_id
+            counters.next_log_id = record.next_log_id
+        case DisklessBrokerState():
+            sink.brokers[record.broker_id] = Broker(record.broker_epoch, (), record.answered)
+        case LeaseState():
+            _load_lease(sink, record)
+        case DisklessTopicState():
+            _load_topic(sink, record)
+        case ObjectsState():
+            sink.add_objects(_objects_in(record))
+        case RunsState():
+            sink.add_runs(record.log_id, _runs_in(record))
+        case ProducersState():
+            _load_producers(sink, record)
+        case KeptAnswerState():
+            sink.answers[record.object_id] = _answer_in(record)
+        case _:
+            raise MisplacedRecordError(f"{type(record).__name__} in a coordinator's checkpoint")
+
+
+def _load_lease(sink: CheckpointSink, record: LeaseState) -> None:
+    lease = Lease(
+        record.broker_id,
+        record.broker_epoch,
+        record.first_object_id,
+        record.end_object_id,
+        record.last_committed_id,
+        from_flat(record.skipped),
+        record.fenced,
+        record.granted_at_ms,
+        record.closed_at_ms,
+        from_flat(record.orphans),
+    )
+    sink.leases[record.lease_id] = lease
+    broker = sink.brokers.get(lease.broker_id)
+    if lease.is_open and broker is not None:
+        sink.brokers[lease.broker_id] = broker._replace(
+            open_leases=(*broker.open_leases, record.lease_id)
+        )
+
+
+def _load_topic(sink: CheckpointSink, record: DisklessTopicState) -> None:
+    before = sink.topics.get(record.topic_id)
+    log_ids = record.log_ids if before is None else before.log_ids + record.log_ids
+    sink.topics[record.topic_id] = Topic(record.topic_name, log_ids, record.deleted_at_ms)
+    for log_id, log_start, high_watermark in zip(
+        record.log_ids, record.log_start_offsets, record.high_watermarks, strict=True
+    ):
+        if log_id >= 0:
+            sink.logs[log_id] = (log_start, high_watermark)
+
+
+def _objects_in(record: ObjectsState) -> Iterator[tuple[int, StoredObject]]:
+    raw = [topic_id.bytes for topic_id in record.topic_ids]
+    indexes = iter(record.topic_indexes)
+    rows = zip(
+        record.object_ids,
+        record.sizes_bytes,
+        record.used_bytes,
+        record.formats,
+        record.broker_ids,
+        record.committed_at_ms,
+        record.marked_at_ms,
+        record.topic_counts,
+        strict=True,
+    )
+    for object_id, size, used, object_format, broker_id, committed, marked, count in rows:
+        topics = tuple(raw[index] for index in islice(indexes, count))
+        yield (
+            object_id,
+            StoredObject(size, used, object_format, broker_id, committed, marked, topics),
+        )
+
+
+def _runs_in(record: RunsState) -> Iterator[tuple[int, int, int, int, int, int, int]]:
+    bases = chain((record.base_offset,), (last + 1 for last in record.last_offsets[:-1]))
+    return zip(
+        bases,
+        record.last_offsets,
+        record.object_ids,
+        record.byte_offsets,
+        record.byte_sizes,
+        record.max_timestamps,
+        record.timestamp_types,
+        strict=True,
+    )
+
+
+def _load_producers(sink: CheckpointSink, record: ProducersState) -> None:
+    batches = zip(
+        record.base_sequences,
+        record.last_sequences,
+        record.base_offsets,
+        record.append_times,
+        strict=True,
+    )
+    for producer_id, epoch, appended, count in zip(
+        record.producer_ids,
+        record.producer_epochs,
+        record.appended_at_ms,
+        record.batch_counts,
+        strict=True,
+    ):
+        kept = tuple(islice(batches, count))
+        sink.producers[record.log_id, producer_id] = (epoch, appended, kept)
+
+
+def _answer_in(record: KeptAnswerState) -> Answer:
+    return Answer(
+        record.lease_id,
+        record.committed_at_ms,
+        record.topic_ids,
+        record.topic_indexes,
+        record.partitions,
+        record.batch_counts,
+        record.log_start_offsets,
+        record.base_offsets,
+        record.append_times,
+        record.error_codes,
+        record.duplicates,
+    )

@@ -1,0 +1,302 @@
+"""A batch coordinator at the other end of a socket.
+
+    client = CoordinatorClient([("127.0.0.1", 9093)], partition=0)
+    answer = await client.commit_file(request)
+
+It finds the leader, keeps one connection to it, pipelines what is asked at the same time, and asks
+again what can be asked again: that is everything but one. `deleteRecords` up to "the high
+watermark" (-1) is not repeated once its outcome is in doubt, because a first attempt that arrives
+late would then delete what was written after the second had been answered.
+
+What is raised says what is known. OutcomeUnknownError: it may have happened, or may yet.
+CoordinatorError COORDINATOR_NOT_AVAILABLE: it surely has not. Errors inside an answer are the
+coordinator's, and the caller's to read.
+
+Commits leave in the order of the calls and stay in it, whatever happens between (see
+`coordinator.batch.commit_queue`). A lease asked for twice costs ids, no more: the lost one ends by
+age.
+
+Source: KIP-1164, Public Interfaces; DESIGN §7.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from coordinator.batch.calls import BY_REQUEST, refused
+from coordinator.batch.commit_queue import OrderedCommits, OutcomeUnknownError
+from coordinator.batch.interface import CoordinatorError, ErrorCode
+from coordinator.batch.settings import KEPT_ANSWERS
+from coordinator.leader_client import Address, LeaderFinder
+from raft.net.errors import NetError, Reason
+from records.rpc.base import Request, Response
+from records.rpc.coordinator import (
+    ApplyRetentionRequest,
+    ApplyRetentionResponse,
+    CommitBatchesRequest,
+    CommitBatchesResponse,
+    DeleteDisklessRecordsRequest,
+    DeleteDisklessRecordsResponse,
+    DeleteDisklessTopicsRequest,
+    DeleteDisklessTopicsResponse,
+    FindBatchesRequest,
+    FindBatchesResponse,
+    InitDisklessTopicsRequest,
+    InitDisklessTopicsResponse,
+    ListDisklessOffsetsRequest,
+    ListDisklessOffsetsResponse,
+    ReleaseDisklessPartitionsRequest,
+    ReleaseDisklessPartitionsResponse,
+)
+from records.rpc.objects import (
+    AcquireObjectLeaseRequest,
+    AcquireObjectLeaseResponse,
+    DeleteFilesRequest,
+    DeleteFilesResponse,
+    DescribeDisklessObjectRequest,
+    DescribeDisklessObjectResponse,
+    DescribeDisklessTopicsRequest,
+    DescribeDisklessTopicsResponse,
+    GetFilesToDeleteRequest,
+    GetFilesToDeleteResponse,
+    IsSafeToDeleteFileRequest,
+    IsSafeToDeleteFileResponse,
+    MarkOrphansRequest,
+    MarkOrphansResponse,
+    ReleaseObjectLeaseRequest,
+    ReleaseObjectLeaseResponse,
+)
+
+R = TypeVar("R", bound=Response)
+
+READS: Final = frozenset(
+    {
+        FindBatchesRequest,
+        ListDisklessOffsetsRequest,
+        GetFilesToDeleteRequest,
+        DescribeDisklessTopicsRequest,
+        DescribeDisklessObjectRequest,
+    }
+)
+"""Requests that change nothing: their outcome is never in doubt."""
+
+HIGH_WATERMARK: Final = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSettings:
+    """How patient a client is. Times in ms."""
+
+    timeout_ms: int = 30_000  # of one call, with all its attempts
+    attempt_timeout_ms: int = 5_000
+    retry_ms: int = 20  # the first pause; each next one twice as long
+    retry_max_ms: int = 500
+    max_in_flight: int = KEPT_ANSWERS // 2  # commits sent and not answered
+    client_id: str = "esker"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.max_in_flight <= KEPT_ANSWERS:
+            raise ValueError(
+                f"max_in_flight={self.max_in_flight}: a coordinator keeps {KEPT_ANSWERS} answers"
+            )
+
+
+class CoordinatorClient:
+    """The BatchCoordinator of one partition of `__diskless-metadata`, wherever it leads.
+
+    Belongs to the event loop it is used on. Requests name the same partition.
+    """
+
+    def __init__(
+        self,
+        bootstrap: Iterable[Address],
+        *,
+        partition: int = 0,
+        settings: ClientSettings | None = None,
+    ) -> None:
+        self._settings = settings = settings or ClientSettings()
+        self._partition = partition
+        self._finder = LeaderFinder(
+            bootstrap,
+            partition,
+            client_id=settings.client_id,
+            timeout_ms=settings.attempt_timeout_ms,
+        )
+        self._commits = OrderedCommits(
+            self._finder,
+            timeout_ms=settings.timeout_ms,
+            attempt_timeout_ms=settings.attempt_timeout_ms,
+            retry_ms=settings.retry_ms,
+            retry_max_ms=settings.retry_max_ms,
+            max_in_flight=settings.max_in_flight,
+        )
+
+    def submit(self, request: CommitBatchesRequest) -> asyncio.Future[CommitBatchesResponse]:
+        """`commit_file`, its place in the order taken at once rather than when awaited."""
+        self._check(request)
+        return self._commits.submit(request)
+
+    async def commit_file(self, request: CommitBatchesRequest) -> CommitBatchesResponse:
+        """See BatchCoordinator. Sent again until answered: the same object has the same answer."""
+        return await self.submit(request)
+
+    async def create_topic_and_partitions(
+        self, request: InitDisklessTopicsRequest
+    ) -> InitDisklessTopicsResponse:
+        """See BatchCoordinator."""
+        return await self._call(request, InitDisklessTopicsResponse)
+
+    async def acquire_lease(self, request: AcquireObjectLeaseRequest) -> AcquireObjectLeaseResponse:
+        """See BatchCoordinator. A lease whose answer was lost stays open until it is too old."""
+        return await self._call(request, AcquireObjectLeaseResponse)
+
+    async def release_lease(self, request: ReleaseObjectLeaseRequest) -> ReleaseObjectLeaseResponse:
+        """See BatchCoordinator."""
+        return await self._call(request, ReleaseObjectLeaseResponse)
+
+    async def find_batches(self, request: FindBatchesRequest) -> FindBatchesResponse:
+        """See BatchCoordinator. Asks the leader."""
+        return await self._call(request, FindBatchesResponse)
+
+    async def list_offsets(
+        self, request: ListDisklessOffsetsRequest
+    ) -> ListDisklessOffsetsResponse:
+        """See BatchCoordinator."""
+        return await self._call(request, ListDisklessOffsetsResponse)
+
+    async def delete_records(
+        self, request: DeleteDisklessRecordsRequest
+    ) -> DeleteDisklessRecordsResponse:
+        """See BatchCoordinator. With -1 among the offsets it is not repeated when in doubt."""
+        return await self._call(
+            request,
+            DeleteDisklessRecordsResponse,
+            repeatable=not any(
+                partition.offset == HIGH_WATERMARK
+                for topic in request.topics
+                for partition in topic.partitions
+            ),
+        )
+
+    async def delete_topics(
+        self, request: DeleteDisklessTopicsRequest
+    ) -> DeleteDisklessTopicsResponse:
+        """See BatchCoordinator."""
+        return await self._call(request, DeleteDisklessTopicsResponse)
+
+    async def release_partitions(
+        self, request: ReleaseDisklessPartitionsRequest
+    ) -> ReleaseDisklessPartitionsResponse:
+        """See BatchCoordinator."""
+        return await self._call(request, ReleaseDisklessPartitionsResponse)
+
+    async def apply_retention(self, request: ApplyRetentionRequest) -> ApplyRetentionResponse:
+        """See BatchCoordinator."""
+        return await self._call(request, ApplyRetentionResponse)
+
+    async def get_files_to_delete(
+        self, request: GetFilesToDeleteRequest
+    ) -> GetFilesToDeleteResponse:
+        """See BatchCoordinator."""
+        return await self._call(request, GetFilesToDeleteResponse)
+
+    async def delete_files(self, request: DeleteFilesRequest) -> DeleteFilesResponse:
+        """See BatchCoordinator."""
+        return await self._call(request, DeleteFilesResponse)
+
+    async def is_safe_to_delete_file(
+        self, request: IsSafeToDeleteFileRequest
+    ) -> IsSafeToDeleteFileResponse:
+        """See BatchCoordinator."""
+        return await self._call(request, IsSafeToDeleteFileResponse)
+
+    async def mark_orphans(self, request: MarkOrphansRequest) -> MarkOrphansResponse:
+        """See BatchCoordinator."""
+        return await self._call(request, MarkOrphansResponse)
+
+    async def describe_topics(
+        self, request: DescribeDisklessTopicsRequest
+    ) -> DescribeDisklessTopicsResponse:
+        """See DescribingCoordinator."""
+        return await self._call(request, DescribeDisklessTopicsResponse)
+
+    async def describe_object(
+        self, request: DescribeDisklessObjectRequest
+    ) -> DescribeDisklessObjectResponse:
+        """See DescribingCoordinator."""
+        return await self._call(request, DescribeDisklessObjectResponse)
+
+    def leads(self, node_id: int) -> None:
+        """Somebody has learned which node leads: what another was asked is asked there."""
+        self._finder.leads(node_id)
+
+    async def close(self) -> None:
+        """Close the connections; calls under way end."""
+        self._commits.close()
+        self._finder.close()
+
+    def _check(self, request: Request) -> None:
+        partition: int = request.coordinator_partition  # type: ignore[attr-defined]
+        if partition != self._partition:
+            raise ValueError(f"for coordinator {partition}, this client's is {self._partition}")
+
+    # --- one call, as often as it takes
+
+    async def _call(self, request: Request, response: type[R], *, repeatable: bool = True) -> R:
+        self._check(request)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._settings.timeout_ms / 1000
+        pause_s = self._settings.retry_ms / 1000
+        in_doubt = False
+        while True:
+            answer, may_have_happened = await self._attempt(request, response)
+            if not isinstance(answer, Exception):
+                return answer
+            if may_have_happened and type(request) not in READS:
+                in_doubt = True
+            over = self._finder.closed or loop.time() + pause_s >= deadline
+            if over or (in_doubt and not repeatable):
+                raise self._gave_up(request, answer, in_doubt=in_doubt) from answer
+            await asyncio.sleep(pause_s)
+            pause_s = min(self._settings.retry_max_ms / 1000, 2 * pause_s)
+
+    async def _attempt(
+        self, request: Request, response: type[R]
+    ) -> tuple[R | CoordinatorError | NetError, bool]:
+        """An answer, or why there is none; and in that case whether it may have been decided."""
+        try:
+            rpc = await self._finder.leader()
+            version = rpc.version_for(type(request))
+        except (CoordinatorError, NetError) as error:
+            return error, False
+        try:
+            answer = await rpc.call(request, response, version)
+        except NetError as error:
+            if error.reason is Reason.BAD_ANSWER:  # what else may be wrong there
+                rpc.connection.close()
+            self._finder.lost(rpc)
+            return error, True
+        refusal = refused(BY_REQUEST[type(request)], answer)
+        if refusal is None:
+            return answer, True
+        self._finder.lost(rpc)
+        return refusal, refusal.code is not ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    def _gave_up(self, request: Request, why: Exception, *, in_doubt: bool) -> CoordinatorError:
+        name = request.schema().name
+        if in_doubt:
+            return OutcomeUnknownError(ErrorCode.REQUEST_TIMED_OUT, f"{name}: {why}")
+        return CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{name}: {why}")
+
+
+__all__ = [
+    "Address",
+    "ClientSettings",
+    "CoordinatorClient",
+    "CoordinatorError",
+    "ErrorCode",
+    "OutcomeUnknownError",
+]

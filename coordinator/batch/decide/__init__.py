@@ -1,0 +1,64 @@
+"""Decisions: (request, state, context) to the records to append and the answer to give.
+
+Nothing here changes anything, reads a clock or waits. What a decision knows is in its arguments,
+and what it decides travels in records that `coordinator.batch.applying.apply_record` just follows.
+
+- `base`: what every decision is given and returns.
+- `commit`: the one that matters: offsets for an object's batches, and Kafka's idempotence table.
+- `leases`, `objects`: which ids may be committed, and when an object may go.
+- `topics`, `log_start`, `producers`: creation, deletion, DeleteRecords, retention, expiry.
+- `plans`: retention that somebody outside has planned.
+
+Those named for a request answer one. The others are sweeps: the leader makes them now and then.
+"""
+
+from coordinator.batch.decide.base import Context, Decision
+from coordinator.batch.decide.commit import decide_commit
+from coordinator.batch.decide.leases import (
+    decide_acquire,
+    decide_expired_leases,
+    decide_forgotten_leases,
+    decide_release,
+)
+from coordinator.batch.decide.log_start import NewLogStart, decide_delete_records, decide_retention
+from coordinator.batch.decide.objects import (
+    decide_found_orphans,
+    decide_marks,
+    decide_removals,
+    decide_safe_to_delete,
+    files_to_delete,
+)
+from coordinator.batch.decide.plans import decide_apply_retention
+from coordinator.batch.decide.producers import decide_expired_producers
+from coordinator.batch.decide.topics import (
+    decide_delete_topics,
+    decide_dismantling,
+    decide_expired_tombstones,
+    decide_init_topics,
+    decide_release_partitions,
+)
+
+__all__ = [
+    "Context",
+    "Decision",
+    "NewLogStart",
+    "decide_acquire",
+    "decide_apply_retention",
+    "decide_commit",
+    "decide_delete_records",
+    "decide_delete_topics",
+    "decide_dismantling",
+    "decide_expired_leases",
+    "decide_expired_producers",
+    "decide_expired_tombstones",
+    "decide_forgotten_leases",
+    "decide_found_orphans",
+    "decide_init_topics",
+    "decide_marks",
+    "decide_release",
+    "decide_release_partitions",
+    "decide_removals",
+    "decide_retention",
+    "decide_safe_to_delete",
+    "files_to_delete",
+]

@@ -1,0 +1,49 @@
+"""What every decision is given besides the request and the tables, and what it returns.
+
+Two clocks, because they can disagree. `now_ms` is the wall clock: people see it, as append times
+and through retention.ms. `steady_ms` never steps: it is the wall clock as of the leader's election
+plus what its monotonic clock has counted since. Delays and leases are measured on it.
+
+A mark that an earlier leader wrote was written by another clock, so it says nothing about how long
+ago it was: such a delay starts again with the present leader's election. That is why a clock that
+jumps at a leader change deletes nothing early.
+
+Source: DESIGN §7.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, NamedTuple, TypeVar
+
+from coordinator.batch.cluster_view import ClusterView
+from coordinator.batch.settings import CoordinatorSettings
+from records.schema import MetadataRecord
+
+R = TypeVar("R")
+
+
+class Decision(NamedTuple, Generic[R]):
+    """What is to be appended, all together or not at all, and what is to be answered then."""
+
+    records: tuple[MetadataRecord, ...]  # none: nothing changes
+    response: R
+
+
+class Context(NamedTuple):
+    """Who decides, and when."""
+
+    now_ms: int  # ms since 1970
+    steady_ms: int  # the leader's steady clock, on the same scale
+    leader_since_ms: int  # its election, on the steady clock
+    view: ClusterView
+    settings: CoordinatorSettings
+
+    def age_ms(self, since_ms: int) -> int:
+        """How long ago something recorded was, at least: never more than this leader has led.
+
+        >>> context = Context(0, 5_000, 1_000, None, None)
+        >>> context.age_ms(4_000), context.age_ms(10), context.age_ms(9_999_999)
+        (1000, 4000, 4000)
+        """
+        ours = self.leader_since_ms <= since_ms <= self.steady_ms
+        return self.steady_ms - (since_ms if ours else self.leader_since_ms)

@@ -1,0 +1,179 @@
+"""Retention plans that somebody outside made: judged row by row, and by what there is now.
+
+A plan was made from what its maker read: the log of a replica that lags, an archive, or, worst, the
+copy of a cluster that was restored since and has other data at the same offsets. So a row is taken
+for a wish. It is refused where the topic is gone, where its settings keep more than the plan
+assumed or leave the work to somebody else; and how far its log start moves is what this
+coordinator's own runs allow: by time no further than the first run that is not too old, by size
+only if enough is left. So no plan, whoever made it, removes what our own enforcement would keep.
+
+The surprise is the price: a look-up for time, however many runs go, for the greatest times of many
+runs stand beside them (`Runs.first_run_since`). Sizes have to be added up. So of a request for more
+runs than `sweep_limit` one row goes a part of its way, and says how far, and rows behind it are not
+decided (COORDINATOR_NOT_AVAILABLE); whoever asks again gets further.
+
+One thing is taken on trust. Records without a time count from their commit, and commits are looked
+at only for the last run that a row removes: those before it were committed earlier.
+
+Source: DESIGN §7 (retention), §10 (plans are fenced row by row).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import Final, Protocol
+
+from coordinator.batch.cluster_view import Enforcer
+from coordinator.batch.decide.base import Context, Decision
+from coordinator.batch.decide.log_start import BY_TIME, NewLogStart, decide_retention
+from coordinator.batch.interface import ErrorCode
+from coordinator.batch.reads import find_log_id, log_ends
+from coordinator.batch.runs import Run
+from coordinator.batch.settings import MAX_RETENTION_ROWS
+from coordinator.batch.state import Log, LogId, Table, Tables
+from records.rpc.coordinator import ApplyRetentionRequest, ApplyRetentionResponse
+
+PLAN_LASTS_MS: Final = 3_600_000
+"""From the time that a plan counts ages from to its end. One that lasts longer comes from a clock
+that is ahead of ours: it would refuse to expire."""
+
+CLOCKS_DIFFER_MS: Final = 300_000
+"""By so much at most may that clock be ahead."""
+
+
+class Applied(Protocol):
+    """Applied state, as far as rows are judged by it."""
+
+    @property
+    def logs(self) -> Table[LogId, Log]:
+        """Log start and high watermark, by log id."""
+
+    def runs_from(self, log_id: LogId, offset: int) -> Iterable[Run]:
+        """See `reads.Runs`."""
+
+    def first_run_since(self, log_id: LogId, timestamp: int, from_offset: int) -> Run | None:
+        """See `reads.Runs`."""
+
+    def run_totals(self, log_id: LogId) -> tuple[int, int] | None:
+        """How many live runs a partition has, and their bytes; None: not known for now."""
+
+
+def decide_apply_retention(
+    request: ApplyRetentionRequest, tables: Tables, applied: Applied, context: Context
+) -> Decision[ApplyRetentionResponse]:
+    """Take rows of an external plan; a plan that is expired or foreign is refused as a whole."""
+    rows = [
+        NewLogStart(
+            topic.topic_id, one.partition_index, one.log_start_offset, one.reason, one.limit
+        )
+        for topic in request.topics
+        for one in topic.partitions
+    ]
+    whole = _whole_refusal(request, len(rows), context)
+    if whole is None:
+        judge = _Judge(tables, applied, context)
+        judged = [judge.judged(row) for row in rows]
+        bounded = [row for row, _ in judged]
+        decided = decide_retention(bounded, tables, context, Enforcer.EXTERNAL)
+        records = decided.records
+        told = [
+            _told(row, code or kept, tables)
+            for (row, kept), code in zip(judged, decided.response, strict=True)
+        ]
+    else:
+        records, told = (), [_told(row, whole, tables) for row in rows]
+    answers = iter(told)
+    topics = tuple(
+        ApplyRetentionResponse.Topic(
+            topic_id=topic.topic_id,
+            partitions=tuple(next(answers) for _ in topic.partitions),
+        )
+        for topic in request.topics
+    )
+    return Decision(records, ApplyRetentionResponse(responses=topics))
+
+
+def _whole_refusal(request: ApplyRetentionRequest, rows: int, context: Context) -> ErrorCode | None:
+    if request.cluster_id != context.settings.keys.cluster_id:
+        return ErrorCode.INCONSISTENT_CLUSTER_ID
+    if not 0 < request.expires_at_ms - context.now_ms <= PLAN_LASTS_MS + CLOCKS_DIFFER_MS:
+        return ErrorCode.INVALID_TIMESTAMP
+    return ErrorCode.INVALID_REQUEST if rows > MAX_RETENTION_ROWS else None
+
+
+def _told(row: NewLogStart, code: int, tables: Tables) -> ApplyRetentionResponse.Topic.Partition:
+    log = log_ends(tables, row.topic_id, row.partition)
+    log_start = -1 if code or log is None else max(log[0], row.log_start_offset)
+    return ApplyRetentionResponse.Topic.Partition(
+        partition_index=row.partition, error_code=code, low_watermark=log_start
+    )
+
+
+class _Judge:
+    """How far each row of one request may go, by the runs that there are."""
+
+    def __init__(self, tables: Tables, applied: Applied, context: Context) -> None:
+        self._tables = tables
+        self._applied = applied
+        self._context = context
+        self._left = context.settings.sweep_limit  # runs that may yet be added up
+
+    def judged(self, row: NewLogStart) -> tuple[NewLogStart, ErrorCode]:
+        """The row with what it may ask for, and why it may ask for nothing at all."""
+        log_id = find_log_id(self._tables, row.topic_id, row.partition)
+        config = self._context.view.topic_config(row.topic_id)
+        log = None if isinstance(log_id, ErrorCode) else self._tables.logs.get(log_id)
+        there = None if isinstance(log_id, ErrorCode) else self._applied.logs.get(log_id)
+        if isinstance(log_id, ErrorCode) or log is None or there is None or config is None:
+            return row, ErrorCode.NONE  # refused for that
+        if not log[0] < row.log_start_offset <= log[1]:
+            return row, ErrorCode.NONE  # refused, or true already
+        wanted = min(row.log_start_offset, there[1])
+        if row.reason == BY_TIME:
+            end = self._by_time(log_id, log[0], wanted, config.retention_ms)
+        elif self._left == 0 or self._applied.run_totals(log_id) is None:
+            return row._replace(log_start_offset=log[0]), ErrorCode.COORDINATOR_NOT_AVAILABLE
+        else:
+            end = self._by_size(log_id, there[0], wanted, config.retention_bytes)
+        kept = ErrorCode.NONE if end > log[0] else ErrorCode.POLICY_VIOLATION
+        return row._replace(log_start_offset=max(log[0], end)), kept
+
+    def _by_time(self, log_id: LogId, log_start: int, end: int, retention_ms: int | None) -> int:
+        """The end of the runs that are too old, one after the other; at most `end`."""
+        if retention_ms is None:
+            return log_start
+        since_ms = self._context.now_ms - retention_ms
+        young = self._applied.first_run_since(log_id, since_ms, log_start)
+        if young is not None:
+            end = min(end, young.base_offset)
+        last = self._last_run(log_id, log_start, end)
+        if last is None or (last.max_timestamp < 0 and last.appended_at_ms >= since_ms):
+            return log_start
+        return last.last_offset + 1
+
+    def _last_run(self, log_id: LogId, log_start: int, end: int) -> Run | None:
+        """The last run that is over before an offset; None: none is above the log start."""
+        while end > log_start:
+            run = next(iter(self._applied.runs_from(log_id, end - 1)), None)
+            if run is None or run.last_offset < end:
+                return run
+            end = run.base_offset  # the next one ends there
+        return None
+
+    def _by_size(self, log_id: LogId, begin: int, end: int, retention_bytes: int | None) -> int:
+        """The end of the runs that may go, if so much is left; of those that are looked at.
+
+        Args:  begin: the applied log start.
+        """
+        totals = self._applied.run_totals(log_id)
+        if totals is None or retention_bytes is None:
+            return begin
+        left, log_start = totals[1], begin
+        for run in islice(self._applied.runs_from(log_id, begin), self._left):
+            if run.last_offset >= end:
+                break
+            self._left -= 1
+            left -= run.byte_size
+            begin = run.last_offset + 1
+        return begin if left >= retention_bytes else log_start

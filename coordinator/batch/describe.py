@@ -1,0 +1,187 @@
+"""What people ask of a coordinator: an overview of topics, and what is in one object.
+
+KIP-1163's tool tells four figures of a topic: its offsets, the bytes it stores, the bytes of the
+objects it is part of, and the bytes of those it was part of and has nothing left in. A fifth says
+why a bucket is larger than its topics: dead bytes, of objects that the topic keeps alive, which no
+live run uses.
+
+Objects are shared, so figures of several topics do not add up: an object counts, whole, for each.
+
+Source: KIP-1163, Command line tools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+from uuid import UUID
+
+from coordinator.batch.interface import ErrorCode
+from coordinator.batch.runs import StoredObject
+from coordinator.batch.state import LogId, SmallTable, Table, Topic
+from records.object_keys import ForeignKeyError, ObjectKeys
+from records.rpc.objects import (
+    DescribeDisklessObjectRequest,
+    DescribeDisklessObjectResponse,
+    DescribeDisklessTopicsRequest,
+    DescribeDisklessTopicsResponse,
+)
+from records.types import ZERO_UUID
+
+TopicAnswer = DescribeDisklessTopicsResponse.Topic
+Owner = DescribeDisklessObjectResponse.Owner
+
+
+class Described(Protocol):
+    """An applied state, as of one moment. Whoever has a database reads it off the event loop."""
+
+    @property
+    def applied_offset(self) -> int:
+        """Everything below it (exclusive) is in the state."""
+
+    @property
+    def topics(self) -> SmallTable[UUID, Topic]:
+        """By topic id; tombstones too."""
+
+    @property
+    def logs(self) -> Table[LogId, tuple[int, int]]:
+        """Log start and high watermark, by log id."""
+
+    def run_totals(self, log_id: LogId) -> tuple[int, int]:
+        """How many live runs a partition has, and their bytes."""
+
+    def objects_with_runs_of(self, log_ids: Sequence[LogId]) -> Iterable[int]:
+        """Objects with a live run of any of these partitions, each at least once."""
+
+    def stored_objects(self) -> Iterable[tuple[int, StoredObject]]:
+        """All objects that are committed and not removed, by id."""
+
+    def stored_object(self, object_id: int) -> StoredObject | None:
+        """One of them."""
+
+    def run_totals_in_object(self, log_id: LogId, object_id: int) -> tuple[int, int]:
+        """How many live runs of a partition an object has, and their bytes."""
+
+
+def describe_topics(
+    request: DescribeDisklessTopicsRequest, state: Described
+) -> DescribeDisklessTopicsResponse:
+    """The topics named, in that order, or all that are not deleted, by name.
+
+    Without objects it looks at topics and partitions only, however many objects there are.
+
+    Of all, two may have one name: a topic that its controller has deleted and made anew, and has
+    not told us of the first half yet.
+    """
+    living = [
+        (topic.name, topic_id, topic)
+        for topic_id, topic in state.topics.items()
+        if topic.deleted_at_ms < 0
+    ]
+    chosen: list[tuple[str, UUID | None, Topic | None]]
+    if request.topic_names is None:
+        chosen = [*sorted(living, key=lambda one: (one[0], one[1].int))]
+    else:
+        by_name = {name: (topic_id, topic) for name, topic_id, topic in living}
+        chosen = [(name, *by_name.get(name, (None, None))) for name in request.topic_names]
+    live = {
+        topic_id.bytes: set(state.objects_with_runs_of(_logs(topic)))
+        for _, topic_id, topic in chosen
+        if topic_id is not None and topic is not None and request.include_objects
+    }
+    sums = {topic_id: [0, 0, 0] for topic_id in live}  # of live objects, of past ones, dead
+    for object_id, stored in state.stored_objects() if sums else ():
+        for raw_id in stored.topics:
+            if raw_id not in sums:
+                continue
+            if object_id in live[raw_id]:
+                sums[raw_id][0] += stored.size_bytes
+                sums[raw_id][2] += stored.size_bytes - stored.used_bytes
+            else:
+                sums[raw_id][1] += stored.size_bytes
+    topics = []
+    for name, topic_id, topic in chosen:
+        if topic_id is None or topic is None:
+            unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            topics.append(TopicAnswer(topic_id=ZERO_UUID, topic_name=name, error_code=unknown))
+            continue
+        object_bytes, past_object_bytes, dead_bytes = sums.get(topic_id.bytes, (0, 0, 0))
+        topics.append(
+            TopicAnswer(
+                topic_id=topic_id,
+                topic_name=name,
+                object_bytes=object_bytes,
+                past_object_bytes=past_object_bytes,
+                dead_bytes=dead_bytes,
+                partitions=tuple(_partitions(topic, state)),
+            )
+        )
+    return DescribeDisklessTopicsResponse(applied_offset=state.applied_offset, topics=tuple(topics))
+
+
+def describe_object(
+    request: DescribeDisklessObjectRequest, state: Described, keys: ObjectKeys
+) -> DescribeDisklessObjectResponse:
+    """Sizes of an object and who has live runs in it."""
+    try:
+        object_id = keys.object_id(request.object_key)
+    except ForeignKeyError as error:
+        return DescribeDisklessObjectResponse(
+            error_code=ErrorCode.INVALID_REQUEST, error_message=str(error)
+        )
+    stored = state.stored_object(object_id)
+    if stored is None:
+        return DescribeDisklessObjectResponse(
+            error_code=ErrorCode.INVALID_REQUEST,
+            error_message=f"object {object_id} is not committed, or is removed already",
+            applied_offset=state.applied_offset,
+        )
+    return DescribeDisklessObjectResponse(
+        applied_offset=state.applied_offset,
+        object_id=object_id,
+        object_format=stored.object_format,
+        size_bytes=stored.size_bytes,
+        used_bytes=stored.used_bytes,
+        broker_id=stored.broker_id,
+        committed_at_ms=stored.committed_at_ms,
+        marked_at_ms=stored.marked_at_ms,
+        owners=tuple(_owners(object_id, stored, state)),
+    )
+
+
+def _logs(topic: Topic) -> list[LogId]:
+    return [log_id for log_id in topic.log_ids if log_id >= 0]
+
+
+def _partitions(topic: Topic, state: Described) -> Iterable[TopicAnswer.Partition]:
+    for partition, log_id in enumerate(topic.log_ids):
+        log = state.logs.get(log_id)
+        if log is None:
+            continue
+        run_count, stored_bytes = state.run_totals(log_id)
+        yield TopicAnswer.Partition(
+            partition_index=partition,
+            log_start_offset=log[0],
+            high_watermark=log[1],
+            run_count=run_count,
+            stored_bytes=stored_bytes,
+        )
+
+
+def _owners(object_id: int, stored: StoredObject, state: Described) -> Iterable[Owner]:
+    for topic_id in (UUID(bytes=raw) for raw in stored.topics):
+        topic = state.topics.get(topic_id)
+        if topic is None:
+            continue
+        for partition, log_id in enumerate(topic.log_ids):
+            run_count, used_bytes = (
+                (0, 0) if log_id < 0 else state.run_totals_in_object(log_id, object_id)
+            )
+            if run_count:
+                yield Owner(
+                    topic_id=topic_id,
+                    topic_name=topic.name,
+                    partition_index=partition,
+                    run_count=run_count,
+                    used_bytes=used_bytes,
+                )

@@ -1,0 +1,477 @@
+"""The batch coordinator in memory: what every other one is measured against.
+
+`InMemoryState` is the whole state in dicts and lists, changed by `apply` alone. It says what a
+record means as plainly as it can be said, so tests compare the database with it, checkpoint by
+checkpoint.
+
+`InMemoryCoordinator` decides and applies at once: its log is only an offset that counts. Nothing it
+knows outlives the process, except through a checkpoint.
+
+Source: DESIGN §7 (the executable specification and oracle).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, TypeVar
+from uuid import UUID
+
+from coordinator.batch import decide
+from coordinator.batch.applying import apply_record
+from coordinator.batch.checkpoint import checkpoint_values, load_record
+from coordinator.batch.cluster_view import ClusterView, Enforcer
+from coordinator.batch.decide import Context, Decision
+from coordinator.batch.describe import describe_object, describe_topics
+from coordinator.batch.interface import CoordinatorError, ErrorCode
+from coordinator.batch.reads import find_batches, list_offsets
+from coordinator.batch.retention import Place, retention_pass
+from coordinator.batch.runs import Run, StoredObject, found_orphan, runs_of
+from coordinator.batch.settings import CoordinatorSettings
+from coordinator.batch.state import (
+    Answer,
+    Broker,
+    Counters,
+    Lease,
+    Log,
+    LogId,
+    Producer,
+    ProducerKey,
+    Topic,
+    log_ids_of,
+)
+from records.diskless import (
+    DisklessPartitionsReleasedRecord,
+    DisklessPartitionsRemovedRecord,
+    LogStartOffsetsRecord,
+    ObjectCommitRecord,
+    ObjectsMarkedRecord,
+    ObjectsRemovedRecord,
+    OrphansFoundRecord,
+)
+from records.frame import decode_record
+from records.rpc.coordinator import (
+    ApplyRetentionRequest,
+    ApplyRetentionResponse,
+    CommitBatchesRequest,
+    CommitBatchesResponse,
+    DeleteDisklessRecordsRequest,
+    DeleteDisklessRecordsResponse,
+    DeleteDisklessTopicsRequest,
+    DeleteDisklessTopicsResponse,
+    FindBatchesRequest,
+    FindBatchesResponse,
+    InitDisklessTopicsRequest,
+    InitDisklessTopicsResponse,
+    ListDisklessOffsetsRequest,
+    ListDisklessOffsetsResponse,
+    ReleaseDisklessPartitionsRequest,
+    ReleaseDisklessPartitionsResponse,
+)
+from records.rpc.objects import (
+    AcquireObjectLeaseRequest,
+    AcquireObjectLeaseResponse,
+    DeleteFilesRequest,
+    DeleteFilesResponse,
+    DescribeDisklessObjectRequest,
+    DescribeDisklessObjectResponse,
+    DescribeDisklessTopicsRequest,
+    DescribeDisklessTopicsResponse,
+    GetFilesToDeleteRequest,
+    GetFilesToDeleteResponse,
+    IsSafeToDeleteFileRequest,
+    IsSafeToDeleteFileResponse,
+    MarkOrphansRequest,
+    MarkOrphansResponse,
+    ReleaseObjectLeaseRequest,
+    ReleaseObjectLeaseResponse,
+)
+from records.schema import MetadataRecord
+
+R = TypeVar("R")
+
+
+class InMemoryState:
+    """All of a coordinator's state: `Tables`, `Runs`, `Candidates`, and its checkpoints."""
+
+    def __init__(self) -> None:
+        self.applied_offset = 0  # everything below (exclusive) is in the state
+        self.topics: dict[UUID, Topic] = {}
+        self.logs: dict[LogId, Log] = {}
+        self.producers: dict[ProducerKey, Producer] = {}
+        self.leases: dict[int, Lease] = {}
+        self.brokers: dict[int, Broker] = {}
+        self.answers: dict[int, Answer] = {}
+        self.counters = Counters()
+        self.runs: dict[LogId, list[Run]] = {}  # live ones, by offset; no empty lists
+        self.objects: dict[int, StoredObject] = {}
+
+    # --- changing it ----------------------------------------------------------------------------
+
+    def apply(self, offset: int, record: MetadataRecord) -> None:
+        """Change the state as the record at `offset` says. Offsets may skip, never return."""
+        assert offset >= self.applied_offset, f"offset {offset} after {self.applied_offset}"
+        match record:
+            case ObjectCommitRecord():
+                self._commit(record)
+            case LogStartOffsetsRecord():
+                apply_record(self, record)
+                for index, partition in zip(record.topic_indexes, record.partitions, strict=True):
+                    self._trim(self.topics[record.topic_ids[index]].log_ids[partition])
+            case DisklessPartitionsRemovedRecord() | DisklessPartitionsReleasedRecord():
+                log_ids = [self.topics[record.topic_id].log_ids[p] for p in record.partitions]
+                apply_record(self, record)
+                self._drop_logs({log_id for log_id in log_ids if log_id >= 0})
+            case ObjectsMarkedRecord():
+                for object_id in record.object_ids:
+                    stored = self.objects.get(object_id)
+                    if stored is not None and stored.marked_at_ms < 0:
+                        marked = stored._replace(marked_at_ms=record.marked_at_ms)
+                        self.objects[object_id] = marked
+            case OrphansFoundRecord():
+                for object_id in record.object_ids:
+                    self.objects.setdefault(object_id, found_orphan(record.marked_at_ms))
+            case ObjectsRemovedRecord():
+                for object_id in record.object_ids:
+                    gone = self.objects.pop(object_id, None)
+                    assert gone is None or gone.used_bytes == 0, f"in use: {object_id} {gone}"
+                apply_record(self, record)
+            case _:
+                apply_record(self, record)
+        self.applied_offset = offset + 1
+
+    def _commit(self, record: ObjectCommitRecord) -> None:
+        log_ids = log_ids_of(self, record)
+        apply_record(self, record)
+        used_bytes = 0
+        filled = set()
+        for log_id, *fields in runs_of(record, log_ids):
+            run = Run(*fields)
+            used_bytes += run.byte_size
+            filled.add(log_id)
+            self.runs.setdefault(log_id, []).append(run)
+        topics = {
+            record.topic_ids[index].bytes
+            for index, log_id in zip(record.topic_indexes, log_ids, strict=True)
+            if log_id in filled
+        }
+        self.objects[record.object_id] = StoredObject(
+            record.size_bytes,
+            used_bytes,
+            record.object_format,
+            record.broker_id,
+            record.committed_at_ms,
+            -1,
+            tuple(sorted(topics)),
+        )
+
+    def _trim(self, log_id: LogId) -> None:
+        """Runs that end before the log start are dead: their objects use fewer bytes."""
+        runs = self.runs.get(log_id, [])
+        dead = bisect_left(runs, self.logs[log_id][0], key=lambda run: run.last_offset)
+        self._unuse(runs[:dead])
+        del runs[:dead]
+        if not runs:
+            self.runs.pop(log_id, None)
+
+    def _drop_logs(self, log_ids: set[LogId]) -> None:
+        for log_id in log_ids:
+            self._unuse(self.runs.pop(log_id, []))
+        for key in [key for key in self.producers if key[0] in log_ids]:
+            del self.producers[key]
+
+    def _unuse(self, runs: Iterable[Run]) -> None:
+        for run in runs:
+            stored = self.objects[run.object_id]
+            used_bytes = stored.used_bytes - run.byte_size
+            self.objects[run.object_id] = stored._replace(used_bytes=used_bytes)
+
+    def check_invariants(self) -> None:
+        """Invariants 5 and 8 of DESIGN §11, over everything."""
+        used: dict[int, int] = {}
+        for log_id, runs in self.runs.items():
+            log_start, high_watermark = self.logs[log_id]
+            assert runs[0].base_offset <= log_start <= runs[0].last_offset, f"{log_start} {runs[0]}"
+            for run, after in pairwise(runs):
+                assert run.last_offset + 1 == after.base_offset, f"gap: {run} {after}"
+            assert runs[-1].last_offset + 1 == high_watermark, f"{runs[-1]} {high_watermark}"
+            for run in runs:
+                used[run.object_id] = used.get(run.object_id, 0) + run.byte_size
+        for log_id, (log_start, high_watermark) in self.logs.items():
+            assert log_start <= high_watermark, f"log {log_id}: {log_start} {high_watermark}"
+            assert log_id in self.runs or log_start == high_watermark, f"log {log_id}: no runs"
+        for object_id, stored in self.objects.items():
+            expected = used.pop(object_id, 0)
+            assert stored.used_bytes == expected, f"object {object_id}: {stored}, {expected} used"
+            assert stored.marked_at_ms < 0 or not expected, f"marked in use: {object_id}"
+        assert not used, f"runs in objects that are gone: {used}"
+
+    # --- reading it: Runs -----------------------------------------------------------------------
+
+    def runs_from(self, log_id: LogId, offset: int) -> Sequence[Run]:
+        """See coordinator.batch.reads."""
+        runs = self.runs.get(log_id, [])
+        return runs[bisect_left(runs, offset, key=lambda run: run.last_offset) :]
+
+    def first_run_since(self, log_id: LogId, timestamp: int, from_offset: int) -> Run | None:
+        """See coordinator.batch.reads."""
+        runs = self.runs_from(log_id, from_offset)
+        return next((run for run in runs if run.max_timestamp >= timestamp), None)
+
+    def run_of_max_timestamp(self, log_id: LogId, from_offset: int) -> Run | None:
+        """See coordinator.batch.reads."""
+        runs = self.runs_from(log_id, from_offset)
+        return max(runs, key=lambda run: run.max_timestamp, default=None)
+
+    def run_totals(self, log_id: LogId) -> tuple[int, int]:
+        """How many live runs a partition has, and their bytes."""
+        runs = self.runs.get(log_id, [])
+        return len(runs), sum(run.byte_size for run in runs)
+
+    # --- reading it: Candidates -----------------------------------------------------------------
+
+    def stored_object(self, object_id: int) -> StoredObject | None:
+        """See coordinator.batch.reads."""
+        return self.objects.get(object_id)
+
+    def unused_objects(self, limit: int) -> list[int]:
+        """See coordinator.batch.reads."""
+        unused = (i for i, o in self.objects.items() if not o.used_bytes and o.marked_at_ms < 0)
+        return sorted(unused)[:limit]
+
+    def marked_objects(self, first_ms: int, last_ms: int, limit: int) -> list[tuple[int, int]]:
+        """See coordinator.batch.reads."""
+        marked = ((o.marked_at_ms, i) for i, o in self.objects.items() if o.marked_at_ms >= 0)
+        return sorted(pair for pair in marked if first_ms <= pair[0] <= last_ms)[:limit]
+
+    def idle_producers(self, appended_before_ms: int, limit: int) -> list[ProducerKey]:
+        """See coordinator.batch.reads."""
+        idle = (key for key, (_, at_ms, _) in self.producers.items() if at_ms < appended_before_ms)
+        return sorted(idle)[:limit]
+
+    def producers_of(self, log_id: LogId, limit: int) -> list[ProducerKey]:
+        """See coordinator.batch.reads."""
+        return sorted(key for key in self.producers if key[0] == log_id)[:limit]
+
+    def last_offset_of_runs(self, log_id: LogId, limit: int) -> int | None:
+        """See coordinator.batch.reads."""
+        runs = self.runs.get(log_id, [])
+        return runs[min(limit, len(runs)) - 1].last_offset if runs else None
+
+    # --- reading it: coordinator.batch.describe
+    # --------------------------------------------------------
+
+    def objects_with_runs_of(self, log_ids: Sequence[LogId]) -> Iterable[int]:
+        """Objects with a live run of any of these partitions."""
+        return {run.object_id for log_id in log_ids for run in self.runs.get(log_id, [])}
+
+    def stored_objects(self) -> Iterable[tuple[int, StoredObject]]:
+        """All objects that are committed and not removed."""
+        return sorted(self.objects.items())
+
+    def run_totals_in_object(self, log_id: LogId, object_id: int) -> tuple[int, int]:
+        """How many live runs of a partition an object has, and their bytes."""
+        sizes = [r.byte_size for r in self.runs.get(log_id, []) if r.object_id == object_id]
+        return len(sizes), sum(sizes)
+
+    # --- checkpoints ----------------------------------------------------------------------------
+
+    def checkpoint(self) -> list[bytes]:
+        """The framed records of a checkpoint: the same state gives the same bytes."""
+        return list(checkpoint_values(self))
+
+    @classmethod
+    def load(cls, values: Iterable[Any], applied_offset: int) -> InMemoryState:
+        """The state that a checkpoint's records hold."""
+        state = cls()
+        for value in values:
+            load_record(state, decode_record(value))
+        state.applied_offset = applied_offset
+        return state
+
+    def all_objects(self) -> Iterable[tuple[int, StoredObject]]:
+        """See coordinator.batch.checkpoint."""
+        return sorted(self.objects.items())
+
+    def all_runs(self, log_id: LogId) -> Iterable[Run]:
+        """See coordinator.batch.checkpoint."""
+        return self.runs.get(log_id, [])
+
+    def all_producers(self, log_id: LogId) -> Iterator[tuple[int, Producer]]:
+        """See coordinator.batch.checkpoint."""
+        for key in sorted(key for key in self.producers if key[0] == log_id):
+            yield key[1], self.producers[key]
+
+    def all_answers(self) -> Iterable[tuple[int, Answer]]:
+        """See coordinator.batch.checkpoint."""
+        return sorted(self.answers.items())
+
+    def add_objects(self, objects: Iterable[tuple[int, StoredObject]]) -> None:
+        """See coordinator.batch.checkpoint."""
+        self.objects.update(objects)
+
+    def add_runs(
+        self, log_id: LogId, rows: Iterable[tuple[int, int, int, int, int, int, int]]
+    ) -> None:
+        """See coordinator.batch.checkpoint."""
+        runs = self.runs.setdefault(log_id, [])
+        for base, last, object_id, place, size, newest, kind in rows:
+            appended = self.objects[object_id].committed_at_ms
+            runs.append(Run(base, last, object_id, place, size, newest, appended, kind))
+
+
+class InMemoryCoordinator:
+    """A `BatchCoordinator` that is alone: what it decides is committed at once.
+
+    Args:  now_ms: the wall clock, ms since 1970. steady_ms: a clock that never steps, on the same
+           scale when this begins. Tests move them apart.
+    """
+
+    def __init__(
+        self,
+        settings: CoordinatorSettings,
+        view: ClusterView,
+        now_ms: Callable[[], int],
+        steady_ms: Callable[[], int] | None = None,
+        state: InMemoryState | None = None,
+    ) -> None:
+        self.settings = settings
+        self.view = view
+        self.state = InMemoryState() if state is None else state
+        self.log: list[tuple[int, MetadataRecord]] = []
+        self._now_ms = now_ms
+        self._steady_ms = now_ms if steady_ms is None else steady_ms
+        self.leader_since_ms = self._steady_ms()
+        self.retention_at: Place | None = None
+        self._closed = False
+
+    def context(self) -> Context:
+        """Who decides, and when: now."""
+        if self._closed:
+            raise CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "it is closed")
+        return Context(
+            self._now_ms(), self._steady_ms(), self.leader_since_ms, self.view, self.settings
+        )
+
+    def commit(self, decision: Decision[R]) -> R:
+        """Apply a decision's records, and let its response go."""
+        for record in decision.records:
+            offset = self.state.applied_offset
+            self.log.append((offset, record))
+            self.state.apply(offset, record)
+        return decision.response
+
+    def sweep(self) -> None:
+        """What a leader does now and then: end, mark, trim, expire and forget what is due."""
+        state, context = self.state, self.context()
+        self.commit(decide.decide_expired_leases(state, context))
+        limit = self.settings.sweep_limit
+        found = retention_pass(
+            state, self.view, context.now_ms, after=self.retention_at, max_runs=limit
+        )
+        self.retention_at = found.stopped_at
+        self.commit(decide.decide_retention(found.rows, state, context, Enforcer.COORDINATOR))
+        self.commit(decide.decide_dismantling(state, state, context))
+        self.commit(decide.decide_expired_producers(state, state, context))
+        self.commit(decide.decide_marks(state, context))
+        self.commit(decide.decide_forgotten_leases(state, context))
+        self.commit(decide.decide_expired_tombstones(state, context))
+
+    # --- a BatchCoordinator ---------------------------------------------------------------------
+
+    async def create_topic_and_partitions(
+        self, request: InitDisklessTopicsRequest
+    ) -> InitDisklessTopicsResponse:
+        """See BatchCoordinator."""
+        return self.commit(decide.decide_init_topics(request, self.state, self.context()))
+
+    async def acquire_lease(self, request: AcquireObjectLeaseRequest) -> AcquireObjectLeaseResponse:
+        """See BatchCoordinator."""
+        return self.commit(decide.decide_acquire(request, self.state, self.context()))
+
+    async def release_lease(self, request: ReleaseObjectLeaseRequest) -> ReleaseObjectLeaseResponse:
+        """See BatchCoordinator."""
+        return self.commit(decide.decide_release(request, self.state, self.context()))
+
+    async def commit_file(self, request: CommitBatchesRequest) -> CommitBatchesResponse:
+        """See BatchCoordinator."""
+        context = self.context()
+        return self.commit(decide.decide_commit(request, self.state, self.state, context))
+
+    async def find_batches(self, request: FindBatchesRequest) -> FindBatchesResponse:
+        """See BatchCoordinator."""
+        self.context()
+        return find_batches(request, self.state, self.state, self.settings)
+
+    async def list_offsets(
+        self, request: ListDisklessOffsetsRequest
+    ) -> ListDisklessOffsetsResponse:
+        """See BatchCoordinator."""
+        self.context()
+        return list_offsets(request, self.state, self.state)
+
+    async def delete_records(
+        self, request: DeleteDisklessRecordsRequest
+    ) -> DeleteDisklessRecordsResponse:
+        """See BatchCoordinator."""
+        return self.commit(decide.decide_delete_records(request, self.state, self.context()))
+
+    async def delete_topics(
+        self, request: DeleteDisklessTopicsRequest
+    ) -> DeleteDisklessTopicsResponse:
+        """See BatchCoordinator."""
+        return self.commit(decide.decide_delete_topics(request, self.state, self.context()))
+
+    async def release_partitions(
+        self, request: ReleaseDisklessPartitionsRequest
+    ) -> ReleaseDisklessPartitionsResponse:
+        """See BatchCoordinator."""
+        return self.commit(decide.decide_release_partitions(request, self.state, self.context()))
+
+    async def apply_retention(self, request: ApplyRetentionRequest) -> ApplyRetentionResponse:
+        """See BatchCoordinator."""
+        return self.commit(
+            decide.decide_apply_retention(request, self.state, self.state, self.context())
+        )
+
+    async def get_files_to_delete(
+        self, request: GetFilesToDeleteRequest
+    ) -> GetFilesToDeleteResponse:
+        """See BatchCoordinator."""
+        return decide.files_to_delete(request, self.state, self.state, self.context())
+
+    async def delete_files(self, request: DeleteFilesRequest) -> DeleteFilesResponse:
+        """See BatchCoordinator."""
+        context = self.context()
+        return self.commit(decide.decide_removals(request, self.state, self.state, context))
+
+    async def is_safe_to_delete_file(
+        self, request: IsSafeToDeleteFileRequest
+    ) -> IsSafeToDeleteFileResponse:
+        """See BatchCoordinator."""
+        context = self.context()
+        return self.commit(decide.decide_safe_to_delete(request, self.state, self.state, context))
+
+    async def mark_orphans(self, request: MarkOrphansRequest) -> MarkOrphansResponse:
+        """See BatchCoordinator."""
+        context = self.context()
+        return self.commit(decide.decide_found_orphans(request, self.state, self.state, context))
+
+    async def describe_topics(
+        self, request: DescribeDisklessTopicsRequest
+    ) -> DescribeDisklessTopicsResponse:
+        """See DescribingCoordinator."""
+        self.context()
+        return describe_topics(request, self.state)
+
+    async def describe_object(
+        self, request: DescribeDisklessObjectRequest
+    ) -> DescribeDisklessObjectResponse:
+        """See DescribingCoordinator."""
+        self.context()
+        return describe_object(request, self.state, self.settings.keys)
+
+    async def close(self) -> None:
+        """See BatchCoordinator."""
+        self._closed = True

@@ -1,0 +1,296 @@
+"""What is read from applied state: the narrow interfaces that memory and database both have.
+
+`Runs` serves brokers and consumers: findBatches and listOffsets are written against it, once.
+`Candidates` serves the leader's sweeps: each method says *what might be due*, a bounded number, and
+`coordinator.batch.decide` then looks at the pending tables before it says that it is.
+
+Lists of objects to delete come from here, that is from what is applied, and never from pending
+state: a mark that is lost with its leader must not have deleted anything.
+
+Source: DESIGN §7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable
+from typing import Final, Protocol, TypeAlias, TypeVar
+from uuid import UUID
+
+from coordinator.batch.interface import ErrorCode
+from coordinator.batch.runs import Run, StoredObject
+from coordinator.batch.settings import CoordinatorSettings
+from coordinator.batch.state import NO_LOG, Log, LogId, ProducerKey, Tables
+from records.rpc.coordinator import (
+    FindBatchesRequest,
+    FindBatchesResponse,
+    ListDisklessOffsetsRequest,
+    ListDisklessOffsetsResponse,
+)
+
+
+class Runs(Protocol):
+    """Live runs, in the order of their offsets."""
+
+    def runs_from(self, log_id: LogId, offset: int) -> Iterable[Run]:
+        """The run that holds `offset` and those after it; whoever reads them stops when it likes.
+
+        `offset` is at or above the log start and below the high watermark.
+        """
+
+    def first_run_since(self, log_id: LogId, timestamp: int, from_offset: int) -> Run | None:
+        """The first run from `from_offset` on whose max timestamp is at least `timestamp`.
+
+        Here and below, `from_offset` is at or above the log start; the run that holds it counts.
+        """
+
+    def run_of_max_timestamp(self, log_id: LogId, from_offset: int) -> Run | None:
+        """The first run of those with the greatest max timestamp; None if there is none."""
+
+
+class Candidates(Protocol):
+    """What a sweep may have to act on. Every answer is bounded by its `limit`."""
+
+    def stored_object(self, object_id: int) -> StoredObject | None:
+        """An object that was committed and is not removed."""
+
+    def unused_objects(self, limit: int) -> list[int]:
+        """Objects with no used bytes, not yet marked; by rising id."""
+
+    def marked_objects(self, first_ms: int, last_ms: int, limit: int) -> list[tuple[int, int]]:
+        """(marked at, object id) of objects marked in [first_ms, last_ms], by rising (time, id)."""
+
+    def idle_producers(self, appended_before_ms: int, limit: int) -> list[ProducerKey]:
+        """Producers that last appended before it, in no order that matters."""
+
+    def producers_of(self, log_id: LogId, limit: int) -> list[ProducerKey]:
+        """Some of a partition's producers."""
+
+    def last_offset_of_runs(self, log_id: LogId, limit: int) -> int | None:
+        """The last offset of the `limit`th live run, or of the last if there are fewer.
+
+        None if there is none.
+        """
+
+
+# --- findBatches and listOffsets ----------------------------------------------------------------
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4
+LATEST_TIERED: Final = -5
+"""ListOffsets' sentinels, as Kafka has them."""
+
+_Found = FindBatchesResponse.Topic.Partition
+_Listed = ListDisklessOffsetsResponse.Topic.Partition
+
+
+R = TypeVar("R")
+
+Turns: TypeAlias = Generator[None, None, R]
+"""An answer that takes several turns of the loop; the state may change between two of them."""
+
+State: TypeAlias = Callable[[], tuple[Tables, Runs]]
+"""What is applied by now. Asked again for each partition: a loaded checkpoint replaces it."""
+
+A_TURN: Final = 64
+"""Partitions looked up in one turn of the loop: 1 to 3 ms. A request may name sixty thousand."""
+
+
+def _at_once(turns: Turns[R]) -> R:
+    while True:
+        try:
+            next(turns)
+        except StopIteration as end:
+            answer: R = end.value
+            return answer
+
+
+def find_batches(
+    request: FindBatchesRequest, tables: Tables, runs: Runs, settings: CoordinatorSettings
+) -> FindBatchesResponse:
+    """Runs from the offsets asked for on, in the order of the request, until its bytes are used up.
+
+    A run that crosses a limit is still told, since its reader can stop inside it; the first run of
+    the answer is told however large it is. Whoever finds the request's bytes, or `find_limit` runs,
+    used up gets its offsets and no runs: a fetcher that rotates its partitions is served next time.
+    """
+    return _at_once(find_in_turns(request, lambda: (tables, runs), settings))
+
+
+def find_in_turns(
+    request: FindBatchesRequest, state: State, settings: CoordinatorSettings
+) -> Turns[FindBatchesResponse]:
+    """`find_batches`, a few partitions in each turn."""
+    budget, count = _Budget(request.max_bytes, settings.find_limit), 0
+    topics = []
+    for topic in request.topics:
+        found = []
+        for asked in topic.partitions:
+            tables, runs = state()
+            found.append(_find(topic.topic_id, asked, tables, runs, settings, budget))
+            count += 1
+            if count % A_TURN == 0:
+                yield
+        topics.append(FindBatchesResponse.Topic(topic_id=topic.topic_id, partitions=tuple(found)))
+    return FindBatchesResponse(responses=tuple(topics))
+
+
+def denies(answer: FindBatchesResponse) -> bool:
+    """Does it say no to anything: no such topic or partition, no such offset?"""
+    return any(found.error_code for topic in answer.responses for found in topic.partitions)
+
+
+class _Budget:
+    """What one answer may still hold."""
+
+    __slots__ = ("bytes_left", "runs_left", "told_any")
+
+    def __init__(self, max_bytes: int, max_runs: int) -> None:
+        self.bytes_left = max_bytes
+        self.runs_left = max_runs
+        self.told_any = False
+
+    def is_used_up(self, left: int) -> bool:
+        """May no run more be told, of a partition that may have `left` bytes more?"""
+        return self.runs_left <= 0 or (self.told_any and (left <= 0 or self.bytes_left <= 0))
+
+
+def _find(
+    topic_id: UUID,
+    asked: FindBatchesRequest.Topic.Partition,
+    tables: Tables,
+    runs: Runs,
+    settings: CoordinatorSettings,
+    budget: _Budget,
+) -> FindBatchesResponse.Topic.Partition:
+    index = asked.partition_index
+    log_id = find_log_id(tables, topic_id, index)
+    log = None if isinstance(log_id, ErrorCode) else tables.logs.get(log_id)
+    if isinstance(log_id, ErrorCode) or log is None:
+        code = log_id if isinstance(log_id, ErrorCode) else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return _Found(
+            partition_index=index,
+            error_code=code,
+            log_start_offset=-1,
+            high_watermark=-1,
+            batches=(),
+        )
+    log_start, high_watermark = log
+    code = ErrorCode.NONE
+    batches: list[FindBatchesResponse.Topic.Partition.Batch] = []
+    if not log_start <= asked.offset <= high_watermark:
+        code = ErrorCode.OFFSET_OUT_OF_RANGE
+    elif asked.offset < high_watermark and not budget.is_used_up(asked.max_bytes):
+        left = asked.max_bytes
+        for run in runs.runs_from(log_id, asked.offset):
+            batches.append(_batch(run, settings))
+            left -= run.byte_size
+            budget.bytes_left -= run.byte_size
+            budget.runs_left -= 1
+            budget.told_any = True
+            if budget.is_used_up(left):  # before the next is read, which nobody would see
+                break
+    return _Found(
+        partition_index=index,
+        error_code=code,
+        log_start_offset=log_start,
+        high_watermark=high_watermark,
+        batches=tuple(batches),
+    )
+
+
+def _batch(run: Run, settings: CoordinatorSettings) -> FindBatchesResponse.Topic.Partition.Batch:
+    base, last, object_id, place, size, newest, appended, kind = run
+    return _Found.Batch(
+        object_key=settings.keys.key(object_id),
+        byte_offset=place,
+        size=size,
+        base_offset=base,
+        last_offset=last,
+        log_append_timestamp=appended,
+        batch_max_timestamp=newest,
+        message_timestamp_type=kind,
+    )
+
+
+def list_offsets(
+    request: ListDisklessOffsetsRequest, tables: Tables, runs: Runs
+) -> ListDisklessOffsetsResponse:
+    """Offsets by timestamp.
+
+    The surprise: a coordinator knows runs, not records. For a timestamp, and for the greatest one,
+    it answers the first offset of the run in question that is left, or that the search began at;
+    who wants the record reads on from there. The timestamp beside it is the run's greatest.
+    """
+    return _at_once(list_in_turns(request, lambda: (tables, runs)))
+
+
+def list_in_turns(
+    request: ListDisklessOffsetsRequest, state: State
+) -> Turns[ListDisklessOffsetsResponse]:
+    """`list_offsets`, a few partitions in each turn."""
+    topics, count = [], 0
+    for topic in request.topics:
+        listed = []
+        for asked in topic.partitions:
+            listed.append(_list(topic.topic_id, asked, *state()))
+            count += 1
+            if count % A_TURN == 0:
+                yield
+        topics.append(
+            ListDisklessOffsetsResponse.Topic(topic_id=topic.topic_id, partitions=tuple(listed))
+        )
+    return ListDisklessOffsetsResponse(responses=tuple(topics))
+
+
+def _list(
+    topic_id: UUID,
+    asked: ListDisklessOffsetsRequest.Topic.Partition,
+    tables: Tables,
+    runs: Runs,
+) -> ListDisklessOffsetsResponse.Topic.Partition:
+    log_id = find_log_id(tables, topic_id, asked.partition_index)
+    log = None if isinstance(log_id, ErrorCode) else tables.logs.get(log_id)
+    code, timestamp, offset = ErrorCode.NONE, -1, -1
+    if isinstance(log_id, ErrorCode):
+        code = log_id
+    elif log is None:
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    else:
+        log_start, high_watermark = log
+        run: Run | None = None
+        from_offset = max(log_start, asked.from_offset)
+        if asked.timestamp >= 0:
+            run = runs.first_run_since(log_id, asked.timestamp, from_offset)
+        elif asked.timestamp == LATEST:
+            offset = high_watermark
+        elif asked.timestamp in (EARLIEST, EARLIEST_LOCAL):
+            offset = log_start
+        elif asked.timestamp == MAX_TIMESTAMP:
+            run = runs.run_of_max_timestamp(log_id, from_offset)
+        elif asked.timestamp != LATEST_TIERED:  # of which there is nothing
+            code = ErrorCode.UNSUPPORTED_VERSION
+        if run is not None:
+            timestamp, offset = run.max_timestamp, max(run.base_offset, from_offset)
+    return _Listed(
+        partition_index=asked.partition_index,
+        error_code=code,
+        timestamp=timestamp,
+        offset=offset,
+    )
+
+
+def log_ends(tables: Tables, topic_id: UUID, partition: int) -> Log | None:
+    """A living partition's log start offset and high watermark; None if it is not known."""
+    log_id = find_log_id(tables, topic_id, partition)
+    return None if isinstance(log_id, ErrorCode) else tables.logs.get(log_id)
+
+
+def find_log_id(tables: Tables, topic_id: UUID, partition: int) -> LogId | ErrorCode:
+    """The log id of a living topic's partition, or why there is none."""
+    topic = tables.topics.get(topic_id)
+    if topic is None or topic.deleted_at_ms >= 0:
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    log_id = topic.log_ids[partition] if 0 <= partition < len(topic.log_ids) else NO_LOG
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if log_id < 0 else log_id

@@ -1,0 +1,240 @@
+"""A coordinator that only reads: the same state on any replica, and no call over the network.
+
+A broker observes the coordinator's log and builds the state that the leader has, a moment later.
+So it finds batches in its own process. What it says may be old, never wrong: everything in it was
+committed. How old at most, `age_ms` says (`coordinator.batch.freshness`); who needs certainty
+waits at the read barrier, as `list_offsets` does.
+
+Source: KIP-1164, read-only coordinators; DESIGN §8 (staleness is bounded).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+from uuid import UUID
+
+from coordinator.batch.describe import describe_object, describe_topics
+from coordinator.batch.freshness import Freshness
+from coordinator.batch.interface import CoordinatorError, ErrorCode
+from coordinator.batch.reads import Runs, Turns, find_in_turns, list_in_turns, log_ends
+from coordinator.batch.settings import CoordinatorSettings
+from coordinator.batch.sqlite.described import described
+from coordinator.batch.sqlite.machine import CoordinatorMachine
+from coordinator.batch.state import Tables
+from raft.interfaces import NotLeaderError, ReplicatedLog
+from records.rpc.coordinator import (
+    FindBatchesRequest,
+    FindBatchesResponse,
+    ListDisklessOffsetsRequest,
+    ListDisklessOffsetsResponse,
+)
+from records.rpc.objects import (
+    DescribeDisklessObjectRequest,
+    DescribeDisklessObjectResponse,
+    DescribeDisklessTopicsRequest,
+    DescribeDisklessTopicsResponse,
+)
+from records.types import Epoch, Offset, OffsetAndEpoch
+
+R = TypeVar("R")
+
+
+class ReadOnlyCoordinator:
+    """What a replica answers from its own state. Watches its log and its machine."""
+
+    def __init__(
+        self,
+        log: ReplicatedLog,
+        machine: CoordinatorMachine,
+        settings: CoordinatorSettings,
+        *,
+        monotonic: Callable[[], float],
+    ) -> None:
+        """
+        Args:  machine: hosted by somebody else, who applies to it what the log commits.
+               monotonic: the clock of the log's `committed_as_of`: the event loop's.
+        """
+        self._log = log
+        self._machine = machine
+        self._settings = settings
+        self._monotonic = monotonic
+        self._high_watermark = Offset(0)
+        self._freshness = Freshness(log, lambda: machine.applied.offset)
+        self._waiters: dict[asyncio.Future[None], int] = {}  # until what is applied
+        self._large_reads = asyncio.Lock()
+        self._is_closed = False
+        machine.watch(self._machine_applied)
+
+    def start(self) -> None:
+        """Watch the log from now on."""
+        self._log.watch(self)
+
+    # -- a Watcher of the log ------------------------------------------------------------------
+
+    def committed(self, high_watermark: Offset) -> None:
+        """Told by the log."""
+        self._high_watermark = high_watermark
+        self._freshness.note()
+
+    def lead(self, epoch: Epoch) -> None:
+        """Told by the log; nothing to a reader."""
+
+    def step_down(self, epoch: Epoch) -> None:
+        """Told by the log; nothing to a reader."""
+
+    def snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
+        """Told by the log; the machine's host loads it."""
+
+    def _machine_applied(self) -> None:
+        applied = self._machine.applied.offset
+        self._freshness.note()
+        if self._waiters:
+            due = [future for future, offset in self._waiters.items() if offset <= applied]
+            for future in due:
+                del self._waiters[future]
+                if not future.done():
+                    future.set_result(None)
+
+    # -- what it says --------------------------------------------------------------------------
+
+    @property
+    def lag(self) -> int:
+        """Committed records that this replica knows of and has not applied."""
+        return max(0, self._high_watermark - self._machine.applied.offset)
+
+    @property
+    def age_ms(self) -> float | None:
+        """How long ago at most the state held all that was committed; None: not known yet."""
+        return self._freshness.age_ms(self._monotonic())
+
+    def ends(self, topic_id: UUID, partition: int) -> tuple[int, int] | None:
+        """A partition's log start and high watermark as applied; None if it is not known.
+
+        Costs next to nothing: for who wants to know whether anything has changed.
+        """
+        return log_ends(self._machine.store, topic_id, partition)
+
+    async def find_batches(self, request: FindBatchesRequest) -> FindBatchesResponse:
+        """See BatchCoordinator. Waits for what is committed here to be applied, not for others."""
+        offset = self._high_watermark
+        await self._until_applied(offset)
+        return await self._in_turns(find_in_turns(request, self._state, self._settings), offset)
+
+    async def list_offsets(
+        self, request: ListDisklessOffsetsRequest
+    ) -> ListDisklessOffsetsResponse:
+        """See BatchCoordinator."""
+        offset = await self._read_barrier()
+        return await self._in_turns(list_in_turns(request, self._state), offset)
+
+    async def describe_topics(
+        self, request: DescribeDisklessTopicsRequest
+    ) -> DescribeDisklessTopicsResponse:
+        """See DescribingCoordinator."""
+        self._check_open()
+        if request.behind_barrier:
+            await self._read_barrier()
+        else:
+            await self._until_told()
+        self._machine.flush()
+        with self._reading():
+            return await asyncio.to_thread(
+                described, self._machine.path, lambda state: describe_topics(request, state)
+            )
+
+    async def describe_object(
+        self, request: DescribeDisklessObjectRequest
+    ) -> DescribeDisklessObjectResponse:
+        """See DescribingCoordinator."""
+        self._check_open()
+        await self._until_told()
+        self._machine.flush()
+        keys = self._settings.keys
+        with self._reading():
+            return await asyncio.to_thread(
+                described, self._machine.path, lambda state: describe_object(request, state, keys)
+            )
+
+    async def close(self) -> None:
+        """Answer no more; whoever waits is told."""
+        self._is_closed = True
+        waiters, self._waiters = self._waiters, {}
+        for future in waiters:
+            if not future.done():
+                future.set_exception(_closed())
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise _closed()
+
+    def _state(self) -> tuple[Tables, Runs]:
+        store = self._machine.store
+        return store, store
+
+    async def _in_turns(self, turns: Turns[R], offset: int) -> R:
+        """What is soon said at once. Longer answers one at a time, and others have their turns.
+
+        Args:  offset: everything below it was in the state when this began.
+        """
+        try:
+            with self._reading():
+                next(turns)
+            async with self._large_reads:
+                while True:
+                    await asyncio.sleep(0)
+                    await self._until_applied(offset)  # whatever was thrown away meanwhile
+                    with self._reading():
+                        next(turns)
+        except StopIteration as end:
+            answer: R = end.value
+            return answer
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Whoever meets damage in the database tells: the node must not go on with it."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            self._machine.met(error)
+            raise
+
+    async def _read_barrier(self) -> Offset:
+        """Wait until all is in the state that anybody was told of before: all below the offset."""
+        self._check_open()
+        try:
+            offset = await self._log.barrier()
+        except NotLeaderError as error:
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            raise CoordinatorError(code, f"no read barrier: {error}") from error
+        await self._until_applied(offset)
+        return offset
+
+    async def _until_told(self) -> None:
+        """Wait for all that is committed, unless this replica is known to have had that once.
+
+        The surprise: a node that comes back knows less than it told before it went, down to
+        nothing at all, until a leader has said what is committed.
+        """
+        if self.age_ms is None:
+            await self._read_barrier()
+
+    async def _until_applied(self, offset: int) -> None:
+        """Wait until everything below `offset` is in the state."""
+        self._check_open()
+        if self._machine.applied.offset >= offset:
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters[future] = offset
+        self._machine.want()
+        try:
+            await future
+        finally:  # who gave up is not remembered by a replica that stands
+            self._waiters.pop(future, None)
+
+
+def _closed() -> CoordinatorError:
+    return CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "this coordinator is closed")

@@ -1,0 +1,88 @@
+"""A database as people ask about it: whole tables are read, so never on the event loop.
+
+A connection of its own sees the state as of one moment, and holds the WAL for as long as that
+takes: for a person's question now and then, not for programs.
+
+Source: coordinator.batch.describe; KIP-1163, Command line tools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+from uuid import UUID
+
+from coordinator.batch.runs import StoredObject
+from coordinator.batch.sqlite import database, rows
+from coordinator.batch.sqlite.store import Store
+from coordinator.batch.sqlite.tables import WholeTable
+from coordinator.batch.state import Log, LogId, Topic
+
+T = TypeVar("T")
+
+
+class StoreDescribed:
+    """`coordinator.batch.describe.Described` over a store in a read transaction."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._read = store.connection.execute
+        self.applied_offset: int = store.applied.offset
+        self.topics: WholeTable[UUID, Topic] = store.topics
+        self.logs: WholeTable[LogId, Log] = store.logs
+        self._objects = store.graves.used_objects(store.connection)
+
+    def _log_start(self, log_id: LogId) -> int:
+        log = self.logs.get(log_id)
+        return 0 if log is None else log[0]
+
+    def run_totals(self, log_id: LogId) -> tuple[int, int]:
+        """See `Described`."""
+        totals = self._store.run_totals(log_id)
+        if totals is not None:
+            return totals
+        count, size_bytes = self._read(
+            "SELECT COUNT(*), IFNULL(SUM(byte_size), 0) FROM runs"
+            " WHERE log_id = ? AND last_offset >= ?",
+            (log_id, self._log_start(log_id)),
+        ).fetchone()
+        return int(count), int(size_bytes)
+
+    def objects_with_runs_of(self, log_ids: Sequence[LogId]) -> Iterator[int]:
+        """See `Described`."""
+        for log_id in log_ids:
+            for (object_id,) in self._read(
+                "SELECT DISTINCT object_id FROM runs WHERE log_id = ? AND last_offset >= ?",
+                (log_id, self._log_start(log_id)),
+            ):
+                yield object_id
+
+    def stored_objects(self) -> Iterator[tuple[int, StoredObject]]:
+        """See `Described`."""
+        for row in self._read(f"{self._objects} ORDER BY object_id"):
+            yield row[0], rows.stored_object(row)
+
+    def stored_object(self, object_id: int) -> StoredObject | None:
+        """See `Described`."""
+        found = self._read(f"{self._objects} WHERE object_id = ?", (object_id,)).fetchone()
+        return None if found is None else rows.stored_object(found)
+
+    def run_totals_in_object(self, log_id: LogId, object_id: int) -> tuple[int, int]:
+        """See `Described`."""
+        count, size_bytes = self._read(
+            "SELECT COUNT(*), IFNULL(SUM(byte_size), 0) FROM runs"
+            " WHERE log_id = ? AND last_offset >= ? AND object_id = ?",
+            (log_id, self._log_start(log_id), object_id),
+        ).fetchone()
+        return int(count), int(size_bytes)
+
+
+def described(path: Path, ask: Callable[[StoreDescribed], T]) -> T:
+    """What `ask` finds in the database at `path`, as of its last commit. Raises sqlite3.Error."""
+    connection = database.connect(path, cache_kib=database.READER_CACHE_KIB)
+    try:
+        connection.execute("BEGIN")
+        return ask(StoreDescribed(Store(path, connection)))
+    finally:
+        connection.close()

@@ -1,0 +1,41 @@
+"""Objects' rows: marked, added by a sweep's finding, removed. Each says how many rows changed.
+
+Objects that are committed are added in bulk by the store, with their runs.
+
+Source: DESIGN §7 (deletion).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from coordinator.batch.runs import found_orphan
+from records.diskless import ObjectsMarkedRecord, ObjectsRemovedRecord, OrphansFoundRecord
+
+
+def mark(connection: sqlite3.Connection, record: ObjectsMarkedRecord) -> int:
+    """An earlier mark stays."""
+    connection.executemany(
+        "UPDATE objects SET marked_at_ms = ? WHERE object_id = ? AND marked_at_ms = -1",
+        [(record.marked_at_ms, object_id) for object_id in record.object_ids],
+    )
+    return len(record.object_ids)
+
+
+def add_found(connection: sqlite3.Connection, record: OrphansFoundRecord) -> int:
+    """What is there stays as it is: a commit that came before the record counts."""
+    *columns, _ = found_orphan(record.marked_at_ms)
+    added = connection.executemany(
+        "INSERT OR IGNORE INTO objects VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        [(object_id, *columns, b"") for object_id in record.object_ids],
+    )
+    return added.rowcount
+
+
+def remove(connection: sqlite3.Connection, record: ObjectsRemovedRecord) -> int:
+    """What is not there counts not."""
+    gone = connection.executemany(
+        "DELETE FROM objects WHERE object_id = ?",
+        [(object_id,) for object_id in record.object_ids],
+    )
+    return gone.rowcount

@@ -1,0 +1,121 @@
+"""How the values of `coordinator.batch.state` stand in rows: packed, where no query looks inside.
+
+Source: docs/coordinator-state.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+from uuid import UUID
+
+import msgpack
+
+from coordinator.batch.runs import RunRow, StoredObject
+from coordinator.batch.sqlite.database import DamagedStateError
+from coordinator.batch.state import Answer, Broker, Lease, Producer, ProducerKey, Topic
+from records.diskless import ObjectCommitRecord
+
+_pack: Final = msgpack.Packer().pack
+
+
+_V = TypeVar("_V")
+
+
+def _unpacked(row: bytes, make: Callable[[Any], _V]) -> _V:
+    """What a row says. Raises DamagedStateError, also where it says something of another shape."""
+    try:
+        return make(msgpack.unpackb(row, use_list=False))
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise DamagedStateError(f"a row makes no sense: {error}") from error
+
+
+def pack_topic(topic: Topic) -> bytes:
+    """A topic's row."""
+    return bytes(_pack(topic))
+
+
+def unpack_topic(row: bytes) -> Topic:
+    """The reverse."""
+    return _unpacked(row, Topic._make)
+
+
+def pack_lease(lease: Lease) -> bytes:
+    """A lease's row."""
+    return bytes(_pack(lease))
+
+
+def unpack_lease(row: bytes) -> Lease:
+    """The reverse."""
+    return _unpacked(row, Lease._make)
+
+
+def pack_broker(broker: Broker) -> bytes:
+    """A broker's row."""
+    return bytes(_pack(broker))
+
+
+def unpack_broker(row: bytes) -> Broker:
+    """The reverse."""
+    return _unpacked(row, Broker._make)
+
+
+def pack_answer(answer: Answer) -> bytes:
+    """A kept answer's row."""
+    ids = tuple(topic_id.bytes for topic_id in answer.topic_ids)
+    return bytes(_pack(answer._replace(topic_ids=ids)))  # type: ignore[arg-type]
+
+
+def unpack_answer(row: bytes) -> Answer:
+    """The reverse."""
+
+    def make(fields: Any) -> Answer:
+        answer = Answer._make(fields)
+        return answer._replace(topic_ids=tuple(UUID(bytes=raw) for raw in answer.topic_ids))  # type: ignore[arg-type]
+
+    return _unpacked(row, make)
+
+
+def producer_rows(
+    producers: Mapping[ProducerKey, Producer],
+) -> list[tuple[int, int, int, bytes]]:
+    """Log id, producer id, time of the last append, and the rest packed."""
+    pack = _pack
+    return [
+        (key[0], key[1], value[1], pack((value[0], value[2]))) for key, value in producers.items()
+    ]
+
+
+def unpack_producer(appended_at_ms: int, row: bytes) -> Producer:
+    """The reverse."""
+
+    def make(fields: Any) -> Producer:
+        epoch, batches = fields
+        return epoch, appended_at_ms, batches
+
+    return _unpacked(row, make)
+
+
+# --- objects ------------------------------------------------------------------------------------
+
+ObjectRow = tuple[int, int, int, int, int, int, int, bytes]
+"""The columns of `objects`; the last one is 16 bytes for each topic."""
+
+
+def topics_of(
+    record: ObjectCommitRecord, log_ids: Sequence[int], runs: Sequence[RunRow]
+) -> list[bytes]:
+    """Ids of the topics with accepted batches in an object, rising."""
+    filled = {row[0] for row in runs}
+    indexes = {
+        index
+        for index, log_id in zip(record.topic_indexes, log_ids, strict=True)
+        if log_id in filled
+    }
+    return sorted(record.topic_ids[index].bytes for index in indexes)
+
+
+def stored_object(row: ObjectRow) -> StoredObject:
+    """From a row of `objects`."""
+    ids = tuple(row[7][at : at + 16] for at in range(0, len(row[7]), 16))
+    return StoredObject(*row[1:7], ids)

@@ -1,0 +1,84 @@
+"""A database, walked from end to end: what a checkpoint is written from.
+
+Source: coordinator.batch.checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+from coordinator.batch.checkpoint import checkpoint_values
+from coordinator.batch.runs import StoredObject
+from coordinator.batch.sqlite import database, rows
+from coordinator.batch.sqlite.runs import COLUMNS
+from coordinator.batch.sqlite.store import Store
+from coordinator.batch.sqlite.tables import WholeTable, WriteBackTable
+from coordinator.batch.state import (
+    Answer,
+    Broker,
+    Counters,
+    Lease,
+    Log,
+    LogId,
+    Producer,
+    ProducerKey,
+    Topic,
+)
+
+
+class StoreSource:
+    """`coordinator.batch.checkpoint.CheckpointSource` over a store with nothing left to flush."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._read = store.connection.execute
+        self.topics: WholeTable[UUID, Topic] = store.topics
+        self.logs: WholeTable[LogId, Log] = store.logs
+        self.producers: WriteBackTable[ProducerKey, Producer] = store.producers
+        self.leases: WholeTable[int, Lease] = store.leases
+        self.brokers: WholeTable[int, Broker] = store.brokers
+        self.answers: WriteBackTable[int, Answer] = store.answers
+        self.counters: Counters = store.counters
+
+    def all_objects(self) -> Iterator[tuple[int, StoredObject]]:
+        """See `CheckpointSource`."""
+        query = self._store.graves.used_objects(self._store.connection)
+        for row in self._read(f"{query} ORDER BY object_id"):
+            yield row[0], rows.stored_object(row)
+
+    def all_runs(self, log_id: LogId) -> Iterator[tuple[int, ...]]:
+        """See `CheckpointSource`."""
+        log_start_offset = (self.logs.get(log_id) or (0, 0))[0]
+        return self._read(
+            f"SELECT {COLUMNS} FROM runs WHERE log_id = ? AND last_offset >= ?"
+            " ORDER BY last_offset",
+            (log_id, log_start_offset),
+        )
+
+    def all_producers(self, log_id: LogId) -> Iterator[tuple[int, Producer]]:
+        """See `CheckpointSource`."""
+        for producer_id, appended_at_ms, row in self._read(
+            "SELECT producer_id, appended_at_ms, row FROM producers"
+            " WHERE log_id = ? ORDER BY producer_id",
+            (log_id,),
+        ):
+            yield producer_id, rows.unpack_producer(appended_at_ms, row)
+
+    def all_answers(self) -> Iterator[tuple[int, Answer]]:
+        """See `CheckpointSource`."""
+        for object_id, row in self._read("SELECT object_id, row FROM answers ORDER BY object_id"):
+            yield object_id, rows.unpack_answer(row)
+
+
+def checkpoint_of(path: Path) -> Iterator[bytes]:
+    """The records of the checkpoint of a database that nobody else has open.
+
+    Raises:  sqlite3.Error.
+    """
+    connection = database.connect(path, cache_kib=database.READER_CACHE_KIB, flushes=False)
+    try:
+        yield from checkpoint_values(StoreSource(Store(path, connection)))
+    finally:
+        connection.close()

@@ -1,0 +1,500 @@
+"""A coordinator's state in SQLite: committed records in, tables and runs out.
+
+A transaction spans several commits: it stays open from one call to the next until enough has
+gathered, and the applied offset commits with it. What is in an open transaction is read like the
+rest, on the same connection; a crash loses it, and the log brings it back.
+
+Who is asked for what: `topics`, `logs`, `leases` and `brokers` are small and in memory whole;
+`producers` and `answers` are cached; runs and objects are SQLite's alone. So memory does not grow
+with the number of batches.
+
+Source: DESIGN §7 (state in SQLite); docs/coordinator-state.md.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from dataclasses import astuple
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+import msgpack
+
+from coordinator.batch.applying import apply_commit, apply_record
+from coordinator.batch.runs import Run, StoredObject, runs_of
+from coordinator.batch.sqlite import database, objects, rows
+from coordinator.batch.sqlite import deferred_deletes as graves
+from coordinator.batch.sqlite.deferred_deletes import ABOVE_EVERY_OFFSET, Graves
+from coordinator.batch.sqlite.runs import Dead, Runs, Tally
+from coordinator.batch.sqlite.schema import SPAN_RUNS
+from coordinator.batch.sqlite.tables import WholeTable, WriteBackTable
+from coordinator.batch.state import (
+    Answer,
+    Broker,
+    Counters,
+    Lease,
+    Log,
+    LogId,
+    Producer,
+    ProducerKey,
+    Topic,
+    log_ids_of,
+)
+from records.diskless import (
+    DisklessPartitionsRecord,
+    DisklessPartitionsReleasedRecord,
+    DisklessPartitionsRemovedRecord,
+    LogStartOffsetsRecord,
+    ObjectCommitRecord,
+    ObjectsMarkedRecord,
+    ObjectsRemovedRecord,
+    OrphansFoundRecord,
+)
+from records.schema import MetadataRecord
+from records.types import Epoch, Offset, OffsetAndEpoch
+
+COMMIT_ROWS: Final = 12_000
+"""Runs and commits that make a transaction full. What is written then is a row for each partition
+and producer that changed, and the pages."""
+
+DRAIN_ROWS: Final = 400
+"""Runs, or partitions that were created, that are given to SQLite at once: about a ms."""
+
+CACHED_PRODUCERS: Final = 20_000
+"""In each of two generations: 10-20 MB when full."""
+
+CACHED_ANSWERS: Final = 128
+
+_IDLE_WINDOW: Final = 2
+"""Producers looked at, for each that a sweep may return."""
+
+
+class Store:
+    """See the module. Satisfies `state.Tables`, `reads.Runs` and `reads.Candidates`."""
+
+    def __init__(
+        self, path: Path, connection: sqlite3.Connection, *, span_runs: int = SPAN_RUNS
+    ) -> None:
+        """Raises sqlite3.Error, and whatever a row that makes no sense raises."""
+        self.path = path
+        self.connection = connection
+        self.wal = database.WalKeeper(path)
+        self.runs = Runs(connection, span_runs=span_runs)
+        self._objects: list[rows.ObjectRow] = []
+        self._is_open = False  # a transaction
+        self.is_torn = False  # it holds half of something, and is never to be committed
+        self._torn_by: sqlite3.Error | None = None
+        self._gathered = 0
+        self._touched = 0  # partitions made or moved since tables were last written
+        self._idle_after: ProducerKey = (-1, -1)
+        self.flushes = 0
+        self._read_meta()
+        self._read_tables()
+
+    def _read_meta(self) -> None:
+        read = self.connection.execute
+        left = read("SELECT value FROM meta WHERE name = 'graves'").fetchone()
+        self.graves = Graves(self.runs, graves.unpacked(None if left is None else left[0]))
+        found = read("SELECT value FROM meta WHERE name = 'state'").fetchone()
+        numbers = (0, 0, 0, 0, 0, 0, 0, 0, -1, 0, 0, 0)
+        if found is not None:
+            numbers = msgpack.unpackb(found[0], use_list=False)
+        offset, epoch, self.last_timestamp, self.changed_records = numbers[:4]
+        self.applied = OffsetAndEpoch(Offset(offset), Epoch(epoch))
+        self.run_count, self.object_count, producers, answers = numbers[4:8]
+        self.counters = Counters(*numbers[8:])
+        self.producers: WriteBackTable[ProducerKey, Producer] = WriteBackTable(
+            self._load_producer, self._store_producers, capacity=CACHED_PRODUCERS, count=producers
+        )
+        self.answers: WriteBackTable[int, Answer] = WriteBackTable(
+            self._load_answer, self._store_answers, capacity=CACHED_ANSWERS, count=answers
+        )
+
+    def _read_tables(self) -> None:
+        read = self.connection.execute
+        topics = {
+            UUID(bytes=topic_id): rows.unpack_topic(row)
+            for topic_id, row in read("SELECT topic_id, row FROM topics")
+        }
+        leases = {
+            lease_id: rows.unpack_lease(row)
+            for lease_id, row in read("SELECT lease_id, row FROM leases")
+        }
+        brokers = {
+            broker_id: rows.unpack_broker(row)
+            for broker_id, row in read("SELECT broker_id, row FROM brokers")
+        }
+        logs: dict[LogId, Log] = {}
+        self.tallies: dict[LogId, Tally] = {}
+        for log_id, log_start_offset, high_watermark, *tally in read("SELECT * FROM partitions"):
+            logs[log_id] = (log_start_offset, high_watermark)
+            self.tallies[log_id] = Tally(log_id, *tally)
+        self.topics: WholeTable[UUID, Topic] = WholeTable(topics, self._store_topics)
+        self.logs: WholeTable[LogId, Log] = WholeTable(logs, self._store_logs)
+        self.leases: WholeTable[int, Lease] = WholeTable(leases, self._store_leases)
+        self.brokers: WholeTable[int, Broker] = WholeTable(brokers, self._store_brokers)
+
+    @property
+    def record_count(self) -> int:
+        """Rows of all tables that a checkpoint holds."""
+        whole = len(self.topics) + len(self.logs) + len(self.leases) + len(self.brokers)
+        cached = self.producers.count + self.answers.count
+        return 1 + whole + cached + self.run_count + self.object_count
+
+    # -- applying ------------------------------------------------------------------------------
+
+    def apply(self, record: MetadataRecord) -> None:
+        """One committed record. Raises sqlite3.Error: the state is then to be opened anew."""
+        self.begin()
+        self._gathered += 1
+        match record:
+            case ObjectCommitRecord():
+                self._commit(record)
+            case DisklessPartitionsRecord():
+                apply_record(self, record)
+                first = record.first_log_id
+                for log_id in range(first, first + record.partition_count):
+                    self.tallies[log_id] = Tally(log_id)
+                self._touched += record.partition_count
+            case LogStartOffsetsRecord():
+                apply_record(self, record)
+                self._move_log_starts(record)
+            case DisklessPartitionsRemovedRecord() | DisklessPartitionsReleasedRecord():
+                topic = self.topics[record.topic_id]
+                apply_record(self, record)
+                self._remove_logs([topic.log_ids[partition] for partition in record.partitions])
+            case ObjectsMarkedRecord():
+                self._drain()
+                self.changed_records += objects.mark(self.connection, record)
+            case OrphansFoundRecord():
+                self._drain()
+                added = objects.add_found(self.connection, record)
+                self.object_count += added
+                self.changed_records += added
+            case ObjectsRemovedRecord():
+                apply_record(self, record)
+                self._drain()
+                gone = objects.remove(self.connection, record)
+                self.object_count -= gone
+                self.changed_records += gone
+            case _:
+                apply_record(self, record)
+
+    def _commit(self, record: ObjectCommitRecord) -> None:
+        log_ids = log_ids_of(self, record)
+        new = runs_of(record, log_ids)
+        apply_commit(self, record, log_ids)
+        self.runs.add(self.tallies, new)
+        self.run_count += len(new)
+        self.object_count += 1
+        self._gathered += len(new)
+        self._objects.append(
+            (
+                record.object_id,
+                record.size_bytes,
+                sum(row[5] for row in new),
+                record.object_format,
+                record.broker_id,
+                record.committed_at_ms,
+                -1,
+                b"".join(rows.topics_of(record, log_ids, new)),
+            )
+        )
+
+    def _move_log_starts(self, record: LogStartOffsetsRecord) -> None:
+        self._drain()
+        self._touched += len(record.partitions)
+        left = graves.AT_ONCE
+        for index, partition, offset in zip(
+            record.topic_indexes, record.partitions, record.log_start_offsets, strict=True
+        ):
+            log_id = self.topics[record.topic_ids[index]].log_ids[partition]
+            dead = self.graves.bury(log_id, self.tallies[log_id], offset, left)
+            left = max(0, left - max(graves.A_PARTITION, self._bury(dead)))
+
+    def bury(self, limit: int) -> None:
+        """Take away up to `limit` runs that died before. Raises sqlite3.Error."""
+        if not self.graves:
+            return
+        self.begin()
+        self._drain()
+        for log_id, dead in self.graves.go_on(self.tallies, limit):
+            self._bury(dead)
+            log = self.logs.get(log_id)
+            if log is not None:
+                self.logs[log_id] = log  # its tally has changed: it is to be written
+        self.flush_if_full()
+
+    def _bury(self, dead: list[Dead]) -> int:
+        """Lower the used bytes of the objects that dead runs lay in; how many runs they were."""
+        self.connection.executemany(
+            "UPDATE objects SET used_bytes = used_bytes - ? WHERE object_id = ?",
+            [(piece.size_bytes, piece.object_id) for piece in dead],
+        )
+        count = sum(piece.run_count for piece in dead)
+        self.run_count -= count
+        self.changed_records += count + len(dead)
+        self._gathered += count
+        return count
+
+    def _remove_logs(self, log_ids: list[LogId]) -> None:
+        """Of partitions that go: runs, producers, and the partitions' rows."""
+        self._drain()
+        self.producers.flush()
+        left = graves.AT_ONCE
+        for log_id in log_ids:
+            tally = self.tallies.pop(log_id, None)
+            if tally is None:
+                continue
+            dead = self.graves.bury(log_id, tally, ABOVE_EVERY_OFFSET, max(0, left))
+            left -= max(graves.A_PARTITION, self._bury(dead))
+            gone = self.connection.execute("DELETE FROM producers WHERE log_id = ?", (log_id,))
+            self.producers.count -= gone.rowcount
+            self.changed_records += gone.rowcount + 1
+        removed = frozenset(log_ids)
+        self.producers.forget(lambda key: key[0] in removed)
+
+    # -- transactions --------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Open a transaction if none is. Raises sqlite3.Error, also once the state is torn."""
+        if self.is_torn or self._is_open != self.connection.in_transaction:
+            anew = sqlite3.OperationalError(f"{self.path} is to be opened anew, after an error")
+            raise self._torn_by or anew
+        if not self._is_open:
+            self.connection.execute("BEGIN")
+            self._is_open = True
+
+    def gathered(self, rows: int) -> None:
+        """So many rows more were written to the open transaction."""
+        self._gathered += rows
+
+    def flush_if_full(self) -> None:
+        """Commit if enough has gathered. Raises sqlite3.Error."""
+        if len(self.runs) >= DRAIN_ROWS:
+            self._drain()
+        if self._touched >= DRAIN_ROWS:
+            self._write_tables()
+        if self._gathered >= COMMIT_ROWS and not self.wal.puts_off_commits:
+            self.flush()
+
+    def flush(self) -> None:
+        """Commit what was applied, and how far, in one transaction. Raises sqlite3.Error."""
+        if not self._is_open:
+            return
+        self.begin()
+        self.is_torn = True  # unless it succeeds: SQLite may roll back where it fails
+        try:
+            self._drain()
+            self._write_tables()
+            self.changed_records += self.leases.flush() + self.brokers.flush()
+            self.changed_records += self.producers.flush() + self.answers.flush()
+            self.write_state()
+            self.connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._torn_by = error  # who comes later hears why
+            raise
+        self._is_open = self.is_torn = False
+        self._gathered = 0
+        self.flushes += 1
+        self.wal.tidy()
+
+    def write_state(self) -> None:
+        """The numbers of `meta`, as part of the open transaction."""
+        numbers = (
+            self.applied.offset,
+            self.applied.epoch,
+            self.last_timestamp,
+            self.changed_records,
+            self.run_count,
+            self.object_count,
+            self.producers.count,
+            self.answers.count,
+            *astuple(self.counters),
+        )
+        put = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
+        self.connection.execute(put, ("state", msgpack.packb(numbers)))
+        if self.graves.is_changed:
+            self.connection.execute(put, ("graves", self.graves.packed()))
+
+    def _write_tables(self) -> None:
+        """Give SQLite what changed of topics and partitions; oftener where many are created."""
+        self.changed_records += self.topics.flush() + self.logs.flush()
+        self._gathered, self._touched = self._gathered + self._touched, 0
+
+    def _drain(self) -> None:
+        """Give SQLite the runs and objects that have gathered."""
+        self.runs.drain()
+        if self._objects:
+            self.connection.executemany(
+                "INSERT INTO objects VALUES (?, ?, ?, ?, ?, ?, ?, ?)", self._objects
+            )
+            self._objects.clear()
+
+    def close(self) -> None:
+        """Let go of the file; what was not flushed is lost."""
+        self.wal.close()
+        self.connection.close()
+
+    # -- rows of the tables --------------------------------------------------------------------
+
+    def _put(self, table: str, columns: int, written: list[tuple[object, ...]]) -> None:
+        marks = ", ".join("?" * columns)
+        self.connection.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", written)
+
+    def _delete(self, table: str, where: str, gone: list[tuple[object, ...]]) -> None:
+        if gone:
+            self.connection.executemany(f"DELETE FROM {table} WHERE {where}", gone)
+
+    def _store_topics(self, changed: Mapping[UUID, Topic | None]) -> None:
+        self._delete(
+            "topics", "topic_id = ?", [(key.bytes,) for key, row in changed.items() if row is None]
+        )
+        self._put(
+            "topics",
+            2,
+            [(k.bytes, rows.pack_topic(v)) for k, v in changed.items() if v is not None],
+        )
+
+    def _store_logs(self, changed: Mapping[LogId, Log | None]) -> None:
+        gone = [(log_id,) for log_id, log in changed.items() if log is None]
+        self._delete("partitions", "log_id = ?", list(gone))
+        tallies = self.tallies
+        self._put(
+            "partitions",
+            9,
+            [(k, *log, *tallies[k].row()) for k, log in changed.items() if log is not None],
+        )
+
+    def _store_leases(self, changed: Mapping[int, Lease | None]) -> None:
+        self._delete("leases", "lease_id = ?", [(k,) for k, v in changed.items() if v is None])
+        self._put(
+            "leases", 2, [(k, rows.pack_lease(v)) for k, v in changed.items() if v is not None]
+        )
+
+    def _store_brokers(self, changed: Mapping[int, Broker | None]) -> None:
+        self._put(
+            "brokers", 2, [(k, rows.pack_broker(v)) for k, v in changed.items() if v is not None]
+        )
+
+    def _store_answers(self, changed: Mapping[int, Answer | None]) -> None:
+        self._delete("answers", "object_id = ?", [(k,) for k, v in changed.items() if v is None])
+        self._put(
+            "answers", 2, [(k, rows.pack_answer(v)) for k, v in changed.items() if v is not None]
+        )
+
+    def _store_producers(self, changed: Mapping[ProducerKey, Producer | None]) -> None:
+        gone = [key for key, value in changed.items() if value is None]
+        if gone:
+            self._delete("producers", "log_id = ? AND producer_id = ?", list(gone))
+            changed = {key: value for key, value in changed.items() if value is not None}
+        self.connection.executemany(
+            "INSERT OR REPLACE INTO producers VALUES (?, ?, ?, ?)",
+            rows.producer_rows(changed),  # type: ignore[arg-type]
+        )
+
+    def _load_producer(self, key: ProducerKey) -> Producer | None:
+        found = self.connection.execute(
+            "SELECT appended_at_ms, row FROM producers WHERE log_id = ? AND producer_id = ?", key
+        ).fetchone()
+        return None if found is None else rows.unpack_producer(*found)
+
+    def _load_answer(self, object_id: int) -> Answer | None:
+        found = self.connection.execute(
+            "SELECT row FROM answers WHERE object_id = ?", (object_id,)
+        ).fetchone()
+        return None if found is None else rows.unpack_answer(found[0])
+
+    # -- reads.Runs ----------------------------------------------------------------------------
+
+    def runs_from(self, log_id: LogId, offset: int) -> Iterator[Run]:
+        """See `reads.Runs`."""
+        return self.runs.walk(log_id, offset)
+
+    def first_run_since(self, log_id: LogId, timestamp: int, from_offset: int) -> Run | None:
+        """See `reads.Runs`."""
+        return self.runs.first_since(log_id, from_offset, timestamp)
+
+    def run_of_max_timestamp(self, log_id: LogId, from_offset: int) -> Run | None:
+        """See `reads.Runs`."""
+        greatest = self.runs.greatest_time(log_id, from_offset)
+        return None if greatest is None else self.runs.first_since(log_id, from_offset, greatest)
+
+    def run_totals(self, log_id: LogId) -> tuple[int, int] | None:
+        """How many live runs a partition has, and their bytes; None while dead ones are left."""
+        tally = self.tallies[log_id]
+        return None if log_id in self.graves else (tally.runs, tally.bytes)
+
+    # -- reads.Candidates ----------------------------------------------------------------------
+
+    def stored_object(self, object_id: int) -> StoredObject | None:
+        """See `reads.Candidates`."""
+        self._drain_to_read()
+        found = self.connection.execute(
+            "SELECT * FROM objects WHERE object_id = ?", (object_id,)
+        ).fetchone()
+        return None if found is None else rows.stored_object(found)
+
+    def unused_objects(self, limit: int) -> list[int]:
+        """See `reads.Candidates`."""
+        self._drain_to_read()
+        return [
+            object_id
+            for (object_id,) in self.connection.execute(
+                "SELECT object_id FROM objects WHERE used_bytes = 0 AND marked_at_ms = -1"
+                " ORDER BY object_id LIMIT ?",
+                (limit,),
+            )
+        ]
+
+    def marked_objects(self, first_ms: int, last_ms: int, limit: int) -> list[tuple[int, int]]:
+        """See `reads.Candidates`."""
+        self._drain_to_read()
+        return self.connection.execute(
+            "SELECT marked_at_ms, object_id FROM objects"
+            " WHERE marked_at_ms >= MAX(?, 0) AND marked_at_ms >= 0 AND marked_at_ms <= ?"
+            " ORDER BY marked_at_ms, object_id LIMIT ?",
+            (first_ms, last_ms, limit),
+        ).fetchall()
+
+    def idle_producers(self, appended_before_ms: int, limit: int) -> list[ProducerKey]:
+        """See `reads.Candidates`. Each call looks at some, and the next one goes on from there."""
+        self.flush()
+        window = limit * _IDLE_WINDOW
+        seen = self.connection.execute(
+            "SELECT log_id, producer_id, appended_at_ms FROM producers"
+            " WHERE (log_id, producer_id) > (?, ?) ORDER BY log_id, producer_id LIMIT ?",
+            (*self._idle_after, window),
+        ).fetchall()
+        if len(seen) < window:
+            seen += self.connection.execute(
+                "SELECT log_id, producer_id, appended_at_ms FROM producers"
+                " WHERE (log_id, producer_id) <= (?, ?) ORDER BY log_id, producer_id LIMIT ?",
+                (*self._idle_after, window - len(seen)),
+            ).fetchall()
+        idle: list[ProducerKey] = []
+        for log_id, producer_id, appended_at_ms in seen:
+            if len(idle) == limit:
+                break
+            self._idle_after = (log_id, producer_id)
+            if appended_at_ms < appended_before_ms:
+                idle.append((log_id, producer_id))
+        return idle
+
+    def producers_of(self, log_id: LogId, limit: int) -> list[ProducerKey]:
+        """See `reads.Candidates`."""
+        self.flush()
+        return self.connection.execute(
+            "SELECT log_id, producer_id FROM producers WHERE log_id = ? LIMIT ?", (log_id, limit)
+        ).fetchall()
+
+    def last_offset_of_runs(self, log_id: LogId, limit: int) -> int | None:
+        """See `reads.Candidates`."""
+        log = self.logs.get(log_id)
+        return None if log is None else self.runs.end_of(log_id, log[0], limit)
+
+    def _drain_to_read(self) -> None:
+        if self._is_open:
+            self._drain()

@@ -1,0 +1,226 @@
+"""The state that decisions read, as tables.
+
+They have three owners: the in-memory state, where a table is a dict; the database's store; and a
+leader's pending overlay, whose tables fall through to the database. `coordinator.batch.applying`
+changes them, in one way for all three.
+
+Tables are only asked for a key, given one or relieved of one; nothing walks them except the small
+ones (`leases`, `brokers`, `topics`). Values are tuples, replaced and never changed, so an overlay
+may share them. Runs and objects are not here: no decision about a commit reads them.
+
+The surprise: partitions are keyed by *log id*, a number never given twice, and not by topic id.
+Hashing a UUID costs more than deciding a batch, and when a topic is deleted, what is left of its
+producers under an old log id can be found by nobody.
+
+Source: DESIGN §7; KIP-1164, Batch Coordinator.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from uuid import UUID
+
+from coordinator.batch.id_ranges import Ranges, contains
+from records.diskless import (
+    ObjectCommitRecord,
+)
+
+K = TypeVar("K", contravariant=True)
+V = TypeVar("V")
+
+Log = tuple[int, int]
+"""A partition: log start offset (inclusive), high watermark (exclusive)."""
+
+LogId = int
+ProducerKey = tuple[LogId, int]
+"""Log id and producer id."""
+
+KeptBatch = tuple[int, int, int, int]
+"""Base sequence, last sequence (inclusive), base offset, append time (-1: create time)."""
+
+Producer = tuple[int, int, tuple[KeptBatch, ...]]
+"""Epoch; when it last appended, ms since 1970; its last batches, at most five, oldest first."""
+
+MAX_SEQUENCE: Final = 2**31 - 1
+"""After it comes 0. `x & MAX_SEQUENCE` is x for what is below, and wraps what is above."""
+
+NO_LOG: Final = -1
+"""In `Topic.log_ids`: a partition that is gone already, its topic being deleted. Every number below
+0 stands for a partition that is not here."""
+
+
+def let_go(controller_epoch: int) -> LogId:
+    """What stands in `Topic.log_ids` for a partition that was let go under a controller epoch.
+
+    >>> let_go(0), let_go(7)
+    (-2, -9)
+    """
+    return -2 - controller_epoch
+
+
+def may_return(log_id: LogId, controller_epoch: int) -> bool:
+    """Was this partition let go, and under a lower controller epoch?
+
+    >>> may_return(let_go(7), 7), may_return(let_go(7), 8), may_return(5, 8), may_return(NO_LOG, 8)
+    (False, True, False, False)
+    """
+    return let_go(controller_epoch) < log_id < NO_LOG
+
+
+class Topic(NamedTuple):
+    """A topic, or the tombstone of one."""
+
+    name: str
+    log_ids: tuple[LogId, ...]  # by partition; below 0: it is not here
+    deleted_at_ms: int = -1  # -1 while it lives
+
+
+class Lease(NamedTuple):
+    """A block of object ids, [first_object_id, end_object_id), that one broker epoch may commit."""
+
+    broker_id: int
+    broker_epoch: int
+    first_object_id: int
+    end_object_id: int
+    last_committed_id: int  # the highest; first_object_id - 1: none yet
+    skipped: Ranges  # below it and never committed: dead
+    fenced: tuple[int, ...]  # above it, rising, and called safe to delete: dead too
+    granted_at_ms: int
+    closed_at_ms: int = -1  # -1: open
+    orphans: Ranges = ()  # once it is closed: all that is dead and not yet deleted
+
+    @property
+    def is_open(self) -> bool:
+        """May its broker still commit?"""
+        return self.closed_at_ms < 0
+
+    def committed(self, object_id: int) -> bool:
+        """Was this id of the lease committed? It may have been removed since."""
+        return object_id <= self.last_committed_id and not contains(self.skipped, object_id)
+
+
+class Broker(NamedTuple):
+    """What is remembered of a broker: its highest epoch, and that epoch's newest answers."""
+
+    epoch: int
+    open_leases: tuple[int, ...]
+    answered: tuple[int, ...]  # object ids in the order of their commits, at most 64
+
+
+class Answer(NamedTuple):
+    """The answer to a commit, in columns as its ObjectCommitRecord has them."""
+
+    lease_id: int
+    committed_at_ms: int
+    topic_ids: tuple[UUID, ...]
+    topic_indexes: tuple[int, ...]  # this and the next three: of each group
+    partitions: tuple[int, ...]
+    batch_counts: tuple[int, ...]
+    log_start_offsets: tuple[int, ...]
+    base_offsets: tuple[int, ...]  # this and the next three: of each batch
+    append_times: tuple[int, ...]  # empty: all -1
+    error_codes: tuple[int, ...]  # empty: all 0
+    duplicates: tuple[int, ...]  # empty: all 0
+
+
+@dataclass(slots=True)
+class Counters:
+    """Numbers that only rise. An overlay has a copy of its own."""
+
+    controller_epoch: int = -1  # the highest that has called
+    next_lease_id: int = 0
+    next_object_id: int = 0
+    next_log_id: int = 0
+
+
+class Table(Protocol[K, V]):
+    """What a decision and `apply_record` ask of a table. A dict is one."""
+
+    def get(self, key: K, /) -> V | None:
+        """The value, or None."""
+
+    def __setitem__(self, key: K, value: V, /) -> None:
+        """Add or replace."""
+
+    def update(self, rows: Any, /) -> None:
+        """Add or replace several, from a dict."""
+
+    def pop(self, key: K, default: None, /) -> V | None:
+        """Remove; nothing if it is not there."""
+
+
+class SmallTable(Table[K, V], Protocol[K, V]):
+    """A table with few entries: it may be walked, in any order."""
+
+    def items(self) -> Iterable[tuple[Any, V]]:
+        """All entries."""
+
+
+class Tables(Protocol):
+    """The state that decisions read."""
+
+    @property
+    def topics(self) -> SmallTable[UUID, Topic]:
+        """By topic id; tombstones too."""
+
+    @property
+    def logs(self) -> Table[LogId, Log]:
+        """Partitions by log id."""
+
+    @property
+    def producers(self) -> Table[ProducerKey, Producer]:
+        """By log id and producer id."""
+
+    @property
+    def leases(self) -> SmallTable[int, Lease]:
+        """By lease id: the open ones, and closed ones until they are forgotten."""
+
+    @property
+    def brokers(self) -> SmallTable[int, Broker]:
+        """By broker id."""
+
+    @property
+    def answers(self) -> Table[int, Answer]:
+        """By object id."""
+
+    @property
+    def counters(self) -> Counters:
+        """To be changed in place."""
+
+
+def log_ids_of(tables: Tables, record: ObjectCommitRecord) -> list[LogId]:
+    """The log id of each group of a commit; below 0 where all of it was refused for having none.
+
+    To be asked in the state right before the record.
+    """
+    known = []
+    for topic_id in record.topic_ids:
+        topic = tables.topics.get(topic_id)
+        known.append(topic.log_ids if topic is not None and topic.deleted_at_ms < 0 else ())
+    if len(known) == 1 and not any(record.topic_indexes):
+        (log_ids,) = known
+        end = len(log_ids)
+        return [log_ids[i] if 0 <= i < end else NO_LOG for i in record.partitions]
+    found = []
+    for index, partition in zip(record.topic_indexes, record.partitions, strict=True):
+        log_ids = known[index]
+        found.append(log_ids[partition] if 0 <= partition < len(log_ids) else NO_LOG)
+    return found
+
+
+class LeaseFinder:
+    """Finds the leases of many object ids, as of when it is made."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._leases = sorted(
+            (lease.first_object_id, lease.end_object_id, lease_id)
+            for lease_id, lease in tables.leases.items()
+        )
+
+    def find(self, object_id: int) -> int | None:
+        """The id of the lease that it belongs to; None if that is forgotten or was never given."""
+        at = bisect_right(self._leases, object_id, key=lambda lease: lease[0]) - 1
+        return self._leases[at][2] if at >= 0 and object_id < self._leases[at][1] else None

@@ -1,0 +1,75 @@
+"""The controller's image as a `coordinator.batch.cluster_view.ClusterView`.
+
+Source: DESIGN §7.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Final
+from uuid import UUID
+
+from coordinator.batch.cluster_view import Enforcer, TopicConfig
+from coordinator.controller.decide.configs import CLUSTER_DEFAULT, topic_value
+from coordinator.controller.image import MetadataImage, TopicImage
+
+IN_THE_FUTURE: Final = 2**62  # ms: of ids that nobody was given as far as this image goes
+
+
+class ImageView:
+    """Always as of the newest image that is published here."""
+
+    def __init__(self, image: Callable[[], MetadataImage]) -> None:
+        self._image = image
+
+    def topic_config(self, topic_id: UUID) -> TopicConfig | None:
+        """See ClusterView. A value that cannot be read keeps everything."""
+        image = self._image()
+        topic: TopicImage | None = image.topics.get(topic_id)
+        if topic is None:
+            return None
+        return TopicConfig(
+            retention_ms=_limit(topic_value(image, topic.name, "retention.ms")),
+            retention_bytes=_limit(topic_value(image, topic.name, "retention.bytes")),
+            enforcer=_enforcer(topic_value(image, topic.name, "esker.retention.enforcer")),
+        )
+
+    def broker_epoch(self, broker_id: int) -> int | None:
+        """See ClusterView. -1, which is nobody's: brokers are known, and this is none of them."""
+        brokers = self._image().brokers
+        broker = brokers.get(broker_id)
+        if broker is not None:
+            return int(broker.broker_epoch)
+        return -1 if brokers else None
+
+    def producer_id_handed_out_ms(self, producer_id: int) -> int | None:
+        """See ClusterView."""
+        blocks = self._image().producer_ids
+        at = bisect_right(blocks, producer_id, key=lambda block: block.next_producer_id)
+        if at == len(blocks):
+            return IN_THE_FUTURE
+        time_ms = blocks[at].block_time_ms
+        return None if time_ms < 0 else time_ms
+
+    def producer_expiration_ms(self) -> int:
+        """`producer.id.expiration.ms`, as set for all brokers."""
+        value = self._image().config(CLUSTER_DEFAULT, "producer.id.expiration.ms")
+        found = _limit(value) if value is not None else None
+        return 86_400_000 if found is None else found
+
+
+def _limit(value: str) -> int | None:
+    """A number, or None for -1: without a limit; so is what cannot be read."""
+    try:
+        number = int(value)
+    except ValueError:
+        return None
+    return None if number < 0 else number
+
+
+def _enforcer(value: str) -> Enforcer:
+    try:
+        return Enforcer(value)
+    except ValueError:
+        return Enforcer.EXTERNAL

@@ -1,0 +1,140 @@
+"""A coordinator that commands drive: the same commands in the same order give every node one state.
+
+A command is a request, as it would travel over a socket, with its caller's time. It is decided and
+applied at once, on every node, so a decision may rest on nothing but the state and the command. The
+clocks are state too, therefore. The wall clock is the greatest time that any command has carried.
+The steady one, on which delays and leases run, moves by what the leader's monotonic clock has
+counted between two of its sweeps, and a new leader's delays begin anew, as in the quorum.
+
+The surprise: a command that cannot be read is answered like any other. It stands in the log, and
+every node has to get past it in the same way.
+
+Source: DESIGN §7 (implementations).
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Final, cast
+from uuid import UUID
+
+import msgpack
+
+from coordinator.batch.calls import BY_REQUEST
+from coordinator.batch.cluster_view import ClusterView
+from coordinator.batch.interface import CoordinatorError, ErrorCode
+from coordinator.batch.memory import InMemoryCoordinator, InMemoryState
+from coordinator.batch.settings import CoordinatorSettings
+from records.codec import decode_message
+from records.errors import RecordError
+from records.rpc.base import Response
+
+SWEEP: Final = -1
+"""In place of an api key: end, trim, mark and forget what is due."""
+
+LATEST_MS: Final = 2**62
+"""Of any clock: in ms, and far from the end of a 64-bit number."""
+
+_BY_KEY: Final = {request.schema().key: call for request, call in BY_REQUEST.items()}
+
+
+class Replica:
+    """What every node runs: a deterministic machine from commands to answers.
+
+    The in-memory coordinator with clocks that only commands move.
+    """
+
+    def __init__(self, settings: CoordinatorSettings, view: ClusterView) -> None:
+        self._settings = settings
+        self._view = view
+        self.lock = threading.Lock()  # the library applies in a thread of its own
+        self.clock_ms = 0  # the wall clock
+        self.steady_ms = 0
+        self._leader: str | None = None  # whose sweeps move the steady clock
+        self._leader_at_ms = 0  # on its monotonic clock
+        self.coordinator = self._with(InMemoryState())
+
+    def _with(self, state: InMemoryState) -> InMemoryCoordinator:
+        return InMemoryCoordinator(
+            self._settings,
+            self._view,
+            now_ms=lambda: self.clock_ms,
+            steady_ms=lambda: self.steady_ms,
+            state=state,
+        )
+
+    def execute(self, command: bytes) -> Response | CoordinatorError | None:
+        """Decide and apply one command. What it raises would end the library's thread: a bug."""
+        with self.lock:
+            try:
+                key, body, timestamp_ms = msgpack.unpackb(command)
+                call = _BY_KEY.get(key)
+                if key != SWEEP and call is None:
+                    raise ValueError(f"no call has api key {key}")
+                request = decode_message(call.request, body, 0) if call else None
+                leader, at_ms = (None, 0) if call else msgpack.unpackb(body)
+                if not (leader is None or isinstance(leader, str)):
+                    raise TypeError(f"a leadership is called {leader!r}")
+                timestamp_ms, at_ms = _time(timestamp_ms), _time(at_ms)
+            except (ValueError, TypeError, RecordError) as error:
+                return CoordinatorError(ErrorCode.INVALID_REQUEST, f"no command: {error}")
+            self.clock_ms = max(self.clock_ms, timestamp_ms)
+            self.steady_ms = self.steady_ms or self.clock_ms  # both begin together
+            try:
+                if call is None:
+                    self._pass_time(leader, at_ms)
+                    self.coordinator.sweep()
+                    return None
+                return _now(getattr(self.coordinator, call.method)(request))
+            except CoordinatorError as error:
+                return error
+            finally:
+                self.coordinator.log.clear()  # the library has the log
+
+    def _pass_time(self, leader: str | None, at_ms: int) -> None:
+        """A leader sweeps, `at_ms` on its own monotonic clock."""
+        if leader == self._leader:
+            self.steady_ms += max(0, at_ms - self._leader_at_ms)
+        else:
+            self.coordinator.leader_since_ms = self.steady_ms
+        self._leader, self._leader_at_ms = leader, at_ms
+
+    def snapshot(self) -> bytes:
+        """All there is, in the records of a checkpoint."""
+        state = self.coordinator.state
+        place = self.coordinator.retention_at
+        packed: bytes = msgpack.packb(
+            (
+                (self.clock_ms, self.steady_ms, self._leader, self._leader_at_ms),
+                self.coordinator.leader_since_ms,
+                state.applied_offset,
+                None if place is None else (place[0].bytes, place[1]),
+                state.checkpoint(),
+            )
+        )
+        return packed
+
+    def load(self, snapshot: bytes) -> None:
+        """Replace everything by a snapshot."""
+        clocks, leader_since_ms, applied_offset, place, values = msgpack.unpackb(snapshot)
+        with self.lock:
+            self.clock_ms, self.steady_ms, self._leader, self._leader_at_ms = clocks
+            self.coordinator = self._with(InMemoryState.load(values, applied_offset))
+            self.coordinator.leader_since_ms = leader_since_ms
+            self.coordinator.retention_at = place and (UUID(bytes=place[0]), place[1])
+
+
+def _time(said: object) -> int:
+    """A clock that one command could spoil would break all nodes at once, and for ever."""
+    if type(said) is not int or not 0 <= said < LATEST_MS:
+        raise ValueError(f"no time: {said!r}")
+    return said
+
+
+def _now(answering: Any) -> Response:
+    """The result of a coroutine that waits for nothing."""
+    try:
+        answering.send(None)
+    except StopIteration as done:
+        return cast(Response, done.value)
+    raise AssertionError("a decision waited for something")

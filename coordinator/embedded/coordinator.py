@@ -1,0 +1,409 @@
+"""A batch coordinator inside an application's own processes, replicated by PySyncObj.
+
+    coordinator = EmbeddedCoordinator(settings)
+    await coordinator.start()
+
+A command is a request, as it would travel over a socket, with its caller's time. Every node decides
+it for itself, in the order of the log, against the same state and with the same clocks; so every
+node finds the same records and the same answer. Nothing is decided ahead of agreement, hence there
+is no pending state, and no answer that can be lost.
+
+What every node runs is `coordinator.embedded.commands.Replica`; the library and its perils are
+here.
+
+What it does not promise, because the library under it does not (measured with 0.3.17):
+
+- *It does not survive power loss.* PySyncObj never flushes: with a journal it outlives kill -9 of
+  all processes, and no more. Without one, it outlives no majority.
+- Whoever knows the password runs code in this process: the library unpickles what it receives. It
+  is encrypted with a key made of the password, so without a password anybody could; and it listens
+  everywhere unless told where. Hence both must be given. A journal without a dump file loses
+  everything at a full restart after some thousand commands: both or neither.
+- A leader cut off from the others answers nothing, yet calls itself leader for up to 30 s.
+- `findBatches` reads this node's own state, which may be behind. All else goes through the log.
+- Wall clocks are trusted: one that is an hour ahead moves append times and retention by an hour.
+- Leadership moves without notice; what was under way then has an unknown outcome.
+- All state is in memory, on every node.
+
+Source: DESIGN §7 (implementations); PySyncObj's own documents and source.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar, cast
+
+import msgpack
+from pysyncobj import FAIL_REASON, SyncObj, SyncObjConf, SyncObjConsumer, replicated
+
+from coordinator.batch.cluster_view import ClusterView, StaticView
+from coordinator.batch.describe import describe_object, describe_topics
+from coordinator.batch.interface import CoordinatorError, ErrorCode
+from coordinator.batch.reads import denies, find_batches
+from coordinator.batch.settings import CoordinatorSettings
+from coordinator.embedded.commands import SWEEP, Replica
+from records.codec import encode_message
+from records.rpc.base import Request, Response
+from records.rpc.coordinator import (
+    ApplyRetentionRequest,
+    ApplyRetentionResponse,
+    CommitBatchesRequest,
+    CommitBatchesResponse,
+    DeleteDisklessRecordsRequest,
+    DeleteDisklessRecordsResponse,
+    DeleteDisklessTopicsRequest,
+    DeleteDisklessTopicsResponse,
+    FindBatchesRequest,
+    FindBatchesResponse,
+    InitDisklessTopicsRequest,
+    InitDisklessTopicsResponse,
+    ListDisklessOffsetsRequest,
+    ListDisklessOffsetsResponse,
+    ReleaseDisklessPartitionsRequest,
+    ReleaseDisklessPartitionsResponse,
+)
+from records.rpc.objects import (
+    AcquireObjectLeaseRequest,
+    AcquireObjectLeaseResponse,
+    DeleteFilesRequest,
+    DeleteFilesResponse,
+    DescribeDisklessObjectRequest,
+    DescribeDisklessObjectResponse,
+    DescribeDisklessTopicsRequest,
+    DescribeDisklessTopicsResponse,
+    GetFilesToDeleteRequest,
+    GetFilesToDeleteResponse,
+    IsSafeToDeleteFileRequest,
+    IsSafeToDeleteFileResponse,
+    MarkOrphansRequest,
+    MarkOrphansResponse,
+    ReleaseObjectLeaseRequest,
+    ReleaseObjectLeaseResponse,
+)
+
+R = TypeVar("R", bound=Response)
+
+log: Final = logging.getLogger("esker.coordinator")
+
+ENTRY_BYTES: Final = 4 * 1024 * 1024
+"""What the library sends at once; one commit longer than that would take its slow path."""
+
+CERTAINLY_NOT: Final = frozenset(
+    {FAIL_REASON.QUEUE_FULL, FAIL_REASON.MISSING_LEADER, FAIL_REASON.REQUEST_DENIED}
+)
+"""The library's failures after which a command was surely not taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddedSettings:
+    """One node. The same coordinator settings, view, password and addresses on all of them.
+
+    Raises:  ValueError naming what is missing or impossible.
+    """
+
+    self_address: str  # host:port, as the others reach this node
+    other_addresses: tuple[str, ...]
+    bind_address: str  # host:port: where this node listens
+    password: str
+    coordinator: CoordinatorSettings
+    view: ClusterView = field(default_factory=StaticView)  # answers must not depend on the node
+    journal_file: str | None = None
+    dump_file: str | None = None
+    timeout_ms: int = 10_000  # of one call
+    sweep_interval_ms: int = 1_000
+    library: Mapping[str, object] = field(default_factory=dict)  # more for SyncObjConf
+
+    def __post_init__(self) -> None:
+        if not self.password:
+            raise ValueError("password: without one, whoever connects runs code in this process")
+        if not self.bind_address.rpartition(":")[0]:
+            raise ValueError("bind_address: name one, or the library listens on every interface")
+        if (self.journal_file is None) != (self.dump_file is None):
+            raise ValueError("journal_file and dump_file: with only one, a restart loses the state")
+        for key in ("password", "bindAddress", "journalFile", "fullDumpFile"):
+            if key in self.library:
+                raise ValueError(f"library: {key} has a setting of its own")
+
+
+class _Later:
+    """A snapshot that is made when it is pickled: in the library's forked child, if it forks."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+
+    def __reduce__(self) -> tuple[type[bytes], tuple[bytes]]:
+        return bytes, (self._replica.snapshot(),)
+
+
+class _Machine(SyncObjConsumer):  # type: ignore[misc]
+    """The library's view of a replica."""
+
+    def __init__(self, replica: Replica) -> None:
+        super().__init__()
+        self._replica = replica
+        self.broken: BaseException | None = None
+
+    @replicated  # type: ignore[untyped-decorator]
+    def execute(self, command: bytes) -> Response | CoordinatorError | None:
+        """On every node, in the order of the log."""
+        if self.broken is None:
+            try:
+                return self._replica.execute(command)
+            except Exception as error:  # ours: this node must not answer any more
+                log.exception("a command broke this replica")
+                self.broken = error
+        return CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"broken: {self.broken!r}")
+
+    def _serialize(self) -> dict[str, object]:
+        return {"snapshot": _Later(self._replica)}
+
+    def _deserialize(self, data: dict[str, bytes]) -> None:
+        self._replica.load(data["snapshot"])
+
+
+class EmbeddedCoordinator:
+    """One node's BatchCoordinator. Any node may be asked anything."""
+
+    def __init__(self, settings: EmbeddedSettings, now_ms: Callable[[], int] | None = None) -> None:
+        self._settings = settings
+        self._now_ms = _wall_clock_ms if now_ms is None else now_ms
+        self._replica = Replica(settings.coordinator, settings.view)
+        self._machine = _Machine(self._replica)
+        self._node: Any = None
+        self._sweeper: asyncio.Task[None] | None = None
+        self._under_way: set[asyncio.Future[Any]] = set()
+
+    async def start(self) -> None:
+        """Join the others, and wait until this node has what they agreed on.
+
+        Raises:  CoordinatorError COORDINATOR_NOT_AVAILABLE if that takes longer than `timeout_ms`.
+        """
+        settings = self._settings
+        # made here, not in a thread that ends: the library stops with the thread that made it
+        self._node = SyncObj(
+            settings.self_address,
+            list(settings.other_addresses),
+            SyncObjConf(
+                password=settings.password,
+                bindAddress=settings.bind_address,
+                journalFile=settings.journal_file,
+                fullDumpFile=settings.dump_file,
+                **{
+                    "appendEntriesUseBatch": False,  # 2 ms a command instead of 80
+                    "appendEntriesBatchSizeBytes": ENTRY_BYTES,
+                    "commandsWaitLeader": False,  # no leader: say so at once
+                    **settings.library,
+                },
+            ),
+            consumers=[self._machine],
+        )
+        deadline = time.monotonic() + settings.timeout_ms / 1000
+        while not self._node.isReady():
+            if time.monotonic() >= deadline:
+                raise _unavailable("a majority of the nodes did not meet in time")
+            await asyncio.sleep(0.01)
+        self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
+
+    @property
+    def leads(self) -> bool:
+        """Does this node call itself the leader?"""
+        return self._node is not None and bool(self._node._isLeader())
+
+    async def close(self) -> None:
+        """Leave; calls under way end with CoordinatorError. The others go on, if a majority."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        node, self._node = self._node, None
+        if node is not None:
+            await asyncio.to_thread(node.destroy_synchronous)
+            _close_pipe(node)
+        for waiting in tuple(self._under_way):
+            if not waiting.done():
+                code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+                waiting.set_exception(CoordinatorError(code, "this node was closed"))
+
+    # --- commands
+
+    async def _replicate(self, request: Request, response: type[R]) -> R:
+        """Have a request decided by all nodes; this node's answer is everybody's."""
+        assert request.schema().key is not None, f"no request: {request}"
+        answer = await self._command(request.schema().key, encode_message(request, 0))
+        assert isinstance(answer, response), f"{answer} answers {request}"
+        return answer
+
+    async def _command(self, key: int | None, body: bytes) -> Response | None:
+        if self._node is None:
+            raise _unavailable("it is closed, or not started")
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Any] = loop.create_future()
+        self._under_way.add(answer)
+        answer.add_done_callback(self._under_way.discard)
+
+        def tell(result: object, failure: int) -> None:
+            if answer.done():
+                return
+            if failure == FAIL_REASON.SUCCESS:
+                answer.set_result(result)
+            elif failure in CERTAINLY_NOT:
+                answer.set_exception(_unavailable(f"PySyncObj's reason {failure}"))
+            else:
+                code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+                answer.set_exception(CoordinatorError(code, f"PySyncObj's reason {failure}"))
+
+        def callback(result: object, failure: int) -> None:  # in the library's thread
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(tell, result, failure)
+
+        command = msgpack.packb((key, body, self._now_ms()))
+        self._machine.execute(command, callback=callback)
+        try:
+            async with asyncio.timeout(self._settings.timeout_ms / 1000):
+                result = await answer
+        except TimeoutError:
+            raise CoordinatorError(
+                ErrorCode.REQUEST_TIMED_OUT, "no answer in time: the outcome is unknown"
+            ) from None
+        if isinstance(result, CoordinatorError):
+            raise result
+        return cast(Response | None, result)
+
+    async def _sweep(self) -> None:
+        """The leader makes everybody sweep now and then; a leadership has a name of its own."""
+        leadership: str | None = None
+        while True:
+            if not self.leads:
+                leadership = None
+            else:
+                leadership = leadership or secrets.token_hex(8)
+                try:
+                    await self.sweep(leadership, time.monotonic_ns() // 1_000_000)
+                except CoordinatorError as error:
+                    log.info("a sweep was not carried out: %s", error)
+            await asyncio.sleep(self._settings.sweep_interval_ms / 1000)
+
+    async def sweep(self, leadership: str, at_ms: int) -> None:
+        """Let time pass to `at_ms`, as a leadership counts it, and do what is due."""
+        await self._command(SWEEP, msgpack.packb((leadership, at_ms)))
+
+    def checkpoint(self) -> list[bytes]:
+        """The records of this node's state, as of now."""
+        with self._replica.lock:
+            return self._replica.coordinator.state.checkpoint()
+
+    # --- a BatchCoordinator
+
+    async def create_topic_and_partitions(
+        self, request: InitDisklessTopicsRequest
+    ) -> InitDisklessTopicsResponse:
+        """See BatchCoordinator."""
+        return await self._replicate(request, InitDisklessTopicsResponse)
+
+    async def acquire_lease(self, request: AcquireObjectLeaseRequest) -> AcquireObjectLeaseResponse:
+        """See BatchCoordinator."""
+        return await self._replicate(request, AcquireObjectLeaseResponse)
+
+    async def release_lease(self, request: ReleaseObjectLeaseRequest) -> ReleaseObjectLeaseResponse:
+        """See BatchCoordinator."""
+        return await self._replicate(request, ReleaseObjectLeaseResponse)
+
+    async def commit_file(self, request: CommitBatchesRequest) -> CommitBatchesResponse:
+        """See BatchCoordinator."""
+        return await self._replicate(request, CommitBatchesResponse)
+
+    async def find_batches(self, request: FindBatchesRequest) -> FindBatchesResponse:
+        """See BatchCoordinator. From this node's state; a no is a command, decided by all."""
+        if self._node is None:
+            raise _unavailable("it is closed, or not started")
+        with self._replica.lock:
+            state = self._replica.coordinator.state
+            answer = find_batches(request, state, state, self._settings.coordinator)
+        return await self._replicate(request, FindBatchesResponse) if denies(answer) else answer
+
+    async def list_offsets(
+        self, request: ListDisklessOffsetsRequest
+    ) -> ListDisklessOffsetsResponse:
+        """See BatchCoordinator. A command like any other: the library has no read barrier."""
+        return await self._replicate(request, ListDisklessOffsetsResponse)
+
+    async def delete_records(
+        self, request: DeleteDisklessRecordsRequest
+    ) -> DeleteDisklessRecordsResponse:
+        """See BatchCoordinator."""
+        return await self._replicate(request, DeleteDisklessRecordsResponse)
+
+    async def delete_topics(
+        self, request: DeleteDisklessTopicsRequest
+    ) -> DeleteDisklessTopicsResponse:
+        """See BatchCoordinator."""
+        return await self._replicate(request, DeleteDisklessTopicsResponse)
+
+    async def release_partitions(
+        self, request: ReleaseDisklessPartitionsRequest
+    ) -> ReleaseDisklessPartitionsResponse:
+        """See BatchCoordinator."""
+        return await self._replicate(request, ReleaseDisklessPartitionsResponse)
+
+    async def apply_retention(self, request: ApplyRetentionRequest) -> ApplyRetentionResponse:
+        """See BatchCoordinator."""
+        return await self._replicate(request, ApplyRetentionResponse)
+
+    async def get_files_to_delete(
+        self, request: GetFilesToDeleteRequest
+    ) -> GetFilesToDeleteResponse:
+        """See BatchCoordinator. A command too: so its delays have one clock."""
+        return await self._replicate(request, GetFilesToDeleteResponse)
+
+    async def delete_files(self, request: DeleteFilesRequest) -> DeleteFilesResponse:
+        """See BatchCoordinator."""
+        return await self._replicate(request, DeleteFilesResponse)
+
+    async def is_safe_to_delete_file(
+        self, request: IsSafeToDeleteFileRequest
+    ) -> IsSafeToDeleteFileResponse:
+        """See BatchCoordinator."""
+        return await self._replicate(request, IsSafeToDeleteFileResponse)
+
+    async def mark_orphans(self, request: MarkOrphansRequest) -> MarkOrphansResponse:
+        """See BatchCoordinator."""
+        return await self._replicate(request, MarkOrphansResponse)
+
+    async def describe_topics(
+        self, request: DescribeDisklessTopicsRequest
+    ) -> DescribeDisklessTopicsResponse:
+        """See DescribingCoordinator."""
+        with self._replica.lock:
+            return describe_topics(request, self._replica.coordinator.state)
+
+    async def describe_object(
+        self, request: DescribeDisklessObjectRequest
+    ) -> DescribeDisklessObjectResponse:
+        """See DescribingCoordinator."""
+        with self._replica.lock:
+            state = self._replica.coordinator.state
+            return describe_object(request, state, self._settings.coordinator.keys)
+
+
+def _close_pipe(node: SyncObj) -> None:
+    """Close what the library forgets: the pipe by which callers woke its thread, which has ended.
+
+    Two descriptors a node, until the process ends. The library has no name for them outside, hence
+    the two private ones; a version that closes them itself may have others.
+    """
+    notifier = getattr(node, "_SyncObj__pipeNotifier", None)
+    for end in ("_PipeNotifier__pipeR", "_PipeNotifier__pipeW"):
+        if (descriptor := getattr(notifier, end, None)) is not None:
+            os.close(descriptor)
+
+
+def _wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _unavailable(message: str) -> CoordinatorError:
+    return CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, message)

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from crc32c import crc32c
 
-from diskless.object_writer import WriterSettings
+from diskless.produce.object_writer import WriterSettings
 from raft.net.frames import Frame
 from raft.net.header import RequestKind, parse_request_header, request_header
 from records.batch import iter_batches

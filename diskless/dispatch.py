@@ -4,7 +4,8 @@
     listener = Listener(dispatcher.handle, name="PLAINTEXT")
 
 What is announced is what is served: ApiVersions is made from the same table that requests are
-looked up in. The exception is Produce below version 3 (`diskless.old_produce`). A key or a version
+looked up in. The exception is Produce below version 3 (`diskless.produce.old_versions`). A key or
+a version
 that is not announced closes its connection with one line that names client and key, as Kafka does;
 so do a TLS hello and an HTTP request, which the transport recognises by their first bytes.
 
@@ -20,9 +21,10 @@ from collections.abc import Container, Mapping
 from typing import Final
 
 from coordinator.controller.decide.context import FEATURES
-from diskless import old_produce, produce_bounds
-from diskless.apis.serving import Asker, served
+from diskless.apis.handler import Asker, served
 from diskless.cluster import Cluster
+from diskless.produce import bounds as produce_bounds
+from diskless.produce import old_versions as old_produce
 from raft.net import API_VERSIONS_KEY, Answer, Frame, RequestHeader, ServerConnection
 from raft.net.handlers import Served
 from raft.net.routes import Routes

@@ -23,15 +23,15 @@ from prometheus_client.metrics_core import (
 )
 
 from coordinator.controller.image import MetadataImage
-from diskless.cleaning import CleaningCounters
 from diskless.cluster import Replica
 from diskless.durations import Durations
-from diskless.fetch import FetchCounters
-from diskless.in_flight import InFlight
-from diskless.object_cache import CacheCounters
-from diskless.object_writer import WriterCounters
-from diskless.produce import ProduceCounters
-from diskless.staleness import Staleness
+from diskless.fetch.object_cache import CacheCounters
+from diskless.fetch.service import FetchCounters
+from diskless.fetch.staleness import Staleness
+from diskless.object_deletion import CleaningCounters
+from diskless.produce.in_flight import InFlight
+from diskless.produce.object_writer import WriterCounters
+from diskless.produce.service import ProduceCounters
 
 PREFIX = "esker_broker_"
 

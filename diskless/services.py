@@ -18,18 +18,18 @@ from diskless.apis.configs import OwnSetting
 from diskless.apis.groups import GroupApis
 from diskless.apis.producers import ProducerApis
 from diskless.apis.records import RecordApis
-from diskless.cleaning import Cleaner
 from diskless.cluster import Cluster
-from diskless.fetch import FetchService
-from diskless.in_flight import InFlight
+from diskless.fetch.commit_notifications import News
+from diskless.fetch.object_cache import CacheSettings, ObjectCache
+from diskless.fetch.service import FetchService
+from diskless.fetch.staleness import Staleness
 from diskless.metrics import BrokerCollector
-from diskless.news import News
-from diskless.object_cache import CacheSettings, ObjectCache
-from diskless.object_writer import WriterSettings
-from diskless.produce import ProduceService
-from diskless.staleness import Staleness
+from diskless.object_deletion import Cleaner
+from diskless.produce.in_flight import InFlight
+from diskless.produce.object_writer import WriterSettings
+from diskless.produce.service import ProduceService
+from diskless.produce.writers import Writers
 from diskless.stores import ObjectStorage
-from diskless.writers import Writers
 from raft.net import ServerConnection
 from raft.net.handlers import Served
 from records.object_keys import ObjectKeys

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from coordinator.groups.settings import GroupSettings
-from diskless.object_writer import WriterSettings
+from diskless.produce.object_writer import WriterSettings
 from esker.addresses import BROKER, CONTROLLER, Addresses, addresses_of
 from esker.coordinators import QUORUM, CoordinatorOptions, find_implementation
 from esker.properties import PropertiesError, read_properties

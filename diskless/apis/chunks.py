@@ -16,9 +16,9 @@ from typing import Final
 from coordinator.batch.interface import CoordinatorError
 from coordinator.controller.image import MetadataImage, active_start
 from coordinator.controller.refusals import refuse
-from diskless.apis.answering import ErrorCode
-from diskless.apis.places import LATEST, Place, Wanted, find_place, list_offsets
-from diskless.apis.serving import served
+from diskless.apis.forwarding import ErrorCode
+from diskless.apis.handler import served
+from diskless.apis.partition_offsets import LATEST, Place, Wanted, find_place, list_offsets
 from diskless.cluster import Cluster
 from raft.net.handlers import Served
 from records.rpc.chunks import (

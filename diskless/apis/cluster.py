@@ -3,7 +3,7 @@
     apis = ClusterApis(cluster, create=topics.create, auto_create=True, num_partitions=1)
     handlers |= apis.handlers("PLAINTEXT")
 
-Metadata may make topics (`diskless.auto_creation`); the other answers only read the image.
+Metadata may make topics (`diskless.apis.auto_creation`); the other answers only read the image.
 
 Who acts for a group is computed, as who leads a partition is. A batch coordinator (KIP-1164, key
 type 3) can be read at any broker; where it is written, the quorum is asked. Transactions are not
@@ -25,11 +25,10 @@ from coordinator.batch.interface import CoordinatorError
 from coordinator.controller.image import MetadataImage
 from coordinator.controller.service import parse_batch_key
 from coordinator.rendezvous import group_broker
-from diskless import partitions_described
-from diskless.apis.serving import Asker, served
-from diskless.auto_creation import AutoCreation, Create
-from diskless.cluster import Cluster
-from diskless.metadata import (
+from diskless.apis import describe_partitions as partitions_described
+from diskless.apis.auto_creation import AutoCreation, Create
+from diskless.apis.handler import Asker, served
+from diskless.apis.metadata import (
     CLUSTER_OPERATIONS,
     NOBODY,
     NOT_ASKED,
@@ -40,6 +39,7 @@ from diskless.metadata import (
     unfenced,
     wants_all,
 )
+from diskless.cluster import Cluster
 from diskless.placement import is_known, rack_hint
 from raft.net.handlers import Served
 from records.rpc.cluster import (

@@ -23,8 +23,8 @@ from coordinator.controller.config_defs import BROKER_CONFIGS, ConfigType
 from coordinator.controller.decide.configs import Operation, Source, describe_configs
 from coordinator.controller.image import BROKER, MetadataImage, Resource
 from coordinator.controller.refusals import refuse
-from diskless.apis.answering import ErrorCode
-from diskless.apis.serving import served
+from diskless.apis.forwarding import ErrorCode
+from diskless.apis.handler import served
 from diskless.cluster import Cluster
 from raft.net.handlers import Served
 from records.rpc.configs import (

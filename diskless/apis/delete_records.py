@@ -17,11 +17,11 @@ from typing import Final, NamedTuple
 from coordinator.batch.interface import CoordinatorError
 from coordinator.batch.interface import ErrorCode as CoordinatorCode
 from coordinator.controller.image import INTERNAL_TOPICS
-from diskless.apis.answering import Errands, ErrorCode, seconds
-from diskless.apis.places import Place, cut, find_place
+from diskless.apis.forwarding import Errands, ErrorCode, seconds
+from diskless.apis.metadata import Pace
+from diskless.apis.partition_offsets import Place, cut, find_place
 from diskless.cluster import Cluster
-from diskless.metadata import Pace
-from diskless.news import News
+from diskless.fetch.commit_notifications import News
 from records.rpc.coordinator import DeleteDisklessRecordsRequest, FindBatchesRequest
 from records.rpc.partitions import DeleteRecordsRequest, DeleteRecordsResponse
 

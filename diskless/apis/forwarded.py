@@ -27,8 +27,8 @@ from coordinator.controller import descriptions as describing
 from coordinator.controller.descriptions import describe_brokers
 from coordinator.controller.image import CLUSTER_METADATA, MetadataImage
 from coordinator.controller.refusals import refuse
-from diskless.apis.answering import Errands, ErrorCode, seconds
-from diskless.apis.serving import served
+from diskless.apis.forwarding import Errands, ErrorCode, seconds
+from diskless.apis.handler import served
 from diskless.cluster import Cluster
 from raft.net.handlers import Served
 from records.rpc.base import Request, Response

@@ -21,9 +21,11 @@ from types import MappingProxyType
 from typing import Final
 
 from coordinator.batch.interface import CoordinatorError
-from diskless.apis.answering import ErrorCode, seconds
 from diskless.apis.delete_records import DeleteRecords
-from diskless.apis.places import (
+from diskless.apis.forwarding import ErrorCode, seconds
+from diskless.apis.handler import served
+from diskless.apis.metadata import Pace
+from diskless.apis.partition_offsets import (
     BARRIER_S,
     LATEST,
     MAX_TIMESTAMP,
@@ -33,13 +35,11 @@ from diskless.apis.places import (
     find_place,
     list_offsets,
 )
-from diskless.apis.serving import served
 from diskless.cluster import Cluster
-from diskless.metadata import Pace
-from diskless.object_cache import ObjectCache
-from diskless.runs_reader import LEADER_EPOCH, DamagedRunError, Run
+from diskless.fetch.object_cache import ObjectCache
+from diskless.fetch.runs_reader import LEADER_EPOCH, DamagedRunError, Run
+from diskless.fetch.timestamps import Stamped, first_since, latest
 from diskless.stores import ObjectNotFoundError, StorageError
-from diskless.timestamps import Stamped, first_since, latest
 from raft.net.handlers import Served
 from records.rpc.coordinator import FindBatchesRequest, FindBatchesResponse
 from records.rpc.list_offsets import ListOffsetsRequest, ListOffsetsResponse

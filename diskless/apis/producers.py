@@ -24,7 +24,7 @@ import logging
 from typing import Final
 
 from coordinator.batch.interface import CoordinatorError
-from diskless.apis.serving import Asker, served
+from diskless.apis.handler import Asker, served
 from diskless.cluster import Cluster
 from raft.net.handlers import Served
 from records.rpc.brokers import AllocateProducerIdsRequest, AllocateProducerIdsResponse

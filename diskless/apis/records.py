@@ -17,9 +17,9 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from diskless.apis.serving import encoded
-from diskless.fetch import FetchService
-from diskless.produce import ProduceService
+from diskless.apis.handler import encoded
+from diskless.fetch.service import FetchService
+from diskless.produce.service import ProduceService
 from raft.net import Frame, Reply, RequestHeader, ServerConnection
 from raft.net.handlers import Served
 from records.codec import decode_message

@@ -24,10 +24,10 @@ import msgspec
 from coordinator.batch.interface import CoordinatorError
 from coordinator.controller.image import TopicImage
 from coordinator.controller.refusals import refuse
-from diskless.apis.answering import Errands, ErrorCode, seconds
-from diskless.apis.serving import served
+from diskless.apis.forwarding import Errands, ErrorCode, seconds
+from diskless.apis.handler import served
 from diskless.cluster import Cluster
-from diskless.news import News
+from diskless.fetch.commit_notifications import News
 from raft.net.handlers import Served
 from records.rpc.base import Request, Response
 from records.rpc.coordinator import FindBatchesRequest

@@ -15,11 +15,11 @@ from uuid import UUID
 
 from coordinator.batch.commit_queue import OutcomeUnknownError
 from coordinator.batch.interface import CoordinatorError, ErrorCode
-from diskless.buffer import AppendResult
-from diskless.object_writer import Identity, ObjectWriter, WriterSettings
+from diskless.produce.buffer import AppendResult
+from diskless.produce.object_writer import Identity, ObjectWriter, WriterSettings
+from diskless.produce.validation import Accepted, TopicRules, validate
 from diskless.stores.faults import Fault, FaultRule, FaultyStore
 from diskless.stores.memory import MemoryStore
-from diskless.validation import Accepted, TopicRules, validate
 from records.batch_writer import build_batch
 from records.object_keys import ObjectKeys
 from records.rpc.coordinator import (

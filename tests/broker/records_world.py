@@ -18,17 +18,17 @@ from typing import Any, Final
 from uuid import UUID
 
 from diskless.apis.records import RecordApis
-from diskless.cleaning import Cleaner
-from diskless.fetch import FetchService
-from diskless.in_flight import InFlight
-from diskless.news import News
-from diskless.object_cache import ObjectCache
-from diskless.object_writer import WriterSettings
-from diskless.produce import ProduceService
-from diskless.staleness import Staleness
+from diskless.fetch.commit_notifications import News
+from diskless.fetch.object_cache import ObjectCache
+from diskless.fetch.service import FetchService
+from diskless.fetch.staleness import Staleness
+from diskless.object_deletion import Cleaner
+from diskless.produce.in_flight import InFlight
+from diskless.produce.object_writer import WriterSettings
+from diskless.produce.service import ProduceService
+from diskless.produce.writers import Writers
 from diskless.stores.faults import FaultyStore
 from diskless.stores.memory import MemoryStore
-from diskless.writers import Writers
 from records.batch import iter_batches, iter_records
 from records.batch_writer import build_batch
 from records.object_keys import ObjectKeys

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from diskless.produce.validation import Accepted, TopicRules, validate
 from diskless.stores.memory import MemoryStore
-from diskless.validation import Accepted, TopicRules, validate
 from records.batch_writer import build_batch
 from records.compression import Compression
 from records.rpc.coordinator import CommitBatch, CommitBatchesRequest

@@ -23,8 +23,8 @@ from typing import Final
 
 from coordinator.batch.commit_queue import OutcomeUnknownError
 from coordinator.batch.interface import ErrorCode
-from diskless.fetch import FetchService
-from diskless.object_writer import WriterSettings
+from diskless.fetch.service import FetchService
+from diskless.produce.object_writer import WriterSettings
 from diskless.stores.faults import Fault, FaultRule
 from diskless.stores.memory import MemoryStore
 from records.rpc.brokers import UnregisterBrokerRequest, UnregisterBrokerResponse

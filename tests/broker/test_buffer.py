@@ -7,7 +7,7 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diskless.buffer import MAX_BUFFERED_BATCHES, AppendBuffer, AppendResult, ClosedBuffer
+from diskless.produce.buffer import MAX_BUFFERED_BATCHES, AppendBuffer, AppendResult, ClosedBuffer
 from records.wal import build_object, read_footer, verify_partition
 from tests.broker.produce_world import Sent, a_batch
 

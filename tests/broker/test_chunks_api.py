@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from diskless.apis import chunks
-from diskless.fetch import FetchService
-from diskless.metadata import ClientView, describe
-from diskless.news import News
-from diskless.object_cache import ObjectCache
-from diskless.staleness import Staleness
+from diskless.apis.metadata import ClientView, describe
+from diskless.fetch.commit_notifications import News
+from diskless.fetch.object_cache import ObjectCache
+from diskless.fetch.service import FetchService
+from diskless.fetch.staleness import Staleness
 from records.batch import iter_batches, iter_records
 from records.rpc.chunks import (
     AlterChunkAssignmentsRequest,

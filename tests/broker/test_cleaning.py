@@ -10,7 +10,7 @@ import pytest
 
 from coordinator.batch.interface import CoordinatorError, ErrorCode
 from coordinator.rendezvous import choose
-from diskless.cleaning import BULK, Cleaner, cleaning_broker
+from diskless.object_deletion import BULK, Cleaner, cleaning_broker
 from diskless.stores.faults import Fault, FaultRule, FaultyStore
 from diskless.stores.memory import MemoryStore
 from records.object_keys import ObjectKeys

@@ -12,11 +12,11 @@ from uuid import UUID
 import pytest
 
 from coordinator.rendezvous import group_broker
-from diskless import auto_creation
+from diskless.apis import auto_creation
+from diskless.apis.auto_creation import MAX_UNDER_WAY
 from diskless.apis.cluster import MAX_UNKNOWN_RACKS, ClusterApis
+from diskless.apis.metadata import unfenced
 from diskless.apis.topics import Topics
-from diskless.auto_creation import MAX_UNDER_WAY
-from diskless.metadata import unfenced
 from raft.net.handlers import Served
 from records.rpc.base import Request
 from records.rpc.cluster import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from coordinator.batch.interface import CoordinatorError, ErrorCode
+from diskless.apis.metadata import unfenced
 from diskless.cluster import Cluster
-from diskless.metadata import unfenced
 from records.rpc.coordinator import FindBatchesRequest
 from records.rpc.group_log import AcquireGroupOwnershipRequest
 from records.rpc.topics import CreateTopicsResponse

@@ -16,14 +16,14 @@ from coordinator.batch.memory import InMemoryCoordinator
 from coordinator.batch.reads import log_ends
 from coordinator.batch.settings import CoordinatorSettings
 from coordinator.controller.image import MetadataImage
-from diskless import fetch
-from diskless.buffer import AppendResult
-from diskless.fetch import FetchService
-from diskless.metadata import SLICE_PARTITIONS
-from diskless.news import News
-from diskless.object_cache import ObjectCache
-from diskless.object_writer import Identity, ObjectWriter, WriterSettings
-from diskless.staleness import Staleness
+from diskless.apis.metadata import SLICE_PARTITIONS
+from diskless.fetch import service as fetch
+from diskless.fetch.commit_notifications import News
+from diskless.fetch.object_cache import ObjectCache
+from diskless.fetch.service import FetchService
+from diskless.fetch.staleness import Staleness
+from diskless.produce.buffer import AppendResult
+from diskless.produce.object_writer import Identity, ObjectWriter, WriterSettings
 from diskless.stores.faults import Fault, FaultRule, FaultyStore
 from diskless.stores.memory import MemoryStore
 from records.batch import iter_batches, iter_records
@@ -289,7 +289,7 @@ def test_one_batch_is_the_least_of_an_answer_not_of_each_partition(
     """The request's bytes bound the answer, however much a partition may bring."""
 
     async def work(broker: Broker) -> None:
-        monkeypatch.setattr("diskless.fetch.LOOKED_UP_AT_ONCE", at_once)
+        monkeypatch.setattr("diskless.fetch.service.LOOKED_UP_AT_ONCE", at_once)
         await asyncio.gather(*(broker.produce(1, 2, 3, partition=index) for index in (0, 1)))
         partitions = tuple(
             _topic.FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1 << 20)

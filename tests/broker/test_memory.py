@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from diskless.in_flight import InFlight
-from diskless.object_writer import WriterSettings
-from diskless.produce_request import PendingProduce
+from diskless.produce.in_flight import InFlight
+from diskless.produce.object_writer import WriterSettings
+from diskless.produce.request import PendingProduce
 from diskless.stores.memory import MemoryStore
 from raft.net import ClientConnection, Listener, connect
 from raft.net.connection import Answer, ServerConnection

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.controller.image import MetadataImage
-from diskless.metadata import ClientView, Placing, describe, place, reachable, unfenced
+from diskless.apis.metadata import ClientView, Placing, describe, place, reachable, unfenced
 from diskless.placement import PlacedBroker, leader, leaders
 from records.codec import decode_message, encode_message
 from records.rpc.brokers import BrokerHeartbeatRequest

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-import diskless.writers
-from diskless.buffer import AppendResult
-from diskless.fetch import OFFSET_OUT_OF_RANGE, FetchService, _Answer, _Asked
-from diskless.object_writer import KAFKA_STORAGE_ERROR, ObjectWriter
+import diskless.produce.writers
+from diskless.fetch.service import OFFSET_OUT_OF_RANGE, FetchService, _Answer, _Asked
+from diskless.produce.buffer import AppendResult
+from diskless.produce.object_writer import KAFKA_STORAGE_ERROR, ObjectWriter
 from diskless.stores.faults import Fault, FaultRule
 from tests.broker.story import Story
 from tests.broker.test_object_writer import (

@@ -8,7 +8,7 @@ import gc
 import pytest
 
 from coordinator.batch.interface import CoordinatorError, ErrorCode
-from diskless.object_ids import ObjectIds
+from diskless.produce.object_ids import ObjectIds
 from records.rpc.objects import (
     AcquireObjectLeaseRequest,
     AcquireObjectLeaseResponse,

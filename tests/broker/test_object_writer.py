@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from coordinator.batch.interface import ErrorCode
-from diskless.buffer import AppendResult
-from diskless.object_writer import (
+from diskless.produce.buffer import AppendResult
+from diskless.produce.object_writer import (
     CLOSING,
     KAFKA_STORAGE_ERROR,
     NOT_WRITTEN,

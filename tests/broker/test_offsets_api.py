@@ -13,11 +13,11 @@ import pytest
 from crc32c import crc32c
 
 from coordinator.batch.reads import list_offsets
-from diskless import timestamps
 from diskless.apis import offsets
-from diskless.apis.places import Listed
-from diskless.object_cache import ObjectCache
-from diskless.runs_reader import Run
+from diskless.apis.partition_offsets import Listed
+from diskless.fetch import timestamps
+from diskless.fetch.object_cache import ObjectCache
+from diskless.fetch.runs_reader import Run
 from diskless.stores.memory import MemoryStore
 from raft.net.handlers import Served
 from records.batch import Batch, Record, iter_records
@@ -306,7 +306,7 @@ def test_very_many_records_are_read_in_a_thread(monkeypatch: pytest.MonkeyPatch)
         threads.add(threading.current_thread())
         return iter_records(one)
 
-    monkeypatch.setattr("diskless.timestamps.iter_records", watched)
+    monkeypatch.setattr("diskless.fetch.timestamps.iter_records", watched)
 
     async def main() -> None:
         store = MemoryStore(lambda: 0)

@@ -12,10 +12,10 @@ from uuid import UUID
 import pytest
 
 from coordinator.controller.image import MetadataImage
-from diskless.buffer import AppendResult, Waiter
-from diskless.in_flight import InFlight
-from diskless.produce import HEAR_S, ProduceService
-from diskless.validation import Accepted, Outcome, validate
+from diskless.produce.buffer import AppendResult, Waiter
+from diskless.produce.in_flight import InFlight
+from diskless.produce.service import HEAR_S, ProduceService
+from diskless.produce.validation import Accepted, Outcome, validate
 from raft.net import Listener, run
 from raft.net.client import connect
 from raft.net.connection import Answer, ServerConnection
@@ -254,7 +254,7 @@ def test_records_that_take_long_to_validate_hold_up_nobody_else(
         threads.append(threading.current_thread())
         return outcome
 
-    monkeypatch.setattr("diskless.produce.validate", watched)
+    monkeypatch.setattr("diskless.produce.service.validate", watched)
 
     async def work(broker: Broker) -> None:
         connection = await connect("127.0.0.1", broker.listener.port)

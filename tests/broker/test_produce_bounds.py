@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diskless import produce_bounds
-from diskless.produce_bounds import MAX_NAMED
+from diskless.produce import bounds as produce_bounds
+from diskless.produce.bounds import MAX_NAMED
 from raft.net import BadHeaderError, RequestHeader
 from records.codec import encode_message
 from records.rpc.produce import ProduceRequest

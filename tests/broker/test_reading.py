@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from diskless.object_cache import MERGE_GAP_BYTES, READ_S, CacheSettings, ObjectCache
-from diskless.runs_reader import DamagedRunError, Run, read_runs
+from diskless.fetch.object_cache import MERGE_GAP_BYTES, READ_S, CacheSettings, ObjectCache
+from diskless.fetch.runs_reader import DamagedRunError, Run, read_runs
 from diskless.stores import ByteRange, ObjectNotFoundError, StorageError
 from diskless.stores.faults import Fault, FaultRule, FaultyStore
 from diskless.stores.memory import MemoryStore

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from uuid import UUID
 
+from diskless.apis.metadata import unfenced
 from diskless.apis.records import MAX_IN_LINE, RecordApis
-from diskless.metadata import unfenced
 from diskless.placement import REDIRECT_PAUSE_S, leader
 from raft.net import Limits, Listener, connect
 from raft.net.connection import Answer, ServerConnection

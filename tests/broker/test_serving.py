@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from diskless.apis import serving
-from diskless.apis.serving import LONG_PARTITIONS, Asker, served
+from diskless.apis import handler as serving
+from diskless.apis.handler import LONG_PARTITIONS, Asker, served
 from raft.net.handlers import payload
 from records.rpc.cluster import MetadataRequest, MetadataResponse
 from tests.broker.calling import call

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from diskless.staleness import Staleness
+from diskless.fetch.staleness import Staleness
 from records.rpc.coordinator import DeleteDisklessRecordsRequest
 from tests.broker.cluster_world import ClusterWorld
 from tests.broker.records_world import DELETE_DELAY_MS, RecordsBroker, batch, values

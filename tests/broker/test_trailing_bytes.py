@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from diskless.apis.serving import Asker, served
+from diskless.apis.handler import Asker, served
 from raft.net.header import RequestHeader
 from records.codec import decode_message
 from records.errors import MalformedMessageError

@@ -9,7 +9,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diskless.validation import (
+from diskless.produce.validation import (
     Accepted,
     ProduceError,
     Refusal,

@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.batch.commit_queue import OutcomeUnknownError
 from coordinator.batch.interface import ErrorCode
-from diskless.object_writer import WriterSettings
+from diskless.produce.object_writer import WriterSettings
 from diskless.stores.faults import Fault, FaultRule
 from records.rpc.brokers import UnregisterBrokerRequest, UnregisterBrokerResponse
 from records.rpc.coordinator import CommitBatchesRequest, CommitBatchesResponse

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from coordinator.groups.errors import ErrorCode
 from coordinator.groups.outbox import Line
-from diskless import buffer
-from diskless.buffer import AppendBuffer, AppendResult
+from diskless.produce import buffer
+from diskless.produce.buffer import AppendBuffer, AppendResult
 from esker.cli import main
 
 SPOILED: Final = "ESKER_TEST_SPOILED_BROKER"

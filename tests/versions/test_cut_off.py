@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from coordinator.controller.client import error_codes
-from diskless import auto_creation, produce
 from diskless import broker as broker_module
+from diskless.apis import auto_creation
+from diskless.produce import service as produce
 from raft.net import NetError, connect
 from records.errors import RecordError
 from tests.broker import cluster_world

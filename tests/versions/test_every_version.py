@@ -19,7 +19,7 @@ import pytest
 from msgspec import structs
 
 from coordinator.controller.client import error_codes
-from diskless import produce
+from diskless.produce import service as produce
 from raft.net import NetError
 from records.errors import RecordError
 from records.rpc import API

@@ -22,8 +22,8 @@ from typing import Final
 from coordinator.controller.decide.topics import check_topic_name
 from coordinator.controller.errors import RefusedError
 from coordinator.controller.image import INTERNAL_TOPICS
+from diskless.apis.metadata import MetadataError
 from diskless.cluster import Cluster
-from diskless.metadata import MetadataError
 from records.rpc.topics import CreateTopicsRequest, CreateTopicsResponse
 
 log = logging.getLogger("diskless.topics")

@@ -27,7 +27,7 @@ from typing import Final, Protocol
 from coordinator.batch.interface import CoordinatorError, ErrorCode
 from coordinator.controller.image import MetadataImage
 from coordinator.rendezvous import choose
-from diskless.metadata import unfenced
+from diskless.apis.metadata import unfenced
 from diskless.stores import DeletionError, ObjectStorage, StorageError
 from records.object_keys import ForeignKeyError, ObjectKeys
 from records.rpc.objects import (
@@ -37,7 +37,7 @@ from records.rpc.objects import (
     GetFilesToDeleteResponse,
 )
 
-log = logging.getLogger("diskless.cleaning")
+log = logging.getLogger("diskless.object_deletion")
 
 BULK: Final = 1_000  # keys of one deletion: S3's limit
 MAX_LISTED: Final = 10_000  # what a coordinator lists at most

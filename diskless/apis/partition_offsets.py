@@ -17,9 +17,9 @@ from uuid import UUID
 from coordinator.batch.interface import CoordinatorError
 from coordinator.batch.interface import ErrorCode as CoordinatorCode
 from coordinator.controller.image import MetadataImage
-from diskless.apis.answering import ErrorCode
+from diskless.apis.forwarding import ErrorCode
 from diskless.cluster import Cluster
-from diskless.runs_reader import LEADER_EPOCH
+from diskless.fetch.runs_reader import LEADER_EPOCH
 from records.rpc.coordinator import ListDisklessOffsetsRequest
 
 T = TypeVar("T")

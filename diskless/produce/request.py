@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from diskless.buffer import AppendResult
-from diskless.validation import Outcome, Refusal
+from diskless.produce.buffer import AppendResult
+from diskless.produce.validation import Outcome, Refusal
 from records.rpc.produce import ProduceRequest, ProduceResponse
 
 FIRST_WITH_TOPIC_IDS: Final = 13

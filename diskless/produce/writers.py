@@ -20,7 +20,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Protocol
 
-from diskless.object_writer import (
+from diskless.produce.object_writer import (
     CommittingCoordinator,
     Identity,
     ObjectWriter,
@@ -30,7 +30,7 @@ from diskless.object_writer import (
 from diskless.stores import ObjectStorage
 from records.object_keys import ObjectKeys
 
-log = logging.getLogger("diskless.produce")
+log = logging.getLogger("diskless.produce.service")
 
 
 class WrittenCluster(Protocol):

@@ -7,7 +7,7 @@ What may not rest on our own replica is bad news. It may lag, so an offset above
 need not be out of range, and one whose object is gone from the store need not be lost. Both are
 decided by the coordinator behind its read barrier, once a request at most and after its waiting;
 where that is not to be had, the answer is one that clients retry (OFFSET_NOT_AVAILABLE). And a
-replica that is too old serves nothing (`diskless.staleness`).
+replica that is too old serves nothing (`diskless.fetch.staleness`).
 
 Partitions take turns at being the first of a request, so that a busy one does not starve those
 behind it, and whoever is first gets at least one batch, however large (KIP-74). A client that says
@@ -29,12 +29,12 @@ from uuid import UUID
 
 from coordinator.batch.interface import CoordinatorError
 from coordinator.controller.image import MetadataImage, TopicImage
-from diskless.metadata import Pace, unfenced
-from diskless.news import News
-from diskless.object_cache import ObjectCache
+from diskless.apis.metadata import Pace, unfenced
+from diskless.fetch.commit_notifications import News
+from diskless.fetch.object_cache import ObjectCache
+from diskless.fetch.runs_reader import LEADER_EPOCH, DamagedRunError, Run, read_runs
+from diskless.fetch.staleness import Staleness
 from diskless.placement import PlacedBroker, Redirects, is_known
-from diskless.runs_reader import LEADER_EPOCH, DamagedRunError, Run, read_runs
-from diskless.staleness import Staleness
 from diskless.stores import ObjectNotFoundError, StorageError
 from records.rpc.coordinator import (
     FindBatchesRequest,
@@ -44,7 +44,7 @@ from records.rpc.coordinator import (
 )
 from records.rpc.fetch import FetchRequest, FetchResponse
 
-log = logging.getLogger("diskless.fetch")
+log = logging.getLogger("diskless.fetch.service")
 
 FIRST_WITH_TOPIC_IDS: Final = 13
 MAX_WAIT_MS: Final = 60_000

@@ -40,17 +40,17 @@ from uuid import UUID
 
 from coordinator.batch.interface import NEVER_COMMITTED, CoordinatorError, ErrorCode
 from coordinator.batch.settings import KEPT_ANSWERS
-from diskless.buffer import AppendBuffer, AppendResult, ClosedBuffer, Waiter
 from diskless.durations import Durations
-from diskless.object_ids import LeasedId, LeaseRefusedError, Leases, ObjectIds
+from diskless.produce.buffer import AppendBuffer, AppendResult, ClosedBuffer, Waiter
+from diskless.produce.object_ids import LeasedId, LeaseRefusedError, Leases, ObjectIds
+from diskless.produce.validation import Accepted
 from diskless.stores import ObjectStorage, StorageError
-from diskless.validation import Accepted
 from records.compression import Buffer
 from records.object_keys import ObjectKeys
 from records.rpc.coordinator import CommitBatchesRequest, CommitBatchesResponse
 from records.wal import build_object
 
-log = logging.getLogger("diskless.produce")
+log = logging.getLogger("diskless.produce.service")
 
 NOT_LEADER_OR_FOLLOWER: Final = 6
 REQUEST_TIMED_OUT: Final = 7

@@ -26,13 +26,13 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from diskless.object_cache import ObjectCache
+from diskless.fetch.object_cache import ObjectCache
 from diskless.stores import ByteRange
 from records.batch import CRC_START, iter_batches
 from records.batch_writer import stamp, stamp_log_append_time
 from records.errors import RecordError
 
-log = logging.getLogger("diskless.fetch")
+log = logging.getLogger("diskless.fetch.service")
 
 LEADER_EPOCH: Final = 0
 """Of every diskless partition, for ever: any broker leads (DESIGN §8)."""

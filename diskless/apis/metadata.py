@@ -29,8 +29,8 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from coordinator.controller.image import MetadataImage, TopicImage, active_start
+from diskless.fetch.runs_reader import LEADER_EPOCH
 from diskless.placement import PlacedBroker, is_known, leaders
-from diskless.runs_reader import LEADER_EPOCH
 from records.metadata import PartitionRecord
 from records.rpc.cluster import MetadataRequest, MetadataResponse
 from records.types import ZERO_UUID

@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import Final
 
 from coordinator.controller.image import INTERNAL_TOPICS, MetadataImage, TopicImage
-from diskless.auto_creation import check_name
-from diskless.metadata import (
+from diskless.apis.auto_creation import check_name
+from diskless.apis.metadata import (
     NOBODY,
     TOPIC_OPERATIONS,
     ClientView,
@@ -24,8 +24,8 @@ from diskless.metadata import (
     place,
     reachable,
 )
+from diskless.fetch.runs_reader import LEADER_EPOCH
 from diskless.placement import is_known
-from diskless.runs_reader import LEADER_EPOCH
 from records.rpc.partitions import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
 from records.types import ZERO_UUID
 

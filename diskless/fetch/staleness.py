@@ -10,7 +10,8 @@ The surprise: it is the broker's own doing only if it is cut off. With no quorum
 every broker's replica ages, and all go on serving what they know until then (KIP-1164, Risks);
 and then nothing is deleted either, for nobody decides it. But a broker cannot tell the two apart.
 
-An object that is gone all the same (404) is looked up behind the read barrier (`diskless.fetch`).
+An object that is gone all the same (404) is looked up behind the read barrier
+(`diskless.fetch.service`).
 
 Source: DESIGN §8 (staleness is bounded).
 """

@@ -7,7 +7,8 @@ producer that is not idempotent may see a record twice, here as with any Kafka.
 
 With acks=0 nobody is answered, and an error closes the connection, as nothing else could tell.
 
-A request that memory has no room for waits, and its connection is not read (`diskless.in_flight`).
+A request that memory has no room for waits, and its connection is not read
+(`diskless.produce.in_flight`).
 So does one that names a topic by an id which this broker has not heard of: another broker may have
 told the client, a moment ago, and there are clients that do not ask twice. And so does one whose
 records take long to validate: that is done in a thread, while others are served.
@@ -25,16 +26,16 @@ from typing import Final, Protocol
 from uuid import UUID
 
 from coordinator.controller.image import MetadataImage, TopicImage
-from diskless.buffer import AppendResult, Waiter
-from diskless.in_flight import InFlight
-from diskless.produce_request import (
+from diskless.produce.buffer import AppendResult, Waiter
+from diskless.produce.in_flight import InFlight
+from diskless.produce.request import (
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
     AwaitedPartition,
     PendingProduce,
     response_of,
 )
-from diskless.validation import (
+from diskless.produce.validation import (
     USUAL_RATIO,
     Accepted,
     Refusal,

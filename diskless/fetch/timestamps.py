@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from diskless.object_cache import ObjectCache
-from diskless.runs_reader import LOG_APPEND_TIME, DamagedRunError, Run, read_run
-from diskless.validation import takes_long
+from diskless.fetch.object_cache import ObjectCache
+from diskless.fetch.runs_reader import LOG_APPEND_TIME, DamagedRunError, Run, read_run
+from diskless.produce.validation import takes_long
 from records.batch import Batch, iter_batches, iter_records
 from records.errors import RecordError
 

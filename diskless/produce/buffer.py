@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from coordinator.batch.settings import MAX_BATCHES
-from diskless.validation import Accepted
+from diskless.produce.validation import Accepted
 from records.rpc.coordinator import CommitBatch, CommitBatchesRequest
 from records.wal import PartitionBatches
 

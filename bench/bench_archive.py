@@ -37,15 +37,15 @@ from raft.segments.log import Log, LogConfig
 from records.batch_writer import build_value_batch
 from records.frame import encode_record
 from records.metadata import PartitionRecord, TopicRecord
-from spark_jobs.archive_check import check_archive
-from spark_jobs.archive_engines import ArchiveEngine, LocalArchiveEngine
-from spark_jobs.archived_logs import ArchivedLogs
-from spark_jobs.archiving import archive, open_archive
-from spark_jobs.avro_files import AvroWriter
-from spark_jobs.avro_schemas import avro_schema
-from spark_jobs.log_files import LogFiles
-from spark_jobs.object_store import open_store
-from spark_jobs.reading import read_table
+from spark_jobs.archive.avro_schemas import avro_schema
+from spark_jobs.archive.check import check_archive
+from spark_jobs.archive.engines import ArchiveEngine, LocalArchiveEngine
+from spark_jobs.archive.job import archive, open_archive
+from spark_jobs.readers.archived_logs import ArchivedLogs
+from spark_jobs.readers.avro_files import AvroWriter
+from spark_jobs.readers.log_files import LogFiles
+from spark_jobs.readers.object_store import open_store
+from spark_jobs.tables.arrow_batches import read_table
 
 COMMITS: Final = "__diskless-metadata-0"
 SMALL: Final = "__cluster_metadata-0"
@@ -220,8 +220,8 @@ def main() -> None:
     print(f"commit {commit}, Python {platform.python_version()}, {platform.machine()}")
     session = engine = None
     if options.spark:
-        from spark_jobs.archive_engines import SparkArchiveEngine
-        from spark_jobs.session import start_session
+        from spark_jobs.archive.engines import SparkArchiveEngine
+        from spark_jobs.session.spark_session import start_session
 
         session = start_session(app="bench-archive")
         engine = SparkArchiveEngine(session)
@@ -238,7 +238,7 @@ def main() -> None:
                 Bench(directory, OneLog(directory, log), tables, rounds).run(engine)
     finally:
         if session is not None:
-            from spark_jobs.session import stop_session
+            from spark_jobs.session.spark_session import stop_session
 
             stop_session(session)
 

@@ -32,12 +32,12 @@ from records.diskless import (
 )
 from records.frame import decode_record, encode_record
 from records.uuids import decode_uuid
-from spark_jobs.known_objects import known_of
-from spark_jobs.listing import Naming, take_listing
-from spark_jobs.object_store import Found
-from spark_jobs.orphans import GRACE_MS, Rules, find_orphans, plan_orphans
-from spark_jobs.orphans_applying import OrphansPlan
-from spark_jobs.place import Place
+from spark_jobs.orphans.apply import OrphansPlan
+from spark_jobs.orphans.known_objects import known_of
+from spark_jobs.orphans.listing import Naming, take_listing
+from spark_jobs.orphans.scan import GRACE_MS, Rules, find_orphans, plan_orphans
+from spark_jobs.readers.log_position import Place
+from spark_jobs.readers.object_store import Found
 
 NAMING: Final = Naming("", "AIBw1rCRR1Wa3lKmL8IDcg")
 LEASE_IDS: Final = 10_000

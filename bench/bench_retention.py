@@ -42,12 +42,12 @@ from bench.retention_peers import Limits, Starts, duckdb_effect, duckdb_starts, 
 from bench.retention_peers import planner_starts as numpy_starts
 from raft.segments.files import RealFileSystem
 from records.metadata import ConfigRecord, TopicRecord
-from spark_jobs import sweep
-from spark_jobs.engines import Engine, LocalEngine, SparkEngine
-from spark_jobs.log_files import LogFiles
-from spark_jobs.plan_file import Plan
-from spark_jobs.sidecars import Sidecars
-from spark_jobs.topics import TopicSettings, topics_at
+from spark_jobs.readers.engines import Engine, LocalEngine, SparkEngine
+from spark_jobs.readers.log_files import LogFiles
+from spark_jobs.retention import sweep
+from spark_jobs.retention.plan_file import Plan
+from spark_jobs.retention.sidecars import Sidecars
+from spark_jobs.tables.topics import TopicSettings, topics_at
 
 ROUNDS: Final = 3
 SEGMENT_BYTES: Final = 256 * 1024 * 1024
@@ -192,7 +192,7 @@ def local(table: Table, directory: Path) -> Plan:
 
 def spark(table: Table, directory: Path) -> None:
     """A session that has been used before; then whole processes."""
-    from spark_jobs.session import start_session, stop_session
+    from spark_jobs.session.spark_session import start_session, stop_session
 
     with tempfile.TemporaryDirectory() as name:
         kept = Path(name)
@@ -222,7 +222,7 @@ def spark(table: Table, directory: Path) -> None:
 
 def cold(directory: Path, digests: Path) -> None:
     """What a cold process does: a session, one plan."""
-    from spark_jobs.session import start_session, stop_session
+    from spark_jobs.session.spark_session import start_session, stop_session
 
     session = start_session(app="bench", memory=MEMORY)
     try:

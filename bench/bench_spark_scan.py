@@ -43,10 +43,10 @@ from raft.segments.high_watermarks import write_high_watermarks
 from raft.segments.properties import MetaProperties, write_meta_properties
 from records.types import NodeId
 from records.uuids import random_uuid
-from spark_jobs.inputs import Inputs, open_logs
-from spark_jobs.options import parse_options
-from spark_jobs.session import start_session, stop_session
-from spark_jobs.source import EskerLog, LogReader
+from spark_jobs.readers.inputs import Inputs, open_logs
+from spark_jobs.session.spark_session import start_session, stop_session
+from spark_jobs.source.log_source import EskerLog, LogReader
+from spark_jobs.source.options import parse_options
 
 LOG: Final = "__diskless-metadata-0"
 TABLE: Final = "object_commit"

@@ -27,9 +27,16 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from spark_jobs.class_archive import KEPT, SPACE_BYTES
-from spark_jobs.java import HINT, JavaError, cache_directory, find_java, home_for_spark, javas
-from spark_jobs.own_directory import make_own
+from spark_jobs.session.class_archive import KEPT, SPACE_BYTES
+from spark_jobs.session.java import (
+    HINT,
+    JavaError,
+    cache_directory,
+    find_java,
+    home_for_spark,
+    javas,
+)
+from spark_jobs.session.own_directory import make_own
 
 GIB: Final = 1 << 30
 LEAST_MEMORY: Final = 2 * GIB  # one JVM of 1 GB, two Python workers, a command

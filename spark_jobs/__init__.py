@@ -20,7 +20,7 @@ From the log to what is said of it:
   `class_archive`, `probing`, `failures`, `own_directory`, `sealed_file`.
 
 On a cluster's workers this package lies in a zip file that is named by its content's hash
-(spark_jobs/shipping.py); what does not have that hash is not imported.
+(spark_jobs/session/shipping.py); what does not have that hash is not imported.
 """
 
 import hashlib as _hashlib

@@ -16,15 +16,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from spark_jobs.sink import OffsetFiles
-from spark_jobs.source import NAME, EskerLog
+from spark_jobs.source.log_source import NAME, EskerLog
+from spark_jobs.source.sink import OffsetFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
 class LogTables:
-    """The tables and views of `spark_jobs.views`, over one input."""
+    """The tables and views of `spark_jobs.tables.views`, over one input."""
 
     def __init__(self, spark: SparkSession, **options: Any) -> None:
         """

@@ -71,7 +71,7 @@ def _as_json(check: Check) -> dict[str, Any]:
 
 def _store(uri: str, endpoint: str | None, region: str | None) -> Iterator[Check]:
     """The first key of a listing is all that is asked for."""
-    from spark_jobs.object_store import StoreError, StoreOptions, of_store, open_store
+    from spark_jobs.readers.object_store import StoreError, StoreOptions, of_store, open_store
 
     try:
         objects = open_store(uri, StoreOptions(endpoint, region))
@@ -93,8 +93,8 @@ def _start(master: str | None) -> Iterator[Check]:
     from esker.doctor import INSTALL
 
     try:
-        from spark_jobs import probing
-        from spark_jobs.failures import SessionError
+        from spark_jobs.session import probe as probing
+        from spark_jobs.session.failures import SessionError
     except ModuleNotFoundError as error:
         yield Check("a job", State.MISSING, f"no {error.name}", INSTALL)
         return

@@ -44,14 +44,14 @@ from esker.commands.spark_store import Endpoint, Region, opened
 from esker.commands.tables import table
 
 if TYPE_CHECKING:
-    from spark_jobs.archive_check import Found
-    from spark_jobs.archive_engines import ArchiveEngine
-    from spark_jobs.archive_hold import Hold
-    from spark_jobs.archive_layout import About, Counted
-    from spark_jobs.archiving import LogPass
-    from spark_jobs.inputs import Inputs
-    from spark_jobs.logs import Logs
-    from spark_jobs.object_store import ObjectStore
+    from spark_jobs.archive.check import Found
+    from spark_jobs.archive.engines import ArchiveEngine
+    from spark_jobs.archive.hold import Hold
+    from spark_jobs.archive.job import LogPass
+    from spark_jobs.readers.archive_layout import About, Counted
+    from spark_jobs.readers.inputs import Inputs
+    from spark_jobs.readers.logs import Logs
+    from spark_jobs.readers.object_store import ObjectStore
 
 EXAMPLE: Final = (
     "Example: esker spark archive --out s3://bucket/archive --follow "
@@ -169,9 +169,9 @@ class _Job:
     ) -> None:
         """One pass; or pass after pass, and then what fails is told and tried again.
 
-        Raises:  ForeignArchiveError, which no time mends; one pass as `spark_jobs.archiving`.
+        Raises:  ForeignArchiveError, which no time mends; one pass as `spark_jobs.archive.job`.
         """
-        from spark_jobs.archiving import ForeignArchiveError
+        from spark_jobs.archive.job import ForeignArchiveError
 
         if interval_s is None:
             self._pass(inputs, store, about, engine, hold)
@@ -196,8 +196,8 @@ class _Job:
         engine: ArchiveEngine,
         hold: Hold | None,
     ) -> None:
-        from spark_jobs.archive_hold import fetched_as
-        from spark_jobs.archiving import archive
+        from spark_jobs.archive.hold import fetched_as
+        from spark_jobs.archive.job import archive
 
         logs = fetched_as(open_logs(inputs), about.archive_id)
         total = _due(logs, store, hold)
@@ -247,8 +247,8 @@ class _Job:
 
     def verify(self, store: ObjectStore, engine: ArchiveEngine) -> None:
         """Read everything again."""
-        from spark_jobs.archive_check import check_archive
-        from spark_jobs.archived_logs import list_ranges
+        from spark_jobs.archive.check import check_archive
+        from spark_jobs.readers.archived_logs import list_ranges
 
         ranges = sum(len(of_log) for of_log in list_ranges(store).values())
         with bar("verifying", ranges) as step:
@@ -293,9 +293,9 @@ def _make_directory(path: Path) -> None:
 
 def _code_of(error: Exception) -> int:
     """Whose turn it is: another archive's, the archive's or the log's keeper's, the machine's."""
-    from spark_jobs.archive_layout import DamagedArchiveError
-    from spark_jobs.archiving import ForeignArchiveError
-    from spark_jobs.log_files import LostRangeError
+    from spark_jobs.archive.job import ForeignArchiveError
+    from spark_jobs.readers.archive_layout import DamagedArchiveError
+    from spark_jobs.readers.log_files import LostRangeError
 
     if isinstance(error, ForeignArchiveError):
         return STALE
@@ -303,18 +303,18 @@ def _code_of(error: Exception) -> int:
 
 
 def _engine(spark: Any) -> ArchiveEngine:
-    from spark_jobs.archive_engines import LocalArchiveEngine
+    from spark_jobs.archive.engines import LocalArchiveEngine
 
     if spark is None:
         return LocalArchiveEngine()
-    from spark_jobs.archive_engines import SparkArchiveEngine
+    from spark_jobs.archive.engines import SparkArchiveEngine
 
     return SparkArchiveEngine(spark)
 
 
 def _begin(inputs: Inputs, store: ObjectStore, tables: Tables | None) -> About:
     """The archive that is there, or a new one."""
-    from spark_jobs.archiving import TablesError, open_archive
+    from spark_jobs.archive.job import TablesError, open_archive
 
     try:
         return open_archive(store, open_logs(inputs).cluster_id, tables and tables.value)
@@ -328,8 +328,8 @@ def _held(inputs: Inputs, about: About) -> Iterator[Hold | None]:
     if not inputs.controllers:
         yield None
         return
-    from spark_jobs.archive_hold import Hold
-    from spark_jobs.quorum_link import Quorum
+    from spark_jobs.archive.hold import Hold
+    from spark_jobs.readers.quorum_link import Quorum
 
     quorum = Quorum(inputs.controllers, about.cluster_id, -1)
     with Hold(quorum, about.archive_id) as hold:
@@ -338,8 +338,8 @@ def _held(inputs: Inputs, about: About) -> Iterator[Hold | None]:
 
 def _due(logs: Logs, store: ObjectStore, hold: Hold | None) -> int:
     """How many offsets are committed and not archived; what is archived is held from now on."""
-    from spark_jobs.archive_layout import chain
-    from spark_jobs.archived_logs import list_ranges
+    from spark_jobs.readers.archive_layout import chain
+    from spark_jobs.readers.archived_logs import list_ranges
 
     total = 0
     chains = {name: chain(found) for name, found in list_ranges(store).items()}

@@ -41,13 +41,13 @@ from esker.commands.spark_inputs import (
 from esker.commands.spark_session import MEMORY, Debug, Master, Memory, SparkLog, spark_session
 from esker.commands.spark_store import Endpoint, Region
 from esker.commands.tables import table
-from spark_jobs.object_store import ObjectStore, StoreError, StoreOptions, open_store
+from spark_jobs.readers.object_store import ObjectStore, StoreError, StoreOptions, open_store
 
 if TYPE_CHECKING:
-    from spark_jobs.audit_one_log import LogReport, Report
-    from spark_jobs.engines import Engine
-    from spark_jobs.inputs import Inputs
-    from spark_jobs.logs import Logs
+    from spark_jobs.audit.one_log import LogReport, Report
+    from spark_jobs.readers.engines import Engine
+    from spark_jobs.readers.inputs import Inputs
+    from spark_jobs.readers.logs import Logs
 
 EXAMPLE: Final = (
     "Example: esker spark audit --log-dir esker-data/quorum-1 --log-dir esker-data/quorum-2 "
@@ -60,7 +60,7 @@ LOCAL_OFFSETS: Final = 200_000
 
 
 class Bytes(StrEnum):
-    """As `spark_jobs.audit_store.Depth`, which takes NumPy to import."""
+    """As `spark_jobs.audit.store.Depth`, which takes NumPy to import."""
 
     NONE = "none"
     SAMPLE = "sample"
@@ -136,9 +136,9 @@ def audit(
     more = [inputs_of(one, bootstrap_controller, None, timeout_ms) for one in others]
     objects = _opened(store, endpoint, region)
     try:
-        from spark_jobs.audit import audit as job
-        from spark_jobs.audit_one_log import Asked
-        from spark_jobs.audit_store import Depth as StoreDepth
+        from spark_jobs.audit.job import audit as job
+        from spark_jobs.audit.one_log import Asked
+        from spark_jobs.audit.store import Depth as StoreDepth
     except ModuleNotFoundError as error:
         not_installed(error)
     try:
@@ -220,7 +220,7 @@ def _chosen(engine: EngineOrAuto, logs: Logs, master: str | None) -> EngineOrAut
 def _engine(
     chosen: EngineOrAuto, master: str | None, memory: str, spark_log: Path | None, *, debug: bool
 ) -> Iterator[Engine]:
-    from spark_jobs.engines import LocalEngine, SparkEngine
+    from spark_jobs.readers.engines import LocalEngine, SparkEngine
 
     if chosen is EngineOrAuto.LOCAL:
         yield LocalEngine()
@@ -238,7 +238,7 @@ _RULES: Final = ("Rule", "Invariant", "Violations", "What must be true")
 
 
 def _print(report: Report, engine: str, out: Path | None) -> None:
-    from spark_jobs.audit_rules import RULES, by_name
+    from spark_jobs.audit.rules import RULES, by_name
 
     typer.echo(f"Audit of cluster {report.cluster_id}, engine {engine}")
     typer.echo(table(_LOGS, [_log_cells(one) for one in report.logs]))
@@ -278,7 +278,7 @@ def _log_cells(one: LogReport) -> tuple[str, ...]:
 
 
 def _as_json(report: Report, engine: str) -> dict[str, Any]:
-    from spark_jobs.audit_rules import RULES, by_name
+    from spark_jobs.audit.rules import RULES, by_name
 
     return {
         "cluster_id": report.cluster_id,

@@ -66,7 +66,7 @@ def reason(error: BaseException) -> str:
     """What went wrong, in words, and what helps; of a file no error number."""
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
-    from spark_jobs.archive_layout import DamagedArchiveError
+    from spark_jobs.readers.archive_layout import DamagedArchiveError
 
     if isinstance(error, DamagedArchiveError):
         return f"the archive is damaged: {error}; `esker spark archive --verify` tells all of it"

@@ -31,8 +31,8 @@ from esker.commands.spark_common import DATA_LOSS, ENVIRONMENT, reason, stop
 from records.errors import RecordError
 
 if TYPE_CHECKING:
-    from spark_jobs.inputs import Inputs
-    from spark_jobs.logs import Logs
+    from spark_jobs.readers.inputs import Inputs
+    from spark_jobs.readers.logs import Logs
 
 LogDir = Annotated[
     Path | None,
@@ -68,8 +68,8 @@ def inputs_of(
     Args:    endpoint, region: of an archive's bucket (`esker.commands.spark_store`).
     Raises:  typer.BadParameter unless it is one place.
     """
-    from spark_jobs.inputs import Inputs
-    from spark_jobs.object_store import StoreOptions
+    from spark_jobs.readers.inputs import Inputs
+    from spark_jobs.readers.object_store import StoreOptions
 
     if archive is not None and (log_dir is not None or bootstrap_controller is not None):
         raise typer.BadParameter("--archive stands alone: it holds only what is committed")
@@ -86,7 +86,7 @@ def inputs_of(
 
 def open_logs(inputs: Inputs) -> Logs:
     """The logs to read. Raises as `reading_errors` says."""
-    from spark_jobs.inputs import open_logs
+    from spark_jobs.readers.inputs import open_logs
 
     return open_logs(inputs)
 
@@ -101,14 +101,14 @@ def may_be_behind(place: Path | str | None) -> str:
 
 def reading_errors() -> tuple[type[Exception], ...]:
     """What opening and reading logs may raise: each is one sentence for whoever runs the job."""
-    from spark_jobs.log_files import LostRangeError
-    from spark_jobs.logs import LogsError
+    from spark_jobs.readers.log_files import LostRangeError
+    from spark_jobs.readers.logs import LogsError
 
     return (LogsError, LostRangeError, RecordError, OSError)
 
 
 def stop_reading(error: Exception) -> NoReturn:
     """End for one of `reading_errors`: offsets that are gone are data, the rest is a place."""
-    from spark_jobs.log_files import LostRangeError
+    from spark_jobs.readers.log_files import LostRangeError
 
     stop(reason(error), DATA_LOSS if isinstance(error, LostRangeError) else ENVIRONMENT)

@@ -65,12 +65,12 @@ from esker.commands.spark_store import Endpoint, Region, StoreUri, opened
 from raft.net.runner import run
 
 if TYPE_CHECKING:
-    from spark_jobs.inputs import Inputs
-    from spark_jobs.listing import Naming
-    from spark_jobs.object_store import ObjectStore, StoreOptions
-    from spark_jobs.orphans import Rules
-    from spark_jobs.orphans_applying import OrphansPlan, Progress
-    from spark_jobs.spark_listing import AnyListing
+    from spark_jobs.orphans.apply import OrphansPlan, Progress
+    from spark_jobs.orphans.listing import Naming
+    from spark_jobs.orphans.scan import Rules
+    from spark_jobs.orphans.spark_listing import AnyListing
+    from spark_jobs.readers.inputs import Inputs
+    from spark_jobs.readers.object_store import ObjectStore, StoreOptions
 
 app = typer.Typer(
     add_completion=False,
@@ -140,9 +140,9 @@ def plan(
 
     Nothing is changed: the plan is a file, to be shown and applied within an hour.
     """
-    from spark_jobs.object_store import StoreOptions
-    from spark_jobs.orphans import OrphansError, Rules
-    from spark_jobs.sealed_file import SealError
+    from spark_jobs.orphans.scan import OrphansError, Rules
+    from spark_jobs.plans.sealed_file import SealError
+    from spark_jobs.readers.object_store import StoreOptions
 
     for_a_file(out)
     for_a_directory(listings)
@@ -200,7 +200,7 @@ def apply(
 
     What was answered is written beside the plan: if it is interrupted, the same command goes on.
     """
-    from spark_jobs.orphans_applying import Journal
+    from spark_jobs.orphans.apply import Journal
 
     at = target(bootstrap_controller, bootstrap_server)
     made = _read(file)
@@ -244,9 +244,9 @@ def dangling(
     the object, from the store's own versions or a copy.
     """
     try:
-        from spark_jobs.dangling import find_dangling
-        from spark_jobs.object_store import StoreOptions
-        from spark_jobs.orphans import OrphansError
+        from spark_jobs.orphans.dangling import find_dangling
+        from spark_jobs.orphans.scan import OrphansError
+        from spark_jobs.readers.object_store import StoreOptions
     except ModuleNotFoundError as error:
         not_installed(error)
     inputs = inputs_of(
@@ -288,7 +288,7 @@ def _compare(
     rules: Rules,
 ) -> None:
     """Read the logs, now that the store is listed, and write what was seen and the plan."""
-    from spark_jobs.orphans import find_orphans, plan_orphans
+    from spark_jobs.orphans.scan import find_orphans, plan_orphans
 
     with bar("reading logs", None) as step:
         found = find_orphans(taken, open_logs(inputs), naming, progress=lambda _: step(1))
@@ -325,12 +325,12 @@ class _Spark:
     ) -> Iterator[Lister]:
         """What makes a listing of the store; the local one is kept in `directory`."""
         if self._engine is EngineName.SPARK:
-            from spark_jobs.spark_listing import list_in_spark
+            from spark_jobs.orphans.spark_listing import list_in_spark
 
             with spark_session("orphans", *self._session, debug=self._debug) as spark:
                 yield lambda naming: list_in_spark(spark, store.uri, options, naming, _now_ms)
             return
-        from spark_jobs.listing import take_listing
+        from spark_jobs.orphans.listing import take_listing
 
         def local(naming: Naming) -> AnyListing:
             with bar("listing", 256) as step:
@@ -342,8 +342,8 @@ class _Spark:
 def _inventory(
     file: Path, taken_at: int | None, naming: Naming, uri: str, directory: Path
 ) -> AnyListing:
-    from spark_jobs.inventory import InventoryError, read_inventory
-    from spark_jobs.listing import keep_listing
+    from spark_jobs.orphans.inventory import InventoryError, read_inventory
+    from spark_jobs.orphans.listing import keep_listing
 
     try:
         inventory = read_inventory(file, uri, taken_at)
@@ -360,13 +360,13 @@ def _now_ms() -> int:
 
 def _naming(inputs: Inputs, prefix: str) -> Naming:
     """How the keys of these logs' cluster look."""
-    from spark_jobs.listing import Naming
+    from spark_jobs.orphans.listing import Naming
 
     return Naming(prefix.strip("/"), open_logs(inputs).cluster_id)
 
 
 def _grace(text: str, dangerously_short: bool) -> int:
-    from spark_jobs.orphans import SHORTEST_GRACE_MS
+    from spark_jobs.orphans.scan import SHORTEST_GRACE_MS
 
     found = _DURATION.fullmatch(text)
     if found is None:
@@ -387,7 +387,7 @@ def _grace(text: str, dangerously_short: bool) -> int:
 async def _apply(
     at: Target, made: OrphansPlan, journal: Any, step: Step, timeout_ms: int
 ) -> Progress:
-    from spark_jobs.orphans_applying import apply_orphans
+    from spark_jobs.orphans.apply import apply_orphans
 
     async with coordinators(at, timeout_ms) as coordinator:
         return await apply_orphans(made, journal, coordinator, progress=step)
@@ -397,8 +397,8 @@ async def _apply(
 
 
 def _read(file: Path) -> OrphansPlan:
-    from spark_jobs.orphans_applying import OrphansPlan
-    from spark_jobs.sealed_file import SealError
+    from spark_jobs.orphans.apply import OrphansPlan
+    from spark_jobs.plans.sealed_file import SealError
 
     try:
         return OrphansPlan(file)

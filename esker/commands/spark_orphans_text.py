@@ -14,8 +14,8 @@ from coordinator.batch.client import ErrorCode
 from esker.commands.tables import table
 
 if TYPE_CHECKING:
-    from spark_jobs.dangling import Dangling
-    from spark_jobs.orphans_applying import OrphansPlan, Progress
+    from spark_jobs.orphans.apply import OrphansPlan, Progress
+    from spark_jobs.orphans.dangling import Dangling
 
 SHOWN: Final = 20
 JSON_OBJECTS: Final = 1_000

@@ -49,7 +49,7 @@ from esker.commands.spark_store import Endpoint, Region
 from esker.commands.tables import table
 
 if TYPE_CHECKING:
-    from spark_jobs.logs import Logs
+    from spark_jobs.readers.logs import Logs
     from spark_jobs.report.job import Question, Report
     from spark_jobs.report.summary import Summary
 

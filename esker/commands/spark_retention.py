@@ -48,13 +48,13 @@ from esker.commands.spark_retention_tables import SHOWN_ROWS, plan_json, plan_li
 from esker.commands.spark_session import MEMORY, Debug, Master, Memory, SparkLog, spark_session
 from esker.commands.spark_store import Endpoint, Region
 from raft.net.runner import run
-from spark_jobs.applying import ROWS_OF_REQUEST, Journal, Outcome, apply_plan
-from spark_jobs.java import cache_directory
-from spark_jobs.plan_file import Plan, PlanError, read_plan, write_plan
+from spark_jobs.plans.apply import ROWS_OF_REQUEST, Journal, Outcome, apply_plan
 from spark_jobs.prices import Prices, PricesError, read_prices
+from spark_jobs.retention.plan_file import Plan, PlanError, read_plan, write_plan
+from spark_jobs.session.java import cache_directory
 
 if TYPE_CHECKING:
-    from spark_jobs.engines import Engine
+    from spark_jobs.readers.engines import Engine
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="What is older or more than a topic keeps."
@@ -117,8 +117,8 @@ def plan(
     paid = _prices(prices)
     now_ms = time.time_ns() // 1_000_000 if now is None else now
     try:
-        from spark_jobs import sweep
-        from spark_jobs.sidecars import Sidecars
+        from spark_jobs.retention import sweep
+        from spark_jobs.retention.sidecars import Sidecars
     except ModuleNotFoundError as error:
         not_installed(error)
     kept = Sidecars(cache_directory() / "digests" if digests is None else digests)
@@ -144,7 +144,7 @@ def plan(
 def _engine(
     takes_spark: bool, master: str | None, memory: str, spark_log: Path | None, *, debug: bool
 ) -> Iterator[Engine]:
-    from spark_jobs.engines import LocalEngine, SparkEngine
+    from spark_jobs.readers.engines import LocalEngine, SparkEngine
 
     if not takes_spark:
         yield LocalEngine(helper=True)

@@ -33,8 +33,8 @@ from esker.commands.spark_common import (
     not_installed,
     stop,
 )
-from spark_jobs.java import cache_directory
-from spark_jobs.own_directory import make_own
+from spark_jobs.session.java import cache_directory
+from spark_jobs.session.own_directory import make_own
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,8 +87,8 @@ def spark_session(
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
-        from spark_jobs import session
-        from spark_jobs.failures import SessionError, explain, raised_in_worker
+        from spark_jobs.session import spark_session as session
+        from spark_jobs.session.failures import SessionError, explain, raised_in_worker
     except ModuleNotFoundError as error:
         not_installed(error)
     log_file = spark_log or _new_log(app)

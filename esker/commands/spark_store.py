@@ -18,7 +18,7 @@ from typing import Annotated
 import typer
 
 from esker.commands.spark_common import ENVIRONMENT, stop
-from spark_jobs.object_store import ObjectStore, StoreError, StoreOptions, open_store
+from spark_jobs.readers.object_store import ObjectStore, StoreError, StoreOptions, open_store
 
 StoreUri = Annotated[
     str,

@@ -31,10 +31,10 @@ from records.metadata import (
     UnregisterBrokerRecord,
 )
 from records.uuids import encode_uuid
-from spark_jobs.logs import Span
-from spark_jobs.place import Place
+from spark_jobs.readers.log_position import Place
+from spark_jobs.readers.logs import Span
 from spark_jobs.report.window import Window
-from spark_jobs.transactions import MARKS, effective
+from spark_jobs.tables.transactions import MARKS, effective
 
 SERVING, FENCED, LEAVING, GONE = "serving", "fenced", "leaving", "gone"
 """What a broker is. One that leaves still serves, until all others know."""

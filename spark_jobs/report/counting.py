@@ -26,13 +26,13 @@ import pyarrow as pa
 from records.diskless import DisklessTopicState, ObjectsState, RunsState
 from records.frame import decode_record, read_frame
 from records.uuids import encode_uuid
-from spark_jobs.reading import read_table
 from spark_jobs.report.cube import Numbers, Work, banded, merged, rows
 from spark_jobs.report.first_pass import Known
 from spark_jobs.report.window import Window
-from spark_jobs.runs import batches as batches_of
-from spark_jobs.runs import column, is_accepted, joined
-from spark_jobs.tables import OBJECT_COMMIT
+from spark_jobs.tables.arrow_batches import read_table
+from spark_jobs.tables.runs import batches as batches_of
+from spark_jobs.tables.runs import column, is_accepted, joined
+from spark_jobs.tables.schemas import OBJECT_COMMIT
 
 LIVE, PINNED, FREE = "live", "pinned", "free"
 """An object all of whose batches are live; some; none, so that it waits for its deletion."""

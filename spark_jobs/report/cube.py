@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.logs import Span
+from spark_jobs.readers.logs import Span
 
 Numbers = npt.NDArray[np.int64]
 

@@ -29,10 +29,10 @@ from records.diskless import (
 )
 from records.frame import METADATA_RECORDS, decode_record, read_frame
 from records.uuids import encode_uuid
-from spark_jobs.place import Place
+from spark_jobs.readers.log_position import Place
 from spark_jobs.report.cube import CUBE, Numbers, Work, rows
 from spark_jobs.report.window import Window
-from spark_jobs.tables import table_name
+from spark_jobs.tables.schemas import table_name
 
 GONE: Final = np.iinfo(np.int64).max
 """The log start of a partition that was removed: above every offset."""

@@ -22,8 +22,9 @@ import pyarrow.compute as pc
 
 from records.types import OffsetAndEpoch
 from snapshot.names import checkpoint_name
-from spark_jobs.log_files import SPLIT_BYTES
-from spark_jobs.logs import (
+from spark_jobs.prices import Prices
+from spark_jobs.readers.log_files import SPLIT_BYTES
+from spark_jobs.readers.logs import (
     CLUSTER_METADATA,
     DISKLESS_METADATA,
     CommittedFiles,
@@ -31,14 +32,13 @@ from spark_jobs.logs import (
     Logs,
     coordinators_of,
 )
-from spark_jobs.prices import Prices
 from spark_jobs.report.cluster import history_of
 from spark_jobs.report.counting import Counting
 from spark_jobs.report.cube import Cube, Reduce, ReportEngine, Work
 from spark_jobs.report.first_pass import FirstPass, known_of, names_of
 from spark_jobs.report.tables import Checkpoint, Facts, log_name, tables_of
 from spark_jobs.report.window import Window, ends_of, window
-from spark_jobs.topics import topics_of
+from spark_jobs.tables.topics import topics_of
 
 TOP: Final = 8
 """Topics and producers that are shown by themselves over time: more lines nobody can tell apart."""

@@ -21,15 +21,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from coordinator.batch.client import ErrorCode
-from spark_jobs.logs import CLUSTER_METADATA, DISKLESS_METADATA
 from spark_jobs.prices import Prices
+from spark_jobs.readers.logs import CLUSTER_METADATA, DISKLESS_METADATA
 from spark_jobs.report.cluster import ClusterHistory
 from spark_jobs.report.counting import AGES, DUPLICATE, FREE, LIVE, PINNED
 from spark_jobs.report.cube import OTHERS, percentiles
 from spark_jobs.report.first_pass import GONE
 from spark_jobs.report.schemas import TABLES, schema
 from spark_jobs.report.window import Window
-from spark_jobs.topics import TopicSettings
+from spark_jobs.tables.topics import TopicSettings
 
 Rows = list[dict[str, Any]]
 

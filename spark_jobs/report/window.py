@@ -18,7 +18,7 @@ from typing import Final
 
 import numpy as np
 
-from spark_jobs.logs import Log
+from spark_jobs.readers.logs import Log
 from spark_jobs.report.cube import Numbers
 
 BUCKETS: Final = 120

@@ -13,9 +13,9 @@ from esker.cli import app
 from esker.commands import spark_orphans
 from records.diskless import LeaseClosedRecord, LeaseGrantedRecord, LeasesForgottenRecord
 from records.frame import encode_record
-from spark_jobs.listing import Naming
-from spark_jobs.logs import LogsError
-from spark_jobs.object_store import StoreOptions, open_store
+from spark_jobs.orphans.listing import Naming
+from spark_jobs.readers.logs import LogsError
+from spark_jobs.readers.object_store import StoreOptions, open_store
 from tests.spark.orphans_world import MemoryLogs
 from tests.stores.conftest import new_bucket, s3_endpoint
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from esker import doctor
 from esker.cli import app
 from esker.doctor import Check, State, available_memory, examine, passed, within
-from spark_jobs import java
+from spark_jobs.session import java
 from tests.spark.fake_java import fake_java
 
 

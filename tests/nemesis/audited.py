@@ -3,20 +3,20 @@
 The quorum is asked, as an observer, while the cluster works; the nodes' directories are compared
 with what it says; and every object is read.
 
-Source: DESIGN §10, §11; `spark_jobs.audit`.
+Source: DESIGN §10, §11; `spark_jobs.audit.job`.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from spark_jobs.audit import audit
-from spark_jobs.audit_one_log import Asked, Report
-from spark_jobs.audit_store import Depth
-from spark_jobs.engines import LocalEngine
-from spark_jobs.inputs import Inputs, open_logs
-from spark_jobs.logs import LogsError
-from spark_jobs.object_store import open_store
+from spark_jobs.audit.job import audit
+from spark_jobs.audit.one_log import Asked, Report
+from spark_jobs.audit.store import Depth
+from spark_jobs.readers.engines import LocalEngine
+from spark_jobs.readers.inputs import Inputs, open_logs
+from spark_jobs.readers.logs import LogsError
+from spark_jobs.readers.object_store import open_store
 from tests.clients.client import eventually
 from tests.clients.cluster import EskerCluster
 from tests.nemesis.cluster import HEALED_WITHIN_S

@@ -11,13 +11,13 @@ from random import Random
 from typer.testing import CliRunner
 
 from esker.cli import app
-from spark_jobs.audit import audit
-from spark_jobs.audit_one_log import Asked, Report
-from spark_jobs.audit_store import Depth
-from spark_jobs.engines import LocalEngine
-from spark_jobs.inputs import Inputs, open_logs
-from spark_jobs.logs import CLUSTER_METADATA, ReplicaLogs
-from spark_jobs.object_store import open_store
+from spark_jobs.audit.job import audit
+from spark_jobs.audit.one_log import Asked, Report
+from spark_jobs.audit.store import Depth
+from spark_jobs.readers.engines import LocalEngine
+from spark_jobs.readers.inputs import Inputs, open_logs
+from spark_jobs.readers.logs import CLUSTER_METADATA, ReplicaLogs
+from spark_jobs.readers.object_store import open_store
 from tests.clients.cluster import EskerCluster
 from tests.clients.confluent import Confluent
 from tests.nemesis.audited import check_audit, clean

@@ -21,13 +21,13 @@ from records.frame import encode_control_record, encode_record
 from records.metadata import FeatureLevelRecord, NoOpRecord, TopicRecord
 from records.types import Epoch, Offset, OffsetAndEpoch
 from snapshot.writer import CheckpointWriter
-from spark_jobs.archive_engines import LocalArchiveEngine
-from spark_jobs.archived_logs import ArchivedLogs
-from spark_jobs.archiving import LogPass, archive, open_archive
-from spark_jobs.log_files import LogFiles
-from spark_jobs.logs import CommittedFiles
-from spark_jobs.logs import Log as CommittedLog
-from spark_jobs.object_store import Found, ObjectStore, open_store
+from spark_jobs.archive.engines import LocalArchiveEngine
+from spark_jobs.archive.job import LogPass, archive, open_archive
+from spark_jobs.readers.archived_logs import ArchivedLogs
+from spark_jobs.readers.log_files import LogFiles
+from spark_jobs.readers.logs import CommittedFiles
+from spark_jobs.readers.logs import Log as CommittedLog
+from spark_jobs.readers.object_store import Found, ObjectStore, open_store
 
 LOG = "__cluster_metadata-0"
 CLUSTER_ID = "aCLUSTERofTESTSxxxxxxx"

@@ -21,11 +21,11 @@ from records.frame import decode_record, encode_control_record, encode_record
 from records.schema import MetadataRecord
 from records.types import Epoch, OffsetAndEpoch
 from snapshot.writer import CheckpointWriter
-from spark_jobs.audit import NOTHING_ELSE, audit
-from spark_jobs.audit_one_log import Asked, Report
-from spark_jobs.engines import LocalEngine
-from spark_jobs.log_files import LogFiles
-from spark_jobs.logs import CommittedFiles, LogsError
+from spark_jobs.audit.job import NOTHING_ELSE, audit
+from spark_jobs.audit.one_log import Asked, Report
+from spark_jobs.readers.engines import LocalEngine
+from spark_jobs.readers.log_files import LogFiles
+from spark_jobs.readers.logs import CommittedFiles, LogsError
 from tests.coordinator.actors import (
     OTHER_TOPIC,
     TOPIC,

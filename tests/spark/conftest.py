@@ -23,7 +23,7 @@ def spark() -> Iterator[SparkSession]:
 
     The class archive is for the next run; where CI is set there is none.
     """
-    from spark_jobs.session import session
+    from spark_jobs.session.spark_session import session
 
     with session(
         "local[2]",

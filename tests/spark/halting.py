@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable
 
 from esker.cli import main
-from spark_jobs.applying import Journal
+from spark_jobs.plans.apply import Journal
 
 
 def halt_after(requests: int) -> None:

@@ -15,9 +15,9 @@ from typing import Any
 
 from records.compression import Buffer
 from records.frame import encode_record
-from spark_jobs.listing import Naming
-from spark_jobs.object_store import DirectoryStore, Found, StoreError
-from spark_jobs.place import Place
+from spark_jobs.orphans.listing import Naming
+from spark_jobs.readers.log_position import Place
+from spark_jobs.readers.object_store import DirectoryStore, Found, StoreError
 from tests.coordinator.subjects import KEYS
 from tests.coordinator.test_model import Life
 
@@ -40,7 +40,7 @@ class Values:
 
 @dataclass
 class MemoryLogs:
-    """`spark_jobs.logs.Logs` of one coordinator, whose records are in a list."""
+    """`spark_jobs.readers.logs.Logs` of one coordinator, whose records are in a list."""
 
     records: Sequence[bytes]
     cluster_id: str = KEYS.cluster_id

@@ -15,11 +15,11 @@ from records.frame import decode_record
 from records.metadata import ConfigRecord, NoOpRecord, TopicRecord
 from records.schema import MetadataRecord
 from records.uuids import decode_uuid
-from spark_jobs.log_files import LogFiles
-from spark_jobs.logs import CLUSTER_METADATA, DISKLESS_METADATA, Span
-from spark_jobs.plan_file import Effect, PlanRow
-from spark_jobs.state import LogState
-from spark_jobs.topics import TopicSettings
+from spark_jobs.readers.log_files import LogFiles
+from spark_jobs.readers.logs import CLUSTER_METADATA, DISKLESS_METADATA, Span
+from spark_jobs.retention.plan_file import Effect, PlanRow
+from spark_jobs.tables.coordinator_log import LogState
+from spark_jobs.tables.topics import TopicSettings
 from tests.spark.logs import write_log
 
 

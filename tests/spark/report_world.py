@@ -42,7 +42,7 @@ from records.rpc.coordinator import CommitBatch, CommitBatchesRequest
 from records.schema import MetadataRecord
 from records.types import Epoch, OffsetAndEpoch
 from snapshot.writer import CheckpointWriter
-from spark_jobs.logs import CLUSTER_METADATA, ReplicaLogs
+from spark_jobs.readers.logs import CLUSTER_METADATA, ReplicaLogs
 from tests.coordinator.actors import Broker, batch, create, delete
 from tests.coordinator.quorum_world import ManualClocks, QuorumWorld
 from tests.coordinator.subjects import KEYS, START_MS

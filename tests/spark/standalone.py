@@ -19,7 +19,7 @@ from typing import IO, Final
 
 import pyspark
 
-from spark_jobs.java import find_java, home_for_spark
+from spark_jobs.session.java import find_java, home_for_spark
 
 HOST: Final = "127.0.0.1"
 SECONDS: Final = 90.0

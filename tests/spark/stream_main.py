@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 from spark_jobs.notebook import LogTables
-from spark_jobs.session import session
+from spark_jobs.session.spark_session import session
 
 
 def main(log_dir: str, table: str, out: str, checkpoint: str, batch: str) -> None:

@@ -13,9 +13,10 @@ from coordinator.batch.client import CoordinatorError, ErrorCode
 from coordinator.batch.decide.plans import PLAN_LASTS_MS
 from records.rpc.coordinator import ApplyRetentionRequest, ApplyRetentionResponse
 from records.uuids import encode_uuid, random_uuid
-from spark_jobs import applying, orphans_applying
-from spark_jobs.applying import NO_ANSWER, Journal, Outcome, apply_plan
-from spark_jobs.plan_file import (
+from spark_jobs.orphans import apply as orphans_applying
+from spark_jobs.plans import apply as applying
+from spark_jobs.plans.apply import NO_ANSWER, Journal, Outcome, apply_plan
+from spark_jobs.retention.plan_file import (
     EXPIRES_AFTER_MS,
     Effect,
     Plan,

@@ -24,25 +24,17 @@ from records.batch import iter_batches
 from records.batch_writer import build_value_batch
 from records.errors import RecordError
 from records.frame import decode_record, encode_record
-from spark_jobs.archive_check import check_archive
-from spark_jobs.archive_engines import LocalArchiveEngine
-from spark_jobs.archive_layout import (
-    AVRO,
-    CHECKPOINT,
-    PARQUET,
-    Range,
-)
-from spark_jobs.archived_logs import ArchivedLogs, read_manifest
-from spark_jobs.archiving import (
-    archive,
-    open_archive,
-)
-from spark_jobs.avro_files import AvroWriter, read_avro
-from spark_jobs.envelope import SCHEMA, batches_of, rows_of
-from spark_jobs.log_files import LostRangeError
-from spark_jobs.object_store import ObjectStore, open_store
-from spark_jobs.reading import read_table
-from spark_jobs.tables import RECORD, RECORD_OF, schema_of
+from spark_jobs.archive.check import check_archive
+from spark_jobs.archive.engines import LocalArchiveEngine
+from spark_jobs.archive.job import archive, open_archive
+from spark_jobs.readers.archive_layout import AVRO, CHECKPOINT, PARQUET, Range
+from spark_jobs.readers.archived_logs import ArchivedLogs, read_manifest
+from spark_jobs.readers.avro_files import AvroWriter, read_avro
+from spark_jobs.readers.envelope import SCHEMA, batches_of, rows_of
+from spark_jobs.readers.log_files import LostRangeError
+from spark_jobs.readers.object_store import ObjectStore, open_store
+from spark_jobs.tables.arrow_batches import read_table
+from spark_jobs.tables.schemas import RECORD, RECORD_OF, schema_of
 from tests.examples import seeds
 from tests.records.strategies import CASES, messages
 from tests.spark.archive_world import (
@@ -140,8 +132,8 @@ def test_small_files_are_read_together_and_large_ones_apart(
 def test_every_process_writes_the_same_bytes() -> None:
     """Python hashes differently in each, and sets come in another order."""
     program = (
-        "from spark_jobs.avro_files import AvroWriter; import hashlib;"
-        "from spark_jobs.avro_schemas import avro_schemas;"
+        "from spark_jobs.readers.avro_files import AvroWriter; import hashlib;"
+        "from spark_jobs.archive.avro_schemas import avro_schemas;"
         "print(hashlib.sha256(b''.join(AvroWriter(one, {'a': 'b', 'c': 'd'}).finish()"
         " for one in avro_schemas().values())).hexdigest())"
     )

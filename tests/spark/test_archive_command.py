@@ -23,10 +23,10 @@ from records.batch_writer import build_value_batch
 from records.frame import encode_record
 from records.metadata import FeatureLevelRecord
 from records.types import NodeId
-from spark_jobs.archive_check import check_archive
-from spark_jobs.archive_engines import LocalArchiveEngine
-from spark_jobs.archived_logs import ArchivedLogs
-from spark_jobs.object_store import open_store
+from spark_jobs.archive.check import check_archive
+from spark_jobs.archive.engines import LocalArchiveEngine
+from spark_jobs.readers.archived_logs import ArchivedLogs
+from spark_jobs.readers.object_store import open_store
 from tests.spark.archive_world import CLUSTER_ID, LOG, FileLogs, odd_batches
 
 

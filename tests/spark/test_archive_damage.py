@@ -15,9 +15,10 @@ from crc32c import crc32c
 
 from records.batch import iter_batches
 from records.batch_writer import build_value_batch
-from spark_jobs.archive_check import check_archive
-from spark_jobs.archive_engines import LocalArchiveEngine
-from spark_jobs.archive_layout import (
+from spark_jobs.archive.check import check_archive
+from spark_jobs.archive.engines import LocalArchiveEngine
+from spark_jobs.archive.job import ForeignArchiveError, TablesError, open_archive
+from spark_jobs.readers.archive_layout import (
     CHECKPOINT,
     PARQUET,
     About,
@@ -28,17 +29,12 @@ from spark_jobs.archive_layout import (
     chain,
     plan_from_json,
 )
-from spark_jobs.archive_layout import LOG as KIND_LOG
-from spark_jobs.archived_logs import ArchivedLogs, read_manifest
-from spark_jobs.archiving import (
-    ForeignArchiveError,
-    TablesError,
-    open_archive,
-)
-from spark_jobs.avro_files import AvroFileError, AvroWriter, read_avro
-from spark_jobs.envelope import SCHEMA, EnvelopeError, batches_of, rows_of
-from spark_jobs.logs import LogsError
-from spark_jobs.object_store import ObjectStore, StoreOptions, open_store
+from spark_jobs.readers.archive_layout import LOG as KIND_LOG
+from spark_jobs.readers.archived_logs import ArchivedLogs, read_manifest
+from spark_jobs.readers.avro_files import AvroFileError, AvroWriter, read_avro
+from spark_jobs.readers.envelope import SCHEMA, EnvelopeError, batches_of, rows_of
+from spark_jobs.readers.logs import LogsError
+from spark_jobs.readers.object_store import ObjectStore, StoreOptions, open_store
 from tests.spark.archive_world import (
     CLUSTER_ID,
     LOG,

@@ -15,14 +15,14 @@ from uuid import UUID
 import pytest
 
 from records.rpc.fetch import FetchResponse
-from spark_jobs.archive_engines import LocalArchiveEngine
-from spark_jobs.archive_hold import FIRST_REPLICA_ID, Hold, fetched_as, replica_id_of
-from spark_jobs.archive_layout import About
-from spark_jobs.archived_logs import ArchivedLogs
-from spark_jobs.archiving import LogPass, archive, open_archive
-from spark_jobs.object_store import ObjectStore, open_store
-from spark_jobs.quorum_link import Quorum
-from spark_jobs.quorum_logs import QuorumLog, QuorumLogs
+from spark_jobs.archive.engines import LocalArchiveEngine
+from spark_jobs.archive.hold import FIRST_REPLICA_ID, Hold, fetched_as, replica_id_of
+from spark_jobs.archive.job import LogPass, archive, open_archive
+from spark_jobs.readers.archive_layout import About
+from spark_jobs.readers.archived_logs import ArchivedLogs
+from spark_jobs.readers.object_store import ObjectStore, open_store
+from spark_jobs.readers.quorum_link import Quorum
+from spark_jobs.readers.quorum_logs import QuorumLog, QuorumLogs
 from tests.driver.cluster import CLUSTER_ID, Cluster
 from tests.driver.test_cluster import QUICK, eventually
 from tests.driver.test_snapshots import METADATA, fill, taken
@@ -206,7 +206,7 @@ class Refusing:
 def test_a_leader_that_refuses_has_not_been_told(
     monkeypatch: pytest.MonkeyPatch, errors: list[int], told: bool
 ) -> None:
-    monkeypatch.setattr("spark_jobs.archive_hold.QuorumLink", Refusing)
+    monkeypatch.setattr("spark_jobs.archive.hold.QuorumLink", Refusing)
     monkeypatch.setattr(Refusing, "errors", errors)
     with Hold(Quorum((), CLUSTER_ID, -1), UUID(int=1), every_s=0.01) as hold:
         hold.archived(LOG, 7)

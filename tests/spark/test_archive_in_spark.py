@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_jobs.archive_check import check_archive
-from spark_jobs.archive_engines import ArchiveEngine, LocalArchiveEngine
-from spark_jobs.archiving import LogPass, archive, open_archive
-from spark_jobs.avro_files import AvroWriter, read_avro
-from spark_jobs.avro_schemas import avro_schema
-from spark_jobs.object_store import open_store
+from spark_jobs.archive.avro_schemas import avro_schema
+from spark_jobs.archive.check import check_archive
+from spark_jobs.archive.engines import ArchiveEngine, LocalArchiveEngine
+from spark_jobs.archive.job import LogPass, archive, open_archive
+from spark_jobs.readers.avro_files import AvroWriter, read_avro
+from spark_jobs.readers.object_store import open_store
 from tests.spark.archive_world import CLUSTER_ID, LOG, FileLogs, odd_batches
 from tests.spark.logs import mark_committed
 
@@ -41,7 +41,7 @@ def test_executors_write_the_files_that_one_process_writes(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Also where offsets were lost, which a task finds and the driver has to know."""
-    from spark_jobs.archive_engines import SparkArchiveEngine
+    from spark_jobs.archive.engines import SparkArchiveEngine
 
     logs = FileLogs(tmp_path / "node")
     logs.append(odd_batches(5, 30))

@@ -2,7 +2,7 @@
 by another, older or newer.
 
 `tests/data/archive_schemas.json` is what the last release wrote. After a change that the rules of
-`spark_jobs.avro_schemas` allow: `pytest tests/spark/test_archive_schemas.py --rewrite`.
+`spark_jobs.archive.avro_schemas` allow: `pytest tests/spark/test_archive_schemas.py --rewrite`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any, Final
 
 import pytest
 
-from spark_jobs.avro_files import AvroFileError, AvroWriter, fingerprint, read_avro
-from spark_jobs.avro_schemas import avro_schema, avro_schemas, faults_between
-from spark_jobs.envelope import SCHEMA as ENVELOPE
-from spark_jobs.tables import RECORD, TABLES, schema_of
+from spark_jobs.archive.avro_schemas import avro_schema, avro_schemas, faults_between
+from spark_jobs.readers.avro_files import AvroFileError, AvroWriter, fingerprint, read_avro
+from spark_jobs.readers.envelope import SCHEMA as ENVELOPE
+from spark_jobs.tables.schemas import RECORD, TABLES, schema_of
 
 RELEASED: Final = Path(__file__).parents[1] / "data" / "archive_schemas.json"
 

@@ -18,8 +18,8 @@ from records.diskless import (
     OrphansFoundRecord,
 )
 from records.frame import encode_record
-from spark_jobs import audit_one_log
-from spark_jobs.audit_answers import KEPT_ANSWERS
+from spark_jobs.audit import one_log as audit_one_log
+from spark_jobs.audit.answers import KEPT_ANSWERS
 from tests.coordinator.actors import TOPIC, Broker, batch, create, delete_records, mark_orphans
 from tests.coordinator.subjects import SETTINGS, MemoryWorld
 from tests.spark.audit_world import (

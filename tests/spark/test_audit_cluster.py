@@ -35,7 +35,7 @@ from records.metadata import (
 )
 from records.schema import MetadataRecord
 from records.types import ZERO_UUID
-from spark_jobs.logs import CLUSTER_METADATA
+from spark_jobs.readers.logs import CLUSTER_METADATA
 from tests.spark.audit_world import (
     Entry,
     audited,

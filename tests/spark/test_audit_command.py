@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from esker.commands.spark import app
 from records.frame import encode_record
-from spark_jobs.logs import CLUSTER_METADATA
+from spark_jobs.readers.logs import CLUSTER_METADATA
 from tests.coordinator.subjects import KEYS
 from tests.spark.audit_plants import edit_commit
 from tests.spark.audit_world import (

@@ -7,8 +7,8 @@ from typing import Final
 
 import pytest
 
-from spark_jobs import audit
-from spark_jobs.audit_rules import RULES
+from spark_jobs.audit import job as audit
+from spark_jobs.audit.rules import RULES
 from tests.spark import audit_plants, test_audit_cluster, test_audit_rules, test_audit_store
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "audit.md"

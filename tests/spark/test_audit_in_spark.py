@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from records.frame import encode_record
-from spark_jobs.audit import audit
-from spark_jobs.audit_one_log import Asked, Report
-from spark_jobs.audit_store import Depth
-from spark_jobs.engines import LocalEngine
-from spark_jobs.logs import CLUSTER_METADATA
-from spark_jobs.object_store import DirectoryStore
+from spark_jobs.audit.job import audit
+from spark_jobs.audit.one_log import Asked, Report
+from spark_jobs.audit.store import Depth
+from spark_jobs.readers.engines import LocalEngine
+from spark_jobs.readers.logs import CLUSTER_METADATA
+from spark_jobs.readers.object_store import DirectoryStore
 from tests.coordinator.subjects import KEYS
 from tests.spark.audit_plants import edit_commit
 from tests.spark.audit_world import (
@@ -48,7 +48,7 @@ def test_both_engines_find_the_same(spark: SparkSession, tmp_path: Path) -> None
     """A world with something wrong in its log, a checkpoint, a replica and the store; and a
     sound one.
     """
-    from spark_jobs.engines import SparkEngine
+    from spark_jobs.readers.engines import SparkEngine
 
     entries, objects = the_world()
     broken = edit_commit(edit_commit(list(entries), 7, broker_epoch=2), 9, size_bytes=1)

@@ -29,10 +29,10 @@ from records.diskless import (
     RunsState,
 )
 from records.frame import encode_record
-from spark_jobs.audit import audit
-from spark_jobs.audit_one_log import Asked
-from spark_jobs.engines import LocalEngine
-from spark_jobs.logs import LogsError
+from spark_jobs.audit.job import audit
+from spark_jobs.audit.one_log import Asked
+from spark_jobs.readers.engines import LocalEngine
+from spark_jobs.readers.logs import LogsError
 from tests.spark.audit_plants import (
     PLANTS,
     Plant,

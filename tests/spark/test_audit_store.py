@@ -20,13 +20,13 @@ from records.diskless import LogStartOffsetsRecord, ObjectCommitRecord, ObjectsM
 from records.frame import encode_record
 from records.rpc.coordinator import CommitBatch
 from records.wal import PartitionBatches, build_object
-from spark_jobs.audit import audit
-from spark_jobs.audit_one_log import Asked
-from spark_jobs.audit_store import Depth, is_sampled
-from spark_jobs.engines import LocalEngine
-from spark_jobs.log_files import LogFiles
-from spark_jobs.logs import CommittedFiles
-from spark_jobs.object_store import DirectoryStore, StoreError, StoreOptions, open_store
+from spark_jobs.audit.job import audit
+from spark_jobs.audit.one_log import Asked
+from spark_jobs.audit.store import Depth, is_sampled
+from spark_jobs.readers.engines import LocalEngine
+from spark_jobs.readers.log_files import LogFiles
+from spark_jobs.readers.logs import CommittedFiles
+from spark_jobs.readers.object_store import DirectoryStore, StoreError, StoreOptions, open_store
 from tests.coordinator.actors import OTHER_TOPIC, TOPIC, Broker, create, delete_records, groups
 from tests.coordinator.subjects import KEYS, SETTINGS, MemoryWorld
 from tests.spark.audit_world import (

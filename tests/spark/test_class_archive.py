@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from spark_jobs import class_archive
-from spark_jobs.class_archive import KEPT, LEAST_BYTES, ClassArchive, archive_for
-from spark_jobs.java import Java, find_java
+from spark_jobs.session import class_archive
+from spark_jobs.session.class_archive import KEPT, LEAST_BYTES, ClassArchive, archive_for
+from spark_jobs.session.java import Java, find_java
 
 MAIN: Final = "org.apache.spark.launcher.Main"  # small, and in the jars that we use
 

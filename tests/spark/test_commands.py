@@ -18,7 +18,7 @@ from esker.commands.spark_session import (
     SparkLog,
     spark_session,
 )
-from spark_jobs import java
+from spark_jobs.session import java
 from tests.spark.fake_java import fake_java
 
 NO_MEMORY = "echo 'Could not reserve enough space for 1048576KB object heap'; exit 1"

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from records.diskless import ObjectCommitRecord
 from records.errors import MalformedMessageError
 from records.frame import encode_record, read_frame
-from spark_jobs.commit_columns import Columns, CommitPile
-from spark_jobs.commits import COLUMNS, HEAD, OF_BATCHES, CommitColumns, width_of
+from spark_jobs.tables.commit_columns import Columns, CommitPile
+from spark_jobs.tables.commits import COLUMNS, HEAD, OF_BATCHES, CommitColumns, width_of
 from tests.spark.test_tables import PLACE, commits, one_commit
 
 NAMES = tuple(COLUMNS[i] for i in OF_BATCHES)

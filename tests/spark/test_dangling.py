@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from records.uuids import encode_uuid
-from spark_jobs.dangling import Dangling, find_dangling
-from spark_jobs.listing import take_listing
-from spark_jobs.object_store import DirectoryStore, Found
-from spark_jobs.orphans import OrphansError
+from spark_jobs.orphans.dangling import Dangling, find_dangling
+from spark_jobs.orphans.listing import take_listing
+from spark_jobs.orphans.scan import OrphansError
+from spark_jobs.readers.object_store import DirectoryStore, Found
 from tests.coordinator.actors import delete_records
 from tests.coordinator.subjects import KEYS
 from tests.spark.orphans_world import NAMING, FileSet, MemoryLogs, RecordedLife, now

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import pytest
 
-from spark_jobs.engines import HELPED, LocalEngine, pickled
-from spark_jobs.log_files import LostRangeError
-from spark_jobs.logs import LogsError
+from spark_jobs.readers.engines import HELPED, LocalEngine, pickled
+from spark_jobs.readers.log_files import LostRangeError
+from spark_jobs.readers.logs import LogsError
 
 DEADLINE_SECONDS = 60.0
 

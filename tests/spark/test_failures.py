@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_jobs.failures import Failure, SessionError, explain, known, raised_in_worker
+from spark_jobs.session.failures import Failure, SessionError, explain, known, raised_in_worker
 
 JOB_ABORTED = """An error occurred while calling o61.collectToPython.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 1 \
@@ -12,7 +12,7 @@ times, most recent failure: Lost task 0.0 in stage 0.0 (TID 0) (127.0.0.1 execut
 org.apache.spark.api.python.PythonException: Traceback (most recent call last):
   File "pyspark/worker.py", line 3412, in main
     process()
-  File "spark_jobs/reading.py", line 31, in read_table
+  File "spark_jobs/tables/arrow_batches.py", line 31, in read_table
     raise LostRangeError(directory, start, end)
 {raised}
 
@@ -74,7 +74,9 @@ def test_what_people_meet_is_known(said: str, sentence: str) -> None:
 
 
 def test_what_our_own_code_raised_in_a_worker_is_found_again() -> None:
-    lost = Exception(JOB_ABORTED.format(raised="spark_jobs.log_files.LostRangeError: 0 to 17 gone"))
+    lost = Exception(
+        JOB_ABORTED.format(raised="spark_jobs.readers.log_files.LostRangeError: 0 to 17 gone")
+    )
     assert raised_in_worker(lost) == ("LostRangeError", "0 to 17 gone")
     assert str(explain(lost)) == "LostRangeError: 0 to 17 gone"
 

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_jobs.frames import StateFrames, state_frames
-from spark_jobs.log_files import LogFiles
-from spark_jobs.state import LogState, state_at
+from spark_jobs.readers.log_files import LogFiles
+from spark_jobs.tables.coordinator_log import LogState, state_at
+from spark_jobs.tables.frames import StateFrames, state_frames
 from tests.spark.logs import write_log
 from tests.spark.plans import Cut
 from tests.spark.random_worlds import random_log

@@ -18,10 +18,10 @@ from raft.segments.segment import segment_name
 from records.metadata import NoOpRecord
 from records.types import NodeId
 from snapshot.errors import DamagedFileError
-from spark_jobs import inputs
-from spark_jobs.inputs import Inputs, open_logs
-from spark_jobs.log_files import LostRangeError
-from spark_jobs.logs import CLUSTER_METADATA, LogsError, coordinators_of
+from spark_jobs.readers import inputs
+from spark_jobs.readers.inputs import Inputs, open_logs
+from spark_jobs.readers.log_files import LostRangeError
+from spark_jobs.readers.logs import CLUSTER_METADATA, LogsError, coordinators_of
 from tests.spark.logs import write_log
 
 META = MetaProperties(cluster_id="xBIb", node_id=NodeId(1), directory_id=UUID(int=5))

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from spark_jobs.inventory import InventoryError, read_inventory
-from spark_jobs.listing import Naming, keep_listing
-from spark_jobs.object_store import Found
+from spark_jobs.orphans.inventory import InventoryError, read_inventory
+from spark_jobs.orphans.listing import Naming, keep_listing
+from spark_jobs.readers.object_store import Found
 
 NAMING = Naming("", "c-1")
 ROWS = (

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs import java
-from spark_jobs.java import DROPPED, Java, JavaError, find_java, home_for_spark
+from spark_jobs.session import java
+from spark_jobs.session.java import DROPPED, Java, JavaError, find_java, home_for_spark
 from tests.spark.fake_java import fake_java
 
 PRINT_ARGUMENTS = 'printf "%s\\n" "$@"'

@@ -14,8 +14,8 @@ from coordinator.batch.memory import InMemoryState
 from coordinator.batch.state import LeaseFinder
 from records.frame import encode_record
 from records.metadata import NoOpRecord
-from spark_jobs.known_objects import Kind, Known, known_of
-from spark_jobs.logs import LogsError
+from spark_jobs.orphans.known_objects import Kind, Known, known_of
+from spark_jobs.readers.logs import LogsError
 from tests.examples import seeds
 from tests.spark.orphans_world import RecordedLife, Values
 

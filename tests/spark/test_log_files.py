@@ -19,8 +19,8 @@ from records.schema import MetadataRecord
 from records.types import Epoch, Offset, OffsetAndEpoch
 from snapshot.errors import DamagedFileError
 from snapshot.writer import CheckpointWriter
-from spark_jobs.log_files import LogFiles, LostRangeError, read_values
-from spark_jobs.reading import read_table
+from spark_jobs.readers.log_files import LogFiles, LostRangeError, read_values
+from spark_jobs.tables.arrow_batches import read_table
 from tests.spark.logs import write_log
 
 FILES = RealFileSystem()

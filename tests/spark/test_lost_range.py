@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from esker.commands.spark import app
 from esker.commands.spark_session import spark_session
-from spark_jobs import session
-from spark_jobs.logs import CLUSTER_METADATA
+from spark_jobs.readers.logs import CLUSTER_METADATA
+from spark_jobs.session import spark_session as session
 from tests.spark.audit_world import CLUSTER_ID, COORDINATOR, Entry, write_entries
 from tests.spark.logs import mark_committed
 from tests.spark.test_audit_cluster import the_life
@@ -61,8 +61,8 @@ def test_a_range_that_is_lost_ends_with_6(node: Path, words: tuple[str, ...]) ->
 @pytest.mark.parametrize(
     ("raised", "code"),
     [
-        ("spark_jobs.log_files.LostRangeError: log-0: offsets from 0 on are gone", 6),
-        ("spark_jobs.logs.LogsError: log-0: nobody leads", 3),
+        ("spark_jobs.readers.log_files.LostRangeError: log-0: offsets from 0 on are gone", 6),
+        ("spark_jobs.readers.logs.LogsError: log-0: nobody leads", 3),
     ],
 )
 def test_one_that_a_worker_missed_does_too(

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from esker.commands.spark import app
 from esker.commands.spark_common import reason, to_apply
 from raft.net.errors import NetError, Reason
-from spark_jobs.object_store import StoreError, StoreOptions, of_store, open_store
-from spark_jobs.plan_file import PlanError, read_plan, write_plan
-from spark_jobs.quorum_link import why_nobody_leads
+from spark_jobs.readers.object_store import StoreError, StoreOptions, of_store, open_store
+from spark_jobs.readers.quorum_link import why_nobody_leads
+from spark_jobs.retention.plan_file import PlanError, read_plan, write_plan
 from tests.coordinator.subjects import KEYS
 from tests.spark.test_applying import plan, row
 from tests.spark.test_audit_command import a_node, node

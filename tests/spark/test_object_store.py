@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import spark_jobs
-from spark_jobs import object_store
-from spark_jobs.object_store import (
+from spark_jobs.readers import object_store
+from spark_jobs.readers.object_store import (
     MAX_READ_BYTES,
     ObjectStore,
     S3Store,
@@ -93,7 +93,7 @@ def test_a_listing_is_by_rising_key_of_those_that_begin_so(store: ObjectStore) -
 def test_a_listing_has_more_than_a_page(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_jobs.object_store.LIST_PAGE", 3)
+    monkeypatch.setattr("spark_jobs.readers.object_store.LIST_PAGE", 3)
     keys = [f"{n:04}" for n in range(10)]
     for key in keys:
         store.write(key, b"")

@@ -18,10 +18,18 @@ from coordinator.batch.client import CoordinatorError, ErrorCode
 from records.diskless import LeaseClosedRecord, LeaseGrantedRecord, LeasesForgottenRecord
 from records.frame import encode_record
 from records.rpc.objects import MarkOrphansRequest, MarkOrphansResponse
-from spark_jobs import orphans_applying
-from spark_jobs.listing import PIECE_ROWS, SPREADS, Listing, Naming, Tally, pieces, take_listing
-from spark_jobs.object_store import Found, StoreError
-from spark_jobs.orphans import (
+from spark_jobs.orphans import apply as orphans_applying
+from spark_jobs.orphans.apply import Journal, OrphansPlan, apply_orphans
+from spark_jobs.orphans.listing import (
+    PIECE_ROWS,
+    SPREADS,
+    Listing,
+    Naming,
+    Tally,
+    pieces,
+    take_listing,
+)
+from spark_jobs.orphans.scan import (
     GRACE_MS,
     HOUR_MS,
     SEEN_FILE,
@@ -31,8 +39,8 @@ from spark_jobs.orphans import (
     find_orphans,
     plan_orphans,
 )
-from spark_jobs.orphans_applying import Journal, OrphansPlan, apply_orphans
-from spark_jobs.sealed_file import SealedFile, SealError, writing
+from spark_jobs.plans.sealed_file import SealedFile, SealError, writing
+from spark_jobs.readers.object_store import Found, StoreError
 from tests.spark.orphans_world import HeldUpStore, MemoryLogs
 
 NAMING = Naming("esker", "c-1")

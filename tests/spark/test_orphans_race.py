@@ -20,9 +20,10 @@ import pytest
 from coordinator.batch.interface import ErrorCode
 from records.rpc.coordinator import CommitBatch
 from records.rpc.objects import MarkOrphansRequest, MarkOrphansResponse
-from spark_jobs import listing
-from spark_jobs.known_objects import Ids, Kind, Known, is_in
-from spark_jobs.orphans import (
+from spark_jobs.orphans import listing
+from spark_jobs.orphans.apply import Journal, OrphansPlan, Progress, apply_orphans
+from spark_jobs.orphans.known_objects import Ids, Kind, Known, is_in
+from spark_jobs.orphans.scan import (
     GRACE_MS,
     HOUR_MS,
     OrphansError,
@@ -31,7 +32,6 @@ from spark_jobs.orphans import (
     find_orphans,
     plan_orphans,
 )
-from spark_jobs.orphans_applying import Journal, OrphansPlan, Progress, apply_orphans
 from tests.coordinator.actors import batch, delete
 from tests.coordinator.subjects import SETTINGS
 from tests.spark.orphans_world import NAMING, FileSet, HeldUpStore, MemoryLogs, RecordedLife, now

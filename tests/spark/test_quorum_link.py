@@ -16,11 +16,11 @@ from records.rpc.fetch import FetchRequest
 from records.rpc.quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from records.rpc.snapshots import DescribeSnapshotsRequest, DescribeSnapshotsResponse
 from records.types import Epoch, Offset, OffsetAndEpoch
-from spark_jobs import quorum_link
-from spark_jobs.checkpoint_copy import copies_of, copy_checkpoint
-from spark_jobs.logs import LogsError
-from spark_jobs.quorum_link import Quorum, QuorumLink
-from spark_jobs.quorum_logs import QuorumLogs
+from spark_jobs.readers import quorum_link
+from spark_jobs.readers.checkpoint_copy import copies_of, copy_checkpoint
+from spark_jobs.readers.logs import LogsError
+from spark_jobs.readers.quorum_link import Quorum, QuorumLink
+from spark_jobs.readers.quorum_logs import QuorumLogs
 
 QUORUM = Quorum((("controller", 1),), "", 1_000_000_000, timeout_ms=1)
 LOG = "__cluster_metadata-0"

@@ -16,15 +16,15 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from records.batch_writer import build_value_batch
 from records.errors import CorruptBatchError
 from records.types import Epoch, Offset, OffsetAndEpoch
-from spark_jobs import quorum_logs
-from spark_jobs.checkpoint_copy import copies_of, copy_checkpoint
-from spark_jobs.log_files import LostRangeError
-from spark_jobs.logs import LogsError
-from spark_jobs.options import parse_options
-from spark_jobs.quorum_link import Described, Fetched, GoneError, Quorum, QuorumLink
-from spark_jobs.quorum_logs import QuorumLog, QuorumLogs, QuorumSpan
-from spark_jobs.source import LogReader
-from spark_jobs.streaming import LogStreamReader
+from spark_jobs.readers import quorum_logs
+from spark_jobs.readers.checkpoint_copy import copies_of, copy_checkpoint
+from spark_jobs.readers.log_files import LostRangeError
+from spark_jobs.readers.logs import LogsError
+from spark_jobs.readers.quorum_link import Described, Fetched, GoneError, Quorum, QuorumLink
+from spark_jobs.readers.quorum_logs import QuorumLog, QuorumLogs, QuorumSpan
+from spark_jobs.source.log_source import LogReader
+from spark_jobs.source.options import parse_options
+from spark_jobs.source.stream import LogStreamReader
 from tests.driver.cluster import CLUSTER_ID, Cluster
 from tests.driver.test_cluster import QUICK, eventually
 from tests.driver.test_snapshots import AT_ONCE, fill, taken

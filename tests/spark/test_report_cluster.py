@@ -22,7 +22,7 @@ from records.metadata import (
     UnregisterBrokerRecord,
 )
 from records.schema import MetadataRecord
-from spark_jobs.log_files import LogFiles
+from spark_jobs.readers.log_files import LogFiles
 from spark_jobs.report.cluster import (
     FENCED,
     LEAVING,

@@ -23,7 +23,7 @@ from records.diskless import (
 )
 from records.frame import decode_record
 from records.uuids import encode_uuid
-from spark_jobs.log_files import LogFiles
+from spark_jobs.readers.log_files import LogFiles
 from spark_jobs.report.counting import DUPLICATE, FREE, Counting
 from spark_jobs.report.cube import (
     OTHERS,
@@ -38,7 +38,7 @@ from spark_jobs.report.cube import (
 from spark_jobs.report.first_pass import GONE, FirstPass, known_of
 from spark_jobs.report.job import TOP, Question, make_report
 from spark_jobs.report.window import WIDTHS_MS, window
-from spark_jobs.state import state_at
+from spark_jobs.tables.coordinator_log import state_at
 from tests.coordinator.actors import TOPIC
 from tests.examples import seeds
 from tests.lives import live_until_seen

@@ -17,8 +17,8 @@ import pytest
 from raft.segments.files import RealFileSystem
 from raft.segments.properties import MetaProperties, write_meta_properties
 from raft.segments.segment import segment_name
-from spark_jobs.logs import CLUSTER_METADATA, ReplicaLogs
 from spark_jobs.prices import Prices
+from spark_jobs.readers.logs import CLUSTER_METADATA, ReplicaLogs
 from spark_jobs.report.cluster import ClusterHistory
 from spark_jobs.report.cube import LocalReportEngine, rows
 from spark_jobs.report.job import Question, Report, make_report

@@ -32,15 +32,15 @@ from records.metadata import (
 )
 from records.schema import MetadataRecord
 from records.uuids import decode_uuid, encode_uuid, random_uuid
-from spark_jobs.digests import gather
-from spark_jobs.log_files import FileSpan, LogFiles
-from spark_jobs.logs import LogsError
-from spark_jobs.place import Place
-from spark_jobs.plan_file import PlanRow
-from spark_jobs.sidecars import Sidecars, Work
-from spark_jobs.state import LogState, state_at
-from spark_jobs.sweep import make_plan
-from spark_jobs.topics import TopicSettings, topics_at
+from spark_jobs.readers.log_files import FileSpan, LogFiles
+from spark_jobs.readers.log_position import Place
+from spark_jobs.readers.logs import LogsError
+from spark_jobs.retention.digests import gather
+from spark_jobs.retention.plan_file import PlanRow
+from spark_jobs.retention.sidecars import Sidecars, Work
+from spark_jobs.retention.sweep import make_plan
+from spark_jobs.tables.coordinator_log import LogState, state_at
+from spark_jobs.tables.topics import TopicSettings, topics_at
 from tests.lives import live_until_seen
 from tests.spark.logs import write_log, write_values
 from tests.spark.plans import Worlds, naive_effect, naive_rows

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from records.uuids import encode_uuid
-from spark_jobs.engines import LocalEngine, SparkEngine
-from spark_jobs.log_files import LogFiles
-from spark_jobs.logs import LogsError
-from spark_jobs.plan_file import write_plan
-from spark_jobs.sidecars import Sidecars
-from spark_jobs.state import LogState, state_at
-from spark_jobs.sweep import make_plan
-from spark_jobs.topics import TopicSettings
+from spark_jobs.readers.engines import LocalEngine, SparkEngine
+from spark_jobs.readers.log_files import LogFiles
+from spark_jobs.readers.logs import LogsError
+from spark_jobs.retention.plan_file import write_plan
+from spark_jobs.retention.sidecars import Sidecars
+from spark_jobs.retention.sweep import make_plan
+from spark_jobs.tables.coordinator_log import LogState, state_at
+from spark_jobs.tables.topics import TopicSettings
 from tests.spark.logs import write_log
 from tests.spark.plans import Worlds, naive_effect, naive_rows
 from tests.spark.random_worlds import NAMES, TOPICS, random_log

@@ -19,10 +19,10 @@ import pytest
 from typer.testing import CliRunner
 
 from esker.cli import app
-from spark_jobs.inputs import Inputs, open_logs
-from spark_jobs.logs import Logs
-from spark_jobs.plan_file import Plan, read_plan, write_plan
-from spark_jobs.state import state_at
+from spark_jobs.readers.inputs import Inputs, open_logs
+from spark_jobs.readers.logs import Logs
+from spark_jobs.retention.plan_file import Plan, read_plan, write_plan
+from spark_jobs.tables.coordinator_log import state_at
 from tests.clients.client import Message, eventually
 from tests.clients.cluster import EskerCluster
 from tests.clients.world import World

@@ -8,12 +8,12 @@ import sys
 import zipfile
 from pathlib import Path
 
-from spark_jobs.shipping import PACKAGES, code_zip
+from spark_jobs.session.shipping import PACKAGES, code_zip
 from tests.test_layers import MAY_IMPORT
 
-IMPORT = (
-    "import sys; sys.path.insert(0, sys.argv[1]); import spark_jobs.tables as t; print(t.__file__)"
-)
+IMPORT = "import sys; sys.path.insert(0, sys.argv[1]); import spark_jobs.tables.schemas
+as t;
+print(t.__file__)"
 
 
 def run(archive: Path) -> subprocess.CompletedProcess[str]:

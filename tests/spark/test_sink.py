@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 
-from spark_jobs import sink
-from spark_jobs.sink import OffsetFiles, OffsetFileWriter, SinkError, Written
+from spark_jobs.source import sink
+from spark_jobs.source.sink import OffsetFiles, OffsetFileWriter, SinkError, Written
 
 
 class Killed(BaseException):

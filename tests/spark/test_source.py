@@ -28,15 +28,15 @@ from records.errors import UnsupportedVersionError
 from records.frame import encode_record
 from records.metadata import FeatureLevelRecord, NoOpRecord
 from records.schema import MetadataRecord
-from spark_jobs.archive_engines import LocalArchiveEngine
-from spark_jobs.archiving import archive, open_archive
-from spark_jobs.log_files import LostRangeError
-from spark_jobs.logs import LogsError, ReplicaLogs
-from spark_jobs.object_store import open_store
-from spark_jobs.options import OptionError, parse_options
-from spark_jobs.source import EskerLog, LogReader, PushingReader
-from spark_jobs.tables import RECORD, TABLES, TableError
-from spark_jobs.views import VIEWS
+from spark_jobs.archive.engines import LocalArchiveEngine
+from spark_jobs.archive.job import archive, open_archive
+from spark_jobs.readers.log_files import LostRangeError
+from spark_jobs.readers.logs import LogsError, ReplicaLogs
+from spark_jobs.readers.object_store import open_store
+from spark_jobs.source.log_source import EskerLog, LogReader, PushingReader
+from spark_jobs.source.options import OptionError, parse_options
+from spark_jobs.tables.schemas import RECORD, TABLES, TableError
+from spark_jobs.tables.views import VIEWS
 from tests.spark.logs import mark_committed, write_checkpoint, write_log, write_values
 
 CLUSTER = "__cluster_metadata-0"

@@ -11,11 +11,11 @@ import pytest
 
 pytest.importorskip("pyspark", reason="PySpark is not installed")
 
-from spark_jobs import spark_listing
-from spark_jobs.known_objects import Known, known_of
-from spark_jobs.listing import Naming, Rows, take_listing
-from spark_jobs.object_store import DirectoryStore, StoreOptions
-from spark_jobs.spark_listing import SparkListing, list_in_spark
+from spark_jobs.orphans import spark_listing
+from spark_jobs.orphans.known_objects import Known, known_of
+from spark_jobs.orphans.listing import Naming, Rows, take_listing
+from spark_jobs.orphans.spark_listing import SparkListing, list_in_spark
+from spark_jobs.readers.object_store import DirectoryStore, StoreOptions
 from tests.coordinator.subjects import KEYS
 from tests.spark.orphans_world import NAMING, Values, now
 from tests.spark.test_dangling import Stored

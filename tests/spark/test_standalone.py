@@ -37,8 +37,8 @@ def test_a_job_outlives_a_worker_that_is_killed_in_its_middle(
 ) -> None:
     """Each task tells that it runs, then waits; with two at work one worker dies, executor and all.
     Every offset is there once all the same, and was read by the code that was sent along."""
-    from spark_jobs.session import session
-    from spark_jobs.source import EskerLog
+    from spark_jobs.session.spark_session import session
+    from spark_jobs.source.log_source import EskerLog
     from tests.spark.standalone import standalone_cluster, until
 
     running, go = tmp_path / "running", tmp_path / "go"
@@ -88,9 +88,9 @@ def test_a_job_outlives_a_worker_that_is_killed_in_its_middle(
 def test_what_workers_lack_is_said_in_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from spark_jobs import session
-    from spark_jobs.failures import SessionError
-    from spark_jobs.probing import probe
+    from spark_jobs.session import spark_session as session
+    from spark_jobs.session.failures import SessionError
+    from spark_jobs.session.probe import probe
     from tests.spark.standalone import standalone_cluster
 
     with standalone_cluster(tmp_path, workers=1) as cluster:

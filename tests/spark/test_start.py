@@ -15,13 +15,13 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from spark_jobs import java
-from spark_jobs.class_archive import LEAST_BYTES, archive_for
-from spark_jobs.failures import SessionError
-from spark_jobs.java import find_java
-from spark_jobs.jvm import interrupts_held
-from spark_jobs.masters import parse_master
-from spark_jobs.session import start_session
+from spark_jobs.session import java
+from spark_jobs.session.class_archive import LEAST_BYTES, archive_for
+from spark_jobs.session.failures import SessionError
+from spark_jobs.session.java import find_java
+from spark_jobs.session.jvm import interrupts_held
+from spark_jobs.session.masters import parse_master
+from spark_jobs.session.spark_session import start_session
 from tests.spark.fake_java import fake_java
 
 ROOT = Path(__file__).parents[2]

@@ -36,11 +36,11 @@ from records.frame import decode_record, read_frame
 from records.types import Epoch, OffsetAndEpoch
 from records.uuids import decode_uuid
 from snapshot.writer import CheckpointWriter
-from spark_jobs.changes import KEYS as CHANGES_KEYS
-from spark_jobs.changes import Changes
-from spark_jobs.log_files import LogFiles
-from spark_jobs.logs import LogsError
-from spark_jobs.state import LogState, StateGoneError, state_at, state_of_piece
+from spark_jobs.readers.log_files import LogFiles
+from spark_jobs.readers.logs import LogsError
+from spark_jobs.tables.changes import KEYS as CHANGES_KEYS
+from spark_jobs.tables.changes import Changes
+from spark_jobs.tables.coordinator_log import LogState, StateGoneError, state_at, state_of_piece
 from tests.coordinator.test_quorum_versus_memory import QuorumVersusMemory
 from tests.lives import live_until_seen
 from tests.spark.logs import write_log

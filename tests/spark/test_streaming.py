@@ -15,11 +15,11 @@ pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'es
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from records.metadata import FeatureLevelRecord
-from spark_jobs.log_files import LostRangeError
-from spark_jobs.options import OptionError, parse_options
-from spark_jobs.planning import epoch_before
-from spark_jobs.source import EskerLog
-from spark_jobs.streaming import LogStreamReader, StreamError
+from spark_jobs.readers.log_files import LostRangeError
+from spark_jobs.readers.spans import epoch_before
+from spark_jobs.source.log_source import EskerLog
+from spark_jobs.source.options import OptionError, parse_options
+from spark_jobs.source.stream import LogStreamReader, StreamError
 from tests.spark.logs import CLUSTER_ID, mark_committed, write_checkpoint, write_log
 
 LOG = "__diskless-metadata-0"
@@ -202,7 +202,7 @@ def test_what_a_stream_cannot_have_is_refused(log_dir: Path) -> None:
 
 
 def test_the_epoch_before_a_place_is_found_where_the_record_is(log_dir: Path) -> None:
-    from spark_jobs.logs import ReplicaLogs
+    from spark_jobs.readers.logs import ReplicaLogs
 
     log = ReplicaLogs(log_dir).log(LOG)
     assert [epoch_before(log, offset) for offset in (0, 1, 4, 17)] == [None, 1, 1, 1]

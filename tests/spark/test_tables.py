@@ -15,10 +15,10 @@ from records.frame import decode_record, encode_record
 from records.metadata import PartitionChangeRecord, RegisterBrokerRecord, TopicRecord
 from records.types import ZERO_UUID
 from records.uuids import encode_uuid, random_uuid
-from spark_jobs.commits import SCHEMA as COMMIT_SCHEMA
-from spark_jobs.commits import CommitColumns
-from spark_jobs.place import Place
-from spark_jobs.tables import (
+from spark_jobs.readers.log_position import Place
+from spark_jobs.tables.commits import SCHEMA as COMMIT_SCHEMA
+from spark_jobs.tables.commits import CommitColumns
+from spark_jobs.tables.schemas import (
     OBJECT_COMMIT,
     RECORD,
     RECORD_OF,

@@ -1,0 +1,286 @@
+"""The archive job: what is committed and not archived yet, written down, exactly once.
+
+    done = archive(logs, store, engine=LocalArchiveEngine())
+
+A pass goes through the logs one by one. It makes a *plan* of ranges first and writes it down, then
+the ranges' files, then, in order, their manifests. Killed anywhere, the next pass finds the plan
+and does what is left of it: the same ranges, so the same files. Nothing is lost, because a range
+counts only once its manifest is there; nothing is there twice, because a range's files have its
+name.
+
+The surprise is that a plan may become impossible: the log's head was cut while nobody read it. Then
+a checkpoint stands in for what is gone, its manifest names the lost offsets, and whoever runs the
+job is told; the archive goes on from there.
+
+Source: DESIGN §10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final
+from uuid import uuid4
+
+from spark_jobs.archive.engines import ArchiveEngine
+from spark_jobs.archive.range_writer import Task, write_range
+from spark_jobs.readers.archive_layout import (
+    ABOUT_KEY,
+    AVRO,
+    CHECKPOINT,
+    LOG,
+    About,
+    ArchiveError,
+    Counted,
+    Manifest,
+    Range,
+    chain,
+    plan_from_json,
+    plan_key,
+    plan_to_json,
+)
+from spark_jobs.readers.archived_logs import list_ranges, read_about, read_manifest, read_object
+from spark_jobs.readers.log_files import LostRangeError
+from spark_jobs.readers.logs import Log, Logs, Span
+from spark_jobs.readers.object_store import ObjectStore, StoreError, of_store
+from spark_jobs.readers.spans import epoch_before
+
+RANGE_BYTES: Final = 16 * 1024 * 1024
+"""Of log that one range has, about. A task holds a range's files in memory."""
+
+
+class ForeignArchiveError(ArchiveError):
+    """The archive is another cluster's, or of another history of the same one."""
+
+
+class TablesError(ArchiveError):
+    """The archive has its tables in another format."""
+
+
+@dataclass(slots=True)
+class LogPass:
+    """What a pass did to one log."""
+
+    log: str
+    start_offset: int  # where the archive ended before
+    end_offset: int  # and after
+    log_end_offset: int  # what was committed when the pass began
+    records: int = 0
+    batches: int = 0
+    ranges: int = 0
+    bytes: int = 0
+    last_epoch: int | None = None  # of the last record before the end; None: nothing was done
+    lost: list[tuple[int, int]] = field(default_factory=list)
+    counts: dict[tuple[int, int, str | None, bool], Counted] = field(default_factory=dict)
+
+    def add(self, manifest: Manifest) -> None:
+        """A range is archived."""
+        self.end_offset = manifest.range.end_offset
+        self.last_epoch = manifest.last_epoch
+        self.records += manifest.records
+        self.batches += manifest.batches
+        self.ranges += 1
+        self.bytes += sum(file.bytes for file in manifest.files)
+        if manifest.range.is_lost:
+            self.lost.append((manifest.range.start_offset, manifest.range.end_offset))
+        for one in manifest.counts:
+            kind = one[:4]
+            before = self.counts.get(kind, Counted(*kind, 0, 0))
+            self.counts[kind] = Counted(
+                *kind, before.records + one.records, before.kept_as_bytes + one.kept_as_bytes
+            )
+
+    @property
+    def kept_as_bytes(self) -> list[Counted]:
+        """Types and versions of which some records could not be decoded."""
+        return [one for one in self.counts.values() if one.kept_as_bytes]
+
+
+Progress = Callable[[Range], None]
+
+
+def open_archive(store: ObjectStore, cluster_id: str, tables: str | None = None) -> About:
+    """The archive at a store, for this cluster's logs; begun if there is none.
+
+    Args:    tables: AVRO or PARQUET; None: as the archive has it, AVRO in a new one.
+    Raises:  ForeignArchiveError; TablesError; ArchiveError.
+    """
+    about = read_about(store)
+    if about is None:
+        about = About(cluster_id, uuid4(), tables or AVRO)
+        try:
+            if not store.write_new(ABOUT_KEY, about.to_json()):
+                about = read_about(store) or about
+        except StoreError as error:
+            raise ArchiveError(of_store(store.uri, error)) from None
+    if about.cluster_id != cluster_id:
+        raise ForeignArchiveError(
+            f"{store.uri} is the archive of cluster {about.cluster_id}, these are the logs of "
+            f"{cluster_id}: give another --out"
+        )
+    if tables is not None and tables != about.tables:
+        raise TablesError(
+            f"{store.uri} has its tables as {about.tables}, not {tables}: give another --out"
+        )
+    return about
+
+
+def archive(
+    logs: Logs,
+    store: ObjectStore,
+    *,
+    about: About,
+    engine: ArchiveEngine,
+    progress: Progress = lambda _: None,
+    range_bytes: int = RANGE_BYTES,
+) -> list[LogPass]:
+    """One pass over all logs.
+
+    Args:    about: from `open_archive`. progress: told of every range that is archived.
+    Raises:  as `archive_log`.
+    """
+    chains = {name: chain(found) for name, found in list_ranges(store).items()}
+    return [
+        archive_log(
+            logs,
+            store,
+            name,
+            chains.get(name, []),
+            about=about,
+            engine=engine,
+            progress=progress,
+            range_bytes=range_bytes,
+        )
+        for name in logs.names()
+    ]
+
+
+def archive_log(
+    logs: Logs,
+    store: ObjectStore,
+    name: str,
+    links: Sequence[Range],
+    *,
+    about: About,
+    engine: ArchiveEngine,
+    progress: Progress,
+    range_bytes: int,
+) -> LogPass:
+    """What is committed of one log now and not archived yet.
+
+    Raises:  ArchiveError; LostRangeError if there is no checkpoint either; what reading raises.
+    """
+    log = logs.log(name)
+    end_offset = log.end_offset()
+    at = links[-1].end_offset if links else 0
+    if 0 < at < end_offset:
+        _check_history(store, log, links[-1])
+    done = LogPass(name, at, at, end_offset)
+    replans = 0
+    while True:
+        work = _Work(store, log, name, done.end_offset, end_offset, about, range_bytes)
+        try:
+            tasks = work.unfinished()
+            if not tasks and done.end_offset < end_offset:
+                tasks = work.planned()
+            if not tasks:
+                return done
+            for manifest in engine.run(partial(write_range, store), tasks):
+                store.write_new(manifest.range.manifest_key, manifest.to_json())
+                done.add(manifest)
+                progress(manifest.range)
+        except LostRangeError:
+            replans += 1
+            if replans > _MAX_REPLANS:
+                raise
+            end_offset = done.log_end_offset = log.end_offset()  # the cut may lie beyond it
+            replace(work, end_offset=end_offset).replan()
+        except StoreError as error:
+            raise ArchiveError(of_store(store.uri, error)) from None
+
+
+def _check_history(store: ObjectStore, log: Log, last: Range) -> None:
+    """That the log goes on from what is archived: not restored, nor made anew, since then."""
+    archived, found = read_manifest(store, last).last_epoch, epoch_before(log, last.end_offset)
+    if found is not None and found != archived:
+        raise ForeignArchiveError(
+            f"{last.log}: before offset {last.end_offset} {store.uri} has a record of epoch "
+            f"{archived}, and the log has one of epoch {found}: this is another log, restored or "
+            "made anew; give another --out"
+        )
+
+
+_MAX_REPLANS: Final = 5
+"""Times that the head of a log is cut while one pass reads it."""
+
+
+# --- plans ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What is to do on one log from `at` on."""
+
+    store: ObjectStore
+    log: Log
+    name: str
+    at: int
+    end_offset: int  # what is committed
+    about: About
+    range_bytes: int
+
+    def unfinished(self) -> list[Task]:
+        """What is left of a plan that a job set out to do, as far as the log goes here."""
+        key = self._newest_plan()
+        data = None if key is None else read_object(self.store, key)
+        if key is None or data is None:
+            return []
+        left = [one for one in plan_from_json(data, key) if one.start_offset >= self.at]
+        if not left or left[0].start_offset != self.at:
+            return []
+        return [self._task(one) for one in left if one.end_offset <= self.end_offset]
+
+    def planned(self) -> list[Task]:
+        """A new plan, written down; or that of somebody who was faster."""
+        spans = self._spans(self.end_offset, start_offset=self.at)
+        ranges = [Range(self.name, one.start_offset, one.end_offset, LOG) for one in spans]
+        if not self.store.write_new(plan_key(self.name, self.at), plan_to_json(ranges)):
+            return self.unfinished()
+        return [
+            Task(self.about.cluster_id, one, (span,), self.about.tables)
+            for one, span in zip(ranges, spans, strict=True)
+        ]
+
+    def replan(self) -> None:
+        """The log's head is gone: a checkpoint stands in for it, in place of what was planned."""
+        spans = self._spans(self.end_offset)
+        if not spans or not spans[0].is_checkpoint or spans[0].end_offset <= self.at:
+            return  # what is needed is there after all, or nothing is: the next attempt will tell
+        ranges = [Range(self.name, self.at, spans[0].end_offset, CHECKPOINT)]
+        ranges += [Range(self.name, one.start_offset, one.end_offset, LOG) for one in spans[1:]]
+        self.store.write(plan_key(self.name, self.at), plan_to_json(ranges))
+
+    def _newest_plan(self) -> str | None:
+        """Of those that begin at or before where we are."""
+        last = plan_key(self.name, self.at)
+        keys = (found.key for found in self.store.list(f"plan/{self.name}/"))
+        return max((key for key in keys if key <= last), default=None)
+
+    def _task(self, one: Range) -> Task:
+        """A range that was planned before, and its spans as the log has them now."""
+        if one.is_checkpoint:
+            spans = list(self._spans(one.end_offset)[:1])
+            if not spans or not spans[0].is_checkpoint or spans[0].end_offset != one.end_offset:
+                raise LostRangeError(one.log, one.start_offset, None, "its checkpoint was dropped")
+        else:
+            found = self._spans(one.end_offset, start_offset=one.start_offset)
+            spans = [
+                within
+                for span in found
+                if (within := span.within(one.start_offset, one.end_offset - 1)) is not None
+            ]
+        return Task(self.about.cluster_id, one, tuple(spans), self.about.tables)
+
+    def _spans(self, end_offset: int, *, start_offset: int | None = None) -> Sequence[Span]:
+        return self.log.spans(end_offset, start_offset=start_offset, split_bytes=self.range_bytes)

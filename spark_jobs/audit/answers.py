@@ -1,0 +1,283 @@
+"""What a checkpoint keeps for retries and sweeps: answers, ids that are dead, counters.
+
+A broker that asks again must get the first answer, a late commit of a dead id must be refused, and
+no id may be given twice: after a restart all of that comes from a checkpoint. Here it is worked out
+of the log: which ids a lease passed over, which of them are orphans still, whose answers are kept.
+
+The surprise is that answers are compared without being sent: of each commit a checksum travels, and
+the driver follows, commit by commit, which sixty-four objects of a broker are remembered.
+
+Source: DESIGN §7 (object leases; CommitBatches is idempotent by object id), §11 (4, 6, 7).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from records.diskless import DisklessBrokerState, KeptAnswerState
+from records.uuids import encode_uuid
+from spark_jobs.audit.ledger import NEVER, LeaseLife, Ledger
+from spark_jobs.audit.rows import Numbers, Place, Rows, mixed
+
+Ranges = tuple[tuple[int, int], ...]
+"""Of ids: the first, and the one after the last."""
+
+KEPT_ANSWERS: Final = 64
+"""Of each broker's epoch."""
+
+HEADS: Final = (
+    "object_id", "size_bytes", "broker_id", "committed_at_ms", "log_offset", "lease_id",
+    "broker_epoch",
+)  # fmt: skip
+"""What is told of each commit, and its answer's checksum."""
+
+
+class Answer(NamedTuple):
+    """To a commit, as it is kept."""
+
+    lease_id: int
+    committed_at_ms: int
+    checksum: int  # of each batch's partition, offset, time and outcome, in their order
+
+
+class Broker(NamedTuple):
+    """Its highest epoch, and the objects whose answers are kept for it, oldest first."""
+
+    epoch: int
+    answered: tuple[int, ...]
+
+
+class Counters(NamedTuple):
+    """What a coordinator gives out next."""
+
+    controller_epoch: int
+    lease_id: int
+    object_id: int
+    log_id: int
+
+
+NOTHING_GIVEN: Final = Counters(-1, 0, 0, 0)
+
+
+@dataclass(slots=True)
+class Kept:
+    """What is kept at one offset of the log."""
+
+    brokers: dict[int, Broker] = field(default_factory=dict)
+    answers: dict[int, Answer] = field(default_factory=dict)  # by object
+    starts: dict[int, tuple[tuple[Place, int], ...]] = field(default_factory=dict)
+    """Of each answer: where the logs of its groups began then; -1 if there was none."""
+
+    def broker(self, record: DisklessBrokerState) -> None:
+        """Take one of a checkpoint."""
+        self.brokers[record.broker_id] = Broker(record.broker_epoch, tuple(record.answered))
+
+    def answer(self, record: KeptAnswerState) -> None:
+        """Take one of a checkpoint."""
+        topics = [encode_uuid(topic_id) for topic_id in record.topic_ids]
+        places = [
+            (topics[index], partition)
+            for index, partition in zip(record.topic_indexes, record.partitions, strict=True)
+        ]
+        self.starts[record.object_id] = tuple(zip(places, record.log_start_offsets, strict=True))
+        count = len(record.base_offsets)
+        columns = (record.append_times or (-1,) * count, record.error_codes or (0,) * count,
+                   record.duplicates or (0,) * count)  # fmt: skip
+        group = np.repeat(np.arange(len(places)), record.batch_counts)
+        checksum = _checksums(
+            _hashes(places)[group],
+            np.array([record.base_offsets, *columns], np.int64),
+            np.zeros(count, np.int64),
+        )
+        self.answers[record.object_id] = Answer(
+            record.lease_id, record.committed_at_ms, int(checksum[0])
+        )
+
+
+def heads_of(rows: Rows) -> Numbers:
+    """Of a span's commits, `HEADS` and the checksums of their answers: a row for each of these."""
+    if not len(rows):
+        return np.zeros((len(HEADS) + 1, 0), np.int64)
+    _, first, which = np.unique(rows["log_offset"], return_index=True, return_inverse=True)
+    times = np.where(rows["timestamp_type"] != 0, rows["max_timestamp"], -1)
+    told = np.stack([rows["base_offset"], times, rows["error_code"], rows["duplicate"]])
+    checksums = _checksums(_hashes(rows.places)[rows.place], told, which)
+    return np.stack([*(rows[name][first] for name in HEADS), checksums])
+
+
+def _hashes(places: Sequence[Place]) -> Numbers:
+    """A number for each partition, the same in all processes."""
+    digests = (blake2b(f"{t}-{i}".encode(), digest_size=8).digest() for t, i in places)
+    return np.frombuffer(b"".join(digests), np.int64)
+
+
+def _checksums(places: Numbers, columns: Numbers, which: Numbers) -> Numbers:
+    """Of each commit, of its batches in their order. `which` of the commits a batch is of rises."""
+    first = np.flatnonzero(np.diff(which, prepend=-1))
+    position = np.arange(len(which)) - first[which]
+    summed = np.add.reduceat(mixed([position, places, *columns]), first)
+    return summed.view(np.int64)
+
+
+# --- dead ids of a lease ------------------------------------------------------------------------
+
+
+class Named(NamedTuple):
+    """Ids that were ever fenced or removed, rising."""
+
+    fenced: Sequence[int]
+    removed: Sequence[int]
+
+    @classmethod
+    def of(cls, ledger: Ledger) -> Named:
+        """All of them."""
+        return cls(sorted(ledger.fenced), sorted(ledger.removed))
+
+    @staticmethod
+    def within(ids: Sequence[int], first: int, end: int) -> Sequence[int]:
+        """Those of [first, end)."""
+        return ids[bisect_left(ids, first) : bisect_left(ids, end)]
+
+
+def dead_ids(
+    lease: LeaseLife,
+    committed: Iterable[int],
+    ledger: Ledger,
+    named: Named,
+    offset: int,
+) -> tuple[Ranges, tuple[int, ...], Ranges]:
+    """Ids passed over, those fenced above them, and orphans not deleted yet: at a log offset.
+
+    Args:    committed: its objects that were committed below it, as the log has them.
+    """
+    skipped, last = list(lease.skipped), lease.last_committed
+    for object_id in committed:
+        if object_id > last + 1:
+            skipped.append((last + 1, object_id))
+        last = max(last, object_id)
+    fenced = tuple(
+        one
+        for one in named.within(named.fenced, lease.first, lease.end)
+        if one > last and ledger.fenced[one] < offset
+    )
+    if lease.closed >= offset:
+        return tuple(skipped), fenced, ()
+    orphans = list(lease.orphans)
+    if not lease.was_closed:
+        orphans = [*skipped, *([(last + 1, lease.used_end)] if last + 1 < lease.used_end else [])]
+    left = []
+    for first, end in orphans:
+        begin = first
+        for one in named.within(named.removed, first, end):
+            if lease.closed < ledger.removed[one] < offset:
+                left += [(begin, one)] if begin < one else []
+                begin = one + 1
+        left += [(begin, end)] if begin < end else []
+    return tuple(skipped), fenced, tuple(left)
+
+
+# --- whose answers are kept ---------------------------------------------------------------------
+
+
+class Following:
+    """Goes along a log once, and says at each offset what is kept there."""
+
+    def __init__(self, ledger: Ledger, heads: Numbers, base: Kept) -> None:
+        """`heads`: of all commits of the log, in its order."""
+        self._ledger, self._base = ledger, base
+        self._heads: list[list[int]] = heads.T.tolist()
+        self._order = sorted(
+            [
+                *((row[4], 2, i) for i, row in enumerate(self._heads)),
+                *((one.granted, 1, i) for i, one in ledger.leases.items() if one.granted >= 0),
+                *((one.forgotten, 0, i) for i, one in ledger.leases.items()
+                  if one.forgotten != NEVER),
+            ]
+        )  # fmt: skip
+        self._at = 0
+        self._epochs = {one: broker.epoch for one, broker in base.brokers.items()}
+        self._answered = {one: deque(broker.answered) for one, broker in base.brokers.items()}
+        self._answers = dict(base.answers)
+        self._offsets: dict[int, int] = {}  # of the commits whose answers are kept
+
+    def until(self, offset: int, places: Mapping[int, Sequence[Place]]) -> Kept:
+        """What everything below an offset leaves; offsets rise from call to call.
+
+        Args:    places: the partitions that an object's answer tells of.
+        """
+        while self._at < len(self._order) and self._order[self._at][0] < offset:
+            _, kind, number = self._order[self._at]
+            (self._forgotten, self._granted, self._committed)[kind](number)
+            self._at += 1
+        brokers = {i: Broker(self._epochs[i], tuple(self._answered[i])) for i in self._epochs}
+        starts = {one: self._starts(one, places.get(one, ())) for one in self._answers}
+        return Kept(brokers, dict(self._answers), starts)
+
+    def _starts(self, object_id: int, places: Sequence[Place]) -> tuple[tuple[Place, int], ...]:
+        at = self._offsets.get(object_id)
+        if at is None:
+            return self._base.starts[object_id]
+        return tuple((place, self._start(place, at)) for place in places)
+
+    def _start(self, place: Place, at: int) -> int:
+        """A log start as a commit met it: of a deleted topic there is none."""
+        topic, life = self._ledger.topic(place[0], at), self._ledger.life(place, at)
+        if topic is None or topic.deleted < at or life is None:
+            return -1
+        return life.start_before(at)
+
+    def _granted(self, lease_id: int) -> None:
+        lease = self._ledger.leases[lease_id]
+        if lease.broker_epoch > self._epochs.get(lease.broker_id, -1):
+            self._epochs[lease.broker_id] = lease.broker_epoch
+            self._answered[lease.broker_id] = deque()
+
+    def _committed(self, row: int) -> None:
+        object_id, _, broker, time, offset, lease_id, epoch, checksum = self._heads[row]
+        if self._epochs.get(broker) != epoch:
+            return  # other rules say so
+        self._answers[object_id] = Answer(lease_id, time, checksum)
+        self._offsets[object_id] = offset
+        answered = self._answered[broker]
+        answered.append(object_id)
+        if len(answered) > KEPT_ANSWERS:
+            self._answers.pop(answered.popleft(), None)
+
+    def _forgotten(self, lease_id: int) -> None:
+        lease = self._ledger.leases[lease_id]
+        for one in [i for i, answer in self._answers.items() if answer.lease_id == lease_id]:
+            del self._answers[one]
+        answered = self._answered.get(lease.broker_id, ())
+        left = deque(i for i in answered if not lease.first <= i < lease.end)
+        self._answered[lease.broker_id] = left
+
+
+# --- counters -----------------------------------------------------------------------------------
+
+
+def counters_at(ledger: Ledger, offset: int) -> Counters:
+    """What everything below a log offset says is given out next."""
+    leases = [(i, one.end) for i, one in ledger.leases.items() if one.granted < offset]
+    logs = [
+        life.log_id for lives in ledger.places.values() for life in lives if life.created < offset
+    ]
+    heard = [epoch for at, epoch in ledger.heard if at < offset]
+    return Counters(
+        max(heard, default=-1),
+        max([ledger.base_ids[0], *(i + 1 for i, _ in leases)]),
+        max([ledger.base_ids[1], *(end for _, end in leases)]),
+        max([ledger.base_ids[2], *(one + 1 for one in logs)]),
+    )
+
+
+def compared(kept: Kept) -> dict[str, Any]:
+    """Each answer and broker by a name of its own."""
+    answers = {f"answer {i}": (*one, kept.starts.get(i, ())) for i, one in kept.answers.items()}
+    return answers | {f"broker {i}": one for i, one in kept.brokers.items()}

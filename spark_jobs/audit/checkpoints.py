@@ -1,0 +1,499 @@
+"""A coordinator's checkpoint: is it sound by itself, and is it what the log says?
+
+`facts_of` reads one. Its runs are kept as a checksum for each partition, so it is small, however
+many runs there are. `replayed_at` makes the same facts from the log, out of the ledger, of where
+the spans left off, and of the live runs that each span counted. Then they are compared.
+
+The surprise: nothing is replayed. A log start only rises and an object's batches stand in one
+record, so what is live at an offset can be counted piece by piece, in any order.
+
+Source: DESIGN §11 (4, 5, 7, 8); KIP-630.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Final, NamedTuple, TypeVar
+
+import numpy as np
+
+from records.diskless import (
+    CoordinatorState,
+    DisklessBrokerState,
+    DisklessTopicState,
+    KeptAnswerState,
+    LeaseState,
+    ObjectsState,
+    ProducersState,
+    RunsState,
+)
+from records.frame import METADATA_RECORDS, decode_record, read_frame
+from records.uuids import encode_uuid
+from spark_jobs.audit.answers import (
+    NOTHING_GIVEN,
+    Counters,
+    Kept,
+    Named,
+    Ranges,
+    compared,
+    counters_at,
+    dead_ids,
+)
+from spark_jobs.audit.ledger import NEVER, Ledger, pairs
+from spark_jobs.audit.objects import Digest, Live, digests
+from spark_jobs.audit.rows import COLUMNS, Batch, Ends, Numbers, Place, Producer, Rows
+from spark_jobs.audit.rules import Fault, Faults, rule, rules_of
+from spark_jobs.readers.logs import Span
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+MAX_TOLD: Final = 500
+"""Characters of one value in a violation: a lease may have thousands of ranges."""
+
+NOTHING_LIVE: Final = Digest(0, 0, 0)
+
+
+class Partition(NamedTuple):
+    """Of a checkpoint, or of the log."""
+
+    log_id: int
+    log_start: int  # inclusive
+    high_watermark: int  # exclusive
+
+
+class Topic(NamedTuple):
+    """Likewise."""
+
+    name: str
+    deleted_at_ms: int  # -1: it lives
+
+
+class Lease(NamedTuple):
+    """Likewise."""
+
+    broker_id: int
+    broker_epoch: int
+    first: int
+    end: int  # exclusive
+    last_committed: int
+    granted_at_ms: int
+    closed_at_ms: int  # -1: open
+    skipped: Ranges  # never committed, below the last that was
+    fenced: tuple[int, ...]  # above it
+    orphans: Ranges  # once it is closed
+
+
+class Object(NamedTuple):
+    """Likewise."""
+
+    size_bytes: int
+    used_bytes: int
+    broker_id: int
+    committed_at_ms: int
+    marked_at_ms: int  # -1: not marked
+
+
+class Stretch(NamedTuple):
+    """Runs of one partition that follow each other in a checkpoint."""
+
+    base_offset: int
+    first_last_offset: int  # the last offset of its first run
+    end_offset: int  # exclusive
+
+
+@dataclass(slots=True)
+class Facts:
+    """A coordinator's state, as far as it is compared."""
+
+    offset: int  # exclusive
+    topics: dict[str, Topic] = field(default_factory=dict)
+    partitions: dict[Place, Partition] = field(default_factory=dict)
+    stretches: dict[Place, list[Stretch]] = field(default_factory=dict)
+    live: Live = field(default_factory=Live)
+    objects: dict[int, Object] = field(default_factory=dict)
+    producers: dict[tuple[Place, int], Producer] = field(default_factory=dict)
+    leases: dict[int, Lease] = field(default_factory=dict)
+    counters: Counters = NOTHING_GIVEN
+    kept: Kept = field(default_factory=Kept)
+    outside: list[tuple[int, str]] = field(default_factory=list)  # runs that their object ends in
+
+
+# --- reading one --------------------------------------------------------------------------------
+
+
+def facts_of(span: Span) -> tuple[Facts, Rows]:
+    """A checkpoint's facts, and its runs as rows.
+
+    Raises:  LostRangeError; DamagedFileError, RecordError; OSError.
+    """
+    assert span.is_checkpoint, f"no checkpoint: {span}"
+    reading = _Reading(span.end_offset)
+    for _, value in span.values():
+        cls = METADATA_RECORDS.get(read_frame(value)[0])
+        take = None if cls is None else _TAKE.get(cls)
+        if take is not None:
+            take(reading, decode_record(value))
+    rows = reading.rows()
+    reading.facts.live = digests(rows)
+    return reading.facts, rows
+
+
+def ends_of_facts(facts: Facts) -> Ends:
+    """Where things stand for the log that goes on from a checkpoint."""
+    return Ends(
+        {place: one.high_watermark for place, one in facts.partitions.items()},
+        {lease_id: one.last_committed for lease_id, one in facts.leases.items()},
+        dict(facts.producers),
+    )
+
+
+class _Reading:
+    def __init__(self, offset: int) -> None:
+        self.facts = Facts(offset)
+        self.places: dict[int, Place] = {}  # by log id
+        self.codes: list[Place] = []
+        self.parts: list[tuple[int, list[Numbers]]] = []
+
+    def counters(self, record: CoordinatorState) -> None:
+        self.facts.counters = Counters(
+            record.controller_epoch, record.next_lease_id, record.next_object_id,
+            record.next_log_id,
+        )  # fmt: skip
+
+    def topic(self, record: DisklessTopicState) -> None:
+        topic_id = encode_uuid(record.topic_id)
+        self.facts.topics[topic_id] = Topic(record.topic_name, record.deleted_at_ms)
+        columns = (record.log_ids, record.log_start_offsets, record.high_watermarks)
+        for i, log in enumerate(zip(*columns, strict=True)):
+            if log[0] >= 0:
+                place = topic_id, record.first_partition + i
+                self.facts.partitions[place] = Partition(*log)
+                self.places[log[0]] = place
+
+    def lease(self, record: LeaseState) -> None:
+        self.facts.leases[record.lease_id] = Lease(
+            record.broker_id, record.broker_epoch, record.first_object_id, record.end_object_id,
+            record.last_committed_id, record.granted_at_ms, record.closed_at_ms,
+            pairs(record.skipped), record.fenced, pairs(record.orphans),
+        )  # fmt: skip
+
+    def objects(self, record: ObjectsState) -> None:
+        columns = (
+            record.sizes_bytes, record.used_bytes, record.broker_ids, record.committed_at_ms,
+            record.marked_at_ms,
+        )  # fmt: skip
+        rows = map(Object._make, zip(*columns, strict=True))
+        self.facts.objects.update(zip(record.object_ids, rows, strict=True))
+
+    def runs(self, record: RunsState) -> None:
+        place = self.places.get(record.log_id, (f"log id {record.log_id}", -1))
+        last = np.array(record.last_offsets, np.int64)
+        if not len(last):
+            return
+        base = np.concatenate(([record.base_offset], last[:-1] + 1))
+        stretch = Stretch(record.base_offset, int(last[0]), int(last[-1]) + 1)
+        self.facts.stretches.setdefault(place, []).append(stretch)
+        if not self.codes or self.codes[-1] != place:
+            self.codes.append(place)
+        columns: Sequence[Any] = (
+            base, last - base + 1, record.object_ids, record.byte_offsets, record.byte_sizes,
+            record.max_timestamps, record.timestamp_types,
+        )  # fmt: skip
+        arrays = [np.array(column, np.int64) for column in columns]
+        self.parts.append((len(self.codes) - 1, arrays))
+        sizes = self.facts.objects
+        ends = zip(record.object_ids, record.byte_offsets, record.byte_sizes, strict=True)
+        for object_id, byte_offset, byte_size in ends:
+            known = sizes.get(object_id)
+            if known is not None and not 0 <= byte_offset <= known.size_bytes - byte_size:
+                what = f"bytes {byte_offset} to {byte_offset + byte_size} of {known.size_bytes}"
+                self.facts.outside.append((object_id, what))
+
+    def producers(self, record: ProducersState) -> None:
+        place = self.places.get(record.log_id, (f"log id {record.log_id}", -1))
+        batches = zip(
+            record.base_sequences, record.last_sequences, record.base_offsets, strict=True
+        )
+        for producer_id, epoch, appended_at_ms, count in zip(
+            record.producer_ids,
+            record.producer_epochs,
+            record.appended_at_ms,
+            record.batch_counts,
+            strict=True,
+        ):
+            kept = tuple(Batch(*next(batches), self.facts.offset - 1) for _ in range(count))
+            self.facts.producers[place, producer_id] = Producer(epoch, kept, appended_at_ms)
+
+    def broker(self, record: DisklessBrokerState) -> None:
+        self.facts.kept.broker(record)
+
+    def answer(self, record: KeptAnswerState) -> None:
+        self.facts.kept.answer(record)
+
+    def rows(self) -> Rows:
+        """All runs; a log offset they have not, so they have the checkpoint's last."""
+        names = (
+            "base_offset", "record_count", "object_id", "byte_offset", "byte_size",
+            "max_timestamp", "timestamp_type",
+        )  # fmt: skip
+        empty = np.zeros(0, np.int64)
+        given = {
+            name: np.concatenate([empty, *(arrays[i] for _, arrays in self.parts)])
+            for i, name in enumerate(names)
+        }
+        place = np.concatenate(
+            [empty, *(np.full(len(arrays[0]), code) for code, arrays in self.parts)]
+        )
+        columns = {name: np.zeros(len(place), np.int64) for name in COLUMNS} | given
+        columns["log_offset"] += self.facts.offset - 1
+        columns["producer_id"] -= 1
+        ids, inverse = np.unique(columns["object_id"], return_inverse=True)
+        known = (self.facts.objects.get(one) for one in ids.tolist())
+        sizes = np.array([-1 if one is None else one.size_bytes for one in known], np.int64)
+        columns["size_bytes"] = sizes[inverse]
+        return Rows(self.codes, place, columns)
+
+
+_TAKE: Final[dict[type, Callable[[_Reading, Any], None]]] = {
+    CoordinatorState: _Reading.counters,
+    DisklessTopicState: _Reading.topic,
+    LeaseState: _Reading.lease,
+    ObjectsState: _Reading.objects,
+    RunsState: _Reading.runs,
+    ProducersState: _Reading.producers,
+    DisklessBrokerState: _Reading.broker,
+    KeptAnswerState: _Reading.answer,
+}
+
+
+# --- the log's own ------------------------------------------------------------------------------
+
+
+def replayed_at(
+    offset: int,
+    ledger: Ledger,
+    ends: Ends,
+    live: Live,
+    committed: Mapping[int, Object],
+    kept: Kept,
+    named: Named,
+) -> Facts:
+    """What everything below a log offset (exclusive) says.
+
+    Args:    ends: where the spans below it left off. live: of all of them, as of it.
+             committed: every object below it, those of the first checkpoint too.
+             kept: as of it. named: of the ledger.
+    """
+    facts = Facts(offset, live=live, counters=counters_at(ledger, offset), kept=kept)
+    for topic_id in ledger.topics:
+        topic = ledger.topic(topic_id, offset)
+        if topic is not None:
+            deleted_at_ms = topic.deleted_at_ms if topic.deleted < offset else -1
+            facts.topics[topic_id] = Topic(topic.name, deleted_at_ms)
+    for place in ledger.places:
+        life = ledger.life(place, offset)
+        if life is not None:
+            high_watermark = ends.partitions.get(place, 0)
+            facts.partitions[place] = Partition(
+                life.log_id, life.start_before(offset), high_watermark
+            )
+    for object_id, one in committed.items():
+        if ledger.removed.get(object_id, NEVER) >= offset:
+            marked, marked_at_ms = ledger.marked.get(object_id, (NEVER, -1))
+            facts.objects[object_id] = one._replace(
+                used_bytes=live.used.get(object_id, 0),
+                marked_at_ms=marked_at_ms if marked < offset else -1,
+            )
+    for object_id, stays in ledger.found.items():
+        for stay in stays:
+            if stay.found < offset <= stay.gone:  # one that was there stays as it was
+                facts.objects.setdefault(object_id, Object(0, 0, -1, -1, stay.marked_at_ms))
+    for key, producer in ends.producers.items():
+        left = producer.since(ledger.expired.get(key, ()), offset)
+        if left is not None and key[0] in facts.partitions:
+            facts.producers[key] = left
+    ids = sorted(committed)
+    for lease_id, lease in ledger.leases.items():
+        if lease.granted < offset <= lease.forgotten:
+            mine = named.within(ids, lease.last_committed + 1, lease.end)
+            facts.leases[lease_id] = Lease(
+                lease.broker_id, lease.broker_epoch, lease.first, lease.end,
+                ends.leases.get(lease_id, lease.first - 1), lease.granted_at_ms,
+                lease.closed_at_ms if lease.closed < offset else -1,
+                *dead_ids(lease, mine, ledger, named, offset),
+            )  # fmt: skip
+    return facts
+
+
+# --- is it sound --------------------------------------------------------------------------------
+
+
+@rule("checkpoint-used-bytes", "8", "Used bytes of an object are the sum of its live runs.")
+def checkpoint_used_bytes(found: Facts) -> Faults:
+    for object_id, one in found.objects.items():
+        used = found.live.used.get(object_id, 0)
+        if one.used_bytes != used:
+            what = f"{one.used_bytes} bytes used, its live runs have {used}"
+            yield Fault(found.offset, what, "ObjectsState", object_id)
+
+
+@rule("checkpoint-runs-contiguous", "5", "Live runs reach from the log start to the end, gapless.")
+def checkpoint_runs_contiguous(found: Facts) -> Faults:
+    for place, one in found.partitions.items():
+        name = f"{place[0]}-{place[1]}"
+        if one.log_start > one.high_watermark:
+            continue  # another rule's
+        stretches = found.stretches.get(place, [])
+        for before, after in pairwise(stretches):
+            if after.base_offset != before.end_offset:
+                what = f"{name}: a run at {after.base_offset} after one to {before.end_offset}"
+                yield Fault(found.offset, what, "RunsState")
+        begins, ends = one.log_start, one.log_start
+        if stretches:
+            begins, ends = stretches[0].base_offset, stretches[-1].end_offset
+            if stretches[0].first_last_offset < one.log_start:
+                begins = -1  # its first run is dead
+        if not 0 <= begins <= one.log_start or ends != one.high_watermark:
+            what = f"{name}: runs from {begins} to {ends}, the log has {one[1:]}"
+            yield Fault(found.offset, what, "RunsState")
+
+
+@rule("checkpoint-log-starts", "8", "No log start offset is above its high watermark.")
+def checkpoint_log_starts(found: Facts) -> Faults:
+    for place, one in found.partitions.items():
+        if not 0 <= one.log_start <= one.high_watermark:
+            what = f"{place[0]}-{place[1]}: log start {one[1]}, high watermark {one[2]}"
+            yield Fault(found.offset, what, "DisklessTopicState")
+
+
+@rule("checkpoint-objects-known", "7", "Runs lie in objects that there are, and inside of them.")
+def checkpoint_objects_known(found: Facts) -> Faults:
+    for object_id in found.live.used:
+        if object_id not in found.objects:
+            yield Fault(found.offset, "it has runs and is not there", "RunsState", object_id)
+    for object_id, what in found.outside:
+        yield Fault(found.offset, what, "RunsState", object_id)
+
+
+@rule("checkpoint-marked-unused", "7", "No marked object is in use.")
+def checkpoint_marked_unused(found: Facts) -> Faults:
+    for object_id, one in found.objects.items():
+        if one.marked_at_ms >= 0 and one.used_bytes > 0:
+            what = f"marked, and {one.used_bytes} bytes are used"
+            yield Fault(found.offset, what, "ObjectsState", object_id)
+
+
+SOUND: Final = tuple(rules_of(__name__))
+"""Rules about a checkpoint alone."""
+
+
+# --- is it what the log says --------------------------------------------------------------------
+
+
+@rule("checkpoint-topics-replay", "4", "A checkpoint's topics and partitions are the log's.")
+def checkpoint_topics_replay(found: Facts, log: Facts) -> Faults:
+    yield from _compare(found, found.topics, log.topics, "DisklessTopicState", "topic")
+    yield from _compare(
+        found, found.partitions, log.partitions, "DisklessTopicState", "partition", _of_place
+    )
+
+
+@rule("checkpoint-runs-replay", "4", "A checkpoint's live runs are the log's.")
+def checkpoint_runs_replay(found: Facts, log: Facts) -> Faults:
+    ours, theirs = found.live.partitions, log.live.partitions
+    for place in sorted(ours.keys() | theirs.keys()):
+        one, other = ours.get(place, NOTHING_LIVE), theirs.get(place, NOTHING_LIVE)
+        if one != other:
+            what = f"{one.runs} runs of {one.bytes} bytes, by the log {other.runs} of {other.bytes}"
+            if one[:2] == other[:2]:
+                what += ", other ones"
+            yield Fault(found.offset, f"{place[0]}-{place[1]}: {what}", "RunsState")
+
+
+@rule("checkpoint-objects-replay", "4", "A checkpoint's objects are the log's.")
+def checkpoint_objects_replay(found: Facts, log: Facts) -> Faults:
+    ours, theirs = _objects(found), _objects(log)
+    yield from _compare(found, ours, theirs, "ObjectsState", "object")
+
+
+@rule("checkpoint-producers-replay", "4", "A checkpoint's producers are the log's.")
+def checkpoint_producers_replay(found: Facts, log: Facts) -> Faults:
+    ours, theirs = _producers(found), _producers(log)
+    yield from _compare(found, ours, theirs, "ProducersState", "producer", _of_producer)
+
+
+@rule("checkpoint-leases-replay", "4", "A checkpoint's leases are the log's.")
+def checkpoint_leases_replay(found: Facts, log: Facts) -> Faults:
+    yield from _compare(found, found.leases, log.leases, "LeaseState", "lease")
+
+
+@rule("checkpoint-counters-replay", "4", "A checkpoint's counters are the log's.")
+def checkpoint_counters_replay(found: Facts, log: Facts) -> Faults:
+    if found.counters != log.counters:
+        says = f"the checkpoint says {_plain(found.counters)}, the log {_plain(log.counters)}"
+        yield Fault(found.offset, says, "CoordinatorState")
+
+
+@rule("checkpoint-answers-replay", "4, 6", "A checkpoint's kept answers are the log's.")
+def checkpoint_answers_replay(found: Facts, log: Facts) -> Faults:
+    ours, theirs = compared(found.kept), compared(log.kept)
+    yield from _compare(found, ours, theirs, "KeptAnswerState", "kept")
+
+
+REPLAY: Final = tuple(rules_of(__name__)[len(SOUND) :])
+"""Rules about a checkpoint and the log before it."""
+
+
+@rule("checkpoint-readable", "4", "A checkpoint is whole, and its checksums are right.")
+def checkpoint_readable(offset: int, why: str) -> Faults:
+    yield Fault(offset, why)
+
+
+def _objects(facts: Facts) -> dict[int, Object]:
+    """But for the bytes used, which are the runs'."""
+    return {object_id: one._replace(used_bytes=0) for object_id, one in facts.objects.items()}
+
+
+def _producers(facts: Facts) -> dict[tuple[Place, int], Any]:
+    """Without log offsets, which a checkpoint does not have."""
+    return {
+        key: (one.epoch, one.appended_at_ms, tuple(batch[:3] for batch in one.batches))
+        for key, one in facts.producers.items()
+    }
+
+
+def _of_place(place: Place) -> str:
+    return f"{place[0]}-{place[1]}"
+
+
+def _of_producer(key: tuple[Place, int]) -> str:
+    return f"{key[1]} of {_of_place(key[0])}"
+
+
+def _compare(
+    found: Facts,
+    ours: Mapping[K, V],
+    theirs: Mapping[K, V],
+    record: str,
+    kind: str,
+    name: Callable[[Any], str] = str,
+) -> Faults:
+    for key in ours.keys() | theirs.keys():
+        one, other = ours.get(key), theirs.get(key)
+        if one != other:
+            says = f"the checkpoint says {_plain(one)}, the log {_plain(other)}"
+            object_id = key if kind == "object" and isinstance(key, int) else None
+            yield Fault(found.offset, f"{kind} {name(key)}: {says}", record, object_id)
+
+
+def _plain(value: object) -> str:
+    if value is None:
+        return "that there is none"
+    fields = getattr(value, "_asdict", None)
+    told = str(value)
+    if fields is not None:
+        told = ", ".join(f"{name}={one}" for name, one in fields().items())
+    return told if len(told) <= MAX_TOLD else f"{told[:MAX_TOLD]}..."

@@ -1,0 +1,207 @@
+"""Rules about a coordinator's records that are no commits: topics, log starts, leases, objects.
+
+Each looks at one record and at the ledger of everything before it.
+
+The surprise: what belongs to commits is not here. Whether a log start is above the high watermark,
+or a marked object still in use, only commits say: those rules are in `spark_jobs.audit.commits` and
+`spark_jobs.audit.objects`, which have both.
+
+Source: DESIGN §7, §11; `coordinator.batch.state` asserts the same while it applies a record, in
+other words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from records.diskless import (
+    ControllerEpochRecord,
+    DisklessPartitionsRecord,
+    DisklessPartitionsReleasedRecord,
+    DisklessPartitionsRemovedRecord,
+    DisklessTombstoneExpiredRecord,
+    DisklessTopicTombstoneRecord,
+    LeaseClosedRecord,
+    LeaseGrantedRecord,
+    LeasesForgottenRecord,
+    LogStartOffsetsRecord,
+    ObjectsMarkedRecord,
+    ObjectsRemovedRecord,
+    OrphansFoundRecord,
+)
+from records.frame import METADATA_RECORDS, decode_record, read_frame
+from records.uuids import encode_uuid
+from spark_jobs.audit.ledger import APPLIED, NEVER, Ledger
+from spark_jobs.audit.log import Event
+from spark_jobs.audit.rules import Fault, Faults, Findings, RecordRules
+
+_RULES: Final[RecordRules[Ledger]] = RecordRules()
+on = _RULES.on
+
+
+def check_events(log: str, ledger: Ledger, events: Iterable[Event], findings: Findings) -> None:
+    """Hold records, in order, to what was before each, and take them into the ledger.
+
+    Raises:  RecordError for one that cannot be decoded.
+    """
+    for offset, value in events:
+        cls = METADATA_RECORDS.get(read_frame(value)[0])
+        if cls not in APPLIED:
+            continue
+        record = decode_record(value)
+        _RULES.check(log, offset, ledger, record, findings)
+        ledger.apply(offset, record)
+
+
+def _fault(what: str, object_id: int | None = None) -> Fault:
+    return Fault(None, what, object_id=object_id)
+
+
+# --- topics and partitions ----------------------------------------------------------------------
+
+
+@on(
+    "partitions-made-once", "5", "A partition is made once, and not of a deleted topic.",
+    DisklessPartitionsRecord,
+)  # fmt: skip
+def partitions_made_once(ledger: Ledger, record: DisklessPartitionsRecord) -> Faults:
+    topic_id = encode_uuid(record.topic_id)
+    topic = ledger.topic(topic_id)
+    if topic is not None and topic.deleted != NEVER:
+        yield _fault(f"topic {topic_id} was deleted at log offset {topic.deleted}")
+    if record.first_partition > (0 if topic is None else topic.partitions):
+        yield _fault(f"{topic_id}-{record.first_partition} is made before the one below it")
+    for i in range(record.partition_count):
+        index = record.first_partition + i
+        if ledger.life((topic_id, index)) is not None:
+            yield _fault(f"{topic_id}-{index} is there already")
+
+
+@on("log-ids-once", "5", "A log id is given once, and they rise.", DisklessPartitionsRecord)
+def log_ids_once(ledger: Ledger, record: DisklessPartitionsRecord) -> Faults:
+    if record.first_log_id < ledger.next_log_id:
+        yield _fault(f"log id {record.first_log_id} after {ledger.next_log_id - 1}")
+
+
+@on(
+    "partitions-known", "5", "A record names only partitions that there are.",
+    LogStartOffsetsRecord, DisklessPartitionsRemovedRecord, DisklessPartitionsReleasedRecord,
+)  # fmt: skip
+def partitions_known(
+    ledger: Ledger,
+    record: LogStartOffsetsRecord
+    | DisklessPartitionsRemovedRecord
+    | DisklessPartitionsReleasedRecord,
+) -> Faults:
+    if isinstance(record, LogStartOffsetsRecord):
+        topics = [encode_uuid(topic_id) for topic_id in record.topic_ids]
+        named = zip((topics[i] for i in record.topic_indexes), record.partitions, strict=True)
+    else:
+        topic_id = encode_uuid(record.topic_id)
+        named = zip([topic_id] * len(record.partitions), record.partitions, strict=True)
+    again = isinstance(record, DisklessPartitionsReleasedRecord)  # by a newer controller
+    for place in named:
+        if ledger.life(place) is None and not (again and place in ledger.places):
+            yield _fault(f"there is no partition {place[0]}-{place[1]}")
+
+
+@on(
+    "removed-when-deleted", "7",
+    "Only a deleted topic loses its partitions, and all of them before it is forgotten.",
+    DisklessPartitionsRemovedRecord, DisklessTombstoneExpiredRecord,
+)  # fmt: skip
+def removed_when_deleted(
+    ledger: Ledger, record: DisklessPartitionsRemovedRecord | DisklessTombstoneExpiredRecord
+) -> Faults:
+    topic_id = encode_uuid(record.topic_id)
+    topic = ledger.topic(topic_id)
+    if topic is None:
+        yield _fault(f"there is no topic {topic_id}")
+    elif topic.deleted == NEVER:
+        yield _fault(f"topic {topic_id} is not deleted")
+    elif isinstance(record, DisklessTombstoneExpiredRecord):
+        left = [i for i in range(topic.partitions) if ledger.life((topic_id, i)) is not None]
+        if left:
+            yield _fault(f"topic {topic_id} still has partition {left[0]}")
+
+
+@on("log-start-rises", "8", "A log start offset never goes back.", LogStartOffsetsRecord)
+def log_start_rises(ledger: Ledger, record: LogStartOffsetsRecord) -> Faults:
+    for topic, index, start in zip(
+        record.topic_indexes, record.partitions, record.log_start_offsets, strict=True
+    ):
+        topic_id = encode_uuid(record.topic_ids[topic])
+        life = ledger.life((topic_id, index))
+        if life is not None and life.starts and start < life.starts[-1][1]:
+            yield _fault(f"{topic_id}-{index}: log start {start} after {life.starts[-1][1]}")
+
+
+@on(
+    "controller-epochs-rise", "1", "A coordinator takes no call of a controller's older epoch.",
+    ControllerEpochRecord, DisklessPartitionsRecord, DisklessPartitionsReleasedRecord,
+    DisklessTopicTombstoneRecord,
+)  # fmt: skip
+def controller_epochs_rise(ledger: Ledger, record: Any) -> Faults:
+    if record.controller_epoch < ledger.controller_epoch:
+        yield _fault(f"controller epoch {record.controller_epoch} after {ledger.controller_epoch}")
+
+
+# --- leases and objects -------------------------------------------------------------------------
+
+
+@on("lease-ids-once", "7", "Leases and the object ids in them are given once.", LeaseGrantedRecord)
+def lease_ids_once(ledger: Ledger, record: LeaseGrantedRecord) -> Faults:
+    if record.lease_id < ledger.next_lease_id:
+        yield _fault(f"lease {record.lease_id} after {ledger.next_lease_id - 1}")
+    if record.first_object_id < ledger.next_object_id:
+        what = f"lease {record.lease_id} begins at object {record.first_object_id}, ids below"
+        yield _fault(f"{what} {ledger.next_object_id} are given", record.first_object_id)
+
+
+@on(
+    "broker-epochs-fence", "7",
+    "A broker's new epoch closes its older leases, and an old one gets none.",
+    LeaseGrantedRecord,
+)  # fmt: skip
+def broker_epochs_fence(ledger: Ledger, record: LeaseGrantedRecord) -> Faults:
+    known = ledger.brokers.get(record.broker_id, -1)
+    who = f"broker {record.broker_id} epoch {record.broker_epoch}"
+    if record.broker_epoch < known:
+        yield _fault(f"{who} gets lease {record.lease_id} after epoch {known}")
+    for lease_id in sorted(ledger.open_leases.get(record.broker_id, ())):
+        epoch = ledger.leases[lease_id].broker_epoch
+        if epoch < record.broker_epoch and lease_id not in record.closed_lease_ids:
+            yield _fault(f"{who} leaves lease {lease_id} of epoch {epoch} open")
+
+
+@on(
+    "lease-closed-once", "7", "A lease is closed once, and forgotten once it is closed.",
+    LeaseGrantedRecord, LeaseClosedRecord, LeasesForgottenRecord,
+)  # fmt: skip
+def lease_closed_once(ledger: Ledger, record: Any) -> Faults:
+    if isinstance(record, LeasesForgottenRecord):
+        for lease_id in record.lease_ids:
+            lease = ledger.leases.get(lease_id)
+            if lease is None or lease.closed == NEVER or lease.forgotten != NEVER:
+                yield _fault(f"lease {lease_id} is forgotten and was not closed before")
+        return
+    closes = (
+        (record.lease_id,) if isinstance(record, LeaseClosedRecord) else record.closed_lease_ids
+    )
+    for lease_id in closes:
+        lease = ledger.leases.get(lease_id)
+        if lease is None or lease.closed != NEVER:
+            yield _fault(f"lease {lease_id} is closed and was not open")
+
+
+@on(
+    "objects-leased", "7", "Only objects of granted leases are marked or removed.",
+    ObjectsMarkedRecord, ObjectsRemovedRecord, OrphansFoundRecord,
+)  # fmt: skip
+def objects_leased(
+    ledger: Ledger, record: ObjectsMarkedRecord | ObjectsRemovedRecord | OrphansFoundRecord
+) -> Faults:
+    for object_id in record.object_ids:
+        if not 0 <= object_id < ledger.next_object_id:
+            yield _fault("it was never in a lease", object_id)

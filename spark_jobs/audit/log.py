@@ -1,0 +1,248 @@
+"""A log as a log, whatever its records mean: offsets, epochs, leaders; and the first pass over it.
+
+`gather` reads one span. It holds the batches to what every log promises, counts the records by
+type, and keeps what the second pass needs: every record that is no commit, undecoded, and where the
+commits of the span leave off.
+
+The surprise: the same rules judge batches within a span and spans within a log. Both are pieces
+with a first offset, an end and an epoch at each, and a piece must go on where the one before ended.
+
+A span that has records and no batches is read as well; then offsets may skip (a control record took
+them), and who led is not known.
+
+Source: DESIGN §11 (1-3); KIP-595 (an epoch's first record is its LeaderChange).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final, NamedTuple, Protocol, runtime_checkable
+
+from records.batch import Batch, ControlType, iter_records
+from records.compression import Buffer
+from records.control import LeaderChangeMessage
+from records.errors import RecordError
+from records.frame import (
+    METADATA_RECORDS,
+    control_record_type,
+    decode_control_record,
+    read_frame,
+)
+from spark_jobs.audit.ledger import APPLIED
+from spark_jobs.audit.rows import Ends, ends_of, rows_of
+from spark_jobs.audit.rules import Fault, Faults, Findings, rule
+from spark_jobs.readers.log_files import LostRangeError
+from spark_jobs.readers.log_position import Place
+from spark_jobs.readers.logs import Span
+from spark_jobs.tables.commits import CommitColumns
+from spark_jobs.tables.schemas import OBJECT_COMMIT_KEY
+
+CONTROL: Final = "control"
+
+
+@runtime_checkable
+class BatchSpan(Protocol):
+    """A span that knows how its records were written: batch by batch, control records too."""
+
+    def batches(self) -> Iterator[Batch]:
+        """The whole batches that hold any of its offsets."""
+        ...
+
+
+class Piece(NamedTuple):
+    """A batch, or a span of them."""
+
+    base_offset: int
+    end_offset: int  # exclusive
+    first_epoch: int
+    last_epoch: int
+    leader_change: bool  # is its first record one?
+
+
+class Leader(NamedTuple):
+    """A LeaderChange record."""
+
+    offset: int
+    epoch: int
+    leader_id: int
+
+
+class Event(NamedTuple):
+    """A record that is no commit."""
+
+    offset: int
+    value: bytes  # with its frame
+
+
+@dataclass(slots=True)
+class Gathered:
+    """What the first pass found in one span."""
+
+    start_offset: int
+    end_offset: int  # exclusive
+    is_checkpoint: bool
+    piece: Piece | None = None  # None: of no batch
+    leaders: list[Leader] = field(default_factory=list)
+    types: Counter[tuple[int, int]] = field(default_factory=Counter)  # by type and version
+    control: Counter[int] = field(default_factory=Counter)
+    unknown: dict[tuple[int, int], int] = field(default_factory=dict)  # the first offset of each
+    events: list[Event] = field(default_factory=list)
+    commits: int = 0
+    ends: Ends = field(default_factory=Ends)
+    findings: Findings = field(default_factory=Findings)
+    unreadable: str | None = None  # why it ends before its end
+    is_gone: bool = False  # because something is not there, and may have been meanwhile
+
+
+# --- the rules ----------------------------------------------------------------------------------
+
+
+@rule("log-readable", "2", "Every committed batch of a log is there, and its checksum is right.")
+def log_readable(parts: Iterable[Gathered]) -> Faults:
+    for part in parts:
+        if part.unreadable is not None:
+            yield Fault(part.start_offset, part.unreadable)
+
+
+@rule("log-offsets-gapless", "2", "Each batch of a log begins at the offset where the last ended.")
+def log_offsets_gapless(pieces: Iterable[Piece]) -> Faults:
+    for before, after in pairwise(pieces):
+        if after.base_offset != before.end_offset:
+            what = f"begins at {after.base_offset}, the one before it ended at {before.end_offset}"
+            yield Fault(after.base_offset, what, "batch")
+
+
+@rule("log-epochs-rise", "1", "Epochs never go back along a log.")
+def log_epochs_rise(pieces: Iterable[Piece]) -> Faults:
+    for before, after in pairwise(pieces):
+        if after.first_epoch < before.last_epoch:
+            what = f"epoch {after.first_epoch} after {before.last_epoch}"
+            yield Fault(after.base_offset, what, "batch")
+
+
+@rule("epoch-begins-with-leader", "1", "The first record of an epoch is its LeaderChange.")
+def epoch_begins_with_leader(pieces: Sequence[Piece]) -> Faults:
+    if pieces and pieces[0].base_offset == 0 < pieces[0].end_offset and not pieces[0].leader_change:
+        yield Fault(0, f"epoch {pieces[0].first_epoch} begins with something else", "batch")
+    for before, after in pairwise(pieces):
+        if after.first_epoch > before.last_epoch and not after.leader_change:
+            what = f"epoch {after.first_epoch} begins with something else"
+            yield Fault(after.base_offset, what, "batch")
+
+
+@rule("one-leader", "1", "An epoch has one leader.")
+def one_leader(leaders: Iterable[Leader]) -> Faults:
+    known: dict[int, Leader] = {}
+    for one in leaders:
+        first = known.setdefault(one.epoch, one)
+        if first is not one:
+            what = f"epoch {one.epoch} is led by {one.leader_id}, and by {first.leader_id} before"
+            yield Fault(one.offset, what, "LeaderChangeMessage")
+
+
+_OF_PIECES: Final = {
+    "log-offsets-gapless": log_offsets_gapless,
+    "log-epochs-rise": log_epochs_rise,
+    "epoch-begins-with-leader": epoch_begins_with_leader,
+}
+
+
+def check_pieces(log: str, pieces: Sequence[Piece], findings: Findings) -> None:
+    """Hold pieces that should follow each other to what pieces promise."""
+    for name, check in _OF_PIECES.items():
+        findings.add(name, log, check(pieces))
+
+
+def check_parts(log: str, parts: Sequence[Gathered], findings: Findings) -> None:
+    """What only all spans of a log together show; they stand in order."""
+    findings.add("log-readable", log, log_readable(parts))
+    pieces = [part.piece for part in parts if part.piece is not None]
+    read = [part for part in parts if not part.is_checkpoint and part.unreadable is None]
+    if pieces and read and len(read) == len(parts) - parts[0].is_checkpoint:
+        first, last = pieces[0], pieces[-1]  # from where to where it was planned
+        begin, end = read[0].start_offset, read[-1].end_offset
+        pieces = [
+            Piece(begin, begin, first.first_epoch, first.first_epoch, False),
+            *pieces,
+            Piece(end, end, last.last_epoch, last.last_epoch, False),
+        ]
+    check_pieces(log, pieces, findings)
+    findings.add("one-leader", log, one_leader(one for part in parts for one in part.leaders))
+
+
+# --- the first pass -----------------------------------------------------------------------------
+
+
+def gather(log: str, span: Span, *, keeps_events: bool = True) -> Gathered:
+    """Read a span, once.
+
+    What cannot be read ends it: it is said in `unreadable`, and is a finding of `log-readable`.
+
+    Args:    keeps_events: also keep all records that are no commits, and look at those that are.
+    """
+    found = Gathered(span.start_offset, span.end_offset, span.is_checkpoint)
+    pieces: list[Piece] = []
+    columns = CommitColumns()
+    try:
+        for place, value in _values(span, found, pieces):
+            key, version, _ = read_frame(value)
+            found.types[key, version] += 1
+            known = METADATA_RECORDS.get(key)
+            if known is None or version not in known.schema().versions:
+                found.unknown.setdefault((key, version), place.offset)
+            elif key == OBJECT_COMMIT_KEY:
+                found.commits += 1
+                if keeps_events:
+                    columns.add(place, value)
+            elif keeps_events and known in APPLIED:
+                found.events.append(Event(place.offset, bytes(value)))
+        found.ends = ends_of(rows_of(columns.take()))
+    except (RecordError, LostRangeError) as error:
+        found.unreadable = str(error)
+        found.is_gone = isinstance(error, LostRangeError)
+    if pieces:
+        check_pieces(log, pieces, found.findings)
+        first, last = pieces[0], pieces[-1]
+        found.piece = Piece(
+            first.base_offset, last.end_offset, first.first_epoch, last.last_epoch,
+            first.leader_change,
+        )  # fmt: skip
+    return found
+
+
+def _values(span: Span, found: Gathered, pieces: list[Piece]) -> Iterator[tuple[Place, Buffer]]:
+    """A span's metadata records; what else there is of its batches is noted on the way."""
+    if span.is_checkpoint or not isinstance(span, BatchSpan):
+        yield from span.values()
+        return
+    start, end = span.start_offset, span.end_offset
+    for batch in span.batches():
+        header = batch.header
+        leader = None
+        if header.is_control:
+            for record in iter_records(batch):
+                kind = control_record_type(record.key)
+                found.control[kind] += 1
+                if kind == ControlType.LEADER_CHANGE:
+                    message = decode_control_record(record.key, record.value)
+                    assert isinstance(message, LeaderChangeMessage), f"type 2 is {message}"
+                    leader = Leader(record.offset, header.leader_epoch, message.leader_id)
+                    found.leaders.append(leader)
+        first = max(header.base_offset, start)
+        pieces.append(
+            Piece(
+                first, min(header.end_offset, end), header.leader_epoch, header.leader_epoch,
+                leader is not None and leader.offset == first,
+            )
+        )  # fmt: skip
+        if header.is_control:
+            continue
+        for record in iter_records(batch):
+            if start <= record.offset < end and record.value is not None:
+                yield (
+                    Place(False, record.offset, header.leader_epoch, record.timestamp),
+                    record.value,
+                )

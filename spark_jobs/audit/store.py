@@ -1,0 +1,275 @@
+"""Objects in the store against what the log says of them.
+
+For each object that the log still refers to: is it there, is it as long as it was, does its footer
+say what the commit says, and are its bytes those that were written? Looking costs requests, so it
+is done at three depths: `none` asks only whether it is there, `sample` reads one object of sixteen,
+`full` all of them.
+
+The surprise is time. What the log refers to may be deleted lawfully while the audit runs; so an
+object that is missing is only a finding after the log was read on to its newest end
+(`spark_jobs.audit.job`).
+
+Source: DESIGN §8 (WAL segment objects), §11 (5, 7); `records.wal`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+from zlib import crc32
+
+import numpy as np
+from crc32c import crc32c
+
+from records.batch import iter_batches
+from records.errors import RecordError
+from records.object_keys import ObjectKeys
+from records.uuids import encode_uuid
+from records.wal import (
+    TRAILER,
+    Footer,
+    PartitionBytes,
+    footer_range,
+    parse_footer,
+)
+from spark_jobs.audit.commits import COMMIT
+from spark_jobs.audit.rows import Numbers, Rows, groups, slices
+from spark_jobs.audit.rules import Fault, Faults, Findings, rule, rules_of
+from spark_jobs.readers.object_store import MAX_READ_BYTES, ObjectStore
+
+SAMPLE: Final = 16
+THREADS: Final = 8
+"""Looks under way at once, of one task: each waits for the store."""
+
+
+class Depth(StrEnum):
+    """How closely objects are looked at."""
+
+    NONE = "none"
+    SAMPLE = "sample"
+    FULL = "full"
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Where one coordinator's objects are, and how closely they are looked at."""
+
+    store: ObjectStore
+    keys: ObjectKeys
+    depth: Depth
+
+
+class Claim(NamedTuple):
+    """What the log says of an object: the rows of its commit, or its runs in a checkpoint."""
+
+    object_id: int
+    rows: Rows
+    whole: bool  # a commit: all batches there are, and the size
+
+
+class Look(NamedTuple):
+    """What the store has of it."""
+
+    claim: Claim
+    key: str
+    size_bytes: int | None  # None: it is not there
+    footer: Footer | None = None  # None: not looked at, or unreadable
+    damage: tuple[str, ...] = ()  # of the footer
+    bad_bytes: tuple[str, ...] = ()
+
+
+def _fault(look: Look, what: str) -> Fault:
+    rows = look.claim.rows
+    record = COMMIT if look.claim.whole else "RunsState"
+    return Fault(int(rows["log_offset"][0]), f"{look.key}: {what}", record, look.claim.object_id)
+
+
+# --- the rules ----------------------------------------------------------------------------------
+
+
+@rule("object-exists", "7", "An object that a run refers to is in the store.", loss=True)
+def object_exists(looks: Sequence[Look]) -> Faults:
+    for look in looks:
+        if look.size_bytes is None:
+            yield _fault(look, f"it is not there; {_affected(look.claim.rows)}")
+
+
+@rule("object-whole", "7", "An object is as long as its commit says.", loss=True)
+def object_whole(looks: Sequence[Look]) -> Faults:
+    for look in looks:
+        if look.size_bytes is None:
+            continue
+        committed = int(look.claim.rows["size_bytes"][0])
+        if look.size_bytes != committed:
+            what = f"{look.size_bytes} bytes, {committed} were committed"
+            yield _fault(look, f"{what}; {_affected(look.claim.rows)}")
+
+
+@rule("footer-agrees", "5", "An object's footer says what the log says of it.")
+def footer_agrees(looks: Sequence[Look]) -> Faults:
+    for look in looks:
+        for what in look.damage:
+            yield _fault(look, what)
+        if look.footer is not None:
+            yield from (_fault(look, what) for what in _differences(look, look.footer))
+
+
+@rule("bytes-sound", "5", "The bytes of every batch are those that were written.", loss=True)
+def bytes_sound(looks: Sequence[Look]) -> Faults:
+    for look in looks:
+        yield from (_fault(look, what) for what in look.bad_bytes)
+
+
+def check_store(log: str, looks: Sequence[Look], findings: Findings) -> None:
+    """Hold objects to their claims, but for those that are missing: see `missing`."""
+    findings.check(log, (one for one in rules_of(__name__) if one.name != "object-exists"), looks)
+
+
+def _affected(rows: Rows) -> str:
+    """Whose offsets are gone with it."""
+    kept = rows.where(rows.accepted)
+    order, starts = groups(kept.place)
+    told = [
+        f"{kept.name(order[first])} offsets {kept['base_offset'][order[first]]} to "
+        f"{kept.end_offset[order[end - 1]] - 1}"
+        for first, end in slices(starts, len(order))
+    ]
+    more = f" and {len(told) - 3} more partitions" if len(told) > 3 else ""
+    return ", ".join(told[:3]) + more
+
+
+def _differences(look: Look, footer: Footer) -> Iterator[str]:
+    rows = look.claim.rows
+    if footer.object_id != look.claim.object_id:
+        yield f"its footer says object {footer.object_id}"
+    parts = {(encode_uuid(row.topic_id), row.partition): row for row in footer.partitions}
+    if look.claim.whole:
+        writer = int(rows["broker_id"][0]), int(rows["broker_epoch"][0])
+        if (footer.broker_id, footer.broker_epoch) != writer:
+            told = f"broker {footer.broker_id} epoch {footer.broker_epoch}"
+            yield f"its footer says {told}, it was committed by {writer[0]} epoch {writer[1]}"
+    order, starts = groups(rows.place)
+    for first, end in slices(starts, len(order)):
+        mine = rows.where(order[first:end])
+        name, part = mine.name(0), parts.pop(mine.places[mine.place[0]], None)
+        begin = int(mine["byte_offset"].min())
+        behind = int((mine["byte_offset"] + mine["byte_size"]).max())
+        if part is None:
+            yield f"its footer knows nothing of {name}"
+            continue
+        ends = part.byte_offset + part.size_bytes
+        told = f"{name} at {part.byte_offset} to {ends}, {part.batch_count} batches"
+        counts = len(mine), int(mine["record_count"].sum())
+        if not look.claim.whole:
+            if begin < part.byte_offset or behind > ends:
+                yield f"its footer has {told}, a run lies at {begin} to {behind}"
+        elif (begin, behind, *counts) != (
+            part.byte_offset, ends, part.batch_count, part.record_count,
+        ):  # fmt: skip
+            yield (
+                f"its footer has {told} of {part.record_count} records, "
+                f"the commit {begin} to {behind}, {counts[0]} batches of {counts[1]} records"
+            )
+    if parts and look.claim.whole:
+        yield f"its footer has {len(parts)} partitions that were not committed"
+
+
+# --- looking ------------------------------------------------------------------------------------
+
+
+def claims_of(rows: Rows, alive: Numbers, *, whole: bool) -> list[Claim]:
+    """What a span says of the objects that the log still refers to.
+
+    Args:  alive: ids of objects.
+    """
+    wanted = np.flatnonzero(np.isin(rows["object_id"], alive))
+    order, starts = groups(rows["object_id"][wanted])
+    claims = []
+    for first, end in slices(starts, len(order)):
+        mine = rows.where(wanted[order[first:end]])
+        claims.append(Claim(int(mine["object_id"][0]), mine, whole))
+    return claims
+
+
+def look_at(bucket: Bucket, claims: Sequence[Claim]) -> list[Look]:
+    """Ask the store. Raises StoreError if it does not answer."""
+    newest = max((claim.object_id for claim in claims), default=None)
+
+    def one(claim: Claim) -> Look:
+        chosen = claim.object_id == newest or is_sampled(claim.object_id)
+        deep = bucket.depth is Depth.FULL or (bucket.depth is Depth.SAMPLE and chosen)
+        return _look(bucket, claim, deep=deep)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(one, claims))
+
+
+def is_sampled(object_id: int) -> bool:
+    """The same objects each time: an audit that found something finds it again."""
+    return crc32(object_id.to_bytes(8, "big")) % SAMPLE == 0
+
+
+def missing(looks: Sequence[Look]) -> list[tuple[int, Fault]]:
+    """Objects that are not there, to be looked up in what the log says since."""
+    return [(fault.object_id or 0, fault) for fault in object_exists(looks)]
+
+
+def _look(bucket: Bucket, claim: Claim, *, deep: bool) -> Look:
+    store, key = bucket.store, bucket.keys.key(claim.object_id)
+    found = store.head(key)
+    if found is None:
+        return Look(claim, key, None)
+    size = found.size_bytes
+    if not deep or size != claim.rows["size_bytes"][0]:  # its footer is not where it should be
+        return Look(claim, key, size)
+    try:
+        if size < TRAILER.size:
+            return Look(claim, key, size, None, (f"{size} bytes are too few for a footer",))
+        trailer = store.read(key, size - TRAILER.size, TRAILER.size)
+        offset, length = footer_range(trailer, size)
+        footer = parse_footer(store.read(key, offset, length), trailer, size)
+    except RecordError as error:
+        return Look(claim, key, size, None, (str(error),))
+    damage: tuple[str, ...] = ()
+    if footer.cluster_id != bucket.keys.cluster_id:
+        damage = (f"its footer says cluster {footer.cluster_id}",)
+    bad = [what for part in footer.partitions for what in _bad_bytes(bucket, key, claim, part)]
+    return Look(claim, key, size, footer, damage, tuple(bad))
+
+
+def _bad_bytes(bucket: Bucket, key: str, claim: Claim, part: PartitionBytes) -> Iterator[str]:
+    """Of one partition's bytes; damage is told with the offsets that it is of."""
+    place = encode_uuid(part.topic_id), part.partition
+    name = f"{place[0]}-{place[1]}"
+    if part.size_bytes > MAX_READ_BYTES:
+        yield f"{name} has {part.size_bytes} bytes in it, more than can be"
+        return
+    data = bucket.store.read(key, part.byte_offset, part.size_bytes)
+    rows, told = claim.rows, False
+    code = rows.places.index(place) if place in rows.places else -1
+    for row in np.flatnonzero(rows.place == code).tolist():
+        begin = int(rows["byte_offset"][row]) - part.byte_offset
+        what = _bad_batch(data[max(begin, 0) : begin + int(rows["byte_size"][row])], rows, row)
+        if what is not None:
+            told = True
+            ends = int(rows.end_offset[row]) - 1
+            yield f"{name} offsets {rows['base_offset'][row]} to {ends}: {what}"
+    if not told and crc32c(data) != part.crc:
+        ends = part.byte_offset + part.size_bytes
+        yield f"{name}, bytes {part.byte_offset} to {ends}: their checksum is not the footer's"
+
+
+def _bad_batch(data: bytes, rows: Rows, row: int) -> str | None:
+    """A batch's bytes, or a run's: is each batch in them sound, and are they all of it?"""
+    if len(data) != rows["byte_size"][row]:
+        return f"{len(data)} bytes of {rows['byte_size'][row]} are in its partition's part"
+    try:
+        counts = [batch.header.record_count for batch in iter_batches(data)]
+    except RecordError as error:
+        return str(error)
+    if sum(counts) != rows["record_count"][row]:
+        return f"{sum(counts)} records in {len(counts)} batches, not {rows['record_count'][row]}"
+    return None

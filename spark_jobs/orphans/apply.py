@@ -1,0 +1,193 @@
+"""Handing a plan's orphans over to their coordinators, which judge each key once more.
+
+`MarkOrphans` does for each key what isSafeToDeleteFile would: whatever is referred to, or can still
+be committed, is refused, and the others go on. What it takes is marked in the coordinator's log; a
+broker deletes it after the delay. Doing that twice changes nothing.
+
+So the journal beside the plan need not know keys. The plan is read in windows, each is answered
+whole, and one line says how far that is and what was counted. Whoever was killed goes on with the
+window that was under way. Memory holds one window, however long the plan is.
+
+Source: DESIGN §10 (apply).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from coordinator.batch.client import CoordinatorError
+from records.rpc.objects import MarkOrphansRequest, MarkOrphansResponse
+from spark_jobs.orphans.scan import LARGE_FRACTION, PLAN, Candidate
+from spark_jobs.plans.apply import WHOLE_PLAN
+from spark_jobs.plans.journal import whole_lines
+from spark_jobs.plans.sealed_file import SealedFile
+
+WINDOW_ROWS: Final = 2_000
+KEYS_OF_REQUEST: Final = 500
+SAMPLE: Final = 20
+
+
+class Coordinator(Protocol):
+    """A coordinator, wherever it leads (`coordinator.batch.client`)."""
+
+    async def mark_orphans(self, request: MarkOrphansRequest) -> MarkOrphansResponse: ...
+
+
+class OrphansPlan:
+    """A plan in a file, whole when this is made."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises SealError; OSError."""
+        self.file = SealedFile(path, PLAN)
+        header = self.file.header
+        self.cluster_id: str = header["cluster_id"]
+        self.expires_at_ms: int = header["expires_at_ms"]
+
+    @property
+    def plan_id(self) -> str:
+        """The same for the same contents."""
+        return self.file.file_id
+
+    @property
+    def is_large(self) -> bool:
+        """Is it for more than `LARGE_FRACTION` of all that the store holds of this cluster?"""
+        end = self.file.end
+        return bool(end["planned_bytes"] > LARGE_FRACTION * end["listed_bytes"])
+
+    def rows(self, start: int = 0) -> Iterator[Candidate]:
+        """From the `start`th on. Raises OSError."""
+        return (Candidate(**row) for row in self.file.rows(start))
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a plan was applied."""
+
+    rows_done: int = 0  # of the plan's, from its front
+    taken: int = 0  # of them: to be deleted now, or before
+    refused: Counter[int] = field(default_factory=Counter)  # by error code
+    sample: list[tuple[str, int]] = field(default_factory=list)  # keys that were refused, and why
+    unanswered: str | None = None  # why it went no further
+    whole_refusal: int = 0  # the error code of a plan that is refused as one
+
+    def answered(self, key: str, code: int) -> None:
+        """Count one key's answer."""
+        if not code:
+            self.taken += 1
+            return
+        self.refused[code] += 1
+        if len(self.sample) < SAMPLE:
+            self.sample.append((key, code))
+
+
+class Journal:
+    """One line for each window that was answered, in the file beside the plan."""
+
+    def __init__(self, path: Path, plan_id: str) -> None:
+        self.path = path
+        self._plan_id = plan_id
+
+    def read(self) -> Progress:
+        """How far earlier runs came. A last line that was cut off is dropped.
+
+        Raises:  OSError; ValueError if the journal is another plan's, or none.
+        """
+        progress = Progress()
+        for line in whole_lines(self.path)[-1:]:
+            try:
+                plan_id = _take_up(json.loads(line), progress)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise ValueError(f"{self.path} is no journal of a plan ({error!r})") from None
+            if plan_id != self._plan_id:
+                raise ValueError(f"{self.path} is the journal of plan {plan_id}")
+        return progress
+
+    def write(self, progress: Progress) -> None:
+        """It came so far, durably. Raises OSError."""
+        entry = {
+            "plan_id": self._plan_id,
+            "rows_done": progress.rows_done,
+            "taken": progress.taken,
+            "refused": {str(code): n for code, n in sorted(progress.refused.items())},
+            "sample": progress.sample,
+        }
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _take_up(entry: Any, progress: Progress) -> str:
+    """What a journal's last line says, and of which plan."""
+    progress.rows_done, progress.taken = int(entry["rows_done"]), int(entry["taken"])
+    progress.refused.update({int(code): int(n) for code, n in entry["refused"].items()})
+    progress.sample = [(key, code) for key, code in entry["sample"]]
+    return str(entry["plan_id"])
+
+
+async def apply_orphans(
+    plan: OrphansPlan,
+    journal: Journal,
+    coordinator: Callable[[int], Coordinator],
+    *,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Progress:
+    """Hand over what the journal does not know yet.
+
+    Args:    coordinator: of a partition of `__diskless-metadata`.
+             progress: told how many rows were answered, after each window.
+    Raises:  OSError; ValueError if the journal is another plan's.
+    """
+    done = journal.read()
+    progress(done.rows_done)
+    rows = plan.rows(done.rows_done)
+    while window := list(islice(rows, WINDOW_ROWS)):
+        answers = await _hand_over(plan, window, coordinator, done)
+        if answers is None:
+            return done
+        for key, code in answers:
+            done.answered(key, code)
+        done.rows_done += len(window)
+        journal.write(done)
+        progress(len(window))
+    return done
+
+
+async def _hand_over(
+    plan: OrphansPlan,
+    window: Sequence[Candidate],
+    coordinator: Callable[[int], Coordinator],
+    done: Progress,
+) -> list[tuple[str, int]] | None:
+    """Each key with its error code; None if it goes no further, and `done` says why."""
+    answers: list[tuple[str, int]] = []
+    for number in sorted({row.coordinator for row in window}):
+        keys = [row.key for row in window if row.coordinator == number]
+        for first in range(0, len(keys), KEYS_OF_REQUEST):
+            some = tuple(keys[first : first + KEYS_OF_REQUEST])
+            request = MarkOrphansRequest(
+                coordinator_partition=number,
+                cluster_id=plan.cluster_id,
+                expires_at_ms=plan.expires_at_ms,
+                object_keys=some,
+            )
+            try:
+                answer = await coordinator(number).mark_orphans(request)
+            except CoordinatorError as error:
+                done.unanswered = f"coordinator {number}: {error.message}"
+                return None
+            if answer.error_code in WHOLE_PLAN:
+                done.whole_refusal = answer.error_code
+                return None
+            if answer.error_code:
+                done.unanswered = f"coordinator {number}: {answer.error_message}"
+                return None
+            answers += zip(some, answer.key_error_codes, strict=True)
+    return answers

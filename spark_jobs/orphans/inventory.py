@@ -1,0 +1,137 @@
+"""A listing that somebody else has made: S3 Inventory's manifest, or a plain CSV file.
+
+    inventory = read_inventory(Path("manifest.json"), "s3://bucket/prefix", None)
+
+Listing a large bucket costs money and hours; S3 writes one every day. Its manifest names the data
+files, gzipped CSV with keys quoted as in URLs, and their MD5 sums: they are expected in the
+manifest's directory, or in `data` beside it. A file that is missing, or is another, makes the whole
+inventory worthless.
+
+Everything else can be had as CSV with a header line: key, size_bytes, modified_ms. When it was made
+has to be said, because the file's own time is when it was copied.
+
+Source: Amazon S3 User Guide, Amazon S3 Inventory (manifest.json, CSV).
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote_plus
+
+from spark_jobs.readers.object_store import S3, Found
+
+COLUMNS: Final = ("key", "size_bytes", "modified_ms")
+_PIECE: Final = 1 << 20
+
+
+class InventoryError(Exception):
+    """A file that is no inventory, or not a whole one. One sentence naming it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """When it was taken, and what is in it; reading `found` may raise InventoryError, OSError."""
+
+    taken_ms: int
+    found: Iterator[Found]
+
+
+def read_inventory(path: Path, uri: str, taken_ms: int | None) -> Inventory:
+    """An inventory of the store at `uri`.
+
+    Args:    taken_ms: when it was made, ms since 1970; of a manifest None: it says that itself.
+    Raises:  InventoryError; OSError.
+    """
+    if path.suffix != ".json":
+        path.stat()
+        if taken_ms is None:
+            raise InventoryError(f"{path}: when was it made? Say --taken-at")
+        return Inventory(taken_ms, _of_csv(path))
+    try:
+        manifest = json.loads(path.read_bytes())
+        schema = [name.strip() for name in manifest["fileSchema"].split(",")]
+        places = [schema.index(name) for name in ("Key", "Size", "LastModifiedDate")]
+        latest = schema.index("IsLatest") if "IsLatest" in schema else None
+        files = [(_beside(path, one["key"]), one["MD5checksum"]) for one in manifest["files"]]
+        if manifest["fileFormat"] != "CSV":
+            raise InventoryError(f"{path}: its files are {manifest['fileFormat']}, not CSV")
+        bucket = uri.removeprefix(S3).partition("/")[0] if uri.startswith(S3) else None
+        if manifest["sourceBucket"] != bucket:
+            raise InventoryError(f"{path} is of {manifest['sourceBucket']}, the store is {uri}")
+        created_ms = int(manifest["creationTimestamp"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InventoryError(f"{path} is no manifest of an S3 Inventory: {error!r}") from None
+    for file, md5 in files:
+        _verify(file, md5)
+    prefix = uri.removeprefix(S3).partition("/")[2]
+    return Inventory(created_ms, _of_manifest([file for file, _ in files], places, latest, prefix))
+
+
+def _beside(manifest: Path, key: str) -> Path:
+    name = key.rpartition("/")[2]
+    for directory in (manifest.parent, manifest.parent / "data"):
+        if (directory / name).is_file():
+            return directory / name
+    raise InventoryError(f"{manifest} names {name}, which is neither beside it nor in data/")
+
+
+def _verify(file: Path, md5: str) -> None:
+    digest = hashlib.md5(usedforsecurity=False)
+    with file.open("rb") as opened:
+        while piece := opened.read(_PIECE):
+            digest.update(piece)
+    if digest.hexdigest() != md5:
+        raise InventoryError(f"{file} is not the file that the manifest names: its MD5 differs")
+
+
+def _of_manifest(
+    files: Sequence[Path], places: Sequence[int], latest: int | None, prefix: str
+) -> Iterator[Found]:
+    key_at, size_at, time_at = places
+    below = f"{prefix}/" if prefix else ""
+    for file in files:
+        for row in _lines(file):
+            try:
+                key = unquote_plus(row[key_at])
+                if (latest is not None and row[latest] != "true") or not row[size_at]:
+                    continue  # an older version, or the mark of a deletion
+                modified = datetime.fromisoformat(row[time_at]).timestamp()
+                size_bytes = int(row[size_at])
+            except (IndexError, ValueError) as error:
+                raise InventoryError(f"{file}: {row[:6]} is no row of it: {error}") from None
+            if key.startswith(below):
+                yield Found(key[len(below) :], size_bytes, int(modified * 1_000))
+
+
+def _of_csv(path: Path) -> Iterator[Found]:
+    rows = _lines(path)
+    header = next(rows, [])
+    if not set(COLUMNS) <= set(header):
+        raise InventoryError(f"{path}: its first line has to name {', '.join(COLUMNS)}")
+    for row in rows:
+        named: Mapping[str, Any] = dict(zip(header, row, strict=False))
+        try:
+            yield Found(named["key"], int(named["size_bytes"]), int(named["modified_ms"]))
+        except (KeyError, ValueError) as error:
+            raise InventoryError(f"{path}: {row[:6]} is no row of it: {error!r}") from None
+
+
+def _lines(path: Path) -> Iterator[list[str]]:
+    """Rows of a CSV file, gzipped or not; a file that is cut off raises InventoryError."""
+    try:
+        if path.suffix == ".gz":
+            with gzip.open(path, "rt", encoding="utf-8", newline="") as unzipped:
+                yield from csv.reader(unzipped)
+        else:
+            with path.open(encoding="utf-8", newline="") as plain:
+                yield from csv.reader(plain)
+    except (EOFError, UnicodeDecodeError, csv.Error, gzip.BadGzipFile) as error:
+        raise InventoryError(f"{path} cannot be read to its end: {error}") from None

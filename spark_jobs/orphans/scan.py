@@ -1,0 +1,359 @@
+"""Orphans that only a listing shows: found, seen twice, written into a plan.
+
+    listing = take_listing(store, naming, scratch, now_ms)           # first the store,
+    found = find_orphans(listing, logs, naming)                      # then what the logs say
+    plan_orphans(found, naming, directory=..., out=..., rules=Rules())
+
+The coordinator knows the orphans of its leases without looking. What it cannot know is an upload
+that ended after all was over: its key was deleted, and then the bytes arrived. Such
+an object costs money for ever, and nothing else.
+
+An orphan is planned if it was in two listings a grace apart, with the same size and time; if it is
+as old by the store's own clock; if its key is one of this cluster's; and if its lease was over when
+the logs were read, so that nothing could ever commit it (spark_jobs/orphans/known_objects.py).
+Each of these alone would do, if everything else were as we believe it is.
+
+Between listings, what was seen is kept in a file: orphans alone, each with the time of its first
+sighting. It is compared in the order of the keys, so it is never in memory whole, nor is the plan.
+
+Source: DESIGN §7 (object leases), §10; docs/orphans.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
+
+import numpy as np
+
+from spark_jobs.orphans.known_objects import Kind, Known, known_at
+from spark_jobs.orphans.listing import Naming, Rows, Tally
+from spark_jobs.plans.sealed_file import Rows as Written
+from spark_jobs.plans.sealed_file import SealedFile, writing
+from spark_jobs.readers.logs import DISKLESS_METADATA, Logs, coordinators_of
+
+HOUR_MS: Final = 3_600_000
+GRACE_MS: Final = 72 * HOUR_MS
+SHORTEST_GRACE_MS: Final = 24 * HOUR_MS
+SKEW_MS: Final = 15 * 60_000
+"""By how much a store's clock may be behind ours and still be believed."""
+
+EXPIRES_AFTER_MS: Final = HOUR_MS
+LARGE_FRACTION: Final = 0.25
+"""A plan for a greater part of all listed bytes is asked about."""
+
+SEEN: Final = "esker-orphans-seen"
+PLAN: Final = "esker-orphans-plan"
+SEEN_FILE: Final = "seen.jsonl"
+SAMPLE: Final = 20
+UNKNOWN_COORDINATOR: Final = "other_coordinator"
+"""Beside the names of `Kind`: of a coordinator that has no log here."""
+
+
+class OrphansError(Exception):
+    """Nothing can be concluded. One sentence that says why."""
+
+
+class Listed(Protocol):
+    """A whole listing, wherever its rows are kept."""
+
+    @property
+    def began_ms(self) -> int: ...
+
+    @property
+    def ended_ms(self) -> int: ...
+
+    @property
+    def tally(self) -> Tally: ...
+
+    def not_live(self, known: Mapping[int, Known]) -> Iterator[Rows]:
+        """Our objects that are live in none of these logs.
+
+        Sorted by `listing.ORDER`; those of one spread in one piece, or in several that follow each
+        other.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """When an orphan may go. Made by whoever has checked that it may be so short."""
+
+    grace_ms: int = GRACE_MS
+    skew_ms: int = SKEW_MS
+
+
+class Candidate(NamedTuple):
+    """A row of a plan, and of what was seen."""
+
+    key: str
+    coordinator: int
+    object_id: int
+    size_bytes: int
+    modified_ms: int  # by the store's clock
+    first_seen_ms: int  # the end of the first listing that it was in, by ours
+
+
+@dataclass(slots=True)
+class Count:
+    """Objects, and their bytes as listed."""
+
+    objects: int = 0
+    size_bytes: int = 0
+
+    def add(self, sizes: Any) -> None:
+        """Some more."""
+        self.objects += len(sizes)
+        self.size_bytes += int(np.sum(sizes))
+
+    def as_json(self) -> dict[str, int]:
+        """For a program."""
+        return {"objects": self.objects, "bytes": self.size_bytes}
+
+
+@dataclass(slots=True)
+class Found:
+    """A listing beside what the logs said afterwards."""
+
+    listing: Listed
+    cluster_id: str
+    known: Mapping[int, Known]
+    counts: dict[str, Count] = field(default_factory=dict)  # by lower-case names of `Kind`
+
+    def orphans(self) -> Iterator[Rows]:
+        """Rows of objects that nothing refers to and nothing ever can; counts all the others."""
+        self.counts = {kind.name.lower(): Count() for kind in Kind}
+        self.counts[UNKNOWN_COORDINATOR] = Count()
+        tally, live = self.listing.tally, self.counts[Kind.LIVE.name.lower()]
+        live.objects, live.size_bytes = tally.objects, tally.size_bytes
+        for rows in self.listing.not_live(self.known):
+            live.objects -= len(rows)
+            live.size_bytes -= int(np.sum(rows["size_bytes"]))
+            yield self._orphans_in(rows)
+
+    def _orphans_in(self, rows: Rows) -> Rows:
+        is_orphan = np.zeros(len(rows), np.bool_)
+        numbers = np.unique(rows["coordinator"]).tolist()
+        for number in numbers:
+            of_it = rows["coordinator"] == number
+            if number not in self.known:
+                self.counts[UNKNOWN_COORDINATOR].add(rows["size_bytes"][of_it])
+                continue
+            kinds = self.known[number].classify(rows["object_id"][of_it])
+            for kind in Kind:
+                self.counts[kind.name.lower()].add(rows["size_bytes"][of_it][kinds == kind])
+            is_orphan[of_it] = kinds == Kind.ORPHAN
+        return rows[is_orphan]
+
+
+def find_orphans(
+    listing: Listed, logs: Logs, naming: Naming, *, progress: Callable[[str], None] = lambda _: None
+) -> Found:
+    """Read the logs, now that the store was listed.
+
+    Args:    progress: told the log that is read next.
+    Raises:  OrphansError if they are another cluster's; as `known_at`.
+    """
+    return Found(listing, logs.cluster_id, read_known(logs, naming, progress=progress))
+
+
+def read_known(
+    logs: Logs, naming: Naming, *, progress: Callable[[str], None] = lambda _: None
+) -> dict[int, Known]:
+    """What each coordinator's log says of its objects, as of now. Raises as `find_orphans`."""
+    if logs.cluster_id != naming.cluster_id:
+        raise OrphansError(
+            f"the logs are of cluster {logs.cluster_id}, the listing is of {naming.cluster_id}"
+        )
+    known = {}
+    for coordinator in coordinators_of(logs):
+        progress(f"{DISKLESS_METADATA}{coordinator}")
+        log = logs.log(f"{DISKLESS_METADATA}{coordinator}")
+        known[coordinator] = known_at(log, log.end_offset(), coordinator=coordinator)
+    return known
+
+
+# --- what was seen before -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What earlier listings showed; None in `file`: there was none."""
+
+    file: SealedFile | None
+
+    @property
+    def ended_ms(self) -> int | None:
+        """When the last of them ended."""
+        return None if self.file is None else int(self.file.header["ended_ms"])
+
+    def by_spread(self, naming: Naming) -> Iterator[tuple[int, dict[tuple[int, int], Candidate]]]:
+        """By rising spread, what was seen of it: by coordinator and id."""
+
+        def spread_of(one: Candidate) -> int:
+            parsed = naming.parse(one.key)
+            assert isinstance(parsed, tuple), f"a sealed file holds a foreign key: {one}"
+            return parsed[0]
+
+        if self.file is None:
+            return
+        rows = (Candidate(**row) for row in self.file.rows())
+        for spread, some in groupby(rows, key=spread_of):
+            yield spread, {(one.coordinator, one.object_id): one for one in some}
+
+
+def read_seen(directory: Path, place: Mapping[str, str], began_ms: int) -> Seen:
+    """What earlier listings of the same place showed.
+
+    Args:    place: cluster id, store and prefix, as `plan_orphans` writes them.
+             began_ms: of the new listing.
+    Raises:  OrphansError if they were of another place, or are not over yet; SealError; OSError.
+    """
+    path = directory / SEEN_FILE
+    if not path.exists():
+        return Seen(None)
+    file = SealedFile(path, SEEN)
+    before = {name: file.header[name] for name in place}
+    if before != place:
+        differ = [name for name in place if before[name] != place[name]]
+        told = (f"another {n.replace('_id', '')} ({before[n]}, not {place[n]})" for n in differ)
+        raise OrphansError(
+            f"{directory} keeps listings of {', '.join(told)}: name another --listings"
+        )
+    if file.header["ended_ms"] > began_ms:
+        raise OrphansError(
+            f"the last listing in {directory} ended {file.header['ended_ms'] - began_ms} ms after "
+            "this one began: the clocks disagree, or two sweeps run at once"
+        )
+    return Seen(file)
+
+
+# --- the plan -------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a comparison gave, counted."""
+
+    planned: Count = field(default_factory=Count)
+    waiting: Count = field(default_factory=Count)  # not seen for long enough
+    skewed: Count = field(default_factory=Count)  # younger by the store's clock than by ours
+    due_ms: int | None = None  # when the first of those that wait may be planned
+    sample: list[Candidate] = field(default_factory=list)
+
+
+def place_of(naming: Naming, uri: str) -> dict[str, str]:
+    """Whose objects, and where: what a listing and a plan are of."""
+    return {"cluster_id": naming.cluster_id, "store": uri, "prefix": naming.prefix}
+
+
+def plan_orphans(
+    found: Found,
+    naming: Naming,
+    uri: str,
+    *,
+    directory: Path,
+    out: Path,
+    rules: Rules,
+    made_ms: int | None = None,
+) -> Outcome:
+    """Write what was seen, and a plan of what has been seen for long enough.
+
+    Nothing else is changed; the plan may be empty. What was seen is written last: if this fails,
+    it is as if there had been no listing.
+
+    Args:    directory: where the earlier listings are kept.
+             made_ms: now, from when the plan expires; None: when the listing ended. An inventory
+             may be days old, and its plan still holds: an orphan is one for ever.
+    Raises:  OrphansError; SealError; StoreError; OSError.
+    """
+    listing, place = found.listing, place_of(naming, uri)
+    seen = read_seen(directory, place, listing.began_ms)
+    times = {"began_ms": listing.began_ms, "ended_ms": listing.ended_ms}
+    header = {
+        **place,
+        **times,
+        "logs": {
+            f"{DISKLESS_METADATA}{one.coordinator}": one.offset for one in found.known.values()
+        },
+    }
+    of_plan = {
+        **header,
+        "seen_before_ms": seen.ended_ms,
+        "grace_ms": rules.grace_ms,
+        "expires_at_ms": EXPIRES_AFTER_MS + (listing.ended_ms if made_ms is None else made_ms),
+    }
+    outcome = Outcome()
+    with ExitStack() as files:
+        keep = files.enter_context(writing(directory / SEEN_FILE, SEEN, header))
+        plan = files.enter_context(writing(out, PLAN, of_plan))
+        for one in _sightings(found, naming, seen):
+            keep.add(one._asdict())
+            _judge(one, listing.began_ms, rules, outcome, plan)
+        plan.end.update(
+            planned_bytes=outcome.planned.size_bytes,
+            listed_bytes=listing.tally.size_bytes,
+            report=report_of(found, outcome),
+        )
+    return outcome
+
+
+def _sightings(found: Found, naming: Naming, seen: Seen) -> Iterator[Candidate]:
+    """Every orphan that is there, with its first sighting: this one's, if it looks different."""
+    earlier = seen.by_spread(naming)
+    at, of_spread = -1, dict[tuple[int, int], Candidate]()
+    for rows in found.orphans():
+        for spread, coordinator, object_id, size_bytes, modified_ms in rows.tolist():
+            while at < spread:
+                at, of_spread = next(earlier, (256, {}))
+            before = of_spread.get((coordinator, object_id)) if at == spread else None
+            first_ms = found.listing.ended_ms
+            if before is not None and before[3:5] == (size_bytes, modified_ms):
+                first_ms = before.first_seen_ms
+            key = naming.key(coordinator, object_id)
+            yield Candidate(key, coordinator, object_id, size_bytes, modified_ms, first_ms)
+
+
+def _judge(one: Candidate, began_ms: int, rules: Rules, outcome: Outcome, plan: Written) -> None:
+    count = outcome.planned
+    if began_ms - one.first_seen_ms < rules.grace_ms:
+        count = outcome.waiting
+        due_ms = one.first_seen_ms + rules.grace_ms
+        outcome.due_ms = due_ms if outcome.due_ms is None else min(outcome.due_ms, due_ms)
+    elif began_ms - one.modified_ms < rules.grace_ms - rules.skew_ms:
+        count = outcome.skewed
+    else:
+        plan.add(one._asdict())
+        if len(outcome.sample) < SAMPLE:
+            outcome.sample.append(one)
+    count.objects += 1
+    count.size_bytes += one.size_bytes
+
+
+def report_of(found: Found, outcome: Outcome) -> dict[str, Any]:
+    """All that was counted, for a program; goes into the plan."""
+    tally = found.listing.tally
+    return {
+        "listed": {"objects": tally.objects, "bytes": tally.size_bytes},
+        "referred_to": sum(len(one.live) for one in found.known.values()),
+        "of_them": {name: count.as_json() for name, count in found.counts.items()},
+        "planned": outcome.planned.as_json(),
+        "waiting": outcome.waiting.as_json(),
+        "skewed": outcome.skewed.as_json(),
+        "due_ms": outcome.due_ms,
+        "foreign": {
+            "objects": sum(tally.foreign.values()),
+            "bytes": tally.foreign_bytes,
+            "by_cluster": dict(tally.foreign),
+            "sample": tally.foreign_sample,
+        },
+        "strange": {
+            "objects": tally.strange,
+            "bytes": tally.strange_bytes,
+            "sample": tally.strange_sample,
+        },
+    }

@@ -1,0 +1,147 @@
+"""A listing that Spark makes, keeps and compares: for buckets that one machine takes hours for.
+
+    listing = list_in_spark(spark, uri, options, naming, now_ms)
+
+The same interface as `listing.Listing`, and the same results. Tasks list; their rows are kept on
+the executors' disks, so the store is listed before anybody reads the logs. What lives is joined
+away where the rows are; only what is left comes here, in the order of the keys, piece by piece.
+
+The surprise: an executor that is lost takes its rows along, and Spark lists that part again, later
+than the logs were read. It costs nothing: what was uploaded since is of an open lease, or of none.
+
+Source: DESIGN §10; spark_jobs/orphans/known_objects.py (why time matters so little).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby, islice
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from spark_jobs.orphans.known_objects import Ids, Known
+from spark_jobs.orphans.listing import MAX_CLUSTERS, ORDER, ROW, SAMPLE, Naming, Rows, Tally
+from spark_jobs.orphans.scan import Listed
+from spark_jobs.readers.object_store import StoreOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+TASKS: Final = 32
+COLUMNS: Final = tuple(ROW.names or ())
+PIECE_ROWS: Final = 10_000
+COUNTED_ROWS: Final = 10 * MAX_CLUSTERS
+"""That come here of what was counted: our objects, and others' by cluster."""
+
+
+class AnyListing(Listed, Protocol):
+    """A whole listing, as both sweeps compare it."""
+
+    def suspects(self, known: Mapping[int, Known]) -> Iterator[tuple[int, Ids]]:
+        """See `dangling.Listed`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SparkListing:
+    """A whole listing, kept by Spark."""
+
+    spark: SparkSession
+    own: DataFrame  # our objects, one a row
+    began_ms: int
+    ended_ms: int
+    tally: Tally
+
+    def not_live(self, known: Mapping[int, Known]) -> Iterator[Rows]:
+        """See `orphans.Listed`."""
+        live = live_objects(self.spark, known).select("coordinator", "object_id")
+        left = self.own.join(live, ["coordinator", "object_id"], "left_anti")
+        found = left.select(*COLUMNS).orderBy(*ORDER).toLocalIterator()
+        while some := [tuple(row) for row in islice(found, PIECE_ROWS)]:
+            yield np.array(some, ROW)
+
+    def suspects(self, known: Mapping[int, Known]) -> Iterator[tuple[int, Ids]]:
+        """See `dangling.Listed`."""
+        columns = ["coordinator", "object_id", "size_bytes"]
+        listed = self.own.select(*columns)
+        left = live_objects(self.spark, known).join(listed, columns, "left_anti")
+        found = left.orderBy("coordinator", "object_id").toLocalIterator()
+        while some := list(islice(found, PIECE_ROWS)):
+            for coordinator, rows in groupby(some, key=lambda row: row.coordinator):
+                yield coordinator, np.array([row.object_id for row in rows], np.int64)
+
+
+def live_objects(spark: SparkSession, known: Mapping[int, Known]) -> DataFrame:
+    """What lives, one object a row: coordinator, id and size."""
+    coordinators = [np.full(len(one.live), number, np.int32) for number, one in known.items()]
+    empty = np.empty(0, np.int64)
+    table = pa.table(
+        {
+            "coordinator": np.concatenate([*coordinators, empty.astype(np.int32)]),
+            "object_id": np.concatenate([*(one.live for one in known.values()), empty]),
+            "size_bytes": np.concatenate([*(one.live_bytes for one in known.values()), empty]),
+        }
+    )
+    return spark.createDataFrame(table)
+
+
+def list_in_spark(
+    spark: SparkSession,
+    uri: str,
+    options: StoreOptions,
+    naming: Naming,
+    now_ms: Callable[[], int],
+    *,
+    tasks: int = TASKS,
+) -> SparkListing:
+    """List the store, all that begins with two hex digits, and keep what was listed.
+
+    Raises:  what Spark raises if a task fails: then there is no listing.
+    """
+    from pyspark import StorageLevel
+    from pyspark.sql import functions as f
+
+    from spark_jobs.orphans.listing_source import NAME, OWN, STRANGE, ListingSource
+
+    spark.dataSource.register(ListingSource)
+    asked = {
+        "store": uri,
+        "endpoint": options.endpoint or "",
+        "region": options.region or "",
+        "prefix": naming.prefix,
+        "cluster": naming.cluster_id,
+        "tasks": str(tasks),
+    }
+    began_ms = now_ms()
+    rows = spark.read.format(NAME).options(**asked).load().persist(StorageLevel.DISK_ONLY)
+    counted = rows.groupBy("kind", "name").agg(
+        f.sum("objects").alias("objects"), f.sum("size_bytes").alias("size_bytes")
+    )
+    rest = ~f.col("kind").isin(OWN, STRANGE)  # of which there may be very many
+    some = counted.orderBy(rest, "kind", f.desc("objects")).limit(COUNTED_ROWS).collect()
+    own = rows.where(f.col("kind") == OWN)
+    return SparkListing(spark, own, began_ms, now_ms(), _tally(some))
+
+
+def _tally(rows: list[Any]) -> Tally:
+    from spark_jobs.orphans.listing_source import FOREIGN, OWN, STRANGE
+    from spark_jobs.orphans.listing_source import SAMPLE as SAMPLED
+
+    tally = Tally()
+    for row in rows:
+        match row.kind:
+            case kind if kind == OWN:
+                tally.objects, tally.size_bytes = row.objects, row.size_bytes
+            case kind if kind == FOREIGN:
+                tally.add(Tally(foreign_bytes=row.size_bytes))
+                tally.foreign[row.name] += row.objects
+            case kind if kind == STRANGE:
+                tally.strange, tally.strange_bytes = row.objects, row.size_bytes
+            case kind if kind == FOREIGN + SAMPLED and len(tally.foreign_sample) < SAMPLE:
+                tally.foreign_sample.append(row.name)
+            case kind if kind == STRANGE + SAMPLED and len(tally.strange_sample) < SAMPLE:
+                tally.strange_sample.append(row.name)
+    return tally

@@ -1,0 +1,240 @@
+"""Applying a plan: bounded requests, a journal, and nothing that cannot be done twice.
+
+Each row is one partition's new log start, and the coordinator judges it by what holds now. So a row
+may be refused and the others go on; so a row whose answer was lost may be sent again. A log start
+may also stop short of what was planned: on a part of its way, then the row is asked for again, or
+for good, where what comes next is to be kept (a clock, or a plan of another history). What was
+answered is written into the journal beside the plan before the next request is sent: whoever was
+killed goes on where the journal ends, and asks one request's rows a second time at worst.
+
+Source: DESIGN §10 (apply).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Final, Protocol
+
+from coordinator.batch.client import CoordinatorError, ErrorCode
+from records.rpc.coordinator import ApplyRetentionRequest, ApplyRetentionResponse
+from records.uuids import decode_uuid
+from spark_jobs.plans.journal import whole_lines
+from spark_jobs.retention.plan_file import Plan, PlanRow
+
+ROWS_OF_REQUEST: Final = 100
+
+WHOLE_PLAN: Final = frozenset({ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INVALID_TIMESTAMP})
+"""A row's errors that are every row's: the plan is another cluster's, or has expired. No journal
+has them: a plan that was taken to the wrong cluster may still be taken to its own."""
+
+NO_ANSWER: Final = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    }
+)
+"""What stands in every row if a broker could not ask the coordinator: nothing was judged."""
+
+
+WAIT_S: Final = 0.05
+MAX_WAITS: Final = 100
+"""For a coordinator that is at work on what was applied just now, and decides no more meanwhile."""
+
+
+class Coordinator(Protocol):
+    """A coordinator, wherever it leads (`coordinator.batch.client`)."""
+
+    async def apply_retention(self, request: ApplyRetentionRequest) -> ApplyRetentionResponse: ...
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of a plan's rows, by their place in it."""
+
+    applied: dict[int, int] = field(default_factory=dict)  # row: the log start there is now
+    refused: dict[int, int] = field(default_factory=dict)  # row: the coordinator's error code
+    unanswered: str | None = None  # why it went no further; None: every row was answered
+
+    def stopped_short(self, plan: Plan) -> list[int]:
+        """Rows that were applied as far as the coordinator lets them, which is not all the way."""
+        return [i for i, at in sorted(self.applied.items()) if at < plan.rows[i].new_log_start]
+
+    def is_stale(self) -> bool:
+        """Was the plan refused as a whole, or what was left of it?"""
+        return any(code in WHOLE_PLAN for code in self.refused.values())
+
+
+class Journal:
+    """Which rows were answered, and how; one line a row, in the file beside the plan."""
+
+    def __init__(self, path: Path, plan: Plan) -> None:
+        self.path = path
+        self._plan_id = plan.plan_id
+
+    def read(self) -> Outcome:
+        """What is known from earlier runs. A last line that was cut off is dropped.
+
+        Raises:  OSError; ValueError if it is another plan's, or none.
+        """
+        outcome = Outcome()
+        try:
+            entries = [json.loads(line) for line in whole_lines(self.path)]
+            answers = [
+                (one["plan_id"], one["row"], one["error"], one["log_start"]) for one in entries
+            ]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{self.path} is no journal of a plan ({error!r})") from None
+        for plan_id, row, code, log_start in answers:
+            if plan_id != self._plan_id:
+                raise ValueError(f"{self.path} is the journal of plan {plan_id}")
+            if code:
+                outcome.refused[row] = code
+            else:
+                outcome.applied[row] = log_start
+        return outcome
+
+    def write(self, answers: Iterable[tuple[int, int, int]]) -> None:
+        """(row, error code, log start) of rows that were answered. Raises OSError."""
+        with self.path.open("a", encoding="utf-8") as file:
+            for row, error, log_start in answers:
+                entry = {
+                    "plan_id": self._plan_id, "row": row, "error": error, "log_start": log_start
+                }  # fmt: skip
+                file.write(json.dumps(entry) + "\n")
+
+
+async def apply_plan(
+    plan: Plan,
+    journal: Journal,
+    coordinator: Callable[[int], Coordinator],
+    *,
+    progress: Callable[[int], None] = lambda _: None,
+    rows_of_request: int = ROWS_OF_REQUEST,
+) -> Outcome:
+    """Apply what the journal does not know yet.
+
+    Args:    coordinator: of a partition of `__diskless-metadata`.
+             progress: told how many rows were answered, after each request.
+             rows_of_request: at most; one request is what may be asked twice after a crash.
+    Raises:  OSError; ValueError if the journal is another plan's.
+    """
+    outcome = journal.read()
+    known = outcome.applied.keys() | outcome.refused.keys()
+    open_rows = [(i, row) for i, row in enumerate(plan.rows) if i not in known]
+    async for answers in _answers(plan, open_rows, coordinator, outcome, rows_of_request):
+        journal.write(answer for answer in answers if answer[1] not in WHOLE_PLAN)
+        for row, error, log_start in answers:
+            if error:
+                outcome.refused[row] = error
+            else:
+                outcome.applied[row] = log_start
+        progress(len(answers))
+    return outcome
+
+
+async def _answers(
+    plan: Plan,
+    rows: Sequence[tuple[int, PlanRow]],
+    coordinator: Callable[[int], Coordinator],
+    outcome: Outcome,
+    rows_of_request: int,
+) -> AsyncIterator[list[tuple[int, int, int]]]:
+    for number, of_coordinator in groupby(rows, key=lambda one: one[1].coordinator):
+        waiting = list(of_coordinator)
+        while waiting:
+            some, waiting = waiting[:rows_of_request], waiting[rows_of_request:]
+            moved: dict[int, int] = {}  # of some: the log start that a row has come to
+            waits = 0
+            while some:
+                before = dict(moved)
+                try:
+                    answer = await coordinator(number).apply_retention(_request(plan, number, some))
+                except CoordinatorError as error:
+                    outcome.unanswered = f"coordinator {number}: {error.message}"
+                    return
+                answers, some = _settled(some, _read(some, answer), moved)
+                lost = next((code for _, code, _ in answers if code in NO_ANSWER), None)
+                waits = waits + 1 if some and moved == before else 0
+                if lost is not None or waits > MAX_WAITS:
+                    code = ErrorCode.COORDINATOR_NOT_AVAILABLE if lost is None else ErrorCode(lost)
+                    outcome.unanswered = f"coordinator {number}: {code.name}"
+                    return
+                yield answers
+                if waits:
+                    await asyncio.sleep(WAIT_S)
+
+
+def _settled(
+    rows: Sequence[tuple[int, PlanRow]],
+    answers: Iterable[tuple[int, int, int]],
+    moved: dict[int, int],
+) -> tuple[list[tuple[int, int, int]], list[tuple[int, PlanRow]]]:
+    """Answers that are final, and the rows that are to be asked for again.
+
+    Args:    moved: log starts that rows have come to; changed.
+    """
+    final, again = [], []
+    for (i, code, at), one in zip(answers, _in_order(rows), strict=True):
+        if code == ErrorCode.POLICY_VIOLATION and i in moved:
+            final.append((i, 0, moved[i]))  # as far as it may go
+        elif not code and moved.get(i, -1) < at < one[1].new_log_start:
+            moved[i] = at
+            again.append(one)
+        elif code == ErrorCode.COORDINATOR_NOT_AVAILABLE and moved:
+            again.append(one)
+        else:
+            final.append((i, code, at))
+    return final, again
+
+
+def _in_order(rows: Sequence[tuple[int, PlanRow]]) -> list[tuple[int, PlanRow]]:
+    """As a request has them, and its answer."""
+    return [one for some in _by_topic(rows).values() for one in some]
+
+
+def _by_topic(rows: Sequence[tuple[int, PlanRow]]) -> Mapping[str, list[tuple[int, PlanRow]]]:
+    found: dict[str, list[tuple[int, PlanRow]]] = {}
+    for one in rows:
+        found.setdefault(one[1].topic_id, []).append(one)
+    return found
+
+
+def _request(plan: Plan, number: int, rows: Sequence[tuple[int, PlanRow]]) -> ApplyRetentionRequest:
+    topic = ApplyRetentionRequest.Topic
+    return ApplyRetentionRequest(
+        cluster_id=plan.cluster_id,
+        expires_at_ms=plan.expires_at_ms,
+        coordinator_partition=number,
+        topics=tuple(
+            topic(
+                topic_id=decode_uuid(topic_id),
+                partitions=tuple(
+                    topic.Partition(
+                        partition_index=row.partition,
+                        log_start_offset=row.new_log_start,
+                        reason=row.reason,
+                        limit=row.limit,
+                    )
+                    for _, row in some
+                ),
+            )
+            for topic_id, some in _by_topic(rows).items()
+        ),
+    )
+
+
+def _read(
+    rows: Sequence[tuple[int, PlanRow]], answer: ApplyRetentionResponse
+) -> list[tuple[int, int, int]]:
+    """(row, error code, log start), in the order that they were asked in."""
+    told = [one for topic in answer.responses for one in topic.partitions]
+    return [
+        (i, one.error_code, one.low_watermark)
+        for (i, _), one in zip(_in_order(rows), told, strict=True)
+    ]

@@ -1,0 +1,289 @@
+"""The logs of a cluster, read from its archive: what every job reads instead of a running cluster.
+
+    logs = ArchivedLogs(open_store("s3://bucket/archive"))
+    log = logs.log("__diskless-metadata-0")
+    for span in log.spans(log.end_offset()):
+        for place, value in span.values(): ...
+
+Only envelopes are read, and only as their manifests say: a file is held in memory whole and its
+checksum compared before anything of it is believed. A file without a manifest is no part of the
+archive.
+
+The surprise is that an archive may have more than one beginning. Where offsets were lost a
+checkpoint stands in, and everything after goes on from it; so what is read from its beginning is
+read from the last beginning before the end that is asked for, and an end within a lost range cannot
+be had.
+
+Source: DESIGN §10; `spark_jobs.readers.archive_layout`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from records.batch import Batch
+from records.compression import Buffer
+from spark_jobs.readers.archive_layout import (
+    ABOUT_KEY,
+    MANIFESTS,
+    About,
+    ArchiveError,
+    DamagedArchiveError,
+    Manifest,
+    Range,
+    Written,
+    chain,
+    parse_manifest_key,
+)
+from spark_jobs.readers.avro_files import AvroFileError, read_avro
+from spark_jobs.readers.envelope import EnvelopeError, Row, batches_of, value_of
+from spark_jobs.readers.log_files import SPLIT_BYTES, LostRangeError
+from spark_jobs.readers.log_position import Place
+from spark_jobs.readers.logs import CLUSTER_METADATA, LogsError, checked_cluster_id, names_in_order
+from spark_jobs.readers.object_store import MAX_READ_BYTES, ObjectStore, StoreError, of_store
+
+MAX_DOCUMENT_BYTES: Final = 64 * 1024 * 1024
+"""Of a plan or a manifest: a plan has 150 bytes for each 16 MiB of log."""
+
+COMPRESSION: Final = 4
+"""Bytes of log that a byte of envelope stands for, about: for sharing out work."""
+
+
+def read_about(store: ObjectStore) -> About | None:
+    """Whose archive a store holds; None: there is none yet. Raises ArchiveError."""
+    data = read_object(store, ABOUT_KEY)
+    return None if data is None else About.from_json(data)
+
+
+def read_object(store: ObjectStore, key: str, max_bytes: int = MAX_DOCUMENT_BYTES) -> bytes | None:
+    """All of an object; None if there is none. Raises DamagedArchiveError; ArchiveError."""
+    try:
+        found = store.head(key)
+        if found is None:
+            return None
+        if found.size_bytes > max_bytes:
+            raise DamagedArchiveError(
+                f"{key} has {found.size_bytes} bytes, at most {max_bytes} were written"
+            )
+        parts = [
+            store.read(key, start, min(MAX_READ_BYTES, found.size_bytes - start))
+            for start in range(0, found.size_bytes, MAX_READ_BYTES)
+        ]
+    except StoreError as error:
+        raise ArchiveError(of_store(store.uri, error)) from None
+    return b"".join(parts)
+
+
+def read_manifest(store: ObjectStore, of: Range) -> Manifest:
+    """What was written of a range. Raises DamagedArchiveError; ArchiveError."""
+    data = read_object(store, of.manifest_key)
+    if data is None:
+        raise DamagedArchiveError(f"{of.manifest_key} is gone")
+    found = Manifest.from_json(data, of.manifest_key)
+    if found.range != of:
+        raise DamagedArchiveError(f"{of.manifest_key} is of another range: {found.range}")
+    return found
+
+
+def read_written(store: ObjectStore, file: Written) -> bytes:
+    """A file of a range, compared with what was written. Raises DamagedArchiveError."""
+    data = read_object(store, file.key, file.bytes)
+    if data is None:
+        raise DamagedArchiveError(f"{file.key} is gone")
+    if hashlib.sha256(data).hexdigest() != file.sha256:
+        raise DamagedArchiveError(f"{file.key} is not what was written: its SHA-256 differs")
+    return data
+
+
+def read_rows(store: ObjectStore, of: Range) -> Iterator[Row]:
+    """A range's records. Raises DamagedArchiveError; ArchiveError."""
+    file = read_manifest(store, of).envelope
+    try:
+        yield from read_avro(read_written(store, file))
+    except AvroFileError as error:
+        raise DamagedArchiveError(f"{file.key}: {error}") from None
+
+
+def list_ranges(store: ObjectStore) -> dict[str, list[Range]]:
+    """What there is of each log, whether it makes a chain or not. Raises ArchiveError."""
+    found: dict[str, list[Range]] = {}
+    try:
+        for listed in store.list(MANIFESTS):
+            one = parse_manifest_key(listed.key)
+            if one is not None:
+                found.setdefault(one.log, []).append(one)
+    except StoreError as error:
+        raise ArchiveError(of_store(store.uri, error)) from None
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedSpan:
+    """What one task reads: the records of some ranges with offsets in [start, end)."""
+
+    store: ObjectStore
+    ranges: tuple[Range, ...]
+    is_checkpoint: bool  # then there is one range
+    start_offset: int
+    end_offset: int
+
+    def within(self, lowest: int, highest: int) -> ArchivedSpan | None:
+        """As `Span.within`."""
+        if self.is_checkpoint:
+            return self if lowest <= self.end_offset - 1 <= highest else None
+        start, end = max(self.start_offset, lowest), min(self.end_offset, highest + 1)
+        if start >= end:
+            return None
+        ranges = tuple(
+            one for one in self.ranges if one.start_offset < end and one.end_offset > start
+        )
+        return replace(self, ranges=ranges, start_offset=start, end_offset=end)
+
+    def values(self) -> Iterator[tuple[Place, Buffer]]:
+        """As `Span.values`. Raises DamagedArchiveError; ArchiveError."""
+        for row in self._rows():
+            value = value_of(row)
+            if value is None or row["control"]:
+                continue
+            if self.is_checkpoint:
+                offset = self.end_offset - 1
+            elif self.start_offset <= row["offset"] < self.end_offset:
+                offset = row["offset"]
+            else:
+                continue
+            yield Place(self.is_checkpoint, offset, row["epoch"], row["timestamp_ms"]), value
+
+    def batches(self) -> Iterator[Batch]:
+        """As `Span.batches`. Raises DamagedArchiveError; ArchiveError."""
+        try:
+            for batch in batches_of(self._rows()):
+                header = batch.header
+                if self.is_checkpoint or (
+                    header.end_offset > self.start_offset and header.base_offset < self.end_offset
+                ):
+                    yield batch
+        except EnvelopeError as error:
+            raise DamagedArchiveError(f"{self.ranges[0].envelope_key}: {error}") from None
+
+    def _rows(self) -> Iterator[Row]:
+        for one in self.ranges:
+            yield from read_rows(self.store, one)
+
+
+class ArchivedLog:
+    """One log of an archive."""
+
+    def __init__(self, store: ObjectStore, name: str, links: Sequence[Range]) -> None:
+        """
+        Args:    links: its chain.
+        """
+        self._store = store
+        self._name = name
+        self._links = links
+
+    @property
+    def links(self) -> Sequence[Range]:
+        """What it is made of, lost ranges included."""
+        return self._links
+
+    def end_offset(self) -> int:
+        """As `Log.end_offset`, as of when it was opened."""
+        return self._links[-1].end_offset if self._links else 0
+
+    def spans(
+        self,
+        end_offset: int,
+        *,
+        start_offset: int | None = None,
+        split_bytes: int = SPLIT_BYTES,
+    ) -> Sequence[ArchivedSpan]:
+        """As `Log.spans`. Raises LostRangeError; ArchiveError."""
+        if end_offset > self.end_offset():
+            why = f"the archive ends at {self.end_offset()}"
+            raise LostRangeError(self._name, self.end_offset(), None, why)
+        first = 0
+        if start_offset is None:
+            first, start = self._beginning(end_offset)
+        else:
+            start = start_offset
+        links = [
+            one for one in self._links[first:] if one.start_offset < end_offset and
+            one.end_offset > start
+        ]  # fmt: skip
+        for one in links:
+            if one.is_checkpoint:
+                why = "the log's head was cut off before it was archived"
+                raise LostRangeError(self._name, start, one.end_offset, why)
+        spans = self._grouped(links, start, end_offset, split_bytes)
+        if first:
+            begun = self._links[first - 1]
+            spans.insert(0, ArchivedSpan(self._store, (begun,), True, 0, begun.end_offset))
+        return spans
+
+    def _beginning(self, end_offset: int) -> tuple[int, int]:
+        """Of what leads to an end: the number of the first link of log, and where it begins."""
+        for number in range(len(self._links) - 1, -1, -1):
+            one = self._links[number]
+            if one.is_checkpoint and one.end_offset <= end_offset:
+                return number + 1, one.end_offset
+        return 0, 0
+
+    def _grouped(
+        self, links: Sequence[Range], start: int, end: int, split_bytes: int
+    ) -> list[ArchivedSpan]:
+        """Small files of a running archive together, as many as one task reads."""
+        sizes = self._sizes() if len(links) > 1 else {}
+        groups: list[list[Range]] = []
+        room = 0
+        for one in links:
+            size = sizes.get(one.envelope_key, 0) * COMPRESSION
+            if not groups or size > room:
+                groups.append([])
+                room = split_bytes
+            groups[-1].append(one)
+            room -= size
+        return [
+            ArchivedSpan(
+                self._store,
+                tuple(group),
+                False,
+                max(start, group[0].start_offset),
+                min(end, group[-1].end_offset),
+            )
+            for group in groups
+        ]
+
+    def _sizes(self) -> dict[str, int]:
+        prefix = f"data/{self._name}/record/"
+        try:
+            return {found.key: found.size_bytes for found in self._store.list(prefix)}
+        except StoreError as error:
+            raise ArchiveError(of_store(self._store.uri, error)) from None
+
+
+class ArchivedLogs:
+    """The logs of an archive, as of when it was opened."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        """Raises LogsError if there is none, or it cannot be read."""
+        about = read_about(store)
+        if about is None:
+            raise LogsError(f"{store.uri} is no archive: it has no {ABOUT_KEY}")
+        self.about = about
+        self.cluster_id = checked_cluster_id(about.cluster_id, store.uri)
+        self._store = store
+        self._chains = {log: chain(ranges) for log, ranges in list_ranges(store).items()}
+
+    def names(self) -> list[str]:
+        """As `Logs.names`."""
+        names = names_in_order(self._chains)
+        return names if CLUSTER_METADATA in self._chains else names[1:]
+
+    def log(self, name: str) -> ArchivedLog:
+        """As `Logs.log`."""
+        if name not in self._chains:
+            raise LogsError(f"{self._store.uri} has no log {name}")
+        return ArchivedLog(self._store, name, self._chains[name])

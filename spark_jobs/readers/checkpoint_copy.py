@@ -1,0 +1,120 @@
+"""A checkpoint fetched from a quorum into a file, for tasks of this machine to read.
+
+The copy stays, so that a task that is tried again, or the next job, finds it: in a directory of
+this user below `$TMPDIR`, one for each log, holding the newest that anybody asked for. A download
+that was interrupted goes on where it stopped. What is there under a checkpoint's name is whole:
+every batch, header, footer and the footer's checksum were verified before it got that name.
+
+A copy is compared with the leader's file before it is used, by its end: a log that was made anew
+can have another checkpoint of the same id.
+
+Surprise: the bytes may come from two leaders whose files of the same id differ. The checksum of the
+whole finds that, and then it is fetched again from the beginning.
+
+Source: KIP-630, FetchSnapshot; `snapshot.download`, which this drives.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from raft.interfaces import RejectedSnapshotError
+from raft.segments.files import RealFileSystem
+from records.types import OffsetAndEpoch
+from snapshot.download import PartDownload
+from snapshot.names import checkpoint_name, list_checkpoints
+from spark_jobs.readers.logs import LogsError
+from spark_jobs.readers.quorum_link import GoneError, QuorumLink
+from spark_jobs.session.own_directory import make_own
+
+PIECE_BYTES: Final = 1024 * 1024
+TAIL_BYTES: Final = 256  # the footer's batch, at least
+_ATTEMPTS: Final = 3
+
+
+def copies_of(cluster_id: str, log: str) -> Path:
+    """Where copies of a log's checkpoints are kept on this machine."""
+    return Path(tempfile.gettempdir()) / f"esker-checkpoints-{os.getuid()}" / cluster_id / log
+
+
+def copy_checkpoint(link: QuorumLink, directory: Path, snapshot_id: OffsetAndEpoch) -> Path:
+    """The whole checkpoint's file below `directory`; older ones there are dropped.
+
+    Raises:  GoneError if the leader has it no more; LogsError; OSError.
+    """
+    _make_own(directory)
+    path = directory / checkpoint_name(snapshot_id)
+    with _one_at_a_time(directory):
+        for _ in range(_ATTEMPTS):
+            if path.exists() and _is_leaders(link, path, snapshot_id):
+                _drop_older(directory, snapshot_id)
+                return path
+            path.unlink(missing_ok=True)
+            _download(link, directory, snapshot_id)
+    raise LogsError(f"{path.name}: {_ATTEMPTS} downloads of it were not whole")
+
+
+def _make_own(directory: Path) -> None:
+    """Below a directory that nobody else can put anything into. Raises LogsError; OSError."""
+    top = directory.parent.parent
+    if not make_own(top):
+        raise LogsError(f"{top} is not this user's alone; set TMPDIR to a place of your own")
+    directory.mkdir(parents=True, exist_ok=True)
+
+
+def _is_leaders(link: QuorumLink, path: Path, snapshot_id: OffsetAndEpoch) -> bool:
+    """Does a copy end as the leader's file does? There is the checksum of all before it.
+
+    One that the leader has dropped since it was asked for is believed: nothing contradicts it.
+    """
+    size = path.stat().st_size
+    position = max(0, size - TAIL_BYTES)
+    with path.open("rb") as file:
+        file.seek(position)
+        tail = file.read(TAIL_BYTES)
+    try:
+        if link.fetch_snapshot(snapshot_id, 0, 1).size_bytes != size:
+            return False
+        return bytes(link.fetch_snapshot(snapshot_id, position, TAIL_BYTES).data) == tail
+    except GoneError:
+        return True
+
+
+def _download(link: QuorumLink, directory: Path, snapshot_id: OffsetAndEpoch) -> None:
+    """All of it, or what there is to go on from; nothing if it contradicts itself."""
+    download = PartDownload.begin(RealFileSystem(), directory, snapshot_id)
+    try:
+        complete = False
+        while not complete:
+            position = download.position
+            piece = link.fetch_snapshot(snapshot_id, position, PIECE_BYTES)
+            complete = download.take(position, piece)
+        download.publish()
+    except RejectedSnapshotError:
+        return  # thrown away: from the beginning, then
+    except GoneError:
+        download.discard()
+        raise
+    finally:
+        download.keep()
+
+
+def _drop_older(directory: Path, snapshot_id: OffsetAndEpoch) -> None:
+    """Whoever has one of them open reads on."""
+    for one in list_checkpoints(RealFileSystem(), directory):
+        if one < snapshot_id:
+            (directory / checkpoint_name(one)).unlink(missing_ok=True)
+
+
+@contextmanager
+def _one_at_a_time(directory: Path) -> Iterator[None]:
+    """Of this machine's tasks."""
+    with (directory / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,189 @@
+"""Who works on the pieces of a log: this process, or Spark.
+
+An engine is given a function and what to call it with, piece by piece, and gives back what it
+returned, in order. The function reads the piece where it is called; only its answer travels, and
+whoever writes one keeps it small. So both engines run the same code on the same pieces, and a plan
+cannot tell which of them made it.
+
+The surprise is what Spark is asked for: no table goes in, and none comes out. A range of numbers is
+mapped to answers, one task a piece; a task whose executor is lost is run again elsewhere.
+
+Source: DESIGN §10.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, Final, Protocol, TypeVar
+
+import pyarrow as pa
+
+from records.errors import RecordError
+from spark_jobs.readers.helper_process import Helper, HelperError
+from spark_jobs.readers.log_files import LostRangeError
+from spark_jobs.readers.logs import LogsError
+
+TASKS: Final = 64
+"""Of a Spark job at most: each has its price, and pieces may be small."""
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+THREADS: Final = 2
+"""Of the local engine: much of the work is NumPy's and checksums', which let others run."""
+
+HELPED: Final = 4
+"""Pieces from which on a helper is worth its start, a third of a second."""
+
+
+class Engine(Protocol):
+    """Something that works on pieces."""
+
+    def run(
+        self,
+        task: Callable[[A], R],
+        work: Sequence[A],
+        progress: Callable[[int], None] = lambda _: None,
+        *,
+        light: bool = False,
+    ) -> list[R]:
+        """What `task` returns for each of `work`, in order. `progress` is told how many more.
+
+        Args:    light: each takes some ms, so several may be put together.
+        Raises:  what `task` raises; by Spark, LogsError for damage.
+        """
+        ...
+
+
+class LocalEngine:
+    """Two threads of this process; or it and a helper, for many pieces that are no light work."""
+
+    def __init__(self, *, helper: bool = False) -> None:
+        """
+        Args:    helper: pieces are large, and a second process may work on them.
+        """
+        self._helper = helper
+
+    def run(
+        self,
+        task: Callable[[A], R],
+        work: Sequence[A],
+        progress: Callable[[int], None] = lambda _: None,
+        *,
+        light: bool = False,
+    ) -> list[R]:
+        """As `Engine.run`."""
+        if self._helper and not light and len(work) >= HELPED:
+            return _helped(task, work, progress)
+        found = []
+        with ThreadPoolExecutor(THREADS) as pool:
+            for one in pool.map(task, work):
+                found.append(one)
+                progress(1)
+        return found
+
+
+def _helped(task: Callable[[A], R], work: Sequence[A], progress: Callable[[int], None]) -> list[R]:
+    """This process and another one take pieces from the front, each as soon as it can.
+
+    What the other did not answer, and what failed here, is done in order at the end: so the error
+    that is raised is that of the first piece that has one.
+    """
+    left, found = deque(range(len(work))), dict[int, R]()
+
+    def feed(helper: Helper) -> None:
+        with suppress(HelperError, IndexError):  # no helper any more, or nothing left
+            while True:
+                number = left.popleft()
+                found[number] = helper.ask(work[number])
+
+    told = 0
+    with Helper(task) as helper, ThreadPoolExecutor(1) as pool:
+        fed = pool.submit(feed, helper)
+        try:
+            with suppress(IndexError):
+                while True:
+                    number = left.popleft()
+                    try:
+                        found[number] = task(work[number])
+                    except Exception:
+                        left.clear()
+                    progress(len(found) - told)
+                    told = len(found)
+            fed.result()
+        except BaseException:  # Ctrl-C: nobody waits for it
+            left.clear()
+            helper.kill()
+            raise
+    for number in range(len(work)):
+        if number not in found:
+            found[number] = task(work[number])
+    progress(len(work) - told)
+    return [found[number] for number in range(len(work))]
+
+
+class SparkEngine:
+    """One Spark job; a task for each piece, or for a few if they are many."""
+
+    def __init__(self, spark: Any, tasks: int = TASKS) -> None:
+        self._spark = spark
+        self._tasks = tasks
+
+    def run(
+        self,
+        task: Callable[[A], R],
+        work: Sequence[A],
+        progress: Callable[[int], None] = lambda _: None,
+        *,
+        light: bool = False,
+    ) -> list[R]:
+        """As `Engine.run`."""
+        if not work:
+            return []
+        pickled = [pickle.dumps(one) for one in work]
+        most = self._tasks
+        if light:  # as many as a shuffle has: by then the session knows how wide it is
+            most = min(most, int(self._spark.conf.get("spark.sql.shuffle.partitions")))
+
+        def answers(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    yield _answered(task, number, pickled[number])
+
+        rows = self._spark.range(0, len(work), 1, min(len(work), most)).mapInArrow(
+            answers, "number bigint, failed boolean, answer binary"
+        )
+        table = rows.toArrow()
+        progress(len(work))
+        found: dict[int, Any] = {}
+        for number, failed, answer in zip(*(c.to_pylist() for c in table.columns), strict=True):
+            if failed:
+                raise pickle.loads(answer)
+            found[number] = pickle.loads(answer)
+        return [found[number] for number in range(len(work))]
+
+
+def _answered(task: Callable[[Any], Any], number: int, work: bytes) -> pa.RecordBatch:
+    """Bad bytes and lost files are answers: to run the task again would not help."""
+    failed = False
+    try:
+        answer = pickle.dumps(task(pickle.loads(work)))
+    except RecordError as error:
+        failed, answer = True, pickled(LogsError(str(error)))
+    except (LogsError, LostRangeError, OSError) as error:
+        failed, answer = True, pickled(error)
+    return pa.RecordBatch.from_pydict({"number": [number], "failed": [failed], "answer": [answer]})
+
+
+def pickled(error: Exception) -> bytes:
+    """An error on its way back from a task; of one that cannot travel, its words, as LogsError."""
+    try:
+        data = pickle.dumps(error)
+        pickle.loads(data)
+    except Exception:
+        data = pickle.dumps(LogsError(f"{type(error).__name__}: {error}"))
+    return data

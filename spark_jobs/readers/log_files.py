@@ -1,0 +1,286 @@
+"""A replica's log as files, read while the replica goes on writing them.
+
+Nothing is locked and nothing is asked: segments only grow at their end, checkpoints never change,
+and both may be deleted at any moment. So a reader plans first (`spans`): which bytes of which files
+hold what was asked for; and reads later, perhaps in another process. A file that is gone by then is
+an error that says so, never an empty answer.
+
+The surprise is that a log's length says nothing. What a replica has at its end may not be
+committed, and may yet be cut off; so whoever plans says where the committed part ends.
+
+Source: KIP-630 (a log begins with a checkpoint once its head is cut); `raft.segments`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from raft.segments.files import FileSystem, Mode, RealFileSystem
+from raft.segments.index import OffsetIndex
+from raft.segments.segment import INDEX_SUFFIX, base_offset_of, segment_name
+from records.batch import HEADER_SIZE_BYTES, Batch, iter_records, parse_header
+from records.compression import Buffer
+from records.errors import CorruptBatchError
+from records.types import Offset, OffsetAndEpoch
+from snapshot.errors import DamagedFileError
+from snapshot.names import checkpoint_name, list_checkpoints, parse_checkpoint_name
+from snapshot.reader import CheckpointReader
+from snapshot.stream import iter_file_batches
+from spark_jobs.readers.log_position import Place
+
+SPLIT_BYTES: Final = 64 * 1024 * 1024
+"""Of log that one task reads, if there is so much of it."""
+
+
+class LostRangeError(Exception):
+    """Part of the log is not there any more, and no checkpoint stands for it."""
+
+    def __init__(self, where: Path | str, wanted: int, earliest: int | None, why: str) -> None:
+        """
+        Args:    where: the log. wanted: the first offset that is missed.
+                 earliest: the first offset that there is; None: nobody knows.
+        """
+        first = "" if earliest is None else f"; the first offset is {earliest}"
+        super().__init__(f"{where}: offsets from {wanted} on are gone ({why}){first}")
+        self.where = where
+        self.wanted = wanted
+        self.earliest = earliest
+        self.why = why
+
+    def __reduce__(self) -> tuple[type[LostRangeError], tuple[Path | str, int, int | None, str]]:
+        """It is raised in tasks too, and pickled on its way back."""
+        return LostRangeError, (self.where, self.wanted, self.earliest, self.why)
+
+
+@dataclass(frozen=True, slots=True)
+class FileSpan:
+    """What one task reads: the records with offsets in [start_offset, end_offset) of some bytes.
+
+    Of a checkpoint: all of it, and `end_offset` is the offset it stands for.
+    """
+
+    path: Path
+    is_checkpoint: bool
+    start_offset: int
+    end_offset: int
+    position: int = 0
+    end_position: int | None = None  # exclusive; None: to where the records end
+
+    def within(self, lowest: int, highest: int) -> FileSpan | None:
+        """What is left of it if only rows of these offsets count, both inclusive; None: nothing."""
+        if self.is_checkpoint:
+            return self if lowest <= self.end_offset - 1 <= highest else None
+        start, end = max(self.start_offset, lowest), min(self.end_offset, highest + 1)
+        return replace(self, start_offset=start, end_offset=end) if start < end else None
+
+    def size_bytes(self) -> int:
+        """Of the file, about what is read: 0 if it is gone. For sharing out work."""
+        try:
+            end = self.end_position or self.path.stat().st_size
+        except OSError:
+            return 0
+        return max(0, end - self.position)
+
+    def values(self) -> Iterator[tuple[Place, Buffer]]:
+        """As `read_values`, from this machine's disk."""
+        return read_values(self)
+
+    def batches(self) -> Iterator[Batch]:
+        """As `read_batches`, from this machine's disk."""
+        return read_batches(self)
+
+
+class LogFiles:
+    """One log's directory, such as `__diskless-metadata-0` below a replica's log directory."""
+
+    def __init__(self, directory: Path, files: FileSystem | None = None) -> None:
+        self.directory = directory
+        self._files = files or RealFileSystem()
+
+    def segments(self) -> list[int]:
+        """Base offsets of the segments there are now, rising. Raises OSError."""
+        found = (base_offset_of(name) for name in self._files.listdir(self.directory))
+        return sorted(offset for offset in found if offset is not None)
+
+    def checkpoints(self) -> list[OffsetAndEpoch]:
+        """Ids of the whole checkpoints there are now, rising. Raises OSError."""
+        return list_checkpoints(self._files, self.directory)
+
+    def checkpoint_spans(self) -> list[FileSpan]:
+        """The same, to be read. Raises OSError."""
+        return [
+            FileSpan(self.directory / checkpoint_name(one), True, 0, one.offset)
+            for one in self.checkpoints()
+        ]
+
+    def end_offset(self, committed: int = 0) -> int:
+        """Where the whole batches end that are there now; 0 if there is nothing at all.
+
+        Not how much is committed: a bound of what can be read here. What a crash has torn ends the
+        log, as for its node.
+
+        Args:    committed: damage before this offset is no torn end, but an error.
+        Raises:  DamagedFileError; OSError.
+        """
+        segments = self.segments()
+        if not segments:
+            return max((one.offset for one in self.checkpoints()), default=0)
+        base = segments[-1]
+        index = OffsetIndex(self.directory / segment_name(base, INDEX_SUFFIX), Offset(base))
+        index.load(self._files)
+        position = index.entry(len(index) - 1).position if len(index) else 0
+        end_offset: int = base
+        path = self.directory / segment_name(base)
+        file = self._files.open(path, Mode.READ)
+        try:
+            while len(header := file.read(position, HEADER_SIZE_BYTES)) == HEADER_SIZE_BYTES:
+                found = parse_header(header)
+                if position + found.size_bytes > file.size():
+                    break
+                position, end_offset = position + found.size_bytes, found.end_offset
+        except CorruptBatchError as error:
+            if end_offset < committed:
+                raise DamagedFileError(
+                    path=path, position=position, offset=error.offset, reason=error.reason
+                ) from None
+        finally:
+            file.close()
+        return end_offset
+
+    def spans(
+        self,
+        end_offset: int,
+        *,
+        start_offset: int | None = None,
+        split_bytes: int = SPLIT_BYTES,
+    ) -> list[FileSpan]:
+        """How to read everything committed below `end_offset`, in order.
+
+        Args:    end_offset: exclusive; at or below the high watermark.
+                 start_offset: where the reader goes on; None: from the beginning, that is from the
+                 newest checkpoint that is needed for it.
+        Raises:  LostRangeError; OSError.
+        """
+        segments = self.segments()
+        spans: list[FileSpan] = []
+        start = 0 if start_offset is None else start_offset
+        if start_offset is None and (not segments or segments[0] > 0):
+            spans.append(self._checkpoint_before(end_offset, segments))
+            start = spans[0].end_offset
+        if start < end_offset and (not segments or segments[0] > start):
+            earliest = segments[0] if segments else None
+            raise LostRangeError(self.directory, start, earliest, "the log's head was cut off")
+        for base, following in zip(segments, [*segments[1:], None], strict=True):
+            if base < end_offset and (following is None or following > start):
+                stop = end_offset if following is None else min(end_offset, following)
+                spans += self._split(base, max(base, start), stop, split_bytes)
+        return spans
+
+    def _checkpoint_before(self, end_offset: int, segments: list[int]) -> FileSpan:
+        """The oldest one that the log goes on from: the fewer changes it has swallowed."""
+        for one in self.checkpoints():
+            end = one.offset
+            if end == end_offset or (end < end_offset and segments and segments[0] <= end):
+                return FileSpan(self.directory / checkpoint_name(one), True, 0, end)
+        raise LostRangeError(
+            self.directory, 0, segments[0] if segments else None, "there is no checkpoint before it"
+        )
+
+    def _split(self, base: int, start: int, stop: int, split_bytes: int) -> Iterator[FileSpan]:
+        """A segment in pieces that begin where batches do, each with offsets of its own."""
+        index = OffsetIndex(self.directory / segment_name(base, INDEX_SUFFIX), Offset(base))
+        index.load(self._files)
+        path = self.directory / segment_name(base)
+        cuts = [(index.lookup(start), start)]
+        file = self._files.open(path, Mode.READ)
+        try:
+            for i in range(len(index)):
+                offset, position = index.entry(i)
+                if offset >= stop:
+                    break
+                if offset >= start and position - cuts[-1][0] >= split_bytes:
+                    header = parse_header(file.read(position, HEADER_SIZE_BYTES))
+                    if header.base_offset > cuts[-1][1]:
+                        cuts.append((position, header.base_offset))
+        finally:
+            file.close()
+        for (position, first), following in zip(cuts, [*cuts[1:], None], strict=True):
+            end_position, end = (None, stop) if following is None else following
+            yield FileSpan(path, False, first, end, position, end_position)
+
+
+def read_values(span: FileSpan, files: FileSystem | None = None) -> Iterator[tuple[Place, Buffer]]:
+    """The metadata records of a span: where each stands, and its value with its frame.
+
+    Control records, the log's own, are left out.
+
+    Raises:  LostRangeError if the file is gone; DamagedFileError, RecordError; OSError.
+    """
+    batches = read_batches(span, files)
+    if span.is_checkpoint:
+        yield from _checkpoint_values(span, batches)
+    else:
+        for batch in batches:
+            yield from batch_values(batch, span.start_offset, span.end_offset)
+
+
+def read_batches(span: FileSpan, files: FileSystem | None = None) -> Iterator[Batch]:
+    """The whole batches that hold any of a span's offsets, control batches included.
+
+    Of a checkpoint: all there are, header and footer too.
+
+    Raises:  as `read_values`.
+    """
+    files = files or RealFileSystem()
+    try:
+        if span.is_checkpoint:
+            with CheckpointReader(files, span.path) as reader:
+                yield from reader.batches()
+        else:
+            yield from _log_batches(span, files)
+    except FileNotFoundError:
+        raise LostRangeError(
+            span.path.parent, span.start_offset, None, f"{span.path.name} was deleted meanwhile"
+        ) from None
+
+
+def _log_batches(span: FileSpan, files: FileSystem) -> Iterator[Batch]:
+    file, offset = files.open(span.path, Mode.READ), span.start_offset
+    try:
+        batches = iter_file_batches(
+            file, span.path, position=span.position, end_position=span.end_position
+        )
+        for batch in batches:
+            if batch.header.end_offset > span.start_offset:
+                yield batch
+            if batch.header.end_offset >= span.end_offset:
+                return  # what follows may be half written
+            offset = batch.header.end_offset
+    finally:
+        file.close()
+    raise LostRangeError(span.path.parent, offset, None, f"{span.path.name} ends there")
+
+
+def batch_values(batch: Batch, start: int, end: int) -> Iterator[tuple[Place, Buffer]]:
+    """The metadata records of a batch with offsets in [start, end). Raises RecordError."""
+    if batch.header.is_control:
+        return
+    epoch = batch.header.leader_epoch
+    for record in iter_records(batch):
+        if start <= record.offset < end and record.value is not None:
+            yield Place(False, record.offset, epoch, record.timestamp), record.value
+
+
+def _checkpoint_values(span: FileSpan, batches: Iterator[Batch]) -> Iterator[tuple[Place, Buffer]]:
+    snapshot_id = parse_checkpoint_name(span.path.name)
+    assert snapshot_id is not None, f"{span.path} is no checkpoint"
+    for batch in batches:
+        if batch.header.is_control:
+            continue
+        for record in iter_records(batch):
+            if record.value is not None:
+                place = Place(True, span.end_offset - 1, snapshot_id.epoch, record.timestamp)
+                yield place, record.value

@@ -1,0 +1,255 @@
+"""Where jobs read logs from, whatever holds them.
+
+    logs: Logs = ReplicaLogs(Path("/var/lib/esker"), {"__cluster_metadata-0": 812, ...})
+    log = logs.log("__diskless-metadata-0")
+    for span in log.spans(log.end_offset()):
+        for place, value in span.values(): ...
+
+A job needs three things of a log: how far it is committed, in which pieces it can be read, and the
+pieces' records. Pieces are planned in one process and read in others, so a `Span` is a small value
+that can be pickled and knows by itself how to be read: from a file, from a running quorum, or from
+an archive.
+
+Source: DESIGN §10 (one input, three places it may come from).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Protocol, runtime_checkable
+
+from raft.segments.files import RealFileSystem
+from raft.segments.high_watermarks import read_high_watermarks
+from raft.segments.properties import read_meta_properties
+from records.batch import Batch
+from records.compression import Buffer
+from spark_jobs.readers.log_files import SPLIT_BYTES, FileSpan, LogFiles, LostRangeError
+from spark_jobs.readers.log_position import Place
+
+CLUSTER_METADATA: Final = "__cluster_metadata-0"
+DISKLESS_METADATA: Final = "__diskless-metadata-"
+_CLUSTER_ID: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}", re.ASCII)
+
+
+class LogsError(Exception):
+    """A place that logs cannot be read from. One sentence naming it, and what to do."""
+
+
+class Span(Protocol):
+    """A piece of a log: one task's work. Pickled on its way.
+
+    Records with offsets in [start_offset, end_offset); of a checkpoint all of it, and `end_offset`
+    is the offset it stands for.
+    """
+
+    @property
+    def is_checkpoint(self) -> bool:
+        """Its records stand for all that was before `end_offset`."""
+        ...
+
+    @property
+    def start_offset(self) -> int:
+        """Inclusive."""
+        ...
+
+    @property
+    def end_offset(self) -> int:
+        """Exclusive."""
+        ...
+
+    def within(self, lowest: int, highest: int) -> Span | None:
+        """What is left of it if only rows of these offsets count, both inclusive; None: nothing."""
+        ...
+
+    def values(self) -> Iterator[tuple[Place, Buffer]]:
+        """Its metadata records in order: where each stands, and its value with its frame.
+
+        Raises:  LostRangeError if it is gone meanwhile; DamagedFileError, RecordError; OSError.
+        """
+        ...
+
+    def batches(self) -> Iterator[Batch]:
+        """The whole batches that hold any of its offsets, control batches included.
+
+        Of a checkpoint all there are, header and footer too. Raises as `values`.
+        """
+        ...
+
+
+class Log(Protocol):
+    """One replicated log, such as `__diskless-metadata-0`."""
+
+    def end_offset(self) -> int:
+        """Where ends what is committed and can be read here; exclusive. Raises OSError."""
+        ...
+
+    def spans(
+        self,
+        end_offset: int,
+        *,
+        start_offset: int | None = None,
+        split_bytes: int = SPLIT_BYTES,
+    ) -> Sequence[Span]:
+        """How to read everything below `end_offset`, in order.
+
+        Args:    end_offset: exclusive; at or below this log's own.
+                 start_offset: where the reader goes on; None: from the beginning, that is from the
+                 newest checkpoint that is needed for it.
+                 split_bytes: of log that one task reads, about.
+        Raises:  LostRangeError; OSError.
+        """
+        ...
+
+
+@runtime_checkable
+class HasCheckpoints(Protocol):
+    """A log whose checkpoints can be read by themselves: an archive has none."""
+
+    def checkpoints(self) -> Sequence[Span]:
+        """Those that can be read, oldest first. Raises OSError; LogsError."""
+        ...
+
+
+class Logs(Protocol):
+    """The logs of one cluster."""
+
+    @property
+    def cluster_id(self) -> str:
+        """Whose logs they are."""
+        ...
+
+    def names(self) -> list[str]:
+        """Of the logs there are: the cluster's first, then each coordinator's by number."""
+        ...
+
+    def log(self, name: str) -> Log:
+        """One of them. Raises LogsError if there is none of that name."""
+        ...
+
+
+def coordinators_of(logs: Logs) -> list[int]:
+    """The partitions of `__diskless-metadata` that there are logs of, rising."""
+    names = (name for name in logs.names() if name.startswith(DISKLESS_METADATA))
+    return sorted(int(name.removeprefix(DISKLESS_METADATA)) for name in names)
+
+
+class CommittedFiles:
+    """A replica's log as far as somebody who knows says that it is committed."""
+
+    def __init__(self, files: LogFiles, high_watermark: Callable[[], int]) -> None:
+        self.files = files
+        self._high_watermark = high_watermark
+
+    def end_offset(self) -> int:
+        """The smaller of what is committed and what is here: a replica may lag.
+
+        Raises:  LogsError; DamagedFileError; OSError.
+        """
+        committed = self._high_watermark()
+        return min(committed, self.files.end_offset(committed))
+
+    def checkpoints(self) -> Sequence[FileSpan]:
+        """Those that can be read, oldest first. Raises OSError."""
+        end_offset = self.end_offset()
+        return [one for one in self.files.checkpoint_spans() if one.end_offset <= end_offset]
+
+    def spans(
+        self,
+        end_offset: int,
+        *,
+        start_offset: int | None = None,
+        split_bytes: int = SPLIT_BYTES,
+    ) -> Sequence[FileSpan]:
+        """As `Log.spans`. Raises LogsError; CorruptFileError, too."""
+        committed = self._high_watermark()
+        if end_offset > committed:
+            raise LostRangeError(
+                self.files.directory, committed, min(self.files.segments(), default=None),
+                f"only what is before {committed} is committed",
+            )  # fmt: skip
+        return self.files.spans(end_offset, start_offset=start_offset, split_bytes=split_bytes)
+
+
+class ReplicaLogs:
+    """The logs below a node's log directory, whether the node runs or not."""
+
+    def __init__(self, log_dir: Path, high_watermarks: Mapping[str, int] | None = None) -> None:
+        """
+        Args:    high_watermarks: of each log, from whoever leads it; exclusive. None: what the node
+                 has written down, as of whenever that is needed.
+        Raises:  LogsError if it is no log directory; CorruptFileError; OSError.
+        """
+        try:
+            meta = read_meta_properties(RealFileSystem(), log_dir)
+        except FileNotFoundError:
+            nodes = sorted(one.parent for one in log_dir.glob("*/meta.properties"))
+            inside = f"; in it there are: {', '.join(map(str, nodes))}" if nodes else ""
+            raise LogsError(
+                f"{log_dir} is no log directory of a node: no meta.properties{inside}"
+            ) from None
+        self.cluster_id = checked_cluster_id(meta.cluster_id, str(log_dir))
+        self._log_dir = log_dir
+        self._high_watermarks = high_watermarks
+
+    def names(self) -> list[str]:
+        """As `Logs.names`. Raises OSError."""
+        return logs_in(self._log_dir)
+
+    def log(self, name: str) -> CommittedFiles:
+        """As `Logs.log`. Raises CorruptFileError, OSError, too."""
+        self._high_watermark(name)
+        return CommittedFiles(LogFiles(self._log_dir / name), lambda: self._high_watermark(name))
+
+    def _high_watermark(self, name: str) -> int:
+        known = self._high_watermarks
+        if known is None:
+            known = _written_down(self._log_dir)
+        if name not in known:
+            raise LogsError(
+                f"{self._log_dir}: how much of {name} is committed is not known here; "
+                "let the node run for some seconds, or name its quorum too"
+            )
+        return known[name]
+
+
+def _written_down(log_dir: Path) -> dict[str, int]:
+    """Of each log, what its node knew some seconds ago, or when it stopped."""
+    try:
+        found = read_high_watermarks(RealFileSystem(), log_dir)
+    except FileNotFoundError:
+        return {}
+    return {f"{topic}-{partition}": offset for (topic, partition), offset in found.items()}
+
+
+def checked_cluster_id(cluster_id: str, told_by: str) -> str:
+    """The id as it is, if it can name a directory: what is kept of a cluster lies in one.
+
+    Raises:  LogsError.
+
+    >>> checked_cluster_id("../..", "127.0.0.1:9093")
+    Traceback (most recent call last):
+    spark_jobs.readers.logs.LogsError: '../..', of 127.0.0.1:9093, is no cluster id
+    """
+    if _CLUSTER_ID.fullmatch(cluster_id) is None:
+        raise LogsError(f"{cluster_id[:40]!r}, of {told_by}, is no cluster id")
+    return cluster_id
+
+
+def logs_in(log_dir: Path) -> list[str]:
+    """Names of the logs that jobs read, in a node's log directory. Raises OSError."""
+    return names_in_order(path.name for path in log_dir.iterdir() if path.is_dir())
+
+
+def names_in_order(names: Iterable[str]) -> list[str]:
+    """The logs that jobs read, of all names there are: the cluster's, then coordinators' by number.
+
+    >>> names_in_order(["__consumer_offsets-0", "__diskless-metadata-10", "__diskless-metadata-9"])
+    ['__cluster_metadata-0', '__diskless-metadata-9', '__diskless-metadata-10']
+    """
+    numbers = (
+        name.removeprefix(DISKLESS_METADATA) for name in names if name.startswith(DISKLESS_METADATA)
+    )
+    coordinators = sorted(int(number) for number in numbers if number.isdecimal())
+    return [CLUSTER_METADATA, *(f"{DISKLESS_METADATA}{n}" for n in coordinators)]

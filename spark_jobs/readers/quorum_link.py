@@ -1,0 +1,453 @@
+"""Asking the leader of one log, from ordinary code: sync calls, whoever leads by now.
+
+    with QuorumLink(quorum, "__diskless-metadata-0") as link:
+        link.describe().high_watermark
+        link.fetch(1_000).records
+
+A leader is found by DescribeQuorum, which only a leader answers; after any failure, and whenever
+somebody else leads, it is looked for again until the time is up.
+
+The surprise is the thread. A notebook has an event loop running in the very thread that calls us,
+where no second one may run; so the connection lives on a loop in a thread of its own.
+
+Source: KIP-595 (Fetch of observers, DescribeQuorum), KIP-630 (FetchSnapshot), KIP-919.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Self, TypeVar
+
+from raft.interfaces import Piece
+from raft.net import NetError, Reason, loop_factory
+from raft.net.rpc import Rpc, open_rpc
+from records.compression import Buffer
+from records.rpc import fetch as wire
+from records.rpc.base import Request, Response
+from records.rpc.cluster import DescribeClusterRequest, DescribeClusterResponse
+from records.rpc.quorum import DescribeQuorumRequest, DescribeQuorumResponse
+from records.rpc.snapshots import DescribeSnapshotsRequest, DescribeSnapshotsResponse
+from records.types import Epoch, Offset, OffsetAndEpoch
+from spark_jobs.readers.logs import LogsError
+
+T = TypeVar("T")
+R = TypeVar("R", bound=Response)
+
+Address = tuple[str, int]
+
+FETCH_BYTES: Final = 1024 * 1024
+"""Of log in one answer: a leader reads it between two of its replicas' requests."""
+
+_FETCH_VERSION: Final = 12  # the last that names a log by topic, and not by an id
+_CONTROLLERS: Final = 2  # DescribeCluster's endpoint type
+_ATTEMPT_MS: Final = 5_000  # a leader that stands still for so long may be one no more
+_PAUSE_S: Final = 0.1
+_MAX_ADDRESSES: Final = 64
+
+_SNAPSHOT_NOT_FOUND: Final = 98
+_POSITION_OUT_OF_RANGE: Final = 99
+_INCONSISTENT_CLUSTER_ID: Final = 104
+_LOOK_AGAIN: Final = {6, 7, 8, 74, 75}  # not the leader; late; closing; epochs that moved
+
+
+class GoneError(Exception):
+    """The leader has no such checkpoint, or none that long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """How a quorum is reached, and as whom. Travels to the tasks that read."""
+
+    addresses: tuple[Address, ...]
+    cluster_id: str  # empty: not known yet
+    replica_id: int  # an observer's: nobody else's, and no voter's
+    timeout_ms: int = 30_000
+
+
+class Described(NamedTuple):
+    """A log as its leader has it; offsets exclusive but the first."""
+
+    epoch: int
+    log_start_offset: int
+    log_end_offset: int
+    high_watermark: int
+    log_bytes: int
+    checkpoints: tuple[OffsetAndEpoch, ...]  # oldest first
+
+
+class Fetched(NamedTuple):
+    """What a leader answers to a Fetch: batches, or why it cannot go on from there."""
+
+    high_watermark: int  # -1: not known to it yet
+    log_start_offset: int
+    records: Buffer
+    diverging: tuple[int, int] | None = None  # its log leaves ours: (epoch, where that ends)
+    snapshot_id: OffsetAndEpoch | None = None  # its log begins later: fetch this first
+
+
+def partition_of(log: str) -> tuple[str, int]:
+    """
+    >>> partition_of("__diskless-metadata-12")
+    ('__diskless-metadata', 12)
+    """
+    topic, _, number = log.rpartition("-")
+    if not topic or not number.isdecimal():
+        raise LogsError(f"{log} is not called like a log, such as __cluster_metadata-0")
+    return topic, int(number)
+
+
+class QuorumLink:
+    """A connection to whoever leads one log. Any thread's, one call at a time."""
+
+    def __init__(self, quorum: Quorum, log: str) -> None:
+        """Connects with the first call. Raises LogsError if no log is called so."""
+        self._leader = _Leader(quorum, *partition_of(log))
+        self._loop = (loop_factory() or asyncio.new_event_loop)()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name=f"quorum-{log}", daemon=True
+        )
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; what is still asked is forgotten."""
+        if not self._loop.is_closed():
+            self._submit(_forget_others()).result()
+            self._submit(self._leader.close()).result()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    def _submit(self, what: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(what, self._loop)
+
+    def call(
+        self,
+        request: Callable[[int], Request],
+        response: type[R],
+        error_of: Callable[[R], int],
+        version: int | None = None,
+    ) -> R:
+        """The leader's answer to a request that is made for its epoch.
+
+        Args:    error_of: the answer's error code; those that mean "not I" are tried again.
+        Raises:  LogsError if no leader answers in time.
+        """
+        return self._submit(self._leader.ask(request, response, error_of, version)).result()
+
+    def cluster_id(self) -> str:
+        """Of the quorum that is asked. Raises LogsError."""
+        return self._submit(self._leader.cluster_id()).result()
+
+    def names(self) -> list[str]:
+        """Of the logs that the leader's node has. Raises LogsError."""
+        answer = self.call(
+            lambda _: DescribeSnapshotsRequest(), DescribeSnapshotsResponse, lambda a: a.error_code
+        )
+        if answer.error_code:
+            raise LogsError(f"which logs there are: answered error {answer.error_code}")
+        return [f"{one.topic_name}-{one.partition_index}" for one in answer.groups]
+
+    def describe(self) -> Described:
+        """The log as its leader has it now. Raises LogsError."""
+        return self._submit(self._leader.describe()).result()
+
+    def fetch(
+        self, offset: int, last_epoch: int | None = None, *, max_bytes: int = FETCH_BYTES
+    ) -> Fetched:
+        """Batches from the one that holds `offset` on, committed or not. Raises LogsError."""
+        return self.begin_fetch(offset, last_epoch, max_bytes=max_bytes).result()
+
+    def begin_fetch(
+        self, offset: int, last_epoch: int | None = None, *, max_bytes: int = FETCH_BYTES
+    ) -> Future[Fetched]:
+        """The same, for whoever has something else to do meanwhile.
+
+        Args:    last_epoch: of the record before `offset`; None: whatever the leader has there.
+                 max_bytes: about; a first batch that is larger comes whole.
+        """
+        return self._submit(self._leader.fetch(offset, last_epoch, max_bytes))
+
+    def fetch_snapshot(self, snapshot_id: OffsetAndEpoch, position: int, max_bytes: int) -> Piece:
+        """Some bytes of a checkpoint. Raises GoneError; LogsError."""
+        return self._submit(self._leader.fetch_snapshot(snapshot_id, position, max_bytes)).result()
+
+
+async def _forget_others() -> None:
+    """End what runs on this loop: asked for in advance, by who then wanted no more of it."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+class _Leader:
+    """The same on its loop."""
+
+    def __init__(self, quorum: Quorum, topic: str, partition: int) -> None:
+        self._quorum = quorum
+        self._topic = topic
+        self._partition = partition
+        self._known = list(quorum.addresses)
+        self._rpc: Rpc | None = None
+        self._epoch = -1
+        self._high_watermark = -1
+
+    async def close(self) -> None:
+        if self._rpc is not None:
+            self._rpc.connection.close()
+            self._rpc = None
+
+    # --- whom to ask --------------------------------------------------------------------------
+
+    async def ask(
+        self,
+        request: Callable[[int], Request],
+        response: type[R],
+        error_of: Callable[[R], int],
+        version: int | None = None,
+    ) -> R:
+        return await self._patiently(lambda: self._asked(request, response, error_of, version))
+
+    async def _asked(
+        self,
+        request: Callable[[int], Request],
+        response: type[R],
+        error_of: Callable[[R], int],
+        version: int | None,
+    ) -> R:
+        rpc = await self._find()
+        answer = await rpc.call(request(self._epoch), response, version)
+        error = error_of(answer)
+        if error in _LOOK_AGAIN:
+            raise _NotNowError(f"{rpc.connection.peer} answers error {error}")
+        if error == _INCONSISTENT_CLUSTER_ID:
+            raise LogsError(f"{rpc.connection.peer} is of another cluster")
+        return answer
+
+    async def _patiently(self, attempt: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Again and again until the time is up, with whoever leads by then."""
+        deadline = time.monotonic() + self._quorum.timeout_ms / 1_000
+        while True:
+            try:
+                return await attempt()
+            except (NetError, _NotNowError) as error:
+                await self.close()
+                if time.monotonic() >= deadline:
+                    log = f"{self._topic}-{self._partition}"
+                    raise LogsError(why_nobody_leads(log, error)) from error
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _find(self) -> Rpc:
+        """A connection to the leader: whoever answers DescribeQuorum is one."""
+        if self._rpc is not None:
+            return self._rpc
+        failure = "nobody leads"
+        tried: set[Address] = set()
+        waiting = list(self._known)
+        while waiting and len(tried) < _MAX_ADDRESSES:
+            address = waiting.pop(0)
+            if address in tried:
+                continue
+            tried.add(address)
+            try:
+                rpc = await open_rpc(*address, timeout_ms=self._attempt_ms)
+                try:
+                    if await self._leads(rpc):
+                        self._know_first(address)
+                        self._rpc = rpc
+                        return rpc
+                    waiting += await self._others(rpc)
+                finally:
+                    if self._rpc is not rpc:
+                        rpc.connection.close()
+            except NetError as error:
+                failure = str(error)
+        raise _NotNowError(failure)
+
+    @property
+    def _attempt_ms(self) -> int:
+        return min(_ATTEMPT_MS, self._quorum.timeout_ms)
+
+    async def _leads(self, rpc: Rpc) -> bool:
+        asked = DescribeQuorumRequest.TopicData
+        partition = asked.PartitionData(partition_index=self._partition)
+        topics = (asked(topic_name=self._topic, partitions=(partition,)),)
+        answer = await rpc.call(DescribeQuorumRequest(topics=topics), DescribeQuorumResponse)
+        if answer.error_code or len(answer.topics) != 1 or len(answer.topics[0].partitions) != 1:
+            return False
+        told = answer.topics[0].partitions[0]
+        if told.error_code:
+            return False
+        self._epoch, self._high_watermark = told.leader_epoch, told.high_watermark
+        return True
+
+    async def _others(self, rpc: Rpc) -> list[Address]:
+        answer = await self._cluster(rpc)
+        found = [(node.host, node.port) for node in answer.brokers[:_MAX_ADDRESSES]]
+        for address in found:
+            if address not in self._known and len(self._known) < _MAX_ADDRESSES:
+                self._known.append(address)
+        return found
+
+    def _know_first(self, address: Address) -> None:
+        if address in self._known:
+            self._known.remove(address)
+        self._known.insert(0, address)
+
+    async def _cluster(self, rpc: Rpc) -> DescribeClusterResponse:
+        return await rpc.call(
+            DescribeClusterRequest(
+                include_cluster_authorized_operations=False, endpoint_type=_CONTROLLERS
+            ),
+            DescribeClusterResponse,
+        )
+
+    # --- what to ask --------------------------------------------------------------------------
+
+    async def cluster_id(self) -> str:
+        async def attempt() -> str:
+            rpc = await self._find()
+            await self._others(rpc)
+            return (await self._cluster(rpc)).cluster_id
+
+        return await self._patiently(attempt)
+
+    async def describe(self) -> Described:
+        """Of the checkpoints its node has; waits for a new leader's high watermark."""
+
+        async def attempt() -> Described:
+            await self.close()  # DescribeQuorum anew
+            rpc = await self._find()
+            if self._high_watermark < 0:
+                raise _NotNowError("its leader does not know yet what is committed")
+            asked = DescribeSnapshotsRequest.Topic(
+                topic_name=self._topic, partitions=(self._partition,)
+            )
+            answer = await rpc.call(
+                DescribeSnapshotsRequest(topics=(asked,)), DescribeSnapshotsResponse
+            )
+            if answer.error_code or len(answer.groups) != 1 or answer.groups[0].error_code:
+                raise _NotNowError("its leader does not say where the log begins")
+            told = answer.groups[0]
+            checkpoints = (
+                OffsetAndEpoch(Offset(one.end_offset), Epoch(one.epoch)) for one in told.snapshots
+            )
+            return Described(
+                self._epoch,
+                told.log_start_offset,
+                told.log_end_offset,
+                self._high_watermark,
+                told.log_size,
+                tuple(sorted(checkpoints)),
+            )
+
+        return await self._patiently(attempt)
+
+    async def fetch(self, offset: int, last_epoch: int | None, max_bytes: int) -> Fetched:
+        def request(epoch: int) -> wire.FetchRequest:
+            partition = wire.FetchRequest.FetchTopic.FetchPartition(
+                partition=self._partition,
+                current_leader_epoch=epoch,
+                fetch_offset=offset,
+                last_fetched_epoch=epoch if last_epoch is None else last_epoch,
+                partition_max_bytes=max_bytes,
+            )
+            topic = wire.FetchRequest.FetchTopic(topic=self._topic, partitions=(partition,))
+            return wire.FetchRequest(
+                cluster_id=self._quorum.cluster_id or None,
+                replica_id=self._quorum.replica_id,
+                max_wait_ms=0,
+                min_bytes=0,
+                max_bytes=max_bytes,
+                topics=(topic,),
+            )
+
+        answer = await self.ask(request, wire.FetchResponse, _fetch_error, _FETCH_VERSION)
+        error = _fetch_error(answer)
+        if error:
+            raise LogsError(f"{self._topic}-{self._partition}: Fetch is answered error {error}")
+        told = answer.responses[0].partitions[0]
+        diverging, snapshot = told.diverging_epoch, told.snapshot_id
+        return Fetched(
+            told.high_watermark,
+            told.log_start_offset,
+            told.records or b"",
+            (diverging.epoch, diverging.end_offset) if diverging.epoch >= 0 else None,
+            OffsetAndEpoch(Offset(snapshot.end_offset), Epoch(snapshot.epoch))
+            if snapshot.end_offset >= 0
+            else None,
+        )
+
+    async def fetch_snapshot(
+        self, snapshot_id: OffsetAndEpoch, position: int, max_bytes: int
+    ) -> Piece:
+        asked = wire.FetchSnapshotRequest.TopicSnapshot
+
+        def request(epoch: int) -> wire.FetchSnapshotRequest:
+            partition = asked.PartitionSnapshot(
+                partition=self._partition,
+                current_leader_epoch=epoch,
+                snapshot_id=asked.PartitionSnapshot.SnapshotId(
+                    end_offset=snapshot_id.offset, epoch=snapshot_id.epoch
+                ),
+                position=position,
+            )
+            return wire.FetchSnapshotRequest(
+                cluster_id=self._quorum.cluster_id or None,
+                replica_id=self._quorum.replica_id,
+                max_bytes=max_bytes,
+                topics=(asked(name=self._topic, partitions=(partition,)),),
+            )
+
+        answer = await self.ask(request, wire.FetchSnapshotResponse, _snapshot_error)
+        error = _snapshot_error(answer)
+        if error in (_SNAPSHOT_NOT_FOUND, _POSITION_OUT_OF_RANGE):
+            raise GoneError(f"checkpoint {snapshot_id.offset}-{snapshot_id.epoch}: error {error}")
+        if error:
+            raise LogsError(f"{self._topic}-{self._partition}: FetchSnapshot: error {error}")
+        told = answer.topics[0].partitions[0]
+        if told.position != position or len(told.unaligned_records) > max_bytes:
+            raise LogsError(f"{self._topic}-{self._partition}: bytes that were not asked for")
+        return Piece(told.size, told.unaligned_records)
+
+
+def why_nobody_leads(log: str, error: Exception) -> str:
+    """What to tell when the time is up: brokers answer some questions, so they look like voters."""
+    of_broker = isinstance(error, NetError) and error.reason is Reason.UNSUPPORTED
+    next_step = (
+        "is it a broker's address? --bootstrap-controller wants a controller's"
+        if of_broker
+        else "are a majority of the voters running?"
+    )
+    return f"{log} has no leader that answers ({error}): {next_step}"
+
+
+class _NotNowError(Exception):
+    """An answer that another leader, or the same one later, gives differently."""
+
+
+def _fetch_error(answer: wire.FetchResponse) -> int:
+    if answer.error_code:
+        return answer.error_code
+    if len(answer.responses) != 1 or len(answer.responses[0].partitions) != 1:
+        return -1
+    return answer.responses[0].partitions[0].error_code
+
+
+def _snapshot_error(answer: wire.FetchSnapshotResponse) -> int:
+    if answer.error_code:
+        return answer.error_code
+    if len(answer.topics) != 1 or len(answer.topics[0].partitions) != 1:
+        return -1
+    return answer.topics[0].partitions[0].error_code

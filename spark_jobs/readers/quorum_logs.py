@@ -1,0 +1,299 @@
+"""The logs of a running quorum, read as an observer reads them: Fetch and FetchSnapshot.
+
+    logs = QuorumLogs([("127.0.0.1", 9093)])
+    log = logs.log("__diskless-metadata-0")
+    for span in log.spans(log.end_offset()):
+        for place, value in span.values(): ...
+
+No directory, no agent: any controller's address is enough. A span is a range of offsets and the
+addresses; the task that reads it finds the leader by itself, and goes on with the next one when
+that dies.
+
+The surprise is that a leader answers a Fetch with what no majority has yet: replicas need just
+that. So every answer is cut at the high watermark that came with it.
+
+Source: KIP-595, Fetch (observers); KIP-630; DESIGN §10.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Final
+
+from records.batch import Batch, iter_batches
+from records.compression import Buffer
+from records.errors import CorruptBatchError
+from records.types import Epoch, Offset, OffsetAndEpoch
+from spark_jobs.readers.checkpoint_copy import copies_of, copy_checkpoint
+from spark_jobs.readers.log_files import SPLIT_BYTES, FileSpan, LostRangeError, batch_values
+from spark_jobs.readers.log_position import Place
+from spark_jobs.readers.logs import CLUSTER_METADATA, LogsError, checked_cluster_id, names_in_order
+from spark_jobs.readers.quorum_link import (
+    Address,
+    Described,
+    Fetched,
+    GoneError,
+    Quorum,
+    QuorumLink,
+)
+
+FIRST_REPLICA_ID: Final = 1_000_000_000
+"""Readers call themselves by ids from here on, at random: no node of a cluster is numbered so."""
+
+_REPLICA_IDS: Final = 500_000_000
+_PAUSE_S: Final = 0.05
+_MAX_SPLITS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumSpan:
+    """What one task reads: offsets [start_offset, end_offset), or a checkpoint's all."""
+
+    quorum: Quorum
+    log: str
+    is_checkpoint: bool
+    start_offset: int
+    end_offset: int
+    epoch: int | None = None  # of the record before the start; of a checkpoint its own
+
+    def within(self, lowest: int, highest: int) -> QuorumSpan | None:
+        """What is left of it if only rows of these offsets count, both inclusive; None: nothing."""
+        if self.is_checkpoint:
+            return self if lowest <= self.end_offset - 1 <= highest else None
+        start, end = max(self.start_offset, lowest), min(self.end_offset, highest + 1)
+        if start >= end:
+            return None
+        epoch = self.epoch if start == self.start_offset else None
+        return replace(self, start_offset=start, end_offset=end, epoch=epoch)
+
+    def values(self) -> Iterator[tuple[Place, Buffer]]:
+        """As `Span.values`. Raises LostRangeError; LogsError; RecordError; OSError."""
+        if self.is_checkpoint:
+            yield from self._copied().values()
+            return
+        for batch in self.batches():
+            yield from batch_values(batch, self.start_offset, self.end_offset)
+
+    def batches(self) -> Iterator[Batch]:
+        """The whole batches that hold any of its offsets, control batches included.
+
+        Raises:  as `values`.
+        """
+        if self.is_checkpoint:
+            yield from self._copied().batches()
+            return
+        with QuorumLink(self.quorum, self.log) as link:
+            yield from _committed(link, self)
+
+    def _copied(self) -> FileSpan:
+        """The same from a file of this machine."""
+        assert self.epoch is not None, f"a checkpoint has an epoch: {self}"
+        snapshot_id = OffsetAndEpoch(Offset(self.end_offset), Epoch(self.epoch))
+        directory = copies_of(self.quorum.cluster_id, self.log)
+        with QuorumLink(self.quorum, self.log) as link:
+            try:
+                path = copy_checkpoint(link, directory, snapshot_id)
+            except GoneError as error:
+                raise LostRangeError(self.log, self.start_offset, None, str(error)) from None
+        return FileSpan(path, True, 0, self.end_offset)
+
+
+class QuorumLog:
+    """One log of a running quorum."""
+
+    def __init__(self, quorum: Quorum, name: str) -> None:
+        self.name = name
+        self._quorum = quorum
+
+    def describe(self) -> Described:
+        """As its leader has it now. Raises LogsError."""
+        with QuorumLink(self._quorum, self.name) as link:
+            return link.describe()
+
+    def end_offset(self) -> int:
+        """The high watermark. Raises LogsError."""
+        return self.describe().high_watermark
+
+    def goes_through(self, offset: int, epoch: int) -> bool:
+        """Is the record before `offset` of this epoch, for its leader?
+
+        Then all that is before it is the same, too (DESIGN §11, 3). Raises LogsError.
+        """
+        with QuorumLink(self._quorum, self.name) as link:
+            found = link.fetch(offset, epoch, max_bytes=1)
+        return found.diverging is None and found.snapshot_id is None
+
+    def checkpoints(self) -> Sequence[QuorumSpan]:
+        """Those that the leader has, oldest first. Raises LogsError."""
+        found = self.describe().checkpoints
+        return [
+            QuorumSpan(self._quorum, self.name, True, 0, one.offset, one.epoch) for one in found
+        ]
+
+    def spans(
+        self,
+        end_offset: int,
+        *,
+        start_offset: int | None = None,
+        split_bytes: int = SPLIT_BYTES,
+    ) -> Sequence[QuorumSpan]:
+        """As `Log.spans`; pieces are cut where batches begin. Raises LostRangeError; LogsError."""
+        with QuorumLink(self._quorum, self.name) as link:
+            found = link.describe()
+            if end_offset > found.high_watermark:
+                raise LostRangeError(
+                    self.name, found.high_watermark, found.log_start_offset,
+                    f"only what is before {found.high_watermark} is committed",
+                )  # fmt: skip
+            spans: list[QuorumSpan] = []
+            start, epoch = start_offset or 0, _epoch_before(found, start_offset or 0)
+            if start_offset is None and found.log_start_offset > 0:
+                first = self._checkpoint_before(found, end_offset)
+                spans.append(QuorumSpan(self._quorum, self.name, True, 0, *first))
+                start, epoch = first
+            if start < min(end_offset, found.log_start_offset):
+                raise LostRangeError(
+                    self.name, start, found.log_start_offset, "the log's head was cut off"
+                )
+            if start < end_offset:
+                for first_offset, stop in self._cuts(link, found, start, end_offset, split_bytes):
+                    known = epoch if first_offset == start else None
+                    spans.append(
+                        QuorumSpan(self._quorum, self.name, False, first_offset, stop, known)
+                    )
+        return spans
+
+    def _checkpoint_before(self, found: Described, end_offset: int) -> OffsetAndEpoch:
+        """The oldest one that the log goes on from: the fewer changes it has swallowed."""
+        for one in found.checkpoints:
+            if found.log_start_offset <= one.offset <= end_offset:
+                return one
+        raise LostRangeError(
+            self.name, 0, found.log_start_offset, "there is no checkpoint before it"
+        )
+
+    def _cuts(
+        self, link: QuorumLink, found: Described, start: int, end: int, split_bytes: int
+    ) -> Iterator[tuple[int, int]]:
+        """At multiples of one number of offsets, so that a log that grows keeps its old pieces."""
+        step = _step(found, split_bytes)
+        first = start
+        for wanted in range((start // step + 1) * step, end, step):
+            answer = link.fetch(wanted, max_bytes=1)
+            batch = next(iter_batches(answer.records, allow_partial_tail=True), None)
+            cut = wanted if batch is None else batch.header.base_offset
+            if first < cut < end:
+                yield first, cut
+                first = cut
+        yield first, end
+
+
+class QuorumLogs:
+    """The logs of a running quorum. See the module."""
+
+    def __init__(self, addresses: Sequence[Address], *, timeout_ms: int = 30_000) -> None:
+        """
+        Args:    addresses: controllers to begin with; any of them will do.
+                 timeout_ms: how long an answer is waited for, elections included.
+        Raises:  LogsError if none answers, or what answers is no quorum.
+        """
+        asked = Quorum(tuple(addresses), "", _replica_id(), timeout_ms)
+        with QuorumLink(asked, CLUSTER_METADATA) as link:
+            self.cluster_id = checked_cluster_id(link.cluster_id(), "the quorum")
+            self._names = names_in_order(link.names())
+        self.quorum = replace(asked, cluster_id=self.cluster_id)
+
+    def names(self) -> list[str]:
+        """As `Logs.names`, as of when this was made."""
+        return list(self._names)
+
+    def log(self, name: str) -> QuorumLog:
+        """As `Logs.log`."""
+        if name not in self._names:
+            raise LogsError(f"the cluster has no log {name}; it has: {', '.join(self._names)}")
+        return QuorumLog(self.quorum, name)
+
+
+@cache
+def _replica_id() -> int:
+    """One for each process that plans: a stream that looks every second is one observer."""
+    return FIRST_REPLICA_ID + secrets.randbelow(_REPLICA_IDS)
+
+
+def _step(found: Described, split_bytes: int) -> int:
+    """About `split_bytes` in offsets, as a power of two: it stays the same while a log grows.
+
+    How many bytes are where, only the leader's disk knows; so all are taken for equally large.
+    """
+    held = max(1, found.log_end_offset - found.log_start_offset)
+    offsets = max(split_bytes * held // max(1, found.log_bytes), held // _MAX_SPLITS, 1)
+    return 1 << (int(offsets).bit_length() - 1)
+
+
+def _epoch_before(found: Described, offset: int) -> int | None:
+    """A leader knows it everywhere but at its log's start, where a checkpoint of ours tells it."""
+    if offset and offset == found.log_start_offset:
+        return next((one.epoch for one in found.checkpoints if one.offset == offset), None)
+    return None
+
+
+def _committed(link: QuorumLink, span: QuorumSpan) -> Iterator[Batch]:
+    """A span's batches. The next answer is on its way while one is looked at."""
+    offset = span.start_offset
+    asked = link.begin_fetch(offset, span.epoch)
+    nothing_since: float | None = None
+    while offset < span.end_offset:
+        answer = asked.result()
+        if answer.snapshot_id is not None and offset == 0 and not answer.log_start_offset:
+            # a leader of another make: there is a quicker way than the log; but it begins here,
+            # with its first LeaderChange
+            asked = link.begin_fetch(1)
+            offset = 1
+            continue
+        _check_held(span, offset, answer)
+        end = min(span.end_offset, answer.high_watermark)
+        batches = _in_order(answer.records, offset, end)
+        if not batches:  # a new leader: it has them, and does not know yet how far
+            nothing_since = nothing_since or time.monotonic()
+            if time.monotonic() > nothing_since + span.quorum.timeout_ms / 1_000:
+                raise LostRangeError(span.log, offset, None, "its leader commits no more so far")
+            time.sleep(_PAUSE_S)
+            asked = link.begin_fetch(offset)
+            continue
+        nothing_since = None
+        offset = batches[-1].header.end_offset
+        if offset < span.end_offset:
+            asked = link.begin_fetch(offset, batches[-1].header.leader_epoch)
+        yield from batches
+
+
+def _check_held(span: QuorumSpan, offset: int, answer: Fetched) -> None:
+    """That the leader's log goes through what we read."""
+    if answer.snapshot_id is not None:
+        why = "the log's head was cut off"
+        raise LostRangeError(span.log, offset, answer.log_start_offset, why)
+    if answer.diverging is not None:
+        epoch, end = answer.diverging
+        why = f"its leader has another history: epoch {epoch} ends at {end}"
+        raise LostRangeError(span.log, offset, answer.log_start_offset, why)
+
+
+def _in_order(records: Buffer, offset: int, end: int) -> list[Batch]:
+    """Whole sound batches from `offset` on that begin before `end`."""
+    found: list[Batch] = []
+    for batch in iter_batches(records, allow_partial_tail=True):
+        header = batch.header
+        if not header.base_offset <= offset < header.end_offset:
+            raise CorruptBatchError(
+                position=batch.position, reason=f"expected offset {offset}",
+                offset=header.base_offset,
+            )  # fmt: skip
+        if header.base_offset >= end:
+            break
+        found.append(batch)
+        offset = header.end_offset
+    return found

@@ -1,0 +1,122 @@
+"""What a plan does to objects: which become free, and who stands in the way of the rest.
+
+An object holds batches of many partitions, and goes only when the last of them does: one topic that
+keeps its data for a year pins the dead bytes of all its neighbours. That is what operators need
+most, and it is in no row of a plan.
+
+Dead bytes are those of batches that were accepted once. What else an object has (its footer,
+batches that were refused) is nobody's fault; only of objects that a checkpoint tells of it is not
+known apart, and counted in.
+
+An object is written by one commit, so all its runs are in one piece of the log. Pieces are looked
+at apart, and what they say is added up.
+
+Source: DESIGN §7 (Deletion); KIP-1163 (objects are shared).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_jobs.retention.digests import Digest, Piece
+from spark_jobs.retention.plan import Starts
+from spark_jobs.retention.plan_file import Effect
+
+
+class PieceEffect(NamedTuple):
+    """As `Effect`, of the objects of one piece; topics by id."""
+
+    live_bytes: int
+    removed_bytes: int
+    objects_freed: int
+    freed_bytes: int
+    pinned_bytes: int
+    pinned_by: Mapping[str, int]
+
+
+def effect_of(piece: Piece, old: Starts, new: Starts) -> PieceEffect:
+    """What becomes of a piece's objects if log starts move from `old` to `new`."""
+    digest, rows = piece.digest, piece.rows
+    counts, last = digest.run_counts, rows.last_offsets
+    alive = last >= np.repeat(old.of(digest), counts)
+    stays = last >= np.repeat(new.of(digest), counts)
+    stored = rows.object_sizes
+    before = _used(rows.objects, rows.byte_sizes, alive, len(stored))
+    after = _used(rows.objects, rows.byte_sizes, stays, len(stored))
+    freed = (before > 0) & (after == 0)
+    dead = np.where(after > 0, rows.batch_bytes - after, 0)
+    return PieceEffect(
+        live_bytes=int(before.sum()),
+        removed_bytes=int(before.sum() - after.sum()),
+        objects_freed=int(freed.sum()),
+        freed_bytes=int(stored[freed].sum()),
+        pinned_bytes=int(dead.sum()),
+        pinned_by=_pinned_by(digest, rows.objects, stays, dead),
+    )
+
+
+def _used(
+    objects: npt.NDArray[np.int32],
+    sizes: npt.NDArray[np.int64],
+    which: npt.NDArray[np.bool_],
+    count: int,
+) -> npt.NDArray[np.int64]:
+    """Bytes of each object in these runs; exact, as no object has 2^53 bytes."""
+    summed = np.bincount(objects, weights=np.where(which, sizes, 0), minlength=count)
+    return summed.astype(np.int64)
+
+
+def _pinned_by(
+    digest: Digest,
+    objects: npt.NDArray[np.int32],
+    stays: npt.NDArray[np.bool_],
+    dead: npt.NDArray[np.int64],
+) -> dict[str, int]:
+    """Topic: the dead bytes of all objects in which it has live runs.
+
+    An object that several topics pin counts for each of them: it goes when the last lets go.
+    """
+    topics = np.repeat(digest.topics, digest.run_counts)
+    width = max(1, len(dead))
+    keys = topics[stays].astype(np.int64) * width + objects[stays]
+    count = len(digest.topic_ids)
+    possible = width * count
+    if possible <= 4 * len(keys) + 1024:  # then counting is cheaper than sorting
+        seen = np.zeros(possible, np.bool_)
+        seen[keys] = True
+        sums = np.array([dead[row].sum() for row in seen.reshape(count, width)], np.int64)
+    else:
+        topic, place = np.divmod(np.unique(keys), width)
+        sums = np.zeros(count, np.int64)
+        np.add.at(sums, topic, dead[place])
+    return {
+        topic_id: size
+        for topic_id, size in zip(digest.topic_ids, sums.tolist(), strict=True)
+        if size
+    }
+
+
+def summed(parts: Iterable[PieceEffect], names: Mapping[str, str]) -> Effect:
+    """All pieces of a coordinator's log together.
+
+    Args:    names: of topics, by id; one without a name is called by its id.
+    """
+    known = list(parts)
+    pinned_by = Counter[str]()
+    for part in known:
+        pinned_by.update(part.pinned_by)
+    by_name = {names.get(topic_id) or topic_id: size for topic_id, size in pinned_by.items()}
+    ranked = dict(sorted(by_name.items(), key=lambda item: (-item[1], item[0])))
+    return Effect(
+        live_bytes=sum(part.live_bytes for part in known),
+        removed_bytes=sum(part.removed_bytes for part in known),
+        objects_freed=sum(part.objects_freed for part in known),
+        freed_bytes=sum(part.freed_bytes for part in known),
+        pinned_bytes=sum(part.pinned_bytes for part in known),
+        pinned_by=ranked,
+    )

@@ -1,0 +1,138 @@
+"""A retention plan as a file that people read, keep and apply later.
+
+JSON, one object a line: a header that says what the plan was made from, then the rows by
+coordinator, topic id and partition, then a line that seals what came before it. The same inputs
+give the same bytes, so two plans can be compared; a file that was cut off or edited is refused.
+
+Source: DESIGN §10 (plans).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from spark_jobs.plans.sealed_file import writing_whole
+
+KIND: Final = "esker-retention-plan"
+VERSION: Final = 2
+EXPIRES_AFTER_MS: Final = 3_600_000
+
+
+LARGE_FRACTION: Final = 0.25
+"""A plan that removes a greater part of all live bytes is asked about."""
+
+
+class PlanRow(NamedTuple):
+    """A partition may begin at a later offset, under the settings that were assumed."""
+
+    coordinator: int  # the partition of __diskless-metadata that it belongs to
+    topic_id: str
+    topic: str
+    partition: int
+    old_log_start: int  # inclusive
+    new_log_start: int
+    reason: int  # 1 retention.ms, 2 retention.bytes
+    limit: int  # of that setting
+    runs: int  # that go
+    bytes: int  # that go, logically
+    runs_before: int  # that live
+    bytes_before: int
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What a plan does to the objects of one coordinator. All in bytes but `objects_freed`."""
+
+    live_bytes: int  # before
+    removed_bytes: int
+    objects_freed: int
+    freed_bytes: int  # of those objects, as they are stored
+    pinned_bytes: int  # of dead batches in objects that stay, once the plan is applied
+    pinned_by: Mapping[str, int]  # topic: dead bytes in objects that its live runs keep
+
+
+class PlanError(Exception):
+    """A file that is no plan, or not a whole one. One sentence naming the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is proposed, and what it was made from."""
+
+    cluster_id: str
+    now_ms: int  # ages were counted from here; ms since 1970
+    logs: Mapping[str, int]  # log: the offset (exclusive) up to which it was read
+    rows: Sequence[PlanRow]
+    effects: Mapping[int, Effect]  # by coordinator
+
+    @property
+    def expires_at_ms(self) -> int:
+        """From then on no coordinator takes a row of it."""
+        return self.now_ms + EXPIRES_AFTER_MS
+
+    @property
+    def plan_id(self) -> str:
+        """The same for the same inputs and rows."""
+        parts = [self.cluster_id, self.now_ms, sorted(self.logs.items()), *self.rows]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+    @property
+    def is_large(self) -> bool:
+        """Does it remove more than `LARGE_FRACTION` of all live bytes?"""
+        live = sum(effect.live_bytes for effect in self.effects.values())
+        return sum(row.bytes for row in self.rows) > LARGE_FRACTION * live
+
+
+def write_plan(plan: Plan, path: Path) -> None:
+    """Write it, whole or not at all. Raises OSError."""
+    header = {
+        "kind": KIND,
+        "version": VERSION,
+        "plan_id": plan.plan_id,
+        "cluster_id": plan.cluster_id,
+        "now_ms": plan.now_ms,
+        "expires_at_ms": plan.expires_at_ms,
+        "logs": dict(sorted(plan.logs.items())),
+        "effects": {str(one): asdict(effect) for one, effect in sorted(plan.effects.items())},
+    }
+    lines = [json.dumps(header), *(json.dumps(row._asdict()) for row in plan.rows)]
+    body = "".join(line + "\n" for line in lines)
+    seal = {"rows": len(plan.rows), "sha256": hashlib.sha256(body.encode()).hexdigest()}
+    with writing_whole(path) as file:
+        file.write((body + json.dumps(seal) + "\n").encode())
+
+
+def read_plan(path: Path) -> Plan:
+    """The plan in a file.
+
+    Raises:  PlanError if it is none, of another version, cut off or changed; OSError.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        lines = text.splitlines()
+        seal, header = json.loads(lines[-1]), json.loads(lines[0])
+        if header["kind"] != KIND:
+            raise PlanError(f"{path} is no retention plan")
+        if header["version"] != VERSION:
+            raise PlanError(f"{path} is a plan of version {header['version']}, not {VERSION}")
+        body = text[: len(text) - len(lines[-1]) - 1]
+        if seal["sha256"] != hashlib.sha256(body.encode()).hexdigest():
+            raise PlanError(f"{path} was changed after it was written: make a new plan")
+        return _plan(header, [json.loads(line) for line in lines[1:-1]])
+    except (ValueError, KeyError, TypeError, IndexError):
+        raise PlanError(f"{path} is no whole retention plan: make a new one") from None
+
+
+def _plan(header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Plan:
+    return Plan(
+        cluster_id=header["cluster_id"],
+        now_ms=header["now_ms"],
+        logs=header["logs"],
+        rows=[PlanRow(**row) for row in rows],
+        effects={int(one): Effect(**effect) for one, effect in header["effects"].items()},
+    )

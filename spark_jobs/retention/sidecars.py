@@ -1,0 +1,246 @@
+"""Digests kept in files beside nobody's log: what was worked out once is read from then on.
+
+    pieces = Sidecars(Path("~/.cache/esker/digests").expanduser())
+    pieces.digest(work)  # read, or made and written
+
+The name of a file says all that its content depends on: the cluster, the log, and which committed
+offsets. That is never written twice with different content, so nothing has to be invalidated; a
+file that was damaged, or cannot be written, only costs the time to make it again. Of the growing
+end of a log only the newest is kept.
+
+One thing no name says: which history. A cluster that is restored from a copy goes on under its id,
+with other records at offsets that were read before. So beside the files stands how far the log was
+read, and the epoch there; a log that has another one there, or is shorter, begins anew (`keep_to`).
+
+The surprise is that there are two checksums. Whoever plans reads the digest alone, a few KB at the
+front of the file; the runs behind it are read by those who need them.
+
+Source: DESIGN §10. The format is ours, and no other program's: it may change with any version.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import struct
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from crc32c import crc32c
+
+from spark_jobs.readers.logs import Span
+from spark_jobs.retention.digests import Digest, Piece, Rows, piece_of
+
+MAGIC: Final = b"ESKRUNS2"
+HISTORY: Final = "history.json"
+_FRONT: Final = struct.Struct("<8sIII")  # magic, size of head and digest, their CRC, the rows' CRC
+_LENGTH: Final = struct.Struct("<I")
+_OF_DIGEST: Final = (
+    "topics", "partitions", "run_counts", "byte_sums", "first_ends", "last_offsets",
+    "max_timestamps",
+)  # fmt: skip
+_OF_ROWS: Final = (
+    "last_offsets",
+    "timestamps",
+    "byte_sizes",
+    "objects",
+    "object_sizes",
+    "batch_bytes",
+)
+
+
+class Work(NamedTuple):
+    """A piece of a cluster's log: one task's work."""
+
+    cluster_id: str
+    log: str
+    span: Span
+
+    @property
+    def name(self) -> str:
+        """What its file is called: by what is in it."""
+        kind = "checkpoint" if self.span.is_checkpoint else f"{self.span.start_offset:020}"
+        return f"{kind}-{self.span.end_offset:020}.runs"
+
+
+@dataclass(frozen=True, slots=True)
+class Sidecars:
+    """Pieces by what they are of. None: nothing is kept."""
+
+    directory: Path | None
+
+    def known_digest(self, work: Work) -> Digest | None:
+        """Of this piece, if it is kept where this process can read it."""
+        found = self._read(work, rows=False)
+        return None if found is None else found[0]
+
+    def digest(self, work: Work) -> Digest:
+        """Of this piece. Raises as `Span.values` if it has to be made."""
+        known = self.known_digest(work)
+        return self._make(work).digest if known is None else known
+
+    def piece(self, work: Work) -> Piece:
+        """The same with its runs."""
+        found = self._read(work, rows=True)
+        if found is None or found[1] is None:
+            return self._make(work)
+        return Piece(found[0], found[1])
+
+    def drop_before(self, first: Work) -> None:
+        """Those that a log's first piece, a checkpoint, stands for: its head was cut."""
+        path = self._path(first)
+        if path is not None and first.span.is_checkpoint:
+            for other in path.parent.glob("*.runs"):
+                end = other.name.removesuffix(".runs").rpartition("-")[2]
+                if end.isdecimal() and int(end) <= first.span.end_offset and other != path:
+                    with contextlib.suppress(OSError):
+                        other.unlink(missing_ok=True)
+
+    def keep_to(
+        self, cluster_id: str, log: str, end_offset: int, epoch_before: Callable[[int], int | None]
+    ) -> bool:
+        """Forget what is kept of a log if it is another one by now; False: keep nothing of it.
+
+        Args:    end_offset: how far it will be read.
+                 epoch_before: of the record before an offset; None: that is cut off.
+        Raises:  what `epoch_before` raises; OSError if something cannot be forgotten.
+        """
+        if self.directory is None:
+            return True
+        path = self.directory / cluster_id / log / HISTORY
+        if not _goes_through(path, end_offset, epoch_before):
+            for other in path.parent.glob("*.runs"):
+                other.unlink(missing_ok=True)
+        try:
+            mark = {"end_offset": end_offset, "epoch": epoch_before(end_offset)}
+            _replace(path, [json.dumps(mark).encode()])
+        except OSError:
+            return False
+        return True
+
+    def _path(self, work: Work) -> Path | None:
+        if self.directory is None:
+            return None
+        return self.directory / work.cluster_id / work.log / work.name
+
+    def _read(self, work: Work, *, rows: bool) -> tuple[Digest, Rows | None] | None:
+        path = self._path(work)
+        if path is None:
+            return None
+        try:
+            with path.open("rb") as file:
+                return _unpacked(file, rows=rows)
+        except (OSError, ValueError, KeyError, TypeError, struct.error):
+            return None  # not there, or not whole: it is made anew
+
+    def _make(self, work: Work) -> Piece:
+        piece = piece_of(work.span)
+        path = self._path(work)
+        if path is not None:
+            with contextlib.suppress(OSError):  # a disk that is full costs time, not the plan
+                _replace(path, packed(piece))
+                _drop_shorter(path)
+        return piece
+
+
+def _goes_through(path: Path, end_offset: int, epoch_before: Callable[[int], int | None]) -> bool:
+    """Is a log the one that was read before?"""
+    try:
+        mark = json.loads(path.read_bytes())
+        before, epoch = int(mark["end_offset"]), mark["epoch"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    if before > end_offset:
+        return False
+    found = epoch_before(before)
+    return found is None or found == epoch
+
+
+def _replace(path: Path, parts: Iterable[bytes]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        with partial.open("wb") as file:
+            file.writelines(parts)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _drop_shorter(path: Path) -> None:
+    """Those of the same beginning that end earlier: the log has grown since."""
+    start = path.name.split("-")[0]
+    if start != "checkpoint":
+        for other in path.parent.glob(f"{start}-*.runs"):
+            if other.name < path.name:
+                other.unlink(missing_ok=True)
+
+
+# --- bytes ----------------------------------------------------------------------------------------
+
+
+def packed(piece: Piece) -> list[bytes]:
+    """A piece as the parts of a file."""
+    digest, rows = piece.digest, _narrow(piece.rows)
+    of_digest = [np.ascontiguousarray(getattr(digest, name)) for name in _OF_DIGEST]
+    of_rows = [np.ascontiguousarray(getattr(rows, name)) for name in _OF_ROWS]
+    head = json.dumps(
+        {
+            "topic_ids": list(digest.topic_ids),
+            "records": [len(record) for record in digest.records],
+            "digest": [(column.dtype.str, len(column)) for column in of_digest],
+            "rows": [(column.dtype.str, len(column)) for column in of_rows],
+        }
+    ).encode()
+    front = [_LENGTH.pack(len(head)), head, *(column.tobytes() for column in of_digest)]
+    front_bytes = b"".join([*front, *digest.records])
+    row_bytes = b"".join(column.tobytes() for column in of_rows)
+    sealed = _FRONT.pack(MAGIC, len(front_bytes), crc32c(front_bytes), crc32c(row_bytes))
+    return [sealed, front_bytes, row_bytes]
+
+
+def _narrow(rows: Rows) -> Rows:
+    """The same in half the bytes, where a run is smaller than 4 GiB."""
+    sizes = rows.byte_sizes
+    if len(sizes) and sizes.max() < 1 << 32:
+        sizes = sizes.astype(np.uint32)
+    return replace(rows, byte_sizes=sizes, objects=rows.objects.astype(np.int32))
+
+
+def _unpacked(file: Any, *, rows: bool) -> tuple[Digest, Rows | None]:
+    """Raises ValueError, KeyError, TypeError, struct.error if the bytes are not what they were."""
+    magic, size, front_crc, rows_crc = _FRONT.unpack(file.read(_FRONT.size))
+    if magic != MAGIC:
+        raise ValueError("no file of runs")
+    front = file.read(size)
+    if crc32c(front) != front_crc:
+        raise ValueError("a damaged digest")
+    (length,) = _LENGTH.unpack_from(front)
+    head = json.loads(front[_LENGTH.size : _LENGTH.size + length])
+    columns, at = _columns(front, _LENGTH.size + length, head["digest"])
+    records = []
+    for record_size in head["records"]:
+        records.append(front[at : at + record_size])
+        at += record_size
+    digest = Digest(
+        head["topic_ids"], **dict(zip(_OF_DIGEST, columns, strict=True)), records=records
+    )
+    if not rows:
+        return digest, None
+    data = file.read()
+    if crc32c(data) != rows_crc:
+        raise ValueError("damaged runs")
+    return digest, Rows(*_columns(data, 0, head["rows"])[0])
+
+
+def _columns(data: bytes, at: int, kinds: list[tuple[str, int]]) -> tuple[list[Any], int]:
+    found = []
+    for kind, count in kinds:
+        column = np.frombuffer(data, kind, count, at)
+        found.append(column)
+        at += column.nbytes
+    return found, at

@@ -1,0 +1,92 @@
+"""Where Spark's work is done: `local[2]`, `spark://host:7077`, or another cluster's address.
+
+A standalone cluster that does not answer costs Spark a minute of silence; so its door is tried
+first.
+
+Source: Spark's page on submitting applications (master URLs).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from dataclasses import dataclass
+from typing import Final
+
+from spark_jobs.session.failures import Failure, SessionError
+
+MOST_THREADS: Final = 8  # of the default; each has a Python process of 200 MB beside it
+DOOR_SECONDS: Final = 5.0
+LEAST_MEMORY: Final = 480 << 20  # less than 450 MiB Spark refuses
+_UNITS: Final = {"": 1 << 20, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+@dataclass(frozen=True, slots=True)
+class Master:
+    """A master's address, understood as far as we need it."""
+
+    url: str
+    threads: int  # where it is local; else 0
+    doors: tuple[tuple[str, int], ...]  # of a standalone cluster: any of them is its master
+
+    @property
+    def is_local(self) -> bool:
+        """Inside this process's own JVM?"""
+        return self.threads > 0
+
+    def check_reachable(self) -> None:
+        """Raises SessionError if no master of a standalone cluster listens."""
+        if self.doors and self._open_door() is None:
+            raise SessionError(
+                Failure(f"no Spark master answers at {self.url}", "is it running there?")
+            )
+
+    def facing_address(self) -> str | None:
+        """This machine's address on the way to the master; None if Spark has to find it."""
+        return self._open_door()
+
+    def _open_door(self) -> str | None:
+        for door in self.doors:
+            try:
+                with socket.create_connection(door, timeout=DOOR_SECONDS) as connection:
+                    return str(connection.getsockname()[0])
+            except OSError:
+                continue
+        return None
+
+
+def parse_master(url: str | None) -> Master:
+    """Raises ValueError.
+
+    >>> parse_master("local[3]").threads, parse_master("spark://a:7077,b:7078").doors
+    (3, (('a', 7077), ('b', 7078)))
+    """
+    cores = os.cpu_count() or 1
+    if url is None:
+        threads = max(2, min(MOST_THREADS, cores))
+        return Master(f"local[{threads}]", threads, ())
+    local = re.fullmatch(r"local(?:\[(\*|[1-9]\d{0,3})(?:,\d+)?\])?", url)
+    if local:
+        return Master(url, {None: 1, "*": cores}.get(local[1]) or int(local[1]), ())
+    if url.startswith("spark://"):
+        doors = [re.fullmatch(r"(.+):(\d{1,5})", one) for one in url[8:].split(",")]
+        if all(door is not None and int(door[2]) < 1 << 16 for door in doors):
+            return Master(url, 0, tuple((door[1], int(door[2])) for door in doors if door))
+    elif url == "yarn" or url.startswith("k8s://"):
+        return Master(url, 0, ())
+    raise ValueError(f"{url!r} is no address of a Spark cluster; write spark://HOST:7077")
+
+
+def parse_memory(text: str) -> str:
+    """A size as the JVM takes it. Raises ValueError.
+
+    >>> parse_memory("2G")
+    '2g'
+    """
+    found = re.fullmatch(r"(\d{1,9})([kmg]?)b?", text.lower())
+    if found is None:
+        raise ValueError(f"{text!r} is no size of memory; write 512m or 2g")
+    if int(found[1]) * _UNITS[found[2]] < LEAST_MEMORY:
+        raise ValueError(f"{text} is too little for Spark; the least is {LEAST_MEMORY >> 20}m")
+    return found[1] + (found[2] or "m")

@@ -1,0 +1,244 @@
+"""One Spark session, with the settings that a small machine needs.
+
+A default session takes twenty seconds to its second job, splits every shuffle in two hundred and
+writes to the terminal. Ours starts a JVM with a serial collector and classes that are linked
+already (spark_jobs/session/class_archive.py), listens on the loopback address alone, serves no
+pages, and sends everything that the JVM says to a file.
+
+The surprise: the JVM's own options (memory, collector) count only before it starts, and a process
+has one JVM; so a second session is refused while there is one, and stopping it ends the JVM too.
+
+On a cluster (`spark://host:7077`) the same, with the driver at the address that faces the master
+and our modules sent along (spark_jobs/session/shipping.py).
+
+Source: Spark's configuration page; DESIGN §10.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from spark_jobs.session.failures import Failure, SessionError
+from spark_jobs.session.jvm import (
+    Jvm,
+    Launch,
+    conf_of,
+    environment,
+    not_started,
+    size_of,
+    start_jvm,
+)
+from spark_jobs.session.masters import Master, parse_master, parse_memory
+from spark_jobs.session.shipping import code_zip
+
+MEMORY: Final = "1g"
+BATCH_ROWS: Final = 50_000  # of one Arrow batch on its way to Python; Spark's default is 10,000
+COLLECTED: Final = "256m"  # more than this no job may bring to the driver
+CLUSTER_PARTITIONS: Final = 64  # of a shuffle, before Spark joins the small ones
+EXECUTOR_SECONDS: Final = 60.0
+
+SETTINGS: Final[Mapping[str, str]] = {
+    "spark.driver.maxResultSize": COLLECTED,
+    "spark.log.level": "ERROR",
+    "spark.sql.catalogImplementation": "in-memory",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": str(BATCH_ROWS),
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """What belongs to the session of this process, and ends with it."""
+
+    jvm: Jvm
+    scratch: Path
+
+
+_running: _Running | None = None
+
+
+def start_session(
+    master: str | None = None,
+    *,
+    app: str,
+    memory: str = MEMORY,
+    settings: Mapping[str, str] | None = None,
+    log_file: Path | None = None,
+    heavy: bool = False,
+    cache: Path | None = None,
+    keep_classes: bool = True,
+) -> SparkSession:
+    """A session on `master`, by default two threads or more of this process's own JVM.
+
+    Args:    memory: the driver's heap; on a cluster each executor's as well.
+             log_file: takes what Spark and its Python workers print.
+             heavy: the JVM itself will compute for minutes; then it compiles better, and later.
+             keep_classes: write a class archive at the end where `cache` has none.
+    Raises:  SessionError.
+    """
+    global _running
+    if SparkContext._active_spark_context is not None:
+        raise SessionError(Failure("this process has a Spark session already"))
+    try:
+        where = parse_master(master)
+        heap = parse_memory(memory)
+    except ValueError as error:
+        raise SessionError(Failure(str(error)), usage=True) from None
+    where.check_reachable()
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_is_not_py4j)
+    scratch = _scratch()
+    chosen = {
+        **SETTINGS,
+        **_placed(where),
+        "spark.app.name": app,
+        "spark.driver.memory": heap,
+        "spark.executor.memory": heap,
+        "spark.local.dir": str(scratch),
+        "spark.master": where.url,
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        **(settings or {}),
+    }
+    launch = Launch(
+        conf=chosen,
+        python=_python(where),
+        scratch=scratch,
+        log=log_file or scratch / "spark.log",
+        heavy=heavy,
+        cache=cache,
+        keep_classes=keep_classes,
+    )
+    try:
+        started, jvm = _start(where, launch)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+    _running = _Running(jvm, scratch)
+    return started
+
+
+def stop_session(session: SparkSession) -> None:
+    """Stop it and its JVM; the next one starts anew."""
+    global _running
+    running, _running = _running, None
+    if running is None:
+        session.stop()
+        return
+    try:
+        with running.jvm.in_time(), suppress(Py4JError, OSError):  # a dead JVM has stopped
+            session.stop()
+        running.jvm.end(well=True)
+    finally:
+        shutil.rmtree(running.scratch, ignore_errors=True)
+
+
+def _is_not_py4j(record: logging.LogRecord) -> bool:
+    """Py4J prints a trace of each Ctrl-C, past its own logger."""
+    return "py4j" not in Path(record.pathname).parts
+
+
+@contextmanager
+def session(master: str | None = None, *, app: str, **given: Any) -> Iterator[SparkSession]:
+    """A session for as long as this lasts. Arguments as of `start_session`."""
+    started = start_session(master, app=app, **given)
+    try:
+        yield started
+    finally:
+        stop_session(started)
+
+
+# --- starting -----------------------------------------------------------------------------------
+
+
+def _start(where: Master, launch: Launch) -> tuple[SparkSession, Jvm]:
+    already = size_of(launch.log)
+    jvm = start_jvm(launch)
+    try:
+        return _connect(where, launch, jvm), jvm
+    except (PySparkException, Py4JError, OSError) as error:
+        told = not_started(error, launch.log, already)  # while the JVM can still be asked
+        jvm.end(well=False)
+        raise told from None
+    except BaseException:
+        jvm.end(well=False)
+        raise
+
+
+def _connect(where: Master, launch: Launch, jvm: Jvm) -> SparkSession:
+    with environment(PYSPARK_PYTHON=launch.python):
+        context = SparkContext(conf=conf_of(launch.conf), gateway=jvm.gateway)
+    try:
+        if not where.is_local:
+            context.addPyFile(str(code_zip(launch.scratch)))
+        if where.doors:
+            _await_executor(context, launch.conf)
+        return SparkSession(context)
+    except BaseException:
+        with suppress(Py4JError, OSError):
+            context.stop()
+        raise
+
+
+def _await_executor(context: SparkContext, conf: Mapping[str, str]) -> None:
+    """A standalone cluster that has nothing free for us says so to nobody: jobs would wait for
+    ever."""
+    if conf.get("spark.dynamicAllocation.enabled") == "true":
+        return  # they come with the first job
+    scheduler: Any = context._jsc.sc()
+    deadline = time.monotonic() + EXECUTOR_SECONDS
+    while scheduler.getExecutorMemoryStatus().size() < 2:  # the driver is one
+        if time.monotonic() > deadline:
+            asked = conf["spark.executor.memory"]
+            raise SessionError(
+                Failure(
+                    f"{conf['spark.master']} has had no worker for us in {EXECUTOR_SECONDS:.0f} s",
+                    f"one needs a free core and {asked} of free memory (--memory)",
+                )
+            )
+        time.sleep(0.1)
+
+
+def _placed(where: Master) -> dict[str, str]:
+    """What depends on where the work is done."""
+    address: str | None = "127.0.0.1"
+    if where.is_local:
+        parts = max(4, 2 * where.threads)
+    else:
+        parts = CLUSTER_PARTITIONS
+        address = os.environ.get("SPARK_LOCAL_IP") or where.facing_address()
+    shuffled = {"spark.sql.shuffle.partitions": str(parts)}
+    if not address:
+        return shuffled
+    return shuffled | {"spark.driver.host": address, "spark.driver.bindAddress": address}
+
+
+def _python(where: Master) -> str:
+    """The workers' Python: here it is this one; elsewhere the path may be another."""
+    return sys.executable if where.is_local else os.environ.get("PYSPARK_PYTHON", sys.executable)
+
+
+def _scratch() -> Path:
+    try:
+        return Path(tempfile.mkdtemp(prefix="esker-spark-"))
+    except OSError as error:
+        raise SessionError(
+            Failure(f"no directory to work in: {error}", "set TMPDIR to one that can be written")
+        ) from None

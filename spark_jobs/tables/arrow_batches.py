@@ -1,0 +1,70 @@
+"""From a log's bytes to a table's Arrow batches: what one task does.
+
+    for batch in read_table("object_commit", span): ...
+
+Source: DESIGN §10.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator
+from typing import Final
+
+import pyarrow as pa
+
+from records.errors import UnsupportedVersionError
+from records.frame import METADATA_RECORDS, read_frame
+from spark_jobs.readers.logs import Span
+from spark_jobs.tables.views import columns_named, versions_named
+
+log = logging.getLogger("spark_jobs")
+
+BATCH_ROWS: Final = 50_000
+"""Of an Arrow batch, or a record's worth more: larger ones gain nothing, smaller ones cost."""
+
+
+def read_table(
+    table: str,
+    span: Span,
+    *,
+    batch_rows: int = BATCH_ROWS,
+    types: Collection[int] | None = None,
+    skip_unknown: bool = False,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a table or view that a span holds, in the log's order.
+
+    Records of other types are passed over. Those that cannot be decoded are an error, because a
+    committed record that is not what it should be is damage.
+
+    Args:    types: of records; others are passed over, too. None: all that the table is for.
+             skip_unknown: pass over records of versions that are not known here, and say how many;
+             otherwise they are an error. `record` and `unknown` have their bytes.
+    Raises:  TableError; UnsupportedVersionError; LostRangeError; DamagedFileError, RecordError;
+             OSError.
+    """
+    columns, only = columns_named(table)
+    versions = versions_named(table)
+    passed_over = 0
+    for place, value in span.values():
+        key, version, _ = read_frame(value)
+        if (only is not None and key != only) or (types is not None and key not in types):
+            continue
+        if versions is not None and version not in versions:
+            if not skip_unknown:
+                name = METADATA_RECORDS[key].schema().name
+                raise UnsupportedVersionError(
+                    message=name, version=version, supported=str(versions)
+                )
+            passed_over += 1
+            continue
+        columns.add(place, value)
+        if columns.rows >= batch_rows:
+            yield columns.take()
+    if columns.rows:
+        yield columns.take()
+    if passed_over:
+        log.warning(
+            "table=%s offsets=%d-%d unknown_versions=%d: passed over; table unknown has them",
+            table, span.start_offset, span.end_offset, passed_over,
+        )  # fmt: skip

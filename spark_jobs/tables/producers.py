@@ -1,0 +1,150 @@
+"""What a coordinator remembers of idempotent producers, found by columns.
+
+Of each producer in each partition: its epoch, when it last appended, and its last five batches of
+that epoch. A coordinator keeps that up batch by batch. Here all accepted batches stand in one
+table, and the same is read off its end: in the order of the log, the last batches of a key as far
+back as their epoch is the last one's, and not more than five.
+
+The surprise is that forgetting is part of the order too. A producer that was silent for long is
+forgotten at some offset of the log; what it appended before counts no more, and if it comes back,
+it begins anew.
+
+Source: DESIGN §7 (idempotence); upstream's ProducerStateManager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from records.diskless import ProducersState
+
+Numbers = npt.NDArray[np.int64]
+
+KEPT_BATCHES: Final = 5
+MAX_SEQUENCE: Final = 2**31 - 1
+"""Sequences go on with 0 after it."""
+
+PRODUCERS_SCHEMA: Final = pa.schema(
+    [
+        pa.field("topic_id", pa.string(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("producer_id", pa.int64(), nullable=False),
+        pa.field("producer_epoch", pa.int16(), nullable=False),
+        pa.field("appended_at_ms", pa.int64(), nullable=False),  # of the last batch
+        pa.field("base_sequences", pa.list_(pa.int32()), nullable=False),  # oldest batch first
+        pa.field("last_sequences", pa.list_(pa.int32()), nullable=False),  # inclusive
+        pa.field("base_offsets", pa.list_(pa.int64()), nullable=False),
+        pa.field("append_times", pa.list_(pa.int64()), nullable=False),  # -1: create time
+    ]
+)
+
+ORDER, PARTITION, PRODUCER, EPOCH, APPENDED, BASE, LAST, OFFSET, TIME = range(9)
+"""Columns of what was appended: by what the log orders it, and a number for the partition; then as
+in the schema."""
+
+
+def appended(commits: pa.RecordBatch, partition: Numbers, kept: npt.NDArray[np.bool_]) -> Numbers:
+    """What idempotent producers appended: nine columns, in the log's order.
+
+    Args:    commits: as `spark_jobs.tables.commits` gives them.
+             partition: a number for each batch's.
+             kept: which batches were accepted.
+    """
+
+    def column(name: str) -> Numbers:
+        values: Numbers = commits.column(name).to_numpy().astype(np.int64)
+        return values
+
+    producers, base = column("producer_id"), column("base_sequence")
+    times = np.where(column("timestamp_type") != 0, column("max_timestamp"), -1)
+    rows = np.stack(
+        (
+            column("log_offset"), partition, producers, column("producer_epoch"),
+            column("committed_at_ms"), base, (base + column("record_count") - 1) & MAX_SEQUENCE,
+            column("base_offset"), times,
+        )
+    )  # fmt: skip
+    return rows[:, kept & (producers >= 0)]
+
+
+def in_checkpoint(record: ProducersState, partition: int) -> Numbers:
+    """What a checkpoint remembers, in the same nine columns; older than all of the log."""
+    counts = np.array(record.batch_counts, np.int64)
+    producers = np.stack(
+        [
+            np.array(column, np.int64)
+            for column in (record.producer_ids, record.producer_epochs, record.appended_at_ms)
+        ]
+    )
+    batches = (
+        record.base_sequences, record.last_sequences, record.base_offsets, record.append_times,
+    )  # fmt: skip
+    rows = np.empty((9, int(counts.sum())), np.int64)
+    rows[ORDER], rows[PARTITION] = -1, partition
+    rows[PRODUCER : APPENDED + 1] = np.repeat(producers, counts, axis=1)
+    rows[BASE:] = batches
+    return rows
+
+
+def not_forgotten(rows: Numbers, forgotten: Mapping[tuple[int, int], int]) -> Numbers:
+    """Without what was appended before its producer was forgotten.
+
+    Args:    forgotten: partition's number and producer id: the log's offset at which it last was.
+    """
+    if not forgotten or not rows.shape[1]:
+        return rows
+    keys, inverse = np.unique(rows[PARTITION : PRODUCER + 1], axis=1, return_inverse=True)
+    since = np.array([forgotten.get((one, two), -1) for one, two in keys.T.tolist()], np.int64)
+    return rows[:, rows[ORDER] >= since[inverse.reshape(-1)]]
+
+
+def last_batches(rows: Numbers) -> tuple[Numbers, Numbers]:
+    """The rows that are remembered, by partition and producer, and where each producer's begin.
+
+    Args:    rows: of equal order they stand as they were appended.
+    Returns: rows; bounds, one more than producers.
+    """
+    rows = rows[:, np.lexsort((rows[ORDER], rows[PRODUCER], rows[PARTITION]))]
+    count = rows.shape[1]
+    if not count:
+        return rows, np.zeros(1, np.int64)
+    other = (rows[PARTITION : PRODUCER + 1, 1:] != rows[PARTITION : PRODUCER + 1, :-1]).any(axis=0)
+    first = np.flatnonzero(np.concatenate(([True], other)))
+    ends = np.append(first[1:], count)
+    # a batch begins something if its producer is another, or its producer's epoch
+    begins = np.concatenate(([True], other | (rows[EPOCH, 1:] != rows[EPOCH, :-1])))
+    epoch_began = np.maximum.accumulate(np.where(begins, np.arange(count), 0))[ends - 1]
+    starts = np.maximum(epoch_began, ends - KEPT_BATCHES)
+    counts = ends - starts
+    bounds = np.concatenate(([0], np.cumsum(counts)))
+    return rows[:, np.arange(bounds[-1]) + np.repeat(starts - bounds[:-1], counts)], bounds
+
+
+def producer_table(places: Sequence[tuple[str, int]], rows: Numbers, bounds: Numbers) -> pa.Table:
+    """One row a producer and partition. `places`: topic id and index by the partition's number."""
+    last = bounds[1:] - 1
+    topics = pa.array([topic_id for topic_id, _ in places], pa.string())
+    indexes = pa.array([index for _, index in places], pa.int32())
+    numbers = pa.array(rows[PARTITION, last])
+    lists = [
+        pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), pa.array(rows[column], kind))
+        for column, kind in (
+            (BASE, pa.int32()), (LAST, pa.int32()), (OFFSET, pa.int64()), (TIME, pa.int64()),
+        )
+    ]  # fmt: skip
+    return pa.table(
+        [
+            topics.take(numbers),
+            indexes.take(numbers),
+            rows[PRODUCER, last],
+            pa.array(rows[EPOCH, last], pa.int16()),
+            rows[APPENDED, last],
+            *lists,
+        ],
+        schema=PRODUCERS_SCHEMA,
+    )

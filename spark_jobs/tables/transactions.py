@@ -1,0 +1,39 @@
+"""What of the cluster's log counts: changes of a transaction hold together or not at all.
+
+Between a begin and an end nothing has happened yet; after an abort it never did. The surprise is
+the log's end: what is open there is left out, though it may count one record later.
+
+Source: KIP-868, metadata transactions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from records.metadata import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    EndTransactionRecord,
+)
+from spark_jobs.readers.log_position import Place
+
+MARKS: Final = (BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord)
+
+
+def effective(records: Iterable[tuple[Place, Any]]) -> Iterator[tuple[Place, Any]]:
+    """Those outside of transactions, and those of transactions that ended, then."""
+    open_ones: list[tuple[Place, Any]] | None = None
+    for place, record in records:
+        match record:
+            case BeginTransactionRecord():
+                open_ones = []
+            case AbortTransactionRecord():
+                open_ones = None
+            case EndTransactionRecord():
+                yield from open_ones or ()
+                open_ones = None
+            case _ if open_ones is not None:
+                open_ones.append((place, record))
+            case _:
+                yield place, record

@@ -1,0 +1,147 @@
+"""What can be asked for besides the records' own tables: other names, and a few other shapes.
+
+    topics, partitions, chunks, object_commits, ...   a table by the name that one looks for first
+    objects                                           one row for each committed object
+    unknown                                           records of types or versions not known here
+    coverage                                          which offsets a read is made of
+
+Each row is a change as it stands in the log, not the state after it; what the state is at an offset
+is the `state_at` of `spark_jobs.tables.coordinator_log`. After the log's head was cut, the rows of
+a checkpoint come first (`from_checkpoint`), and those are state.
+
+Source: DESIGN §10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+import pyarrow as pa
+
+from records import diskless, groups
+from records.compression import Buffer
+from records.frame import METADATA_RECORDS, read_frame
+from records.wire import Versions
+from spark_jobs.readers.log_position import Place
+from spark_jobs.readers.logs import CLUSTER_METADATA, DISKLESS_METADATA
+from spark_jobs.tables.commits import OBJECT_SCHEMA, ObjectColumns
+from spark_jobs.tables.schemas import (
+    OBJECT_COMMIT_KEY,
+    RECORD,
+    RECORD_OF,
+    RECORD_SCHEMA,
+    TABLES,
+    EnvelopeColumns,
+    TableError,
+    columns_of,
+    schema_of,
+)
+
+ALIASES: Final[Mapping[str, str]] = {
+    "brokers": "register_broker",
+    "chunk_changes": "chunk_change",
+    "chunks": "chunk",
+    "configs": "config",
+    "leases": "lease_granted",
+    "log_starts": "log_start_offsets",
+    "object_commits": "object_commit",
+    "partition_changes": "partition_change",
+    "partitions": "partition",
+    "records": RECORD,
+    "topics": "topic",
+}
+
+OBJECTS: Final = "objects"
+UNKNOWN: Final = "unknown"
+COVERAGE: Final = "coverage"
+
+VIEWS: Final = (*ALIASES, OBJECTS, UNKNOWN, COVERAGE)
+
+COVERAGE_SCHEMA: Final = pa.schema(
+    [
+        pa.field("from_checkpoint", pa.bool_(), nullable=False),
+        pa.field("start_offset", pa.int64(), nullable=False),
+        pa.field("end_offset", pa.int64(), nullable=False),
+    ]
+)
+
+CONSUMER_OFFSETS: Final = "__consumer_offsets-"
+
+
+class Columns(Protocol):
+    """Collects records and gives them out as Arrow batches."""
+
+    @property
+    def rows(self) -> int:
+        """Collected and not taken."""
+        ...
+
+    def add(self, place: Place, value: Buffer) -> None:
+        """One record. Raises RecordError."""
+        ...
+
+    def take(self) -> pa.RecordBatch:
+        """What was collected since the last time."""
+        ...
+
+
+class UnknownColumns(EnvelopeColumns):
+    """Records that this code has no declaration for: kept as bytes."""
+
+    def add(self, place: Place, value: Buffer) -> None:
+        """One record, passed over if it is known. Raises RecordError if it has no frame."""
+        if not is_known(*read_frame(value)[:2]):
+            super().add(place, value)
+
+
+def is_known(key: int, version: int) -> bool:
+    """Can a record of this type and version be decoded here?"""
+    record = METADATA_RECORDS.get(key)
+    return record is not None and version in record.schema().versions
+
+
+def canonical(name: str) -> str:
+    """The table or view that a name stands for. Raises TableError, which names them all."""
+    found = ALIASES.get(name, name)
+    if found not in TABLES and found not in (OBJECTS, UNKNOWN, COVERAGE):
+        names = ", ".join(sorted({*TABLES, *VIEWS}))
+        raise TableError(f"there is no table {name!r}; there are: {names}")
+    return found
+
+
+def schema_named(name: str) -> pa.Schema:
+    """The columns of a table or view. Raises TableError."""
+    name = canonical(name)
+    if name == OBJECTS:
+        return OBJECT_SCHEMA
+    if name == UNKNOWN:
+        return RECORD_SCHEMA
+    return COVERAGE_SCHEMA if name == COVERAGE else schema_of(name)
+
+
+def columns_named(name: str) -> tuple[Columns, int | None]:
+    """An empty collector, and the record type that it is for (None: all). Raises TableError."""
+    name = canonical(name)
+    if name == OBJECTS:
+        return ObjectColumns(), OBJECT_COMMIT_KEY
+    if name == UNKNOWN:
+        return UnknownColumns(), None
+    return columns_of(name)
+
+
+def versions_named(name: str) -> Versions | None:
+    """The versions that a typed table can be read from; None: any, since nothing is decoded."""
+    name = "object_commit" if canonical(name) == OBJECTS else canonical(name)
+    record = RECORD_OF.get(name)
+    return None if record is None else record.schema().versions
+
+
+def is_in(name: str, log: str) -> bool:
+    """Can a log hold rows of this table? Any can hold records of any type, for `record`."""
+    name = "object_commit" if canonical(name) == OBJECTS else canonical(name)
+    record = RECORD_OF.get(name)
+    if record is None:
+        return True
+    homes = {diskless.__name__: DISKLESS_METADATA, groups.__name__: CONSUMER_OFFSETS}
+    return log.startswith(homes.get(record.__module__, CLUSTER_METADATA))

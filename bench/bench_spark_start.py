@@ -65,7 +65,7 @@ def child(kind: str) -> None:
         return
     import esker.cli
     import esker.commands.spark  # noqa: F401 (what the command line imports)
-    from esker.commands.spark_session import spark_session
+    from esker.commands.spark.session import spark_session
 
     with spark_session("bench", "local[2]", "1g", None, heavy=kind == "ours, heavy") as session:
         jobs(session)

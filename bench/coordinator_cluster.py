@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.commits import Load, as_json
-from esker.admin import describe_quorum
-from esker.values import Endpoint
+from esker.client.quorum_admin import describe_quorum
+from esker.settings.values import Endpoint
 from raft.net.rpc import open_rpc
 from raft.net.runner import run
 from records.rpc.snapshots import (

@@ -15,5 +15,5 @@ A record's way in, and out again (docs/architecture.md tells it in prose):
   `metrics`, `broker_metrics`, `durations`: what is counted.
 
 It imports `coordinator` and `records`, never the quorum's core: what a node
-of the quorum gives it comes through `cluster` (`esker.observing`).
+of the quorum gives it comes through `cluster` (`esker.server.replica_set`).
 """

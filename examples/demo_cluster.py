@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from esker.dev import QUORUM, QUORUM_PORTS_FROM, is_free
+from esker.dev.cluster import QUORUM, QUORUM_PORTS_FROM, is_free
 
 SHOWN = "esker-data"
 """What the demo calls its directory."""

@@ -170,7 +170,7 @@ PLANTED = [  # module, what it says, whether the checker must object
     ("diskless/bad.py", "import snapshot.reader", True),
     ("diskless/good.py", "from coordinator.batch.client import Client", False),
     ("spark_jobs/bad.py", "from coordinator.batch.state import State", True),
-    ("spark_jobs/bad.py", "from esker.config import Config", True),
+    ("spark_jobs/bad.py", "from esker.settings.config import Config", True),
     (
         "spark_jobs/good.py",
         "from coordinator.batch.retention_planner import plan\nimport snapshot.reader",

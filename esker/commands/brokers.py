@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from esker.commands.controlled import (
+from esker.commands.cluster_access import (
     AsJson,
     Controller,
     Server,
@@ -16,7 +16,7 @@ from esker.commands.controlled import (
     stop_on,
     target,
 )
-from esker.commands.tables import table
+from esker.commands.text_tables import table
 from records.rpc.brokers import UnregisterBrokerRequest, UnregisterBrokerResponse
 from records.rpc.descriptions import DescribeBrokersRequest, DescribeBrokersResponse
 

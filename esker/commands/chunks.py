@@ -26,7 +26,7 @@ from coordinator.controller.chunk_files import (
     read_alter_file,
     read_create_file,
 )
-from esker.commands.controlled import Controller, Server, Target, TimeoutMs, ask, fail, target
+from esker.commands.cluster_access import Controller, Server, Target, TimeoutMs, ask, fail, target
 from raft.net.runner import run
 from records.rpc.chunks import (
     AlterChunkAssignmentsResponse,

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from esker.commands.controlled import (
+from esker.commands.cluster_access import (
     AsJson,
     Controller,
     Server,
@@ -20,7 +20,7 @@ from esker.commands.controlled import (
     stop_on,
     target,
 )
-from esker.commands.tables import table
+from esker.commands.text_tables import table
 from records.rpc.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResponse,

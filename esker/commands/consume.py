@@ -13,8 +13,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from esker.client import EARLIEST, LATEST, ClientError, KafkaClient
-from esker.commands.controlled import (
+from esker.client.client import EARLIEST, LATEST, ClientError, KafkaClient
+from esker.client.consumer import Found, Reader
+from esker.client.group_member import HEARTBEAT_S, Member, RebalanceNeededError
+from esker.commands.cluster_access import (
     DEFAULT_SERVER,
     BrokerBootstrap,
     TimeoutMs,
@@ -22,8 +24,6 @@ from esker.commands.controlled import (
     fail,
 )
 from esker.commands.progress import counting, interruptible, still_trying, stop_if_unread
-from esker.consuming import Found, Reader
-from esker.member import HEARTBEAT_S, Member, RebalanceNeededError
 from records.compression import Buffer
 
 app = typer.Typer(add_completion=False)

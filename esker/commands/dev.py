@@ -13,9 +13,8 @@ from typing import Annotated, Final
 
 import typer
 
-from esker.commands.controlled import fail, pairs
-from esker.config import ConfigError
-from esker.dev import (
+from esker.commands.cluster_access import fail, pairs
+from esker.dev.cluster import (
     MAX_BROKERS,
     DevError,
     Plan,
@@ -26,9 +25,10 @@ from esker.dev import (
     owned,
     remove,
 )
-from esker.dev_processes import POLL_S, Processes
+from esker.dev.processes import POLL_S, Processes
+from esker.server.storage import StorageError
 from esker.settings import SETTINGS
-from esker.storage import StorageError
+from esker.settings.config import ConfigError
 from records.errors import RecordError
 
 app = typer.Typer(add_completion=False)
@@ -87,13 +87,13 @@ def dev(
                 _reset(directory, sure=yes)
             identity = identify(directory, wanted)
             if identity.store.bucket is not None:
-                from esker.dev_store import check_bucket  # not needed without S3
+                from esker.dev.store_probe import check_bucket  # not needed without S3
 
                 check_bucket(identity)
             plan = make_plan(directory, identity, port=port, brokers=brokers, extra=extra)
             _run(plan, interval_ms=extra.get(INTERVAL, str(SETTINGS[INTERVAL].default)))
     except OSError as error:
-        from esker.last_words import last_words  # not needed where all is well
+        from esker.server.fatal_errors import last_words  # not needed where all is well
 
         fail(last_words(error, directory))
     except (DevError, ConfigError, StorageError, RecordError) as error:

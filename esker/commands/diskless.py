@@ -15,8 +15,7 @@ from uuid import UUID
 
 import typer
 
-from esker.bootstrap import DISKLESS_METADATA
-from esker.commands.controlled import (
+from esker.commands.cluster_access import (
     AsJson,
     Controller,
     Server,
@@ -27,6 +26,7 @@ from esker.commands.controlled import (
     fail,
     target,
 )
+from esker.server.bootstrap import DISKLESS_METADATA
 from records.rpc.descriptions import DescribeTopicsRequest, DescribeTopicsResponse
 from records.rpc.objects import (
     DescribeDisklessObjectRequest,

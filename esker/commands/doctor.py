@@ -13,10 +13,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from esker.commands.spark_common import ENVIRONMENT, INTERRUPTED, stop
-from esker.commands.spark_session import Master
-from esker.commands.spark_store import Endpoint, Region
-from esker.commands.tables import table
+from esker.commands.spark.common import ENVIRONMENT, INTERRUPTED, stop
+from esker.commands.spark.session import Master
+from esker.commands.spark.store import Endpoint, Region
+from esker.commands.text_tables import table
 from esker.doctor import Check, State, examine, passed
 
 app = typer.Typer(add_completion=False)

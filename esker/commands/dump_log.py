@@ -18,11 +18,11 @@ from typing import Annotated, Final, Protocol
 import typer
 
 from diskless.stores.interface import StorageError
-from esker.checkpoints import DAMAGED_CHECKPOINT
-from esker.client import ClientError
-from esker.commands.controlled import brokers_at
+from esker.client.client import ClientError
+from esker.commands.cluster_access import brokers_at
 from esker.commands.dump_objects import Objects
 from esker.dump.batches import read_batches_file
+from esker.dump.checkpoints import DAMAGED_CHECKPOINT
 from esker.dump.checks import Progress, verify
 from esker.dump.human import (
     HumanPrinter,

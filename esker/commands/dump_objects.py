@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
 
-from esker.client import ClientError, KafkaClient
+from esker.client.client import ClientError, KafkaClient
 from esker.dump.wal import ObjectBytes, parse_name
 from esker.dump.wal_sources import (
     S3,
@@ -21,7 +21,7 @@ from esker.dump.wal_sources import (
     object_at_url,
     parse_place,
 )
-from esker.values import Endpoint
+from esker.settings.values import Endpoint
 from raft.net.errors import NetError
 from raft.net.runner import run
 from records.rpc.objects import DescribeDisklessObjectResponse

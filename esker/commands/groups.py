@@ -11,8 +11,10 @@ from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import typer
 
-from esker.client import LATEST, ClientError, KafkaClient
-from esker.commands.controlled import (
+from esker.client.client import LATEST, ClientError, KafkaClient
+from esker.client.error_names import error_name
+from esker.client.group_member import all_committed_offsets, decode_assignment
+from esker.commands.cluster_access import (
     DEFAULT_SERVER,
     AsJson,
     BrokerBootstrap,
@@ -20,9 +22,7 @@ from esker.commands.controlled import (
     brokers_at,
     fail,
 )
-from esker.commands.tables import table
-from esker.error_names import error_name
-from esker.member import all_committed_offsets, decode_assignment
+from esker.commands.text_tables import table
 from raft.net.errors import NetError
 from raft.net.runner import run
 from records.rpc.groups import (

@@ -13,8 +13,9 @@ from typing import Annotated, Final
 
 import typer
 
-from esker.client import ClientError, KafkaClient
-from esker.commands.controlled import (
+from esker.client.client import ClientError, KafkaClient
+from esker.client.producer import ACKS, Line, Producer
+from esker.commands.cluster_access import (
     DEFAULT_SERVER,
     BrokerBootstrap,
     TimeoutMs,
@@ -22,7 +23,6 @@ from esker.commands.controlled import (
     fail,
 )
 from esker.commands.progress import counting, interruptible, still_trying
-from esker.producing import ACKS, Line, Producer
 from records.compression import Compression
 from records.errors import RecordError
 

@@ -13,16 +13,16 @@ from typing import Annotated, Any
 
 import typer
 
-from esker.admin import (
+from esker.client.quorum_admin import (
     AdminError,
     QuorumDescription,
     describe_quorum,
     describe_quorum_by_broker,
 )
-from esker.commands.controlled import Controller, Server, target
+from esker.client.snapshot_admin import NodeSnapshots, describe_snapshots
+from esker.commands.cluster_access import Controller, Server, target
 from esker.commands.snapshot_nodes import parse_group
-from esker.commands.tables import table
-from esker.snapshot_admin import NodeSnapshots, describe_snapshots
+from esker.commands.text_tables import table
 from raft.net.runner import run
 from records.rpc.quorum import ReplicaState
 from records.rpc.snapshots import DescribeSnapshotsResponse

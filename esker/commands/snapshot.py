@@ -15,7 +15,10 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from esker.checkpoints import (
+from esker.commands.snapshot_nodes import list_nodes, take_on_nodes
+from esker.commands.text_tables import table
+from esker.dump.batches import origin_remark
+from esker.dump.checkpoints import (
     DAMAGED_CHECKPOINT,
     Found,
     GroupFiles,
@@ -25,9 +28,6 @@ from esker.checkpoints import (
     inspect,
     survey,
 )
-from esker.commands.snapshot_nodes import list_nodes, take_on_nodes
-from esker.commands.tables import table
-from esker.dump.batches import origin_remark
 from esker.dump.human import on_one_line, printable, time_text
 from snapshot.errors import DamagedFileError
 

@@ -8,17 +8,17 @@ from typing import Any
 
 import typer
 
-from esker.admin import AdminError
-from esker.commands.tables import table
-from esker.dump.human import on_one_line
-from esker.snapshot_admin import (
+from esker.client.quorum_admin import AdminError
+from esker.client.snapshot_admin import (
     Group,
     NodeSnapshots,
     Taken,
     describe_snapshots,
     take_snapshots,
 )
-from esker.values import Endpoint, parse_endpoint
+from esker.commands.text_tables import table
+from esker.dump.human import on_one_line
+from esker.settings.values import Endpoint, parse_endpoint
 from raft.net.runner import run
 
 DONE = 0

@@ -15,11 +15,11 @@ from coordinator.controller.registration import RegistrationRefusedError
 from diskless.broker import NotStartedError
 from diskless.stores import StorageError as StoreError
 from diskless.stores.interface import StoreSettingError
-from esker.addresses import CONTROLLER
 from esker.commands.storage import load_or_exit
-from esker.last_words import last_words
-from esker.running import run_until_signalled
-from esker.storage import StorageError
+from esker.server.fatal_errors import last_words
+from esker.server.process import run_until_signalled
+from esker.server.storage import StorageError
+from esker.settings.addresses import CONTROLLER
 from raft.driver.errors import NodeError
 from raft.net.runner import run
 from raft.segments.errors import StorageError as DiskError

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from esker.addresses import CONTROLLER
-from esker.config import ConfigError, NodeSettings, PropertiesError, load_config
-from esker.last_words import last_words
-from esker.storage import StorageError, format_storage, open_storage
+from esker.server.fatal_errors import last_words
+from esker.server.storage import StorageError, format_storage, open_storage
+from esker.settings.addresses import CONTROLLER
+from esker.settings.config import ConfigError, NodeSettings, PropertiesError, load_config
 from records.errors import RecordError
 from records.uuids import encode_uuid, random_uuid
 

@@ -12,8 +12,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from esker.commands.configs import TOPIC, settings_of
-from esker.commands.controlled import (
+from esker.commands.cluster_access import (
     AsJson,
     Controller,
     Server,
@@ -25,6 +24,7 @@ from esker.commands.controlled import (
     stop_on,
     target,
 )
+from esker.commands.configs import TOPIC, settings_of
 from records.rpc.descriptions import DescribeTopicsRequest, DescribeTopicsResponse
 from records.rpc.topics import (
     CreatePartitionsRequest,

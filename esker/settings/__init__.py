@@ -4,7 +4,7 @@
 
 A new key is one entry in its section's module; `pytest tests/esker/test_configuration_docs.py
 --rewrite` then writes it into `docs/configuration.md`, and the value, parsed, is found by its key
-in the `values` of whatever `esker.config` has read (`config.values["broker.rack"]`).
+in the `values` of whatever `esker.settings.config` has read (`config.values["broker.rack"]`).
 
 The surprise: a node accepts the keys of every role, whichever it has, as Kafka does. So a file can
 be shared, and what is misspelt is refused all the same.

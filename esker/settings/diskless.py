@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from esker.coordinators import QUORUM
+from esker.server.coordinators import QUORUM
 from esker.settings.base import Setting
-from esker.values import MILLISECONDS, boolean
+from esker.settings.values import MILLISECONDS, boolean
 
 SETTINGS: Final = (
     Setting(

@@ -9,7 +9,7 @@ from typing import Final
 
 from coordinator.groups.settings import GroupSettings, LogSettings
 from esker.settings.base import Setting
-from esker.values import MILLISECONDS, integer
+from esker.settings.values import MILLISECONDS, integer
 
 _GROUP: Final = GroupSettings()
 _LOG: Final = LogSettings()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from esker.settings.base import Setting
-from esker.values import (
+from esker.settings.values import (
     MEBIBYTE,
     MILLISECONDS,
     integer,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from esker.settings.base import Setting
-from esker.values import MEBIBYTE, MILLISECONDS, boolean, integer, one_of, ratio
+from esker.settings.values import MEBIBYTE, MILLISECONDS, boolean, integer, one_of, ratio
 from raft.core.config import QuorumConfig
 from snapshot.log_start import LogStartSettings
 from snapshot.policy import SnapshotSettings

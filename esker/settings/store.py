@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from esker.settings.base import Setting
-from esker.values import boolean
+from esker.settings.values import boolean
 
 DIRECTORY: Final = "diskless.stores.directory.DirectoryStorage"
 
@@ -17,26 +17,29 @@ SETTINGS: Final = (
         "The object store: a class of ours, or one that is imported by this name.",
     ),
     Setting(
-        "esker.storage.directory.path",
+        "esker.server.storage.directory.path",
         str,
         "",
         "The directory store's directory; every broker must see the same one.",
     ),
-    Setting("esker.storage.s3.bucket", str, "", "The S3 store's bucket; it must exist."),
+    Setting("esker.server.storage.s3.bucket", str, "", "The S3 store's bucket; it must exist."),
     Setting(
-        "esker.storage.s3.endpoint",
+        "esker.server.storage.s3.endpoint",
         str,
         "",
         "`http[s]://HOST:PORT` of an S3 that is not Amazon's; default: Amazon's of the region.",
     ),
     Setting(
-        "esker.storage.s3.path.style",
+        "esker.server.storage.s3.path.style",
         boolean,
         False,
         "`true`: the bucket is part of the path, not of the host name, as servers of one's own "
         "need.",
     ),
     Setting(
-        "esker.storage.s3.region", str, "", "The bucket's region; default: as AWS tools find it."
+        "esker.server.storage.s3.region",
+        str,
+        "",
+        "The bucket's region; default: as AWS tools find it.",
     ),
 )

@@ -1,7 +1,7 @@
 """What a node durably knows of its own disk: the lock, the groups it has, a rejoin under way.
 
     .lock            held by the process that uses the directory
-    esker.groups     the groups that have begun here; each then has a directory
+    esker.server.groups     the groups that have begun here; each then has a directory
     esker.rejoin     the whole disk was lost; every group begun from now on has to catch up first
 
 A group's directory is made first and listed afterwards: so a listed group without directory is
@@ -26,7 +26,7 @@ from raft.wire.responses import Group
 from records.uuids import decode_uuid, encode_uuid
 
 LOCK_FILE: Final = ".lock"
-GROUPS_FILE: Final = "esker.groups"
+GROUPS_FILE: Final = "esker.server.groups"
 REJOIN_FILE: Final = "esker.rejoin"
 _LIMIT_BYTES: Final = 1024 * 1024
 
@@ -49,7 +49,7 @@ class DirectoryLock:
 
 
 class Registry:
-    """The files `esker.groups` and `esker.rejoin` of one log directory.
+    """The files `esker.server.groups` and `esker.rejoin` of one log directory.
 
     Groups are begun in threads, several at a time; here they queue, for there is one file.
     """

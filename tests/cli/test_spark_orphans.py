@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from esker.cli import app
-from esker.commands import spark_orphans
+from esker.commands.spark import orphans as spark_orphans
 from records.diskless import LeaseClosedRecord, LeaseGrantedRecord, LeasesForgottenRecord
 from records.frame import encode_record
 from spark_jobs.orphans.listing import Naming

@@ -22,8 +22,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from coordinator.rendezvous import group_broker
-from esker.admin import describe_quorum
-from esker.values import Endpoint
+from esker.client.quorum_admin import describe_quorum
+from esker.settings.values import Endpoint
 from raft.net import run
 from tests.clients.client import eventually
 from tests.clients.cluster import EskerCluster

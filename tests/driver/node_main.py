@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 from uuid import UUID
 
-from esker.keeping import SnapshotKeeping
-from esker.rooms import BenchState
+from esker.server.node_services import BenchState
+from esker.server.snapshot_hosting import SnapshotKeeping
 from raft.core.config import QuorumConfig
 from raft.core.voters import Endpoint, ReplicaKey, Voter
 from raft.driver import NodeConfig, run_node

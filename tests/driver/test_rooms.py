@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
-from esker.rooms import JoinedRooms
+from esker.server.node_services import JoinedRooms
 from raft.driver import Node
 from raft.net.handlers import Served, payload
 from raft.net.rpc import open_rpc

@@ -361,7 +361,7 @@ def test_a_group_that_a_checkpoint_no_longer_names_has_ended(alone: Cluster) -> 
     alone.wait_for_leader()
 
     def listed() -> bool:
-        return "__diskless-metadata" in (alone.log_dir(1) / "esker.groups").read_text()
+        return "__diskless-metadata" in (alone.log_dir(1) / "esker.server.groups").read_text()
 
     eventually(lambda: not listed(), "the group is listed no more")
 

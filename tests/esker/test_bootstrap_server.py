@@ -18,7 +18,7 @@ import pytest
 from typer import BadParameter
 
 from esker.cli import app
-from esker.commands.controlled import target
+from esker.commands.cluster_access import target
 from tests.cli.test_front_door import on_a_terminal
 from tests.esker.test_dev import HOST, PATIENCE_S, Dev, free_port, runner, running, until
 

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as kafka_python_murmur2
 from kafka.protocol.consumer import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
-from esker import producing
-from esker.client import EARLIEST, ClientError, KafkaClient
-from esker.consuming import Found, Reader
-from esker.member import (
+from esker.client import producer as producing
+from esker.client.client import EARLIEST, ClientError, KafkaClient
+from esker.client.consumer import Found, Reader
+from esker.client.group_member import (
     Member,
     RebalanceNeededError,
     deal_by_range,
@@ -28,8 +28,8 @@ from esker.member import (
     encode_assignment,
     encode_subscription,
 )
-from esker.producing import Line, Producer, murmur2, partition_of
-from esker.values import Endpoint
+from esker.client.producer import Line, Producer, murmur2, partition_of
+from esker.settings.values import Endpoint
 from raft.net.errors import NetError, Reason
 from raft.net.runner import run
 from records.batch import iter_batches, iter_records
@@ -427,7 +427,7 @@ def test_a_topic_without_leaders_is_waited_for_and_then_given_up() -> None:
 
 
 def test_what_takes_long_is_told_once_for_each_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("esker.client.SAY_AFTER_S", 0.0)
+    monkeypatch.setattr("esker.client.client.SAY_AFTER_S", 0.0)
     codes = iter([5, 5, 6, 0])
 
     async def attempt() -> int:

@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
-from esker.config import parse_config
-from esker.properties import parse_properties
 from esker.settings import SECTIONS, Section
+from esker.settings.config import parse_config
+from esker.settings.properties import parse_properties
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
@@ -45,7 +45,7 @@ listeners=PLAINTEXT://0.0.0.0:9092
 advertised.listeners=PLAINTEXT://broker-101.example:9092
 log.dirs=/var/lib/esker
 diskless.storage.class.name=diskless.stores.s3.S3Storage
-esker.storage.s3.bucket=our-bucket
+esker.server.storage.s3.bucket=our-bucket
 broker.rack=eu-1a
 ```
 
@@ -57,7 +57,7 @@ node.id=1
 controller.quorum.voters=1@127.0.0.1:9093
 listeners=CONTROLLER://127.0.0.1:9093,PLAINTEXT://127.0.0.1:9092
 log.dirs=/var/lib/esker
-esker.storage.directory.path=/var/lib/esker-objects
+esker.server.storage.directory.path=/var/lib/esker-objects
 ```
 
 [operations.md](operations.md) says how they are started.

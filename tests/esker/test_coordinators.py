@@ -19,11 +19,11 @@ from coordinator.batch.client import ClientSettings, CoordinatorClient
 from coordinator.batch.cluster_view import StaticView
 from coordinator.batch.interface import ErrorCode
 from coordinator.batch.settings import CoordinatorSettings
-from esker.admin import AdminError, QuorumDescription, describe_quorum
 from esker.cli import app
-from esker.config import ConfigError, parse_config
-from esker.coordinators import EMBEDDED, IN_MEMORY, CoordinatorOptions, CoordinatorRoom
-from esker.values import Endpoint
+from esker.client.quorum_admin import AdminError, QuorumDescription, describe_quorum
+from esker.server.coordinators import EMBEDDED, IN_MEMORY, CoordinatorOptions, CoordinatorRoom
+from esker.settings.config import ConfigError, parse_config
+from esker.settings.values import Endpoint
 from raft.net import run
 from raft.net.errors import NetError
 from raft.net.rpc import open_rpc

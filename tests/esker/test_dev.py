@@ -21,7 +21,8 @@ import pytest
 from typer.testing import CliRunner
 
 from esker.cli import app
-from esker.dev import (
+from esker.dev.child import ALONE_S
+from esker.dev.cluster import (
     HOST,
     IDENTITY,
     LEFTOVERS_S,
@@ -35,8 +36,7 @@ from esker.dev import (
     owned,
     remove,
 )
-from esker.dev_child import ALONE_S
-from esker.properties import read_properties
+from esker.settings.properties import read_properties
 from tests.ports import free_row
 
 PATIENCE_S = 120  # what hangs, on however busy a machine
@@ -107,9 +107,9 @@ def test_records_go_to_s3_where_that_is_asked_for(tmp_path: Path) -> None:
     plan = make_plan(tmp_path, identify(tmp_path, store), port=free_port(), brokers=1, extra={})
     settings = read_properties(plan.brokers[0].properties)
     assert settings["diskless.storage.class.name"].endswith("S3Storage")
-    assert settings["esker.storage.s3.bucket"] == "b"
-    assert settings["esker.storage.s3.path.style"] == "true"
-    assert "esker.storage.directory.path" not in settings
+    assert settings["esker.server.storage.s3.bucket"] == "b"
+    assert settings["esker.server.storage.s3.path.style"] == "true"
+    assert "esker.server.storage.directory.path" not in settings
     assert identify(tmp_path, None).store == store
 
 
@@ -315,7 +315,7 @@ def test_a_cluster_outlives_its_processes_and_its_own_end(tmp_path: Path) -> Non
 def test_what_cannot_end_in_good_order_ends_all_the_same() -> None:
     """Its parent has died, and so has the quorum that it would take its leave of."""
     busy = (
-        "import signal, threading, time; from esker.dev_child import watch_parent; "
+        "import signal, threading, time; from esker.dev.child import watch_parent; "
         "signal.signal(signal.SIGTERM, lambda *_: print('asked', flush=True)); "
         "threading.Thread(target=watch_parent, args=(0.2,), daemon=True).start(); "
         "[time.sleep(1) for _ in range(600)]"

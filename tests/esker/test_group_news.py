@@ -7,7 +7,7 @@ from uuid import UUID
 
 from coordinator.controller.image import MetadataImage, TopicImage
 from coordinator.persistent_map import Map
-from esker.groups import ClusterNews
+from esker.server.groups import ClusterNews
 from records.metadata import RegisterBrokerRecord
 from records.types import Offset
 

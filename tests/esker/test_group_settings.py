@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordinator.groups.settings import GroupSettings, LogSettings
-from esker.config import ConfigError, parse_config
+from esker.settings.config import ConfigError, parse_config
 from esker.settings.groups import SETTINGS
 
 NODE = {

@@ -20,8 +20,8 @@ from coordinator.groups.core import GroupBroker
 from coordinator.groups.running import RunningGroups
 from coordinator.groups.settings import GroupSettings
 from coordinator.rendezvous import group_broker
-from esker.admin import AdminError, describe_quorum
-from esker.values import Endpoint
+from esker.client.quorum_admin import AdminError, describe_quorum
+from esker.settings.values import Endpoint
 from raft.net import run
 from raft.net.errors import NetError
 from raft.net.rpc import open_rpc

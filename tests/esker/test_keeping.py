@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from esker.keeping import READERS_RETURN_MS, SnapshotKeeping
+from esker.server.snapshot_hosting import READERS_RETURN_MS, SnapshotKeeping
 from raft.driver.snapshot_hosting import (
     Hosted,
     KeptCheckpoint,

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 from coordinator.batch.log_records import UnreadableRecordError
 from coordinator.batch.sqlite.database import DamagedStateError
 from esker.cli import app
-from esker.config import parse_config
-from esker.last_words import last_words
-from esker.storage import format_storage
+from esker.server.fatal_errors import last_words
+from esker.server.storage import format_storage
+from esker.settings.config import parse_config
 from raft.driver.errors import LostDiskError
 from raft.driver.storage import Storage
 from raft.segments.errors import (
@@ -92,7 +92,7 @@ def test_a_node_that_meets_damage_ends_with_that_sentence(tmp_path: Path) -> Non
         "controller.listener.names": "CONTROLLER",
         "listeners": "PLAINTEXT://127.0.0.1:2",
         "log.dirs": str(home),
-        "esker.storage.directory.path": str(tmp_path / "store"),
+        "esker.server.storage.directory.path": str(tmp_path / "store"),
     }
     file = tmp_path / "node.properties"
     file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))

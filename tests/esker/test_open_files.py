@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from esker.open_files import LEAST, RESERVED, connections_allowed
+from esker.server.open_files import LEAST, RESERVED, connections_allowed
 from raft.driver.errors import NodeError
 
 Limit = Callable[[int, int], dict[str, tuple[int, int]]]

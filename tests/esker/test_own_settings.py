@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coordinator.controller.config_defs import ConfigType
-from esker.own_settings import own_settings
+from esker.server.own_settings import own_settings
 from esker.settings import SETTINGS
 
 

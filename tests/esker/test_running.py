@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from esker.running import announce
+from esker.server.process import announce
 
 
 def test_nobody_reads_standard_output_any_more(

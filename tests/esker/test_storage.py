@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from esker.bootstrap import bootstrap_records
 from esker.cli import app
-from esker.config import NodeSettings, parse_config
-from esker.storage import StorageError, format_storage, open_storage
+from esker.server.bootstrap import bootstrap_records
+from esker.server.storage import StorageError, format_storage, open_storage
+from esker.settings.config import NodeSettings, parse_config
 from raft.driver.registry import REJOIN_FILE
 from records.metadata import FeatureLevelRecord, PartitionRecord, TopicRecord
 from tests.simulation.disk import PowerLoss, SimulatedDisk
@@ -118,7 +118,7 @@ def test_a_disk_that_is_not_mounted_is_asked_about_before_anything_is_formatted(
 def test_a_lost_meta_properties_beside_logs_is_named(tmp_path):
     format_storage(config_in(tmp_path / "a"), CLUSTER_ID)
     (tmp_path / "a" / "meta.properties").rename(tmp_path / "kept")
-    (tmp_path / "a" / "esker.groups").write_text("0\n")
+    (tmp_path / "a" / "esker.server.groups").write_text("0\n")
     with pytest.raises(StorageError, match=r"meta\.properties is gone, and logs are there"):
         open_storage(config_in(tmp_path / "a"))
 

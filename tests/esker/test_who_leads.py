@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from coordinator.controller.leader import ControllerConfig
-from esker import controllers
-from esker.controllers import ControllerRoom, ControllerSettings
+from esker.server import controllers
+from esker.server.controllers import ControllerRoom, ControllerSettings
 from tests.doubles.memory_log import MemoryLog
 
 

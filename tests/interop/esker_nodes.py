@@ -15,8 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-from esker.config import load_config
-from esker.storage import format_storage
+from esker.server.storage import format_storage
+from esker.settings.config import load_config
 from tests.driver.client import Client, ClientError
 from tests.interop.kafka_rpc import Connection, RpcError
 from tests.interop.kafka_run import stop_process, until

@@ -12,8 +12,8 @@ from uuid import UUID
 
 import pytest
 
-from esker.config import load_config
-from esker.storage import format_storage
+from esker.server.storage import format_storage
+from esker.settings.config import load_config
 from raft.segments.files import RealFileSystem
 from raft.segments.log import Log
 from raft.segments.properties import (

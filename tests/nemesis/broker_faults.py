@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from random import Random
 from typing import Final
 
-from esker.admin import AdminError, describe_quorum
-from esker.values import Endpoint
+from esker.client.quorum_admin import AdminError, describe_quorum
+from esker.settings.values import Endpoint
 from raft.net import run
 from records.batch import iter_batches, iter_records
 from records.rpc.fetch import FetchRequest, FetchResponse

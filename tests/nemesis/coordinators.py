@@ -28,9 +28,9 @@ from typing import Any, Final
 from typer.testing import CliRunner
 
 from coordinator.batch.sqlite.machine import FILE_NAME
-from esker.admin import AdminError, describe_quorum
 from esker.cli import app
-from esker.values import Endpoint
+from esker.client.quorum_admin import AdminError, describe_quorum
+from esker.settings.values import Endpoint
 from raft.net import run
 from tests.driver.cluster import ROOT, free_ports
 from tests.nemesis.cluster import HEALED_WITHIN_S, eventually

@@ -13,7 +13,7 @@ from coordinator.batch.decide import commit
 from coordinator.batch.log_records import records_of
 from coordinator.batch.sqlite import machine
 from coordinator.proposer import Proposer
-from esker.coordinators import Group, HostedInQuorum
+from esker.server.coordinators import Group, HostedInQuorum
 from records.batch import Batch
 from records.diskless import LogStartOffsetsRecord
 from records.schema import MetadataRecord

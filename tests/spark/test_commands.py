@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from esker.commands.spark_session import (
+from esker.commands.spark.session import (
     KEPT_LOGS,
     MEMORY,
     Debug,

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 import typer
 
-from esker.commands.spark_inputs import inputs_of
+from esker.commands.spark.inputs import inputs_of
 from raft.segments.errors import CorruptFileError
 from raft.segments.files import RealFileSystem
 from raft.segments.high_watermarks import HIGH_WATERMARKS_FILE, write_high_watermarks

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from typer.testing import CliRunner
 
 from esker.commands.spark import app
-from esker.commands.spark_session import spark_session
+from esker.commands.spark.session import spark_session
 from spark_jobs.readers.logs import CLUSTER_METADATA
 from spark_jobs.session import spark_session as session
 from tests.spark.audit_world import CLUSTER_ID, COORDINATOR, Entry, write_entries

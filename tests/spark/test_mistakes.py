@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from esker.commands.spark import app
-from esker.commands.spark_common import reason, to_apply
+from esker.commands.spark.common import reason, to_apply
 from raft.net.errors import NetError, Reason
 from spark_jobs.readers.object_store import StoreError, StoreOptions, of_store, open_store
 from spark_jobs.readers.quorum_link import why_nobody_leads

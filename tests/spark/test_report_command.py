@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from esker.commands.spark import app
-from esker.commands.spark_common import EngineOrAuto
-from esker.commands.spark_report import LARGE, _choose
+from esker.commands.spark.common import EngineOrAuto
+from esker.commands.spark.report import LARGE, _choose
 from raft.segments.files import RealFileSystem
 from raft.segments.high_watermarks import write_high_watermarks
 from spark_jobs.report.schemas import TABLES
@@ -102,6 +102,6 @@ def test_large_logs_are_sparks_unless_somebody_says(node: World) -> None:
     assert _choose(EngineOrAuto.AUTO, None, node.logs) is EngineOrAuto.LOCAL
     assert _choose(EngineOrAuto.AUTO, "spark://here:7077", node.logs) is EngineOrAuto.SPARK
     assert _choose(EngineOrAuto.LOCAL, "spark://here:7077", node.logs) is EngineOrAuto.LOCAL
-    with patch("esker.commands.spark_report.LARGE", node.end_offset):
+    with patch("esker.commands.spark.report.LARGE", node.end_offset):
         assert _choose(EngineOrAuto.AUTO, None, node.logs) is EngineOrAuto.SPARK
     assert node.end_offset < LARGE

@@ -11,9 +11,10 @@ from pathlib import Path
 from spark_jobs.session.shipping import PACKAGES, code_zip
 from tests.test_layers import MAY_IMPORT
 
-IMPORT = "import sys; sys.path.insert(0, sys.argv[1]); import spark_jobs.tables.schemas
-as t;
-print(t.__file__)"
+IMPORT = "import sys; sys.path.insert(0,
+sys.argv[1]); import spark_jobs.tables.schemas
+as
+t; print(t.__file__)"
 
 
 def run(archive: Path) -> subprocess.CompletedProcess[str]:

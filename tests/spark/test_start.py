@@ -155,7 +155,7 @@ def test_what_is_no_memory_is_the_users_fault(memory: str) -> None:
 def test_without_pyspark_a_command_says_one_sentence() -> None:
     script = (
         "import sys; sys.modules['pyspark'] = None\n"
-        "from esker.commands.spark_session import spark_session\n"
+        "from esker.commands.spark.session import spark_session\n"
         "with spark_session('x', None, '1g', None) as spark: pass\n"
     )
     done = subprocess.run(

@@ -14,9 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from esker.config import NodeSettings, parse_config
-from esker.running import run_node
-from esker.storage import format_storage
+from esker.server.process import run_node
+from esker.server.storage import format_storage
+from esker.settings.config import NodeSettings, parse_config
 from raft.net import NetError, connect
 from raft.net.client import ClientConnection
 from raft.net.rpc import request_kind
@@ -78,7 +78,7 @@ class Nodes:
             "controller.listener.names": "CONTROLLER",
             "listeners": ",".join(places),
             "log.dirs": str(home / str(node)),
-            "esker.storage.directory.path": str(home / "objects"),
+            "esker.server.storage.directory.path": str(home / "objects"),
         }
         return parse_config(settings | QUICK)
 

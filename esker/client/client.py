@@ -1,0 +1,280 @@
+"""A small Kafka client for our own commands: it finds brokers, and asks again what may pass.
+
+    async with KafkaClient(parse_bootstrap("127.0.0.1:9092")) as client:
+        leaders = await client.leaders("orders")
+        answer = await client.ask(leaders[0], request, response)
+
+It speaks the public protocol, so that `esker produce` works against any Kafka. A machine without
+kcat has a client this way, and the tests one that is neither librdkafka nor Java.
+
+Requests that name topics are sent at the last version that does so by name (`most`): what a person
+types are names. Connections are kept by (node, purpose): a Fetch that waits must not hold up a
+heartbeat behind it.
+
+Source: the Kafka protocol guide; KIP-35 (versions), KIP-516 (topic ids), KIP-699 (coordinators).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from difflib import get_close_matches
+from typing import Final, Self, TypeVar
+
+from esker.client.error_names import error_name
+from esker.settings.values import Endpoint
+from raft.net.errors import NetError, Reason
+from raft.net.rpc import Rpc, open_rpc
+from records.rpc.base import Request, Response
+from records.rpc.cluster import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+from records.rpc.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from records.rpc.topics import FindCoordinatorRequest, FindCoordinatorResponse
+
+T = TypeVar("T")
+R = TypeVar("R", bound=Response)
+
+CONNECT_MS: Final = 5_000
+PAUSE_S: Final = 0.05  # after the first failure; each next one twice as long
+PAUSE_MAX_S: Final = 1.0
+SAY_AFTER_S: Final = 3.0  # of asking again in vain; a leader's death takes less
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+UNKNOWN_TOPIC: Final = 3
+GROUP: Final = 0  # FindCoordinator's key type
+LIST_OFFSETS_VERSION: Final = 8  # later ones add kinds of timestamps that are not asked for
+
+PASSING: Final = frozenset({2, 3, 5, 6, 7, 9, 14, 15, 16, 19, 20, 56, 74, 75, 78, 100})
+"""Errors that may be gone when the same is asked again, perhaps of another broker."""
+
+
+class ClientError(Exception):
+    """The cluster could not be asked, or refused. One sentence.
+
+    `code` is Kafka's, 0 if there is none; `passing`: it may be gone when asked again.
+    """
+
+    def __init__(self, message: str, code: int = 0, *, passing: bool = False) -> None:
+        super().__init__(message)
+        self.code = code
+        self.passing = passing or code in PASSING
+
+
+class KafkaClient:
+    """Connections to the brokers of one cluster. Belongs to the event loop it is used on."""
+
+    def __init__(
+        self, bootstrap: Sequence[Endpoint], *, timeout_ms: int = 30_000, client_id: str = "esker"
+    ) -> None:
+        """No connection yet. `on_wait` is told why a question takes seconds, each reason once.
+
+        Args:    timeout_ms: how long one question is asked again before it is given up.
+        """
+        self.timeout_ms = timeout_ms
+        self.on_wait: Callable[[str], None] | None = None
+        self._bootstrap = tuple(bootstrap)
+        self._client_id = client_id
+        self._nodes: dict[int, Endpoint] = {}
+        self._connections: dict[tuple[int | Endpoint, str], Rpc] = {}
+        self._opening: dict[tuple[int | Endpoint, str], asyncio.Lock] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections; requests under way fail."""
+        for rpc in self._connections.values():
+            rpc.connection.close()
+        self._connections.clear()
+
+    # --- connections
+
+    async def connection(self, node: int | Endpoint, purpose: str = "") -> Rpc:
+        """An open connection to a node, by its id or its address. Raises NetError."""
+        key = (node, purpose)
+        async with self._opening.setdefault(key, asyncio.Lock()):
+            rpc = self._connections.get(key)
+            if rpc is None or rpc.connection.closed:
+                at = self._nodes.get(node) if isinstance(node, int) else node
+                if at is None:
+                    raise NetError(Reason.UNRESOLVED, f"no address of broker {node} is known")
+                timeout_ms = min(CONNECT_MS, self.timeout_ms)
+                rpc = await open_rpc(
+                    at.host, at.port, client_id=self._client_id, timeout_ms=timeout_ms
+                )
+                rpc.timeout_ms = max(self.timeout_ms, timeout_ms)
+                self._connections[key] = rpc
+            return rpc
+
+    async def ask(
+        self,
+        node: int | Endpoint,
+        request: Request,
+        response: type[R],
+        *,
+        most: int | None = None,
+        purpose: str = "",
+    ) -> R:
+        """One node's answer, asked once. `most`: the highest version to ask at. Raises NetError."""
+        rpc = await self.connection(node, purpose)
+        version = rpc.version_for(type(request))
+        return await rpc.call(request, response, version if most is None else min(version, most))
+
+    async def ask_any(self, request: Request, response: type[R], *, most: int | None = None) -> R:
+        """The answer of the first broker that gives one. Raises ClientError."""
+        failures: dict[str, None] = {}
+        unserved: NetError | None = None
+        nodes: tuple[int | Endpoint, ...] = (*self._nodes, *self._bootstrap)
+        for node in nodes:
+            try:
+                return await self.ask(node, request, response, most=most)
+            except NetError as error:
+                failures[error.message] = None
+                if error.reason is Reason.UNSUPPORTED:
+                    unserved = error
+        if unserved is not None:
+            raise ClientError(f"{unserved.message}: is that address a broker's?")
+        why = f"no broker answers ({'; '.join(failures)}): is one running there?"
+        raise ClientError(why, passing=bool(self._nodes))
+
+    async def patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """What `attempt` gives, repeated while it fails in ways that may pass. Raises ClientError.
+
+        A list where no broker answers is no such way at first: who mistyped an address wants to
+        know at once. Once the cluster is known, its brokers are waited for.
+        """
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        deadline = started + self.timeout_ms / 1_000
+        pause_s = PAUSE_S
+        said: set[str] = set()
+        while True:
+            try:
+                return await attempt()
+            except NetError as error:
+                failure = ClientError(error.message)
+            except ClientError as error:
+                if not error.passing:
+                    raise
+                failure = error
+            now = loop.time()
+            if now + pause_s >= deadline:
+                raise failure
+            if (
+                self.on_wait is not None
+                and now - started > SAY_AFTER_S
+                and str(failure) not in said
+            ):
+                said.add(str(failure))
+                self.on_wait(str(failure))
+            await asyncio.sleep(pause_s)
+            pause_s = min(PAUSE_MAX_S, 2 * pause_s)
+
+    # --- what every client asks
+
+    async def metadata(
+        self, topics: Sequence[str] | None, *, create: bool = False
+    ) -> MetadataResponse:
+        """Brokers, and these topics (None: all), as any broker tells. Raises ClientError."""
+        named = MetadataRequest.MetadataRequestTopic
+        request = MetadataRequest(
+            topics=None if topics is None else tuple(named(name=name) for name in topics),
+            allow_auto_topic_creation=create,
+        )
+        answer = await self.ask_any(request, MetadataResponse)
+        self._nodes = {node.node_id: Endpoint(node.host, node.port) for node in answer.brokers}
+        return answer
+
+    async def brokers(self) -> tuple[int, ...]:
+        """The ids of the brokers that serve; Metadata names others, too. Raises ClientError."""
+        request = DescribeClusterRequest(include_cluster_authorized_operations=False)
+        answer = await self.ask_any(request, DescribeClusterResponse)
+        self._nodes |= {node.broker_id: Endpoint(node.host, node.port) for node in answer.brokers}
+        return tuple(node.broker_id for node in answer.brokers)
+
+    async def leaders(self, topic: str, *, create: bool = False) -> dict[int, int]:
+        """The broker to ask for each partition of a topic, by rising partition.
+
+        Raises:  ClientError: there is no such topic (waited for, with `create`), or nobody answers.
+        """
+
+        async def attempt() -> dict[int, int]:
+            (found,) = (await self.metadata((topic,), create=create)).topics
+            codes = {found.error_code, *(one.error_code for one in found.partitions)} - {0}
+            if found.error_code == UNKNOWN_TOPIC and not create:
+                raise ClientError(await self._no_such_topic(topic))
+            if codes:
+                code = min(codes)
+                raise ClientError(f"{topic}: {error_name(code)}", code)
+            if not found.partitions:
+                raise ClientError(f"{topic} has no partitions yet", 5)
+            ordered = sorted(found.partitions, key=lambda one: one.partition_index)
+            return {one.partition_index: one.leader_id for one in ordered}
+
+        return await self.patiently(attempt)
+
+    async def _no_such_topic(self, topic: str) -> str:
+        known = [one.name or "" for one in (await self.metadata(None)).topics]
+        near = get_close_matches(topic, known, 1)
+        at = ",".join(map(str, self._bootstrap))
+        advice = f"`esker topics create --topic {topic} --bootstrap-server {at}` creates it"
+        return f"no such topic: {topic}; {f'there is {near[0]}, or ' if near else ''}{advice}"
+
+    async def offsets(self, topic: str, timestamps: dict[int, int]) -> dict[int, int]:
+        """The first offset at or after a timestamp (EARLIEST, LATEST) of each partition.
+
+        A partition without such a record gives -1. Raises ClientError.
+        """
+
+        async def attempt() -> dict[int, int]:
+            leaders = await self.leaders(topic)
+            if missing := sorted(set(timestamps) - set(leaders)):
+                raise ClientError(f"{topic} has no partition {missing[0]}")
+            asked: dict[int, list[int]] = {}
+            for partition in timestamps:
+                asked.setdefault(leaders[partition], []).append(partition)
+            found: dict[int, int] = {}
+            for node, partitions in asked.items():
+                request = _list_offsets(topic, {p: timestamps[p] for p in partitions})
+                answer = await self.ask(
+                    node, request, ListOffsetsResponse, most=LIST_OFFSETS_VERSION
+                )
+                for one in answer.topics[0].partitions:
+                    if one.error_code:
+                        name = f"{topic}-{one.partition_index}"
+                        raise ClientError(f"{name}: {error_name(one.error_code)}", one.error_code)
+                    found[one.partition_index] = one.offset
+            return found
+
+        return await self.patiently(attempt)
+
+    async def group_coordinator(self, group: str) -> int:
+        """The broker that acts for a group. Raises ClientError."""
+
+        async def attempt() -> int:
+            request = FindCoordinatorRequest(key_type=GROUP, coordinator_keys=(group,))
+            (found,) = (await self.ask_any(request, FindCoordinatorResponse)).coordinators
+            if found.error_code:
+                name = error_name(found.error_code)
+                raise ClientError(f"group {group} has no coordinator: {name}", found.error_code)
+            self._nodes[found.node_id] = Endpoint(found.host, found.port)
+            return found.node_id
+
+        return await self.patiently(attempt)
+
+
+def _list_offsets(topic: str, timestamps: dict[int, int]) -> ListOffsetsRequest:
+    asked = ListOffsetsRequest.ListOffsetsTopic
+    partitions = tuple(
+        asked.ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
+        for partition, timestamp in timestamps.items()
+    )
+    return ListOffsetsRequest(replica_id=-1, topics=(asked(name=topic, partitions=partitions),))

@@ -1,0 +1,332 @@
+"""One member of a consumer group, by the classic protocol.
+
+Members join; the coordinator makes one of them their leader, which alone knows the partitions and
+deals them out; all are then told theirs. Whoever comes or goes starts that again, and the others
+learn of it from the answer to their next heartbeat. What was read is committed before a partition
+may go to someone else: at least once, as Kafka's own console consumer.
+
+The assignor is `range`, which every client has, so a group may be mixed.
+
+Source: KIP-62, KIP-394 (a member id first), KIP-345; upstream's ConsumerProtocol (the bytes of
+subscriptions and assignments) and RangeAssignor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final, TypeVar
+
+from coordinator.controller.client import error_codes
+from esker.client.client import ClientError, KafkaClient
+from esker.client.error_names import error_name
+from raft.net.errors import NetError
+from records.compression import Buffer
+from records.rpc.base import Request, Response
+from records.rpc.groups import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+R = TypeVar("R", bound=Response)
+
+RANGE: Final = "range"
+SESSION_MS: Final = 30_000
+HEARTBEAT_S: Final = 3.0
+PURPOSE: Final = "group"  # a connection of its own: a join waits for all the others
+NAMED_VERSION: Final = 9  # the last of OffsetCommit and OffsetFetch that names topics
+
+_ANEW: Final = frozenset({22, 25, 27})
+"""Illegal generation, unknown member, rebalance in progress: join again."""
+UNKNOWN_MEMBER_ID: Final = 25
+MEMBER_ID_REQUIRED: Final = 79
+
+
+class RebalanceNeededError(Exception):
+    """The group goes on in another generation: join again."""
+
+
+class Member:
+    """A member of `group` that reads one topic."""
+
+    def __init__(self, client: KafkaClient, group: str, topic: str) -> None:
+        self.generation = -1
+        self._client = client
+        self._group = group
+        self._topic = topic
+        self._member_id = ""
+        self._coordinator = -1
+
+    async def join(self) -> tuple[int, ...]:
+        """Take part in a generation: the partitions that are ours. Raises ClientError."""
+
+        while True:
+            try:
+                return await self._join_once()
+            except RebalanceNeededError:
+                continue
+
+    async def heartbeat(self) -> None:
+        """Say that we live. Raises RebalanceNeededError, ClientError."""
+        request = HeartbeatRequest(
+            group_id=self._group, generation_id=self.generation, member_id=self._member_id
+        )
+        await self._ask(request, HeartbeatResponse)
+
+    async def committed(self, partitions: Iterable[int]) -> dict[int, int]:
+        """The committed offset of each partition that has one. Raises ClientError."""
+        return await committed_offsets(self._client, self._group, self._topic, partitions)
+
+    async def commit(self, offsets: Mapping[int, int]) -> None:
+        """The next offset to read, by partition. Raises RebalanceNeededError, ClientError."""
+        if not offsets:
+            return
+        named = OffsetCommitRequest.OffsetCommitRequestTopic
+        request = OffsetCommitRequest(
+            group_id=self._group,
+            generation_id_or_member_epoch=self.generation,
+            member_id=self._member_id,
+            topics=(
+                named(
+                    name=self._topic,
+                    partitions=tuple(
+                        named.OffsetCommitRequestPartition(
+                            partition_index=partition,
+                            committed_offset=offset,
+                            committed_metadata="",
+                        )
+                        for partition, offset in offsets.items()
+                    ),
+                ),
+            ),
+        )
+        await self._ask(request, OffsetCommitResponse, most=NAMED_VERSION)
+
+    async def leave(self) -> None:
+        """Go, so that the others need not wait for a time-out. Failing to say so is no error."""
+        if not self._member_id or self._coordinator < 0:
+            return
+        who = LeaveGroupRequest.MemberIdentity(member_id=self._member_id)
+        request = LeaveGroupRequest(group_id=self._group, members=(who,))
+        with contextlib.suppress(ClientError, RebalanceNeededError, NetError):
+            await self._client.ask(self._coordinator, request, LeaveGroupResponse, purpose=PURPOSE)
+        self._member_id = ""
+
+    # --- inside
+
+    async def _ask(self, request: Request, response: type[R], *, most: int | None = None) -> R:
+        """The coordinator's answer, whoever that is by now.
+
+        Raises:  RebalanceNeededError; ClientError for an error that does not pass.
+        """
+
+        async def attempt() -> R:
+            if self._coordinator < 0:
+                self._coordinator = await self._client.group_coordinator(self._group)
+            try:
+                answer = await self._client.ask(
+                    self._coordinator, request, response, most=most, purpose=PURPOSE
+                )
+            except NetError:
+                self._coordinator = -1
+                raise
+            for code in sorted(error_codes(answer) - {0, MEMBER_ID_REQUIRED}):
+                if code in _ANEW:
+                    if code == UNKNOWN_MEMBER_ID:
+                        self._member_id = ""
+                    raise RebalanceNeededError
+                self._coordinator = -1
+                raise ClientError(f"group {self._group}: {error_name(code)}", code)
+            return answer
+
+        return await self._client.patiently(attempt)
+
+    async def _join_once(self) -> tuple[int, ...]:
+        answer = await self._ask(self._join_request(), JoinGroupResponse)
+        if answer.error_code == MEMBER_ID_REQUIRED:
+            self._member_id = answer.member_id
+            answer = await self._ask(self._join_request(), JoinGroupResponse)
+        self._member_id, self.generation = answer.member_id, answer.generation_id
+        dealt: dict[str, tuple[tuple[str, int], ...]] = {}
+        if answer.leader == answer.member_id:
+            dealt = await self._deal({one.member_id: one.metadata for one in answer.members})
+        to = SyncGroupRequest.SyncGroupRequestAssignment
+        request = SyncGroupRequest(
+            group_id=self._group,
+            generation_id=self.generation,
+            member_id=self._member_id,
+            protocol_type="consumer",
+            protocol_name=answer.protocol_name,
+            assignments=tuple(
+                to(member_id=member, assignment=encode_assignment(places))
+                for member, places in dealt.items()
+            ),
+        )
+        told = await self._ask(request, SyncGroupResponse)
+        ours = decode_assignment(told.assignment)
+        return tuple(partition for topic, partition in ours if topic == self._topic)
+
+    def _join_request(self) -> JoinGroupRequest:
+        protocol = JoinGroupRequest.JoinGroupRequestProtocol
+        return JoinGroupRequest(
+            group_id=self._group,
+            session_timeout_ms=SESSION_MS,
+            rebalance_timeout_ms=SESSION_MS,
+            member_id=self._member_id,
+            protocol_type="consumer",
+            protocols=(protocol(name=RANGE, metadata=encode_subscription((self._topic,))),),
+        )
+
+    async def _deal(self, members: Mapping[str, Buffer]) -> dict[str, tuple[tuple[str, int], ...]]:
+        """Everybody's partitions; members of other programs may read other topics, too."""
+        wants = {member: decode_subscription(data) for member, data in members.items()}
+        counts = {}
+        for topic in sorted({topic for topics in wants.values() for topic in topics}):
+            try:
+                counts[topic] = len(await self._client.leaders(topic))
+            except ClientError:
+                if topic == self._topic:
+                    raise
+        return deal_by_range(wants, counts)
+
+
+async def committed_offsets(
+    client: KafkaClient, group: str, topic: str, partitions: Iterable[int]
+) -> dict[int, int]:
+    """What a group has committed of a topic, by partition. Raises ClientError."""
+    found = await all_committed_offsets(client, group, {topic: tuple(partitions)})
+    return {partition: offset for (_, partition), offset in found.items()}
+
+
+async def all_committed_offsets(
+    client: KafkaClient, group: str, topics: Mapping[str, tuple[int, ...]] | None
+) -> dict[tuple[str, int], int]:
+    """What a group has committed, of some partitions or (None) of all. Raises ClientError."""
+    asked = OffsetFetchRequest.OffsetFetchRequestGroup
+    named = None
+    if topics is not None:
+        named = tuple(
+            asked.OffsetFetchRequestTopics(name=name, partition_indexes=some)
+            for name, some in topics.items()
+        )
+    request = OffsetFetchRequest(groups=(asked(group_id=group, topics=named),))
+
+    async def attempt() -> dict[tuple[str, int], int]:
+        coordinator = await client.group_coordinator(group)
+        answer = await client.ask(coordinator, request, OffsetFetchResponse, most=NAMED_VERSION)
+        for code in sorted(error_codes(answer) - {0}):
+            raise ClientError(f"group {group}: {error_name(code)}", code)
+        found = {}
+        for topic in answer.groups[0].topics:
+            for one in topic.partitions:
+                if one.committed_offset >= 0:
+                    found[topic.name, one.partition_index] = one.committed_offset
+        return found
+
+    return await client.patiently(attempt)
+
+
+# --- the consumer protocol's bytes --------------------------------------------------------------
+
+_INT16: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
+_NO_DATA: Final = b"\xff\xff\xff\xff"
+
+
+def encode_subscription(topics: Iterable[str]) -> bytes:
+    """Version 0: which topics a member reads.
+
+    >>> encode_subscription(["t"]).hex(" ", 1)
+    '00 00 00 00 00 01 00 01 74 ff ff ff ff'
+    """
+    names = [name.encode() for name in topics]
+    parts = [b"\x00\x00", _INT32.pack(len(names))]
+    for name in names:
+        parts += (_INT16.pack(len(name)), name)
+    return b"".join((*parts, _NO_DATA))
+
+
+def decode_subscription(data: Buffer) -> tuple[str, ...]:
+    """The topics of a subscription of any version; () if it is none."""
+    return tuple(name for name, _ in _topics(data, with_partitions=False))
+
+
+def encode_assignment(places: Iterable[tuple[str, int]]) -> bytes:
+    """Version 0: a member's (topic, partition).
+
+    >>> decode_assignment(encode_assignment([("t", 0), ("t", 2)]))
+    (('t', 0), ('t', 2))
+    """
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in places:
+        by_topic.setdefault(topic, []).append(partition)
+    parts = [b"\x00\x00", _INT32.pack(len(by_topic))]
+    for topic, partitions in by_topic.items():
+        name = topic.encode()
+        parts += (_INT16.pack(len(name)), name, _INT32.pack(len(partitions)))
+        parts += map(_INT32.pack, partitions)
+    return b"".join((*parts, _NO_DATA))
+
+
+def decode_assignment(data: Buffer) -> tuple[tuple[str, int], ...]:
+    """A member's (topic, partition); () if these bytes are no assignment."""
+    return tuple(
+        (topic, partition)
+        for topic, partitions in _topics(data, with_partitions=True)
+        for partition in partitions
+    )
+
+
+def _topics(data: Buffer, *, with_partitions: bool) -> list[tuple[str, tuple[int, ...]]]:
+    """What both begin with. Bytes of another protocol (Connect's) give nothing."""
+    view = bytes(data)
+    found: list[tuple[str, tuple[int, ...]]] = []
+    try:
+        (count,) = _INT32.unpack_from(view, 2)
+        at = 6
+        for _ in range(min(count, len(view))):
+            (size,) = _INT16.unpack_from(view, at)
+            name = view[at + 2 : at + 2 + size].decode()
+            at += 2 + size
+            partitions: tuple[int, ...] = ()
+            if with_partitions:
+                (many,) = _INT32.unpack_from(view, at)
+                partitions = struct.unpack_from(f">{min(many, len(view))}i", view, at + 4)
+                at += 4 + 4 * many
+            found.append((name, partitions))
+    except (struct.error, UnicodeDecodeError):
+        return []
+    return found
+
+
+def deal_by_range(
+    wants: Mapping[str, Collection[str]], counts: Mapping[str, int]
+) -> dict[str, tuple[tuple[str, int], ...]]:
+    """Each topic's partitions in runs, the first members one more if they do not divide.
+
+    >>> deal_by_range({"a": ["t"], "b": ["t"]}, {"t": 3})
+    {'a': (('t', 0), ('t', 1)), 'b': (('t', 2),)}
+    """
+    dealt: dict[str, list[tuple[str, int]]] = {member: [] for member in sorted(wants)}
+    for topic, count in sorted(counts.items()):
+        readers = sorted(member for member, topics in wants.items() if topic in topics)
+        if not readers:
+            continue
+        each, more = divmod(count, len(readers))
+        begin = 0
+        for place, member in enumerate(readers):
+            size = each + (place < more)
+            dealt[member] += [(topic, partition) for partition in range(begin, begin + size)]
+            begin += size
+    return {member: tuple(places) for member, places in dealt.items()}

@@ -1,0 +1,30 @@
+"""`esker spark`: what the log says of a cluster's data, and what may go of it.
+
+Each job has a module of its own here; what they share is in `esker.commands.spark.common`.
+
+Source: DESIGN §10.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from esker.commands.spark import archive as spark_archive
+from esker.commands.spark import audit as spark_audit
+from esker.commands.spark import orphans as spark_orphans
+from esker.commands.spark import report as spark_report
+from esker.commands.spark import retention as spark_retention
+
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Analysis of the log, and retention sweeps."
+)
+app.command(epilog=spark_archive.EXAMPLE)(spark_archive.archive)
+app.command(epilog=spark_audit.EXAMPLE)(spark_audit.audit)
+app.command(epilog=spark_report.EXAMPLE)(spark_report.report)
+app.add_typer(spark_orphans.app, name="orphans")
+app.add_typer(spark_retention.app, name="retention")
+
+
+@app.callback()
+def spark() -> None:
+    """Analysis of the log, and retention sweeps."""

@@ -1,0 +1,418 @@
+"""`esker spark archive`: the committed logs, written down as Avro, and kept up with.
+
+One pass archives what is committed and not archived yet; `--follow` goes on doing so, and holds the
+logs' heads meanwhile. `--verify` reads everything again.
+
+Work is done in this process by default: a pass is as long as what was written since the last one,
+mostly less than the seconds that a Spark session takes to start. `--engine spark` is for the first
+pass over a long log, or with `--master` for many machines.
+
+Source: DESIGN §10.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from esker.commands.cluster_access import AsJson, TimeoutMs
+from esker.commands.spark.common import (
+    DATA_LOSS,
+    ENVIRONMENT,
+    FINDINGS,
+    INTERRUPTED,
+    STALE,
+    USAGE,
+    EngineName,
+    bar,
+    for_a_directory,
+    not_installed,
+    reason,
+    stop,
+)
+from esker.commands.spark.inputs import FromQuorum, LogDir, inputs_of, open_logs, reading_errors
+from esker.commands.spark.session import MEMORY, Debug, Master, Memory, SparkLog, spark_session
+from esker.commands.spark.store import Endpoint, Region, opened
+from esker.commands.text_tables import table
+
+if TYPE_CHECKING:
+    from spark_jobs.archive.check import Found
+    from spark_jobs.archive.engines import ArchiveEngine
+    from spark_jobs.archive.hold import Hold
+    from spark_jobs.archive.job import LogPass
+    from spark_jobs.readers.archive_layout import About, Counted
+    from spark_jobs.readers.inputs import Inputs
+    from spark_jobs.readers.logs import Logs
+    from spark_jobs.readers.object_store import ObjectStore
+
+EXAMPLE: Final = (
+    "Example: esker spark archive --out s3://bucket/archive --follow "
+    "--bootstrap-controller 127.0.0.1:9102"
+)
+SHOWN_FAULTS: Final = 20
+TOLD_RATE: Final = 10_000  # records; of fewer it says nothing
+MEBIBYTE: Final = 1024 * 1024
+
+
+class Tables(StrEnum):
+    """How decoded rows are written."""
+
+    AVRO = "avro"
+    PARQUET = "parquet"
+
+
+def archive(
+    out: Annotated[
+        str, typer.Option(metavar="DIR|s3://BUCKET/PREFIX", help="Where the archive is, or begins.")
+    ],
+    log_dir: LogDir = None,
+    bootstrap_controller: FromQuorum = None,
+    as_: Annotated[
+        Tables | None,
+        typer.Option("--as", help="Tables of decoded rows; default: avro, or as it began."),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on, pass after pass, until interrupted.")
+    ] = False,
+    interval: Annotated[
+        float,
+        typer.Option(
+            min=0.1,
+            max=86_400,
+            metavar="S",
+            help="Seconds between passes of --follow; up to a day.",
+        ),
+    ] = 60.0,
+    verify: Annotated[
+        bool,
+        typer.Option("--verify", help="Read all of it again; without a place to read logs: only."),
+    ] = False,
+    range_mib: Annotated[
+        int, typer.Option(min=1, max=256, metavar="MIB", help="Of log in each file, about.")
+    ] = 16,
+    engine: Annotated[
+        EngineName, typer.Option(help="This process, or Spark's executors.")
+    ] = EngineName.LOCAL,
+    master: Master = None,
+    memory: Memory = MEMORY,
+    spark_log: SparkLog = None,
+    debug: Debug = False,
+    endpoint: Endpoint = None,
+    region: Region = None,
+    as_json: AsJson = False,
+    timeout_ms: TimeoutMs = 30_000,
+) -> None:
+    """Archive what is committed and not archived yet. Whatever interrupts it, run it again.
+
+    Exit codes: 0 all is archived; 1 the archive says of itself that offsets were lost before; 4 it
+    is another cluster's, or of another history of this one; 6 offsets were lost now, or files of
+    the archive are not what was written.
+    """
+    wants_pass = log_dir is not None or bootstrap_controller is not None
+    if not wants_pass and not verify:
+        raise typer.BadParameter(
+            "say where the logs are: --log-dir DIR or --bootstrap-controller HOST:PORT; "
+            "or --verify alone"
+        )
+    if follow and verify:
+        raise typer.BadParameter("--follow never ends, so nothing would be verified: not both")
+    _need_modules()
+    inputs = inputs_of(log_dir, bootstrap_controller, None, timeout_ms) if wants_pass else None
+    job = _Job(range_bytes=range_mib * MEBIBYTE, as_json=as_json)
+    session: AbstractContextManager[Any] = nullcontext()
+    if engine is EngineName.SPARK or master is not None:
+        session = spark_session("archive", master, memory, spark_log, debug=debug)
+    if inputs is not None and "://" not in out:
+        _make_directory(Path(out))
+    try:
+        with opened(out, endpoint, region) as store, session as spark:
+            work = _engine(spark)
+            if inputs is not None:
+                about = _begin(inputs, store, as_)
+                with _held(inputs, about) as hold:
+                    job.run(inputs, store, about, work, hold, interval if follow else None)
+            if verify:
+                job.verify(store, work)
+    except KeyboardInterrupt:
+        stop("interrupted; the same command goes on", INTERRUPTED)
+    except reading_errors() as error:
+        stop(reason(error), _code_of(error))
+    job.end()
+
+
+class _Job:
+    """What was done, and how it is told."""
+
+    def __init__(self, *, range_bytes: int, as_json: bool) -> None:
+        self._range_bytes = range_bytes
+        self._as_json = as_json
+        self._told: dict[str, Any] = {}
+        self._follows = False
+        self._code = 0
+
+    def run(
+        self,
+        inputs: Inputs,
+        store: ObjectStore,
+        about: About,
+        engine: ArchiveEngine,
+        hold: Hold | None,
+        interval_s: float | None,
+    ) -> None:
+        """One pass; or pass after pass, and then what fails is told and tried again.
+
+        Raises:  ForeignArchiveError, which no time mends; one pass as `spark_jobs.archive.job`.
+        """
+        from spark_jobs.archive.job import ForeignArchiveError
+
+        if interval_s is None:
+            self._pass(inputs, store, about, engine, hold)
+            return
+        if hold is None:
+            _note("without --bootstrap-controller no log waits for this archive")
+        self._follows = True
+        while True:
+            try:
+                self._pass(inputs, store, about, engine, hold)
+            except ForeignArchiveError:
+                raise
+            except reading_errors() as error:
+                _note(f"{error}; tried again in {interval_s:g} s")
+            time.sleep(interval_s)
+
+    def _pass(
+        self,
+        inputs: Inputs,
+        store: ObjectStore,
+        about: About,
+        engine: ArchiveEngine,
+        hold: Hold | None,
+    ) -> None:
+        from spark_jobs.archive.hold import fetched_as
+        from spark_jobs.archive.job import archive
+
+        logs = fetched_as(open_logs(inputs), about.archive_id)
+        total = _due(logs, store, hold)
+        began = time.monotonic()
+        with bar("archiving", total) as step:
+            done = archive(
+                logs,
+                store,
+                about=about,
+                engine=engine,
+                progress=lambda one: step(one.end_offset - one.start_offset),
+                range_bytes=self._range_bytes,
+            )
+        for one in done:
+            if hold is not None:
+                hold.archived(one.log, one.end_offset, one.last_epoch)
+            if one.lost:
+                self._code = DATA_LOSS
+        self._tell_pass(about, store.uri, done, time.monotonic() - began)
+
+    def _tell_pass(self, about: About, uri: str, done: list[LogPass], seconds: float) -> None:
+        if self._as_json:
+            self._told |= {
+                "cluster_id": about.cluster_id,
+                "archive": uri,
+                "tables": about.tables,
+                "seconds": round(seconds, 3),
+                "logs": [_as_json(one) for one in done],
+            }
+            if self._follows:
+                typer.echo(json.dumps(self._told))
+            return
+        records = sum(one.records for one in done)
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        typer.echo(f"{at} cluster {about.cluster_id} -> {uri} ({about.tables})")
+        typer.echo(table(_HEADINGS, [_cells(one) for one in done]))
+        for one in done:
+            for kept in one.kept_as_bytes:
+                typer.echo(f"  {one.log}: {_kept(kept)}")
+            for first, end in one.lost:
+                typer.echo(
+                    f"  {one.log}: LOST: offsets {first} to {end - 1} were cut off before they "
+                    "were archived; a checkpoint stands in for them"
+                )
+        rate = f", {records / seconds:,.0f} records/s" if records >= TOLD_RATE else ""
+        typer.echo(f"{records} records in {seconds:.1f} s{rate}")
+
+    def verify(self, store: ObjectStore, engine: ArchiveEngine) -> None:
+        """Read everything again."""
+        from spark_jobs.archive.check import check_archive
+        from spark_jobs.readers.archived_logs import list_ranges
+
+        ranges = sum(len(of_log) for of_log in list_ranges(store).values())
+        with bar("verifying", ranges) as step:
+            found = check_archive(store, engine=engine, progress=lambda _: step(1))
+        if found.faults:
+            self._code = DATA_LOSS
+        elif found.lost:
+            self._code = self._code or FINDINGS
+        if self._as_json:
+            self._told["verification"] = _found_as_json(found)
+        else:
+            _tell_found(found)
+
+    def end(self) -> None:
+        """The answer, and the exit code."""
+        if self._as_json:
+            typer.echo(json.dumps(self._told))
+        if self._code:
+            raise typer.Exit(self._code)
+
+
+# --- what it takes --------------------------------------------------------------------------------
+
+
+def _need_modules() -> None:
+    """Avro and Arrow: not every installation has them."""
+    try:
+        import fastavro  # noqa: F401
+        import pyarrow  # noqa: F401
+    except ModuleNotFoundError as error:
+        not_installed(error)
+
+
+def _make_directory(path: Path) -> None:
+    """An archive may begin where nothing is; any other store is looked for and not made."""
+    for_a_directory(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        stop(f"{path}: {error.strerror}", ENVIRONMENT)
+
+
+def _code_of(error: Exception) -> int:
+    """Whose turn it is: another archive's, the archive's or the log's keeper's, the machine's."""
+    from spark_jobs.archive.job import ForeignArchiveError
+    from spark_jobs.readers.archive_layout import DamagedArchiveError
+    from spark_jobs.readers.log_files import LostRangeError
+
+    if isinstance(error, ForeignArchiveError):
+        return STALE
+    return DATA_LOSS if isinstance(error, DamagedArchiveError | LostRangeError) else ENVIRONMENT
+
+
+def _engine(spark: Any) -> ArchiveEngine:
+    from spark_jobs.archive.engines import LocalArchiveEngine
+
+    if spark is None:
+        return LocalArchiveEngine()
+    from spark_jobs.archive.engines import SparkArchiveEngine
+
+    return SparkArchiveEngine(spark)
+
+
+def _begin(inputs: Inputs, store: ObjectStore, tables: Tables | None) -> About:
+    """The archive that is there, or a new one."""
+    from spark_jobs.archive.job import TablesError, open_archive
+
+    try:
+        return open_archive(store, open_logs(inputs).cluster_id, tables and tables.value)
+    except TablesError as error:
+        stop(str(error), USAGE)
+
+
+@contextmanager
+def _held(inputs: Inputs, about: About) -> Iterator[Hold | None]:
+    """The quorum is told that it is archived, if one was named."""
+    if not inputs.controllers:
+        yield None
+        return
+    from spark_jobs.archive.hold import Hold
+    from spark_jobs.readers.quorum_link import Quorum
+
+    quorum = Quorum(inputs.controllers, about.cluster_id, -1)
+    with Hold(quorum, about.archive_id) as hold:
+        yield hold
+
+
+def _due(logs: Logs, store: ObjectStore, hold: Hold | None) -> int:
+    """How many offsets are committed and not archived; what is archived is held from now on."""
+    from spark_jobs.readers.archive_layout import chain
+    from spark_jobs.readers.archived_logs import list_ranges
+
+    total = 0
+    chains = {name: chain(found) for name, found in list_ranges(store).items()}
+    for name in logs.names():
+        links = chains.get(name)
+        at = links[-1].end_offset if links else 0
+        if hold is not None:
+            hold.archived(name, at)
+        total += max(0, logs.log(name).end_offset() - at)
+    return total
+
+
+# --- what people see ------------------------------------------------------------------------------
+
+_HEADINGS: Final = ("Log", "From", "To", "Committed", "Records", "Batches", "Ranges", "Bytes")
+
+
+def _note(text: str) -> None:
+    """While it goes on."""
+    typer.echo(f"esker: {text}", err=True)
+
+
+def _cells(one: LogPass) -> tuple[str, ...]:
+    numbers = (one.start_offset, one.end_offset, one.log_end_offset)
+    return (one.log, *map(str, (*numbers, one.records, one.batches, one.ranges, one.bytes)))
+
+
+def _kept(kept: Counted) -> str:
+    name = kept.name or "a type that is not known here"
+    return (
+        f"{kept.kept_as_bytes} of {kept.records} records of type {kept.type} version "
+        f"{kept.version} ({name}) are kept as bytes only"
+    )
+
+
+def _as_json(one: LogPass) -> dict[str, Any]:
+    numbers = ("start_offset", "end_offset", "log_end_offset", "records", "batches", "ranges")
+    return {
+        "log": one.log,
+        **{name: getattr(one, name) for name in (*numbers, "bytes")},
+        "lost": [list(offsets) for offsets in one.lost],
+        "types": [counted._asdict() for counted in one.counts.values()],
+    }
+
+
+def _tell_found(found: Found) -> None:
+    for fault in found.faults[:SHOWN_FAULTS]:
+        typer.echo(f"  {fault.log} {fault.start_offset}-{fault.end_offset}: {fault.what}")
+    if len(found.faults) > SHOWN_FAULTS:
+        typer.echo(f"  ... and {len(found.faults) - SHOWN_FAULTS} more")
+    for lost in found.lost:
+        typer.echo(
+            f"  {lost.log}: offsets {lost.start_offset} to {lost.end_offset - 1} were lost when "
+            "they were archived; a checkpoint stands in for them"
+        )
+    if found.strangers:
+        typer.echo(f"  {len(found.strangers)} files belong to no manifest: {found.strangers[0]}")
+    verdict = f"{len(found.faults)} faults" if found.faults else "all as it was written"
+    typer.echo(
+        f"Verified {found.files} files of {found.bytes} bytes, {found.records} records in "
+        f"{found.batches} batches: {verdict}"
+    )
+
+
+def _found_as_json(found: Found) -> dict[str, Any]:
+    return {
+        "cluster_id": found.cluster_id,
+        "files": found.files,
+        "bytes": found.bytes,
+        "records": found.records,
+        "batches": found.batches,
+        "ends": found.ends,
+        "lost": [[one.log, one.start_offset, one.end_offset] for one in found.lost],
+        "faults": [fault._asdict() for fault in found.faults],
+        "strangers": found.strangers,
+    }

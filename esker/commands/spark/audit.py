@@ -1,0 +1,325 @@
+"""`esker spark audit`: do logs, checkpoints, replicas and objects still say the same?
+
+A violation names the rule, the invariant of the design that it is about, the log, the offset, the
+record and the object. What was not looked at is said too: a clean audit is clean of something.
+
+Source: DESIGN §10 (exit codes), §11.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from esker.commands.cluster_access import AsJson, TimeoutMs
+from esker.commands.spark.common import (
+    DATA_LOSS,
+    ENVIRONMENT,
+    FINDINGS,
+    INTERRUPTED,
+    EngineOrAuto,
+    bar,
+    for_a_file,
+    not_installed,
+    stop,
+)
+from esker.commands.spark.inputs import (
+    Archive,
+    FromQuorum,
+    inputs_of,
+    may_be_behind,
+    open_logs,
+    reading_errors,
+    stop_reading,
+)
+from esker.commands.spark.session import MEMORY, Debug, Master, Memory, SparkLog, spark_session
+from esker.commands.spark.store import Endpoint, Region
+from esker.commands.text_tables import table
+from spark_jobs.readers.object_store import ObjectStore, StoreError, StoreOptions, open_store
+
+if TYPE_CHECKING:
+    from spark_jobs.audit.one_log import LogReport, Report
+    from spark_jobs.readers.engines import Engine
+    from spark_jobs.readers.inputs import Inputs
+    from spark_jobs.readers.logs import Logs
+
+EXAMPLE: Final = (
+    "Example: esker spark audit --log-dir esker-data/quorum-1 --log-dir esker-data/quorum-2 "
+    "--store esker-data/objects --bytes sample"
+)
+
+MISSING: Final = "object-exists"
+LOCAL_OFFSETS: Final = 200_000
+"""Of all logs together: up to so many, this process is done before a JVM has started."""
+
+
+class Bytes(StrEnum):
+    """As `spark_jobs.audit.store.Depth`, which takes NumPy to import."""
+
+    NONE = "none"
+    SAMPLE = "sample"
+    FULL = "full"
+
+
+LogDirs = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--log-dir",
+        metavar="DIR",
+        help="A node's log directory. Given again: other nodes', compared with the first.",
+    ),
+]
+Store = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="DIR|s3://BUCKET",
+        help="The brokers' object store; default: no object is looked at.",
+    ),
+]
+Prefix = Annotated[
+    str, typer.Option(metavar="PREFIX", help="The brokers' esker.object.key.prefix.")
+]
+Depth = Annotated[
+    Bytes,
+    typer.Option(
+        "--bytes", help="Objects to read footer and bytes of; that they are there, of all."
+    ),
+]
+Chosen = Annotated[
+    EngineOrAuto,
+    typer.Option(
+        "--engine", help="Who works; auto: this process up to 200000 offsets, else Spark."
+    ),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Write violations to it, a JSON object a line."),
+]
+
+
+def audit(
+    log_dir: LogDirs = None,
+    bootstrap_controller: FromQuorum = None,
+    archive: Archive = None,
+    store: Store = None,
+    endpoint: Endpoint = None,
+    region: Region = None,
+    prefix: Prefix = "",
+    depth: Depth = Bytes.SAMPLE,
+    engine: Chosen = EngineOrAuto.AUTO,
+    out: Out = None,
+    master: Master = None,
+    memory: Memory = MEMORY,
+    spark_log: SparkLog = None,
+    debug: Debug = False,
+    as_json: AsJson = False,
+    timeout_ms: TimeoutMs = 10_000,
+) -> None:
+    """Hold logs, checkpoints, replicas and objects to every invariant that they can show.
+
+    Ends with 0 if all hold, 1 if one does not, 6 if data is lost. Nothing is changed.
+    """
+    if out is not None:
+        for_a_file(out)
+    directories = log_dir or []
+    first, others = (directories[0] if directories else None), directories[1:]
+    inputs = inputs_of(
+        first, bootstrap_controller, archive, timeout_ms, endpoint=endpoint, region=region
+    )
+    more = [inputs_of(one, bootstrap_controller, None, timeout_ms) for one in others]
+    objects = _opened(store, endpoint, region)
+    try:
+        from spark_jobs.audit.job import audit as job
+        from spark_jobs.audit.one_log import Asked
+        from spark_jobs.audit.store import Depth as StoreDepth
+    except ModuleNotFoundError as error:
+        not_installed(error)
+    try:
+        logs = open_logs(inputs)
+        asked = Asked(
+            objects,
+            prefix,
+            StoreDepth(depth.value),
+            tuple(_replicas(logs, first, more)),
+            str(first),
+        )
+        chosen = _chosen(engine, logs, master)
+        with (
+            _engine(chosen, master, memory, spark_log, debug=debug) as works,
+            bar("auditing", None) as step,
+        ):
+            report = job(logs, works, asked, step)
+    except KeyboardInterrupt:
+        stop("interrupted", INTERRUPTED)
+    except StoreError as error:
+        stop(f"the object store: {error}", ENVIRONMENT)
+    except reading_errors() as error:
+        stop_reading(error)
+    finally:
+        if objects is not None:
+            objects.close()
+    if out is not None:
+        _write(report, out)
+    if as_json:
+        typer.echo(json.dumps(_as_json(report, chosen)))
+    else:
+        _print(report, chosen, out)
+        if (lost := report.findings.counts.get(MISSING, 0)) and objects is not None:
+            if lost == sum(one.objects for one in report.logs):
+                typer.echo(f"{objects.uri} has none of them: is this the cluster's store, and "
+                           "--prefix what its brokers' settings say?")  # fmt: skip
+            if bootstrap_controller is None:
+                typer.echo(may_be_behind(first or archive))
+    if report.findings.counts:
+        raise typer.Exit(DATA_LOSS if report.findings.loses_data else FINDINGS)
+
+
+def _replicas(logs: Logs, first: Path | None, more: list[Inputs]) -> Iterator[tuple[str, Logs]]:
+    """The other nodes of the cluster, by directory."""
+    for one in more:
+        other = open_logs(one)
+        if other.cluster_id != logs.cluster_id:
+            stop(f"{one.log_dir} is of cluster {other.cluster_id}, {first} of {logs.cluster_id}: "
+                 "only nodes of one cluster can be compared", ENVIRONMENT)  # fmt: skip
+        yield str(one.log_dir), other
+
+
+def _opened(uri: str | None, endpoint: str | None, region: str | None) -> ObjectStore | None:
+    if uri is None:
+        return None
+    try:
+        return open_store(uri, StoreOptions(endpoint, region))
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--store") from None
+
+
+def _chosen(engine: EngineOrAuto, logs: Logs, master: str | None) -> EngineOrAuto:
+    if engine is not EngineOrAuto.AUTO:
+        return engine
+    if master is not None:
+        return EngineOrAuto.SPARK
+    offsets = 0
+    for name in logs.names():
+        log = logs.log(name)
+        end = log.end_offset()
+        spans = log.spans(end)
+        begins = spans[0] if spans else None
+        if begins is not None:
+            offsets += end - (begins.end_offset if begins.is_checkpoint else begins.start_offset)
+    return EngineOrAuto.LOCAL if offsets <= LOCAL_OFFSETS else EngineOrAuto.SPARK
+
+
+@contextmanager
+def _engine(
+    chosen: EngineOrAuto, master: str | None, memory: str, spark_log: Path | None, *, debug: bool
+) -> Iterator[Engine]:
+    from spark_jobs.readers.engines import LocalEngine, SparkEngine
+
+    if chosen is EngineOrAuto.LOCAL:
+        yield LocalEngine()
+        return
+    with spark_session("audit", master, memory, spark_log, debug=debug) as spark:
+        yield SparkEngine(spark)
+
+
+# --- what people see ----------------------------------------------------------------------------
+
+_LOGS: Final = (
+    "Log", "From", "To", "Records", "Commits", "Checkpoints", "Objects", "Read", "LiveBytes",
+)  # fmt: skip
+_RULES: Final = ("Rule", "Invariant", "Violations", "What must be true")
+
+
+def _print(report: Report, engine: str, out: Path | None) -> None:
+    from spark_jobs.audit.rules import RULES, by_name
+
+    typer.echo(f"Audit of cluster {report.cluster_id}, engine {engine}")
+    typer.echo(table(_LOGS, [_log_cells(one) for one in report.logs]))
+    for one in report.logs:
+        for (kind, version), offset in sorted(one.unknown.items()):
+            what = f"type {kind} version {version} is not known here"
+            typer.echo(f"{one.name}: {what}, first at offset {offset}: not judged")
+    for rules, why in report.unchecked.items():
+        typer.echo(f"Not looked at: {rules} ({why})")
+    broken = by_name(report.findings.counts)
+    if not broken:
+        typer.echo(f"Clean: {len(RULES)} rules, no violation.")
+        return
+    rows = [(rule.name, rule.invariant, str(count), rule.sentence) for rule, count in broken]
+    typer.echo(table(_RULES, rows))
+    for rule, count in broken:
+        first = report.findings.first(rule.name)
+        places = [first.log]
+        if first.offset is not None:
+            places.append(f"offset {first.offset}")
+        if first.record:
+            places.append(first.record)
+        if first.object_id is not None:
+            places.append(f"object {first.object_id}")
+        more = f" (the first of {count})" if count > 1 else ""
+        typer.echo(f"{rule.name}: {', '.join(places)}: {first.what}{more}")
+    if out is not None:
+        typer.echo(f"Violations are in {out}")
+
+
+def _log_cells(one: LogReport) -> tuple[str, ...]:
+    numbers = (
+        one.start_offset, one.end_offset, sum(one.types.values()), one.commits,
+        len(one.checkpoints), one.objects, one.objects_read, one.live_bytes,
+    )  # fmt: skip
+    return (one.name, *map(str, numbers))
+
+
+def _as_json(report: Report, engine: str) -> dict[str, Any]:
+    from spark_jobs.audit.rules import RULES, by_name
+
+    return {
+        "cluster_id": report.cluster_id,
+        "engine": str(engine),
+        "rules": len(RULES),
+        "logs": [_log_json(one) for one in report.logs],
+        "unchecked": report.unchecked,
+        "data_loss": report.findings.loses_data,
+        "violations": [
+            {
+                "rule": rule.name,
+                "invariant": rule.invariant,
+                "sentence": rule.sentence,
+                "count": count,
+                "first": report.findings.first(rule.name)._asdict(),
+            }
+            for rule, count in by_name(report.findings.counts)
+        ],
+    }
+
+
+def _log_json(one: LogReport) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "start_offset": one.start_offset,
+        "end_offset": one.end_offset,
+        "types": {f"{kind}.{version}": n for (kind, version), n in sorted(one.types.items())},
+        "control": {str(kind): n for kind, n in sorted(one.control.items())},
+        "unknown": {f"{kind}.{version}": at for (kind, version), at in one.unknown.items()},
+        "checkpoints": one.checkpoints,
+        "objects": one.objects,
+        "objects_read": one.objects_read,
+        "live_bytes": one.live_bytes,
+    }
+
+
+def _write(report: Report, out: Path) -> None:
+    try:
+        with out.open("w") as file:
+            for kept in report.findings.kept.values():
+                for one in kept:
+                    file.write(json.dumps(one._asdict()) + "\n")
+    except OSError as error:
+        stop(f"{out}: {error.strerror}", ENVIRONMENT)

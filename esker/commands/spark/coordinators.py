@@ -1,0 +1,71 @@
+"""Who a plan is handed to: the coordinators, by way of controllers or of brokers.
+
+    async with coordinators(at, timeout_ms) as coordinator:
+        await apply_plan(plan, journal, coordinator)
+
+A client of a coordinator looks for where it leads, and is kept until all is done. A broker finds
+the leader itself, so each request may go to any of them.
+
+Source: DESIGN §10 (apply).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from coordinator.batch.client import ClientSettings, CoordinatorClient, CoordinatorError, ErrorCode
+from esker.client.client import ClientError, KafkaClient
+from esker.commands.cluster_access import Target
+from records.rpc.coordinator import ApplyRetentionRequest, ApplyRetentionResponse
+from records.rpc.objects import MarkOrphansRequest, MarkOrphansResponse
+
+R = TypeVar("R", ApplyRetentionResponse, MarkOrphansResponse)
+
+
+@asynccontextmanager
+async def coordinators(
+    at: Target, timeout_ms: int
+) -> AsyncIterator[Callable[[int], CoordinatorClient | ThroughBrokers]]:
+    """Gives the coordinator of a partition of `__diskless-metadata`."""
+    addresses = [(one.host, one.port) for one in at.addresses]
+    clients: dict[int, CoordinatorClient] = {}
+
+    def coordinator(number: int) -> CoordinatorClient | ThroughBrokers:
+        if at.brokers:
+            return ThroughBrokers(at, timeout_ms)
+        if number not in clients:
+            patience = ClientSettings(timeout_ms=timeout_ms)
+            clients[number] = CoordinatorClient(addresses, partition=number, settings=patience)
+        return clients[number]
+
+    try:
+        yield coordinator
+    finally:
+        for client in clients.values():
+            await client.close()
+
+
+class ThroughBrokers:
+    """The coordinators, asked by way of a broker."""
+
+    def __init__(self, at: Target, timeout_ms: int) -> None:
+        self._at = at
+        self._timeout_ms = timeout_ms
+
+    async def apply_retention(self, request: ApplyRetentionRequest) -> ApplyRetentionResponse:
+        """As `CoordinatorClient.apply_retention`. Raises CoordinatorError."""
+        return await self._ask(request, ApplyRetentionResponse)
+
+    async def mark_orphans(self, request: MarkOrphansRequest) -> MarkOrphansResponse:
+        """As `CoordinatorClient.mark_orphans`. Raises CoordinatorError."""
+        return await self._ask(request, MarkOrphansResponse)
+
+    async def _ask(self, request: Any, response: type[R]) -> R:
+        try:
+            async with KafkaClient(self._at.addresses, timeout_ms=self._timeout_ms) as client:
+                return await client.patiently(lambda: client.ask_any(request, response))
+        except ClientError as error:
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            raise CoordinatorError(code, str(error)) from error

@@ -1,0 +1,423 @@
+"""`esker spark orphans`: objects that nobody refers to, and references to objects that are lost.
+
+    esker spark orphans plan | show | apply      what the store holds and nothing can need
+    esker spark orphans dangling                 what the logs refer to and the store has not got
+
+The first is money, and is planned, shown and applied in three steps. The second is data loss, and
+is only told.
+
+Source: DESIGN §10; docs/orphans.md.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from esker.commands.cluster_access import AsJson, Controller, Server, Target, TimeoutMs, target
+from esker.commands.spark.common import (
+    DATA_LOSS,
+    ENVIRONMENT,
+    INTERRUPTED,
+    PARTLY,
+    STALE,
+    USAGE,
+    EngineName,
+    Step,
+    all_answered,
+    bar,
+    for_a_directory,
+    for_a_file,
+    not_installed,
+    reason,
+    stop,
+    to_apply,
+)
+from esker.commands.spark.coordinators import coordinators
+from esker.commands.spark.inputs import (
+    Archive,
+    FromQuorum,
+    LogDir,
+    inputs_of,
+    may_be_behind,
+    open_logs,
+    reading_errors,
+    stop_reading,
+)
+from esker.commands.spark.orphans_text import (
+    dangling_json,
+    dangling_lines,
+    outcome_json,
+    outcome_lines,
+    plan_json,
+    plan_lines,
+)
+from esker.commands.spark.session import MEMORY, Debug, Master, Memory, SparkLog, spark_session
+from esker.commands.spark.store import Endpoint, Region, StoreUri, opened
+from raft.net.runner import run
+
+if TYPE_CHECKING:
+    from spark_jobs.orphans.apply import OrphansPlan, Progress
+    from spark_jobs.orphans.listing import Naming
+    from spark_jobs.orphans.scan import Rules
+    from spark_jobs.orphans.spark_listing import AnyListing
+    from spark_jobs.readers.inputs import Inputs
+    from spark_jobs.readers.object_store import ObjectStore, StoreOptions
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Objects that nobody needs, and references to none.",
+)
+
+_STORE: Final = "--store esker-data/objects"
+_AT: Final = "--bootstrap-controller 127.0.0.1:9102"
+PLAN_EXAMPLE = (
+    f"Example: esker spark orphans plan {_STORE} --listings sweeps --out plan.jsonl {_AT}"
+)
+SHOW_EXAMPLE = "Example: esker spark orphans show plan.jsonl"
+APPLY_EXAMPLE = f"Example: esker spark orphans apply plan.jsonl {_AT}"
+DANGLING_EXAMPLE = f"Example: esker spark orphans dangling {_STORE} {_AT}"
+
+_UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 24 * 3_600_000}
+_DURATION: Final = re.compile(r"([0-9]{1,6})([smhd])")
+
+
+PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan's file.")]
+Prefix = Annotated[
+    str, typer.Option(metavar="PREFIX", help="The brokers' esker.object.key.prefix.")
+]
+Engine = Annotated[EngineName, typer.Option(help="Who lists and compares: this process, or Spark.")]
+
+
+@app.command(epilog=PLAN_EXAMPLE)
+def plan(
+    store: StoreUri,
+    listings: Annotated[
+        Path, typer.Option(metavar="DIR", help="Keeps what was seen from listing to listing.")
+    ],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where the plan is written to.")],
+    log_dir: LogDir = None,
+    bootstrap_controller: FromQuorum = None,
+    archive: Archive = None,
+    endpoint: Endpoint = None,
+    region: Region = None,
+    prefix: Prefix = "",
+    grace: Annotated[
+        str, typer.Option(metavar="72h", help="Between two listings that saw an orphan; s m h d.")
+    ] = "72h",
+    dangerously_short_grace: Annotated[
+        bool, typer.Option("--dangerously-short-grace", help="Let --grace be less than 24 h.")
+    ] = False,
+    listing: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="An inventory instead of a listing: S3's manifest.json, or a CSV file with "
+            "key,size_bytes,modified_ms.",
+        ),
+    ] = None,
+    taken_at: Annotated[
+        int | None, typer.Option(metavar="MS", help="When a CSV file was made, ms since 1970.")
+    ] = None,
+    engine: Engine = EngineName.LOCAL,
+    master: Master = None,
+    memory: Memory = MEMORY,
+    spark_log: SparkLog = None,
+    debug: Debug = False,
+    as_json: AsJson = False,
+    timeout_ms: TimeoutMs = 10_000,
+) -> None:
+    """List the store, compare it with the logs, and plan what two listings have seen.
+
+    Nothing is changed: the plan is a file, to be shown and applied within an hour.
+    """
+    from spark_jobs.orphans.scan import OrphansError, Rules
+    from spark_jobs.plans.sealed_file import SealError
+    from spark_jobs.readers.object_store import StoreOptions
+
+    for_a_file(out)
+    for_a_directory(listings)
+    rules = Rules(grace_ms=_grace(grace, dangerously_short_grace))
+    if listing is not None and engine is EngineName.SPARK:
+        raise typer.BadParameter("an inventory is read by --engine local")
+    inputs = inputs_of(
+        log_dir, bootstrap_controller, archive, timeout_ms, endpoint=endpoint, region=region
+    )
+    spark = _Spark(engine, master, memory, spark_log, debug)
+    try:
+        listings.mkdir(parents=True, exist_ok=True)
+        with (
+            tempfile.TemporaryDirectory(prefix=".listing-", dir=listings) as scratch,
+            opened(store, endpoint, region) as objects,
+            spark.lister(objects, Path(scratch), StoreOptions(endpoint, region)) as lister,
+        ):
+            naming = _naming(inputs, prefix)
+            if listing is None:
+                taken = lister(naming)
+            else:
+                taken = _inventory(listing, taken_at, naming, objects.uri, Path(scratch))
+            _compare(taken, inputs, naming, objects.uri, listings, out, rules)
+    except KeyboardInterrupt:
+        stop("interrupted: there is no plan, and nothing was seen", INTERRUPTED)
+    except (OrphansError, SealError) as error:
+        stop(str(error), STALE)
+    except reading_errors() as error:
+        stop_reading(error)
+    made = _read(out)
+    _print_plan(made, as_json=as_json)
+    if not as_json and made.file.count:
+        how = to_apply("orphans", out, bootstrap_controller)
+        typer.echo(f"Written to {out}. To apply it: {how}")
+
+
+@app.command(epilog=SHOW_EXAMPLE)
+def show(file: PlanFile, as_json: AsJson = False) -> None:
+    """Print what a plan would do, and what the listing met besides."""
+    _print_plan(_read(file), as_json=as_json)
+
+
+@app.command(epilog=APPLY_EXAMPLE)
+def apply(
+    file: PlanFile,
+    bootstrap_controller: Controller = None,
+    bootstrap_server: Server = None,
+    allow_large: Annotated[
+        bool, typer.Option("--allow-large", help="Also if it is over 25 % of all listed bytes.")
+    ] = False,
+    as_json: AsJson = False,
+    timeout_ms: TimeoutMs = 30_000,
+) -> None:
+    """Hand a plan's objects over to their coordinators; brokers delete them after the delay.
+
+    What was answered is written beside the plan: if it is interrupted, the same command goes on.
+    """
+    from spark_jobs.orphans.apply import Journal
+
+    at = target(bootstrap_controller, bootstrap_server)
+    made = _read(file)
+    if made.is_large and not allow_large:
+        stop(f"{file} is for more than 25 % of all listed bytes; look at it with `show`, and if it "
+             "is meant, apply it with --allow-large", USAGE)  # fmt: skip
+    journal = Journal(file.with_name(f"{file.name}.{made.plan_id}.journal"), made.plan_id)
+    try:
+        with bar("applying", made.file.count) as step:
+            before = journal.read().rows_done
+            done = run(_apply(at, made, journal, step, timeout_ms))
+    except KeyboardInterrupt:
+        stop("interrupted; the same command goes on", INTERRUPTED)
+    except (OSError, ValueError) as error:
+        stop(reason(error), ENVIRONMENT)
+    if before and before == made.file.count and not as_json:
+        typer.echo(all_answered(journal.path), err=True)
+    _print_outcome(made, done, as_json=as_json)
+
+
+@app.command(epilog=DANGLING_EXAMPLE)
+def dangling(
+    store: StoreUri,
+    log_dir: LogDir = None,
+    bootstrap_controller: FromQuorum = None,
+    archive: Archive = None,
+    endpoint: Endpoint = None,
+    region: Region = None,
+    prefix: Prefix = "",
+    engine: Engine = EngineName.LOCAL,
+    master: Master = None,
+    memory: Memory = MEMORY,
+    spark_log: SparkLog = None,
+    debug: Debug = False,
+    as_json: AsJson = False,
+    timeout_ms: TimeoutMs = 10_000,
+) -> None:
+    """Look for every object that the logs refer to. Ends with 6 if one is lost.
+
+    Nothing is changed, and nothing can be repaired here: what is lost needs an older version of
+    the object, from the store's own versions or a copy.
+    """
+    try:
+        from spark_jobs.orphans.dangling import find_dangling
+        from spark_jobs.orphans.scan import OrphansError
+        from spark_jobs.readers.object_store import StoreOptions
+    except ModuleNotFoundError as error:
+        not_installed(error)
+    inputs = inputs_of(
+        log_dir, bootstrap_controller, archive, timeout_ms, endpoint=endpoint, region=region
+    )
+    spark = _Spark(engine, master, memory, spark_log, debug)
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="esker-listing-") as scratch,
+            opened(store, endpoint, region) as objects,
+            spark.lister(objects, Path(scratch), StoreOptions(endpoint, region)) as lister,
+        ):
+            logs = open_logs(inputs)
+            naming = _naming(inputs, prefix)
+            found = find_dangling(logs, objects, naming, lambda: lister(naming))
+    except KeyboardInterrupt:
+        stop("interrupted: nothing is known", INTERRUPTED)
+    except OrphansError as error:
+        stop(reason(error), ENVIRONMENT)
+    except reading_errors() as error:
+        stop_reading(error)
+    if as_json:
+        typer.echo(json.dumps(dangling_json(found)))
+    else:
+        typer.echo("\n".join(dangling_lines(found)))
+        if found.lost and bootstrap_controller is None:
+            typer.echo(may_be_behind(log_dir or archive))
+    if found.lost:
+        raise typer.Exit(DATA_LOSS)
+
+
+def _compare(
+    taken: AnyListing,
+    inputs: Inputs,
+    naming: Naming,
+    uri: str,
+    listings: Path,
+    out: Path,
+    rules: Rules,
+) -> None:
+    """Read the logs, now that the store is listed, and write what was seen and the plan."""
+    from spark_jobs.orphans.scan import find_orphans, plan_orphans
+
+    with bar("reading logs", None) as step:
+        found = find_orphans(taken, open_logs(inputs), naming, progress=lambda _: step(1))
+        plan_orphans(
+            found, naming, uri, directory=listings, out=out, rules=rules, made_ms=_now_ms()
+        )
+
+
+# --- listing --------------------------------------------------------------------------------------
+
+Lister = Callable[["Naming"], "AnyListing"]
+
+
+class _Spark:
+    """Which engine lists; a Spark session only for as long as it is needed."""
+
+    def __init__(
+        self,
+        engine: EngineName,
+        master: str | None,
+        memory: str,
+        spark_log: Path | None,
+        debug: bool,
+    ) -> None:
+        if engine is EngineName.LOCAL and master is not None:
+            raise typer.BadParameter("--master is for --engine spark")
+        self._engine = engine
+        self._session = (master, memory, spark_log)
+        self._debug = debug
+
+    @contextmanager
+    def lister(
+        self, store: ObjectStore, directory: Path, options: StoreOptions
+    ) -> Iterator[Lister]:
+        """What makes a listing of the store; the local one is kept in `directory`."""
+        if self._engine is EngineName.SPARK:
+            from spark_jobs.orphans.spark_listing import list_in_spark
+
+            with spark_session("orphans", *self._session, debug=self._debug) as spark:
+                yield lambda naming: list_in_spark(spark, store.uri, options, naming, _now_ms)
+            return
+        from spark_jobs.orphans.listing import take_listing
+
+        def local(naming: Naming) -> AnyListing:
+            with bar("listing", 256) as step:
+                return take_listing(store, naming, directory, _now_ms, progress=step)
+
+        yield local
+
+
+def _inventory(
+    file: Path, taken_at: int | None, naming: Naming, uri: str, directory: Path
+) -> AnyListing:
+    from spark_jobs.orphans.inventory import InventoryError, read_inventory
+    from spark_jobs.orphans.listing import keep_listing
+
+    try:
+        inventory = read_inventory(file, uri, taken_at)
+        if inventory.taken_ms > _now_ms():  # the grace would be over at once
+            stop(f"{file} was made at {inventory.taken_ms} ms, which is not over yet", STALE)
+        return keep_listing(inventory.found, naming, directory, inventory.taken_ms)
+    except InventoryError as error:
+        stop(reason(error), ENVIRONMENT)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _naming(inputs: Inputs, prefix: str) -> Naming:
+    """How the keys of these logs' cluster look."""
+    from spark_jobs.orphans.listing import Naming
+
+    return Naming(prefix.strip("/"), open_logs(inputs).cluster_id)
+
+
+def _grace(text: str, dangerously_short: bool) -> int:
+    from spark_jobs.orphans.scan import SHORTEST_GRACE_MS
+
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise typer.BadParameter(f"{text!r} is no duration, as 72h or 4d", param_hint="--grace")
+    grace_ms = int(found[1]) * _UNITS_MS[found[2]]
+    if grace_ms < SHORTEST_GRACE_MS and not dangerously_short:
+        raise typer.BadParameter(
+            f"{text} is less than 24h: a broker may still be at work with such an object; if you "
+            "know that it is not, say --dangerously-short-grace",
+            param_hint="--grace",
+        )
+    return grace_ms
+
+
+# --- applying -------------------------------------------------------------------------------------
+
+
+async def _apply(
+    at: Target, made: OrphansPlan, journal: Any, step: Step, timeout_ms: int
+) -> Progress:
+    from spark_jobs.orphans.apply import apply_orphans
+
+    async with coordinators(at, timeout_ms) as coordinator:
+        return await apply_orphans(made, journal, coordinator, progress=step)
+
+
+# --- what people see ------------------------------------------------------------------------------
+
+
+def _read(file: Path) -> OrphansPlan:
+    from spark_jobs.orphans.apply import OrphansPlan
+    from spark_jobs.plans.sealed_file import SealError
+
+    try:
+        return OrphansPlan(file)
+    except SealError as error:
+        stop(str(error), STALE)
+    except OSError as error:
+        stop(reason(error), ENVIRONMENT)
+
+
+def _print_plan(made: OrphansPlan, *, as_json: bool) -> None:
+    typer.echo(json.dumps(plan_json(made)) if as_json else "\n".join(plan_lines(made)))
+
+
+def _print_outcome(made: OrphansPlan, done: Progress, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(outcome_json(made, done)))
+    else:
+        typer.echo("\n".join(outcome_lines(made, done)))
+    if done.whole_refusal:
+        raise typer.Exit(STALE)
+    if done.refused or done.rows_done < made.file.count:
+        raise typer.Exit(PARTLY)

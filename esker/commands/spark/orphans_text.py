@@ -1,0 +1,190 @@
+"""What `esker spark orphans` prints: for people as lines, for programs as one object.
+
+Source: DESIGN §10 (counts and a sample, never all keys).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from coordinator.batch.client import ErrorCode
+from esker.commands.text_tables import table
+
+if TYPE_CHECKING:
+    from spark_jobs.orphans.apply import OrphansPlan, Progress
+    from spark_jobs.orphans.dangling import Dangling
+
+SHOWN: Final = 20
+JSON_OBJECTS: Final = 1_000
+RANGES: Final = 3
+
+_KINDS: Final = {
+    "live": "referred to",
+    "marked": "to be deleted already",
+    "of_lease": "orphans that their coordinator knows",
+    "leased": "of an open lease",
+    "not_given": "newer than the logs that were read",
+    "other_coordinator": "of a coordinator without a log",
+    "orphan": "orphans that only a listing shows",
+}
+
+_WHY: Final = {
+    ErrorCode.POLICY_VIOLATION: "something refers to it, or its lease is not forgotten yet: the "
+    "next sweep sees whether it is still there",
+    ErrorCode.INVALID_REQUEST: "no key of that coordinator",
+    ErrorCode.INVALID_TIMESTAMP: "the plan has expired: make a new one",
+    ErrorCode.INCONSISTENT_CLUSTER_ID: "the plan is another cluster's",
+}
+
+
+def at(ms: int) -> str:
+    """A time for people, in UTC."""
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
+
+
+def why(code: int) -> str:
+    """What an error code means here."""
+    return _WHY.get(ErrorCode(code), f"error {code}") if code in set(ErrorCode) else f"error {code}"
+
+
+def plan_lines(made: OrphansPlan) -> Iterator[str]:
+    """A plan, and the listing that it was made from."""
+    header, report = made.file.header, made.file.end["report"]
+    yield (
+        f"Plan {made.plan_id} of cluster {made.cluster_id}, {header['store']} as listed at "
+        f"{at(header['began_ms'])}"
+    )
+    rows = [
+        (says, str(report["of_them"][name]["objects"]), str(report["of_them"][name]["bytes"]))
+        for name, says in _KINDS.items()
+        if report["of_them"][name]["objects"] or name in ("live", "orphan")
+    ]
+    yield table(("Objects that are", "Count", "Bytes"), rows)
+    referred_to = report.get("referred_to", 0)
+    if referred_to and not report["listed"]["objects"]:
+        yield (
+            f"None of the {referred_to} objects that the logs refer to is in {header['store']}: is "
+            "it the cluster's store, and --prefix what its brokers' settings say?"
+        )
+    yield from _others(report)
+    if made.file.count:
+        headings = ("Key", "Bytes", "Written", "FirstSeen")
+        yield table(
+            headings,
+            [
+                (one.key, str(one.size_bytes), at(one.modified_ms), at(one.first_seen_ms))
+                for one in islice(made.rows(), SHOWN)
+            ],
+        )
+        if made.file.count > SHOWN:
+            yield f"... and {made.file.count - SHOWN} more"
+    planned = report["planned"]
+    yield f"Planned: {planned['objects']} objects of {planned['bytes']} bytes"
+
+
+def _others(report: dict[str, Any]) -> Iterator[str]:
+    for name, says in (("foreign", "of other clusters"), ("strange", "with no key of a cluster")):
+        if report[name]["objects"]:
+            yield (
+                f"Besides {report[name]['objects']} objects {says}, left alone: "
+                f"{', '.join(report[name]['sample'][:3])}"
+            )
+    if report["waiting"]["objects"]:
+        yield (
+            f"Waiting: {report['waiting']['objects']} orphans of {report['waiting']['bytes']} "
+            f"bytes, seen for less than the grace; list again from {at(report['due_ms'])}"
+        )
+    if report["skewed"]["objects"]:
+        yield (
+            f"Kept: {report['skewed']['objects']} orphans, too young by the store's clock: it and "
+            "ours disagree"
+        )
+
+
+def plan_json(made: OrphansPlan) -> dict[str, Any]:
+    """The same for a program, with a sample of the rows: all of them are in the plan's file."""
+    sample = [one._asdict() for one in islice(made.rows(), SHOWN)]
+    header = {name: value for name, value in made.file.header.items() if name != "version"}
+    return {"plan_id": made.plan_id, **header, **made.file.end["report"], "sample": sample}
+
+
+def outcome_lines(made: OrphansPlan, done: Progress) -> Iterator[str]:
+    """What became of a plan."""
+    if done.whole_refusal:
+        yield f"Refused: {why(done.whole_refusal)}"
+        return
+    yield f"{done.taken} of {made.file.count} objects handed over; brokers delete them"
+    for code, count in sorted(done.refused.items()):
+        yield f"  {count} refused: {why(code)}"
+    for key, _ in done.sample:
+        yield f"    {key}"
+    if done.unanswered is not None:
+        yield f"  {made.file.count - done.rows_done} left: {done.unanswered}"
+        yield "  The same command goes on."
+
+
+def outcome_json(made: OrphansPlan, done: Progress) -> dict[str, Any]:
+    """The same for a program."""
+    return {
+        "plan_id": made.plan_id,
+        "rows": made.file.count,
+        "taken": done.taken,
+        "refused": {str(code): count for code, count in sorted(done.refused.items())},
+        "sample": [list(one) for one in done.sample],
+        "left": made.file.count - done.rows_done,
+        "unanswered": done.unanswered,
+        "error": done.whole_refusal,
+    }
+
+
+def dangling_lines(found: Dangling) -> Iterator[str]:
+    """What is lost."""
+    yield (
+        f"{found.live} objects are referred to; {found.looked_for} were looked for by themselves, "
+        f"{found.retired} of them are not referred to any more"
+    )
+    if not found.lost:
+        yield "Nothing is missing."
+        return
+    yield f"{len(found.lost)} OBJECTS ARE LOST:"
+    yield table(
+        ("Key", "Bytes", "Stored"),
+        [
+            (
+                one.key,
+                str(one.size_bytes),
+                "-" if one.stored_bytes is None else str(one.stored_bytes),
+            )
+            for one in found.lost[:SHOWN]
+        ],
+    )
+    if len(found.lost) > SHOWN:
+        yield f"... and {len(found.lost) - SHOWN} more"
+    yield "These offsets cannot be read:"
+    yield table(
+        ("Topic", "Partition", "Offsets", "From-to"),
+        [
+            (one.topic, str(one.partition), str(one.offsets), _ranges(one.ranges))
+            for one in found.affected
+        ],
+    )
+
+
+def _ranges(ranges: list[tuple[int, int]]) -> str:
+    shown = ", ".join(f"{first}-{last}" for first, last in ranges[:RANGES])
+    return shown if len(ranges) <= RANGES else f"{shown} and {len(ranges) - RANGES} more"
+
+
+def dangling_json(found: Dangling) -> dict[str, Any]:
+    """The same for a program; of very many objects the first."""
+    return {
+        "live": found.live,
+        "looked_for": found.looked_for,
+        "retired": found.retired,
+        "lost": len(found.lost),
+        "objects": [one._asdict() for one in found.lost[:JSON_OBJECTS]],
+        "affected": [one._asdict() for one in found.affected],
+    }

@@ -1,0 +1,274 @@
+"""`esker spark retention`: planned, shown and applied in three steps.
+
+A plan is a file, and nothing is deleted that nobody has looked at. Planning needs no coordinator's
+consent and no delete permission; applying needs a coordinator, who judges every row again.
+
+Source: DESIGN §10.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from coordinator.batch.client import ErrorCode
+from esker.commands.cluster_access import AsJson, Controller, Server, Target, TimeoutMs, target
+from esker.commands.spark.common import (
+    ENVIRONMENT,
+    INTERRUPTED,
+    PARTLY,
+    STALE,
+    USAGE,
+    EngineOrAuto,
+    all_answered,
+    bar,
+    for_a_file,
+    not_installed,
+    reason,
+    stop,
+    to_apply,
+)
+from esker.commands.spark.coordinators import coordinators
+from esker.commands.spark.inputs import (
+    Archive,
+    FromQuorum,
+    LogDir,
+    inputs_of,
+    open_logs,
+    reading_errors,
+    stop_reading,
+)
+from esker.commands.spark.retention_tables import SHOWN_ROWS, plan_json, plan_lines
+from esker.commands.spark.session import MEMORY, Debug, Master, Memory, SparkLog, spark_session
+from esker.commands.spark.store import Endpoint, Region
+from raft.net.runner import run
+from spark_jobs.plans.apply import ROWS_OF_REQUEST, Journal, Outcome, apply_plan
+from spark_jobs.prices import Prices, PricesError, read_prices
+from spark_jobs.retention.plan_file import Plan, PlanError, read_plan, write_plan
+from spark_jobs.session.java import cache_directory
+
+if TYPE_CHECKING:
+    from spark_jobs.readers.engines import Engine
+
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="What is older or more than a topic keeps."
+)
+
+_AT: Final = "--bootstrap-controller 127.0.0.1:9102"
+PLAN_EXAMPLE = f"Example: esker spark retention plan --out plan.jsonl {_AT}"
+SHOW_EXAMPLE = "Example: esker spark retention show plan.jsonl"
+APPLY_EXAMPLE = f"Example: esker spark retention apply plan.jsonl {_AT}"
+
+SPARK_PIECES: Final = 24
+"""Of 64 MiB: from there on `auto` takes Spark. It takes as long to start as these take here."""
+
+PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan's file.")]
+PriceFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--prices", metavar="FILE", help="What the store costs, as TOML; default: S3's list prices."
+    ),
+]
+
+
+@app.command(epilog=PLAN_EXAMPLE)
+def plan(
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where the plan is written to.")],
+    log_dir: LogDir = None,
+    bootstrap_controller: FromQuorum = None,
+    archive: Archive = None,
+    endpoint: Endpoint = None,
+    region: Region = None,
+    engine: Annotated[
+        EngineOrAuto,
+        typer.Option(help="This process, or Spark; auto: Spark if there is much of it."),
+    ] = EngineOrAuto.AUTO,
+    digests: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Where digests are kept; default: ~/.cache/esker/digests."
+        ),
+    ] = None,
+    prices: PriceFile = None,
+    now: Annotated[
+        int | None, typer.Option(metavar="MS", help="Count ages from here; default: the clock.")
+    ] = None,
+    master: Master = None,
+    memory: Memory = MEMORY,
+    spark_log: SparkLog = None,
+    debug: Debug = False,
+    as_json: AsJson = False,
+    timeout_ms: TimeoutMs = 10_000,
+) -> None:
+    """Work out what retention would remove, of topics with esker.retention.enforcer=external|both.
+
+    Nothing is changed: the plan is a file, to be shown and applied within an hour.
+    """
+    for_a_file(out)
+    inputs = inputs_of(
+        log_dir, bootstrap_controller, archive, timeout_ms, endpoint=endpoint, region=region
+    )
+    paid = _prices(prices)
+    now_ms = time.time_ns() // 1_000_000 if now is None else now
+    try:
+        from spark_jobs.retention import sweep
+        from spark_jobs.retention.sidecars import Sidecars
+    except ModuleNotFoundError as error:
+        not_installed(error)
+    kept = Sidecars(cache_directory() / "digests" if digests is None else digests)
+    try:
+        found = sweep.survey(open_logs(inputs))
+        large = master is not None or len(found.pieces) >= SPARK_PIECES
+        takes_spark = engine is EngineOrAuto.SPARK or (engine is EngineOrAuto.AUTO and large)
+        with (
+            _engine(takes_spark, master, memory, spark_log, debug=debug) as chosen,
+            bar("planning", sweep.PASSES) as step,
+        ):
+            made = sweep.plan_of(found, now_ms, chosen, kept, lambda _: step(1))
+        write_plan(made, out)
+    except reading_errors() as error:
+        stop_reading(error)
+    _print_plan(made, paid, as_json=as_json)
+    if not as_json and made.rows:
+        how = to_apply("retention", out, bootstrap_controller)
+        typer.echo(f"Written to {out}. To apply it: {how}")
+
+
+@contextmanager
+def _engine(
+    takes_spark: bool, master: str | None, memory: str, spark_log: Path | None, *, debug: bool
+) -> Iterator[Engine]:
+    from spark_jobs.readers.engines import LocalEngine, SparkEngine
+
+    if not takes_spark:
+        yield LocalEngine(helper=True)
+        return
+    with spark_session("retention", master, memory, spark_log, debug=debug) as session:
+        yield SparkEngine(session)
+
+
+@app.command(epilog=SHOW_EXAMPLE)
+def show(file: PlanFile, prices: PriceFile = None, as_json: AsJson = False) -> None:
+    """Print what a plan would do."""
+    _print_plan(_read(file), _prices(prices), as_json=as_json)
+
+
+@app.command(epilog=APPLY_EXAMPLE)
+def apply(
+    file: PlanFile,
+    bootstrap_controller: Controller = None,
+    bootstrap_server: Server = None,
+    allow_large: Annotated[
+        bool, typer.Option("--allow-large", help="Also if it removes over 25 % of all bytes.")
+    ] = False,
+    rows_per_request: Annotated[
+        int,
+        typer.Option(min=1, max=ROWS_OF_REQUEST, metavar="N", help="Partitions trimmed at once."),
+    ] = ROWS_OF_REQUEST,
+    as_json: AsJson = False,
+    timeout_ms: TimeoutMs = 30_000,
+) -> None:
+    """Apply a plan, row by row; the coordinator refuses rows that no longer hold.
+
+    What was answered is written beside the plan: if it is interrupted, the same command goes on.
+    """
+    at = target(bootstrap_controller, bootstrap_server)
+    made = _read(file)
+    if made.is_large and not allow_large:
+        stop(f"{file} removes more than 25 % of all bytes; look at it with `show`, and if it is "
+             "meant, apply it with --allow-large", USAGE)  # fmt: skip
+    journal = Journal(file.with_name(f"{file.name}.{made.plan_id}.journal"), made)
+    try:
+        with bar("applying", len(made.rows)) as step:
+            before = journal.read()
+            outcome = run(_apply(at, made, journal, step, timeout_ms, rows_per_request))
+    except KeyboardInterrupt:
+        stop("interrupted; the same command goes on", INTERRUPTED)
+    except (OSError, ValueError) as error:
+        stop(reason(error), ENVIRONMENT)
+    if made.rows and len(before.applied) + len(before.refused) == len(made.rows) and not as_json:
+        typer.echo(all_answered(journal.path), err=True)
+    _print_outcome(made, outcome, as_json=as_json)
+
+
+async def _apply(
+    at: Target, made: Plan, journal: Journal, step: Any, timeout_ms: int, rows_of_request: int
+) -> Outcome:
+    async with coordinators(at, timeout_ms) as coordinator:
+        return await apply_plan(
+            made, journal, coordinator, progress=step, rows_of_request=rows_of_request
+        )
+
+
+def _read(file: Path) -> Plan:
+    try:
+        return read_plan(file)
+    except PlanError as error:
+        stop(str(error), STALE)
+    except OSError as error:
+        stop(reason(error), ENVIRONMENT)
+
+
+# --- what people see ----------------------------------------------------------------------------
+
+
+def _prices(file: Path | None) -> Prices:
+    try:
+        return read_prices(file)
+    except PricesError as error:
+        stop(str(error), USAGE)
+
+
+def _print_plan(made: Plan, prices: Prices, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(plan_json(made, prices)))
+    else:
+        for line in plan_lines(made, prices):
+            typer.echo(line)
+
+
+def _print_outcome(made: Plan, outcome: Outcome, *, as_json: bool) -> None:
+    left = len(made.rows) - len(outcome.applied) - len(outcome.refused)
+    short = outcome.stopped_short(made)
+    if as_json:
+        refused = {str(row): code for row, code in sorted(outcome.refused.items())}
+        told = {"plan_id": made.plan_id, "applied": len(outcome.applied), "refused": refused}
+        told |= {"stopped_short": {str(row): outcome.applied[row] for row in short}}
+        typer.echo(json.dumps(told | {"left": left, "unanswered": outcome.unanswered}))
+    else:
+        typer.echo(f"{len(outcome.applied)} of {len(made.rows)} rows applied")
+        for row in short[:SHOWN_ROWS]:
+            one, at = made.rows[row], outcome.applied[row]
+            typer.echo(f"  {one.topic}-{one.partition} begins at {at}, not at {one.new_log_start}: "
+                       "what comes next is to be kept (clocks differ, or the plan was made from "
+                       "another cluster's copy)")  # fmt: skip
+        for row, code in sorted(outcome.refused.items())[:SHOWN_ROWS]:
+            where = f"{made.rows[row].topic}-{made.rows[row].partition}"
+            typer.echo(f"  {where} refused: {_why(code)}")
+        if outcome.unanswered is not None:
+            typer.echo(f"  {left} rows left: {outcome.unanswered}")
+            typer.echo("  The same command goes on.")
+    if outcome.is_stale():
+        raise typer.Exit(STALE)
+    if outcome.refused or left:
+        raise typer.Exit(PARTLY)
+
+
+_WHY: Final = {
+    ErrorCode.POLICY_VIOLATION: "the topic's settings keep what is there, or leave it to others",
+    ErrorCode.UNKNOWN_TOPIC_ID: "the topic is gone",
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "the partition is gone",
+    ErrorCode.OFFSET_OUT_OF_RANGE: "there is no such offset",
+    ErrorCode.INVALID_TIMESTAMP: "the plan has expired: make a new one (or clocks differ)",
+    ErrorCode.INCONSISTENT_CLUSTER_ID: "the plan is another cluster's",
+}
+
+
+def _why(code: int) -> str:
+    return _WHY.get(ErrorCode(code), f"error code {code}") if code in set(ErrorCode) else str(code)

@@ -1,0 +1,146 @@
+"""A Spark session for a command: the same options for every job of `esker spark`.
+
+    def report(master: Master = None, memory: Memory = MEMORY, spark_log: SparkLog = None,
+               debug: Debug = False) -> None:
+        with spark_session("report", master, memory, spark_log, debug=debug) as spark:
+            ...
+
+What Spark says goes to a file; of what goes wrong the terminal sees one sentence, with what helps
+and where the rest is. `--debug` prints the rest. Ctrl-C ends the command with code 130.
+
+Source: DESIGN §10 (exit codes).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+
+import typer
+from rich.console import Console
+
+from esker.commands.spark.common import (
+    DATA_LOSS,
+    ENVIRONMENT,
+    INTERRUPTED,
+    USAGE,
+    not_installed,
+    stop,
+)
+from spark_jobs.session.java import cache_directory
+from spark_jobs.session.own_directory import make_own
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MEMORY: Final = "1g"
+KEPT_LOGS: Final = 10
+
+Master = Annotated[
+    str | None,
+    typer.Option(
+        "--master", metavar="URL", help="A Spark cluster, spark://HOST:7077; default: this machine."
+    ),
+]
+Memory = Annotated[
+    str,
+    typer.Option(
+        "--memory",
+        metavar="SIZE",
+        help="Heap of Spark's driver, and of each executor on a cluster.",
+    ),
+]
+SparkLog = Annotated[
+    Path | None,
+    typer.Option(
+        "--spark-log",
+        metavar="FILE",
+        help="What Spark says; default: a new file in ~/.cache/esker.",
+    ),
+]
+Debug = Annotated[bool, typer.Option("--debug", help="Print whole errors, not their sentence.")]
+
+
+@contextmanager
+def spark_session(
+    app: str,
+    master: str | None,
+    memory: str,
+    spark_log: Path | None,
+    *,
+    debug: bool = False,
+    heavy: bool = False,
+) -> Iterator[SparkSession]:
+    """A session for as long as it lasts; what goes wrong in it ends the command.
+
+    `heavy` is for jobs in which the JVM itself computes for minutes.
+
+    The job's own errors (of reading, of the store) pass: they are the command's to tell.
+    """
+    try:
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        from spark_jobs.session import spark_session as session
+        from spark_jobs.session.failures import SessionError, explain, raised_in_worker
+    except ModuleNotFoundError as error:
+        not_installed(error)
+    log_file = spark_log or _new_log(app)
+    try:
+        with _waiting("starting Spark"):
+            started = session.start_session(
+                master, app=app, memory=memory, log_file=log_file, heavy=heavy
+            )
+    except SessionError as error:
+        code = USAGE if error.usage else ENVIRONMENT
+        _fail(str(error), code, error, error.log_file, debug=debug)
+    except KeyboardInterrupt:
+        stop("interrupted", INTERRUPTED)
+    try:
+        yield started
+    except KeyboardInterrupt:
+        stop("interrupted", INTERRUPTED)
+    except (PySparkException, Py4JError) as error:
+        raised = raised_in_worker(error)
+        code = DATA_LOSS if raised is not None and raised[0] == "LostRangeError" else ENVIRONMENT
+        _fail(str(explain(error)), code, error, log_file, debug=debug)
+    finally:
+        session.stop_session(started)
+
+
+def _fail(
+    sentence: str, code: int, error: BaseException, log_file: Path | None, *, debug: bool
+) -> NoReturn:
+    if debug:
+        traceback.print_exception(error)
+    if log_file is not None:
+        with suppress(OSError), log_file.open("a") as log:
+            traceback.print_exception(error, file=log)
+        sentence += f" (all of it: {log_file})"
+    stop(sentence, code)
+
+
+def _new_log(app: str) -> Path | None:
+    """A file of this run's own; the oldest go. None where there can be none: then it is lost."""
+    directory = cache_directory() / "logs"
+    name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{app}-{os.getpid()}.log"
+    try:
+        make_own(directory.parent)
+        directory.mkdir(exist_ok=True)
+        for old in sorted(directory.glob("*.log"))[: -KEPT_LOGS + 1]:
+            old.unlink(missing_ok=True)
+        (directory / name).touch()
+    except OSError:
+        return None
+    return directory / name
+
+
+def _waiting(what: str) -> Any:
+    """A sign of life on a terminal; nothing elsewhere."""
+    return Console(stderr=True).status(what) if sys.stderr.isatty() else nullcontext()

@@ -1,0 +1,53 @@
+"""Which object store a job looks at: the same options for every command of `esker spark`.
+
+    def orphans(store: StoreUri, endpoint: Endpoint = None, region: Region = None) -> None:
+        with opened(store, endpoint, region) as objects:
+            ...
+
+Named as `esker dump-log` names them. Credentials are found as AWS tools find them.
+
+Source: DESIGN §8, §10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from esker.commands.spark.common import ENVIRONMENT, stop
+from spark_jobs.readers.object_store import ObjectStore, StoreError, StoreOptions, open_store
+
+StoreUri = Annotated[
+    str,
+    typer.Option(
+        "--store", metavar="DIR|s3://BUCKET", help="The object store of the cluster's brokers."
+    ),
+]
+Endpoint = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="Of an S3 that is not Amazon's; default: by region."),
+]
+Region = Annotated[str | None, typer.Option(metavar="NAME", help="The bucket's region.")]
+
+
+@contextmanager
+def opened(
+    uri: str, endpoint: str | None = None, region: str | None = None
+) -> Iterator[ObjectStore]:
+    """The store for as long as it lasts; what goes wrong with it ends the command.
+
+    Raises:  typer.BadParameter for what names no store.
+    """
+    try:
+        store = open_store(uri, StoreOptions(endpoint, region))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    try:
+        yield store
+    except StoreError as error:
+        stop(f"the object store: {error}", ENVIRONMENT)
+    finally:
+        store.close()

@@ -1,0 +1,358 @@
+"""A whole cluster below one directory: three quorum nodes, brokers, and their objects.
+
+    DIR/esker-dev.json        whose directory this is: cluster id, where the objects are
+    DIR/quorum-1 ... -3/      the logs of the quorum's nodes; with the objects, all there is
+    DIR/broker-101 .../       copies of those logs, which brokers read
+    DIR/objects/              records, unless they go to S3
+    DIR/settings/*.properties one file for each process, written anew at every start
+    DIR/output/*.log, *.pid   what each process says, and its id, for who wants to kill one
+
+Everything listens on loopback. The brokers' ports are those asked for and the ones above; the
+quorum takes the first free ones ten further on. They are not left to the system, which chooses from
+the range it also gives to clients: a node that comes back after a kill would find its port taken,
+perhaps by a connection that a neighbour made to itself.
+
+Source: DESIGN §12.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import socket
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any, Final
+
+from esker.server.storage import format_storage
+from esker.settings.config import parse_config
+from esker.settings.values import Endpoint
+from raft.driver.registry import LOCK_FILE
+from raft.segments.properties import META_PROPERTIES_FILE
+from records.uuids import encode_uuid, random_uuid
+
+HOST: Final = "127.0.0.1"
+QUORUM: Final = (1, 2, 3)
+FIRST_BROKER: Final = 101
+MAX_BROKERS: Final = 9
+QUORUM_PORTS_FROM: Final = 10  # above the first broker's port
+IDENTITY: Final = "esker-dev.json"
+LOCK: Final = ".esker-dev.lock"
+LEFTOVERS_S: Final = 20.0
+OBJECTS: Final = "objects"
+SETTINGS: Final = "settings"
+OUTPUT: Final = "output"
+DIRECTORY_STORE: Final = "diskless.stores.directory.DirectoryStorage"
+S3_STORE: Final = "diskless.stores.s3.S3Storage"
+
+
+class DevError(Exception):
+    """The cluster cannot be started like this. One sentence that says what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Store:
+    """Where records go: a bucket, or (None) the directory."""
+
+    bucket: str | None = None
+    endpoint: str | None = None
+    region: str | None = None
+
+    def settings(self, directory: Path) -> dict[str, str]:
+        """A broker's settings for it; `directory` is the cluster's own."""
+        if self.bucket is None:
+            return {
+                "diskless.storage.class.name": DIRECTORY_STORE,
+                "esker.server.storage.directory.path": str(directory / OBJECTS),
+            }
+        found = {
+            "diskless.storage.class.name": S3_STORE,
+            "esker.server.storage.s3.bucket": self.bucket,
+        }
+        if self.endpoint is not None:
+            found["esker.server.storage.s3.endpoint"] = self.endpoint
+            found["esker.server.storage.s3.path.style"] = "true"
+        if self.region is not None:
+            found["esker.server.storage.s3.region"] = self.region
+        return found
+
+    def place(self, directory: Path) -> str:
+        """Where that is, for people."""
+        if self.bucket is None:
+            return str(directory / OBJECTS)
+        return f"s3://{self.bucket}" + (f" at {self.endpoint}" if self.endpoint else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Whose directory it is, kept in it."""
+
+    cluster_id: str
+    store: Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """One process to run."""
+
+    name: str  # `quorum-1`, `broker-101`
+    node_id: int
+    endpoint: Endpoint
+    properties: Path
+    output: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A cluster, ready to be started."""
+
+    directory: Path
+    identity: Identity
+    quorum: tuple[Process, ...]
+    brokers: tuple[Process, ...]
+
+    @property
+    def bootstrap(self) -> str:
+        """What clients connect to."""
+        return ",".join(str(broker.endpoint) for broker in self.brokers)
+
+    @property
+    def controllers(self) -> str:
+        """The quorum's nodes, as `--bootstrap-controller` takes them."""
+        return ",".join(str(node.endpoint) for node in self.quorum)
+
+
+# --- whose directory ----------------------------------------------------------------------------
+
+
+@contextmanager
+def owned(directory: Path) -> Iterator[None]:
+    """Hold the directory, made if need be, against another `esker dev`. Raises DevError."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = (directory / LOCK).open("w")
+    except OSError as error:
+        why = "is no directory" if directory.is_file() else f"{error.strerror}"
+        raise DevError(f"{directory}: {why}: name another with --dir") from None
+    with lock:
+        if not _locked(lock):
+            raise DevError(
+                f"{directory} is in use by another `esker dev`: stop that one, or use another --dir"
+            )
+        wait_for_leftovers(directory)
+        yield
+
+
+def wait_for_leftovers(directory: Path) -> None:
+    """Processes of an `esker dev` that was killed need a moment to notice it: let them end.
+
+    Raises:  DevError if they do not.
+    """
+    deadline = time.monotonic() + LEFTOVERS_S
+    for path in sorted(directory.glob(f"*-*/{LOCK_FILE}")):
+        with path.open("r+") as lock:
+            while not _locked(lock):
+                if time.monotonic() > deadline:
+                    raise DevError(f"{path.parent} is in use: end the process that has it")
+                time.sleep(0.05)
+
+
+def _locked(lock: IO[str]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def identify(directory: Path, store: Store | None) -> Identity:
+    """The directory's identity; a new one if it is empty.
+
+    Args:    store: None: the one it has, a directory store if it is new. Another is taken as
+             long as nothing was formatted: what came of a first attempt binds nobody.
+    Raises:  DevError if it is somebody else's, or its records are in another store.
+    """
+    path = directory / IDENTITY
+    try:
+        kept = _parse(path.read_text())
+    except FileNotFoundError:
+        kept = None
+    except (ValueError, KeyError, TypeError):
+        raise DevError(f"{path} is damaged: --reset begins anew, without what was there") from None
+    if kept is None:
+        others = sorted(entry.name for entry in directory.iterdir() if entry.name != LOCK)
+        if others:
+            raise DevError(
+                f"{directory} holds something else ({', '.join(others[:3])}): "
+                "name a directory of its own with --dir"
+            )
+        kept = Identity(cluster_id=encode_uuid(random_uuid()), store=store or Store())
+        _write(path, json.dumps(_as_json(kept), indent=2) + "\n")
+    elif store is not None and store != kept.store:
+        if not any(directory.glob(f"quorum-*/{META_PROPERTIES_FILE}")):  # it never began
+            kept = replace(kept, store=store)
+            _write(path, json.dumps(_as_json(kept), indent=2) + "\n")
+            return kept
+        raise DevError(
+            f"the records of {directory} are in {kept.store.place(directory)}: leave --store out, "
+            "or begin another cluster with --dir or --reset"
+        )
+    return kept
+
+
+def _as_json(identity: Identity) -> dict[str, Any]:
+    store = identity.store
+    return {
+        "clusterId": identity.cluster_id,
+        "bucket": store.bucket,
+        "endpoint": store.endpoint,
+        "region": store.region,
+    }
+
+
+def _parse(text: str) -> Identity:
+    found = json.loads(text)
+    store = Store(bucket=found["bucket"], endpoint=found["endpoint"], region=found["region"])
+    return Identity(cluster_id=str(found["clusterId"]), store=store)
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole or not at all."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    with temporary.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path)
+
+
+def belongings(directory: Path) -> tuple[Path, ...]:
+    """What `esker dev` has made below a directory: what --reset removes, and nothing else."""
+    found = [
+        entry
+        for pattern in (
+            IDENTITY, f"{IDENTITY}.tmp", OBJECTS, SETTINGS, OUTPUT, "quorum-*", "broker-*",
+        )
+        for entry in directory.glob(pattern)
+    ]  # fmt: skip
+    return tuple(sorted(found)) if (directory / IDENTITY).exists() else ()
+
+
+def remove(paths: Iterable[Path]) -> None:
+    """Delete them, the identity last: an interrupted removal can be taken up again."""
+    for path in sorted(paths, key=lambda path: path.name == IDENTITY):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+# --- a plan -------------------------------------------------------------------------------------
+
+
+def make_plan(
+    directory: Path, identity: Identity, *, port: int, brokers: int, extra: Mapping[str, str]
+) -> Plan:
+    """Choose ports, write the settings and format what is new.
+
+    Args:    extra: settings for every process, over our own.
+    Raises:  DevError for a port that is taken; ConfigError, StorageError, OSError.
+    """
+    broker_ports = [port + number for number in range(brokers)]
+    for one in broker_ports:
+        if not is_free(one):
+            raise DevError(
+                f"port {one} is taken, perhaps by another `esker dev` or a Kafka: name a free one "
+                "with --port"
+            )
+    quorum_ports = _free_ports(port + QUORUM_PORTS_FROM, len(QUORUM))
+    (directory / SETTINGS).mkdir(exist_ok=True)
+    (directory / OUTPUT).mkdir(exist_ok=True)
+    voters = ",".join(f"{node}@{HOST}:{at}" for node, at in zip(QUORUM, quorum_ports, strict=True))
+    shared = {
+        "controller.quorum.voters": voters,
+        "controller.quorum.election.timeout.ms": "400",  # the first leaders, a second sooner
+        "group.initial.rebalance.delay.ms": "0",
+    }
+    own = {"process.roles": "controller"}
+    quorum = [
+        _process(directory, identity, f"quorum-{node}", node, at, "CONTROLLER", shared | own, extra)
+        for node, at in zip(QUORUM, quorum_ports, strict=True)
+    ]
+    own = {"process.roles": "broker", **identity.store.settings(directory)}
+    return Plan(
+        directory=directory,
+        identity=identity,
+        quorum=tuple(quorum),
+        brokers=tuple(
+            _process(
+                directory, identity, f"broker-{node}", node, at, "PLAINTEXT", shared | own, extra
+            )
+            for node, at in enumerate(broker_ports, start=FIRST_BROKER)
+        ),
+    )
+
+
+def _process(
+    directory: Path,
+    identity: Identity,
+    name: str,
+    node_id: int,
+    port: int,
+    listener: str,
+    settings: Mapping[str, str],
+    extra: Mapping[str, str],
+) -> Process:
+    log_dir = directory / name
+    properties = {
+        "node.id": str(node_id),
+        "listeners": f"{listener}://{HOST}:{port}",
+        "log.dirs": str(log_dir),
+        **settings,
+        **extra,
+    }
+    config = parse_config(properties)
+    path = directory / SETTINGS / f"{name}.properties"
+    _write(path, "".join(f"{key}={_escaped(value)}\n" for key, value in properties.items()))
+    if not (log_dir / META_PROPERTIES_FILE).exists():
+        format_storage(config, identity.cluster_id)
+    return Process(
+        name=name,
+        node_id=node_id,
+        endpoint=Endpoint(HOST, port),
+        properties=path,
+        output=directory / OUTPUT / f"{name}.log",
+    )
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\")
+
+
+def is_free(port: int) -> bool:
+    """May a listener have this port of the loopback? Raises DevError for a number that is none."""
+    if not 0 < port < 65536:
+        raise DevError(f"{port} is no port")
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as a listener does
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def _free_ports(first: int, count: int) -> list[int]:
+    """The first free ports from one on. Raises DevError."""
+    found: list[int] = []
+    for port in range(first, min(first + 1000, 65536)):
+        if is_free(port):
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise DevError(f"no {count} free ports from {first} on: choose another --port")

@@ -1,0 +1,336 @@
+"""The controller on a node of the quorum: its state on the cluster log, its requests, its timers.
+
+    parts = ControllerParts(settings)
+    NodeConfig(room=lambda host: JoinedRooms([parts.room(host), ...]), cluster=parts.cluster)
+
+Every node has the state: it names the groups that live here, and answers the batch coordinators'
+questions (`view`). The node that leads the cluster log is the active controller besides.
+
+Source: DESIGN §5 (groups' lives), §7.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from prometheus_client.metrics_core import Metric
+
+from coordinator.batch.client import ClientSettings, CoordinatorClient
+from coordinator.controller.chunk_removal import ChunkSweep
+from coordinator.controller.client import ControllerClient
+from coordinator.controller.cluster_view import ImageView
+from coordinator.controller.coordinator_calls import ClientCalls
+from coordinator.controller.handover import HandOver
+from coordinator.controller.image import DISKLESS_METADATA, MetadataImage
+from coordinator.controller.leader import Controller, ControllerConfig
+from coordinator.controller.machine import ControllerMachine
+from coordinator.controller.requests import Requests
+from coordinator.controller.service import ControllerService, Endpoint
+from esker.server.controller_metrics import ControllerCollector
+from esker.server.controller_registration import ControllerJoining, registration
+from raft.core.voters import Endpoint as Place
+from raft.driver.config import BENCH_LOG, INTERNAL_TOPICS
+from raft.driver.node_services import ClusterEvents, RoomHost
+from raft.interfaces import Frozen, ReplicatedLog
+from raft.net.handlers import Served
+from raft.wire.responses import Group
+from records.batch import Batch
+from records.types import NodeId, Offset, OffsetAndEpoch
+from records.uuids import random_uuid
+
+CLUSTER_METADATA: Final = "__cluster_metadata"
+CALL_TIMEOUT_MS: Final = 10_000  # of a call to a coordinator, with all its attempts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerSettings:
+    """What a node's settings say of its controller."""
+
+    controller: ControllerConfig
+    endpoints: Mapping[int, tuple[str, int]]  # of the voters
+    listener_name: str = "CONTROLLER"
+    bench_log: bool = False
+
+
+class ClusterMachine:
+    """The controller's machine as the driver sees it: `raft.driver.node_services.ClusterState`."""
+
+    def __init__(self, machine: ControllerMachine, events: ClusterEvents, served: set[str]) -> None:
+        self._machine = machine
+        self._events = events
+        self._served = sorted(served)
+        self.groups: Sequence[Group] = ()
+        machine.listen(self._on_image)
+
+    @property
+    def applied(self) -> OffsetAndEpoch:
+        return self._machine.applied
+
+    @property
+    def applied_offset(self) -> Offset:
+        """Everything below is in the state."""
+        return self._machine.applied.offset
+
+    @property
+    def features(self) -> Mapping[str, int]:
+        """Finalised features and their levels."""
+        return self._machine.image.features
+
+    @property
+    def controllers(self) -> Mapping[NodeId, Place]:
+        """Where each controller that has registered listens, by its first listener."""
+        return {
+            NodeId(node_id): Place(listeners[0].name, listeners[0].host, listeners[0].port)
+            for node_id, record in self._machine.image.controllers.items()
+            if (listeners := record.end_points)
+        }
+
+    @property
+    def last_timestamp(self) -> int:
+        return self._machine.last_timestamp
+
+    @property
+    def changed_records(self) -> int:
+        return self._machine.changed_records
+
+    @property
+    def total_records(self) -> int:
+        return self._machine.total_records
+
+    @property
+    def checkpointable(self) -> bool:
+        return self._machine.checkpointable
+
+    def apply(self, batches: Iterable[Batch]) -> None:
+        """See StateMachine."""
+        self._machine.apply(batches)
+        self._events.on_applied(self.applied_offset)
+
+    def reset(self) -> None:
+        """See StateMachine. Groups that live end only if the log does not name them again."""
+        self._machine.reset()
+
+    def load(self, snapshot_id: OffsetAndEpoch, batches: Iterable[Batch]) -> Iterator[None]:
+        """See StateMachine."""
+        yield from self._machine.load(snapshot_id, batches)
+        self._events.on_applied(self.applied_offset)
+
+    def freeze(self) -> Frozen:
+        """See StateMachine."""
+        return self._machine.freeze()
+
+    def checkpointed(self, snapshot_id: OffsetAndEpoch, record_count: int) -> None:
+        """See StateMachine."""
+        self._machine.checkpointed(snapshot_id, record_count)
+
+    def _on_image(self, image: MetadataImage) -> None:
+        """Begin and end groups until those that live are those that the image names."""
+        if not image.offset:
+            return  # nothing is known yet, or everything is read anew
+        wanted = [
+            Group(name, index, topic.topic_id)
+            for name in self._served
+            if (topic := image.topic(name)) is not None
+            for index in sorted(topic.partitions)
+        ]
+        before, self.groups = self.groups, wanted
+        for group in before:
+            if group not in wanted:
+                self._events.on_stop(group)
+        for group in wanted:
+            if group not in before:
+                self._events.on_start(group)
+
+
+class ControllerParts:
+    """One node's controller, made in two steps: the room first, the state with the group."""
+
+    def __init__(self, settings: ControllerSettings) -> None:
+        self._settings = settings
+        self._room: ControllerRoom | None = None
+        self._collector: ControllerCollector | None = None
+        self.view = ImageView(self._image)
+
+    def _image(self) -> MetadataImage:
+        return self._room.machine.image if self._room is not None else MetadataImage()
+
+    @property
+    def machine(self) -> ControllerMachine:
+        """This node's replica of the cluster log; there once the room is."""
+        assert self._room is not None, "a machine before its node"
+        return self._room.machine
+
+    def room(self, host: RoomHost) -> ControllerRoom:
+        """For `NodeConfig.room`."""
+        self._room = ControllerRoom(host, self._settings)
+        self._collector = ControllerCollector(self._room)
+        return self._room
+
+    def listen(self, listener: Callable[[MetadataImage], None]) -> None:
+        """Hear of every image of the cluster log, at once of the present one."""
+        assert self._room is not None, "a listener before its node"
+        self._room.machine.listen(listener)
+
+    def metrics(self) -> Iterable[Metric]:
+        """For `NodeConfig.metrics`."""
+        return self._collector.collect() if self._collector is not None else ()
+
+    def cluster(self, host: RoomHost, log: ReplicatedLog, events: ClusterEvents) -> ClusterMachine:
+        """For `NodeConfig.cluster`: begins with the cluster log's group."""
+        assert self._room is not None, "a cluster log before its node"
+        return self._room.begin_cluster(host, log, events)
+
+
+class ControllerRoom:
+    """A node's controller and its requests (`raft.driver.node_services.Room`)."""
+
+    def __init__(self, host: RoomHost, settings: ControllerSettings) -> None:
+        self._host = host
+        self._settings = settings
+        self.machine = ControllerMachine()
+        self.controller: Controller | None = None
+        self._requests: Requests | None = None
+        self._coordinators: dict[int, CoordinatorClient] = {}
+        self._calls = ClientCalls(self._client)
+        self.handover: HandOver | None = None
+        self.served: Counter[int] = Counter()  # requests, by api key
+        self._sweep: ChunkSweep | None = None
+        self._joining = self._make_joining()
+        self._timer: asyncio.TimerHandle | None = None
+        self._service = ControllerService(
+            lambda message, send: self._requests_now().ask(message, send),
+            image=lambda: self.machine.image,
+            find_log=host.log,
+            endpoint=self._endpoint,
+            node_id=host.node_id,
+        )
+        self.handlers: Mapping[int, Served] = self._service.handlers
+
+    def _make_joining(self) -> ControllerJoining | None:
+        """None for a node that is no voter: nobody connects to it."""
+        node_id, settings = self._host.node_id, self._settings
+        place = settings.endpoints.get(node_id)
+        if place is None:
+            return None
+        request = registration(
+            node_id,
+            random_uuid(),
+            (settings.listener_name, *place),
+            settings.controller.features,
+        )
+        return ControllerJoining(
+            lambda: ControllerClient(
+                list(settings.endpoints.values()),
+                timeout_ms=CALL_TIMEOUT_MS,
+                client_id=f"controller-{node_id}",
+            ),
+            request,
+            lambda: self.machine.image,
+        )
+
+    def _requests_now(self) -> Requests:
+        assert self._requests is not None, "a request before the cluster log was opened"
+        return self._requests
+
+    def begin_cluster(
+        self, host: RoomHost, log: ReplicatedLog, events: ClusterEvents
+    ) -> ClusterMachine:
+        """The cluster log was opened: build on it, and have the machine driven."""
+        machine = self.machine
+        controller = self.controller = Controller(
+            log,
+            machine,
+            self._settings.controller,
+            call_soon=host.call_soon,
+            wall_ms=lambda: time.time_ns() // 1_000_000,
+            monotonic_ms=_monotonic_ms,
+            new_id=random_uuid,
+        )
+        handover = self.handover = HandOver(
+            self._calls,
+            image=lambda: machine.image,
+            is_settled=lambda: machine.applied.offset == (log.high_watermark or 0),
+            call_later=host.call_later,
+        )
+        controller.follow(handover.begin, handover.end)
+        machine.listen(handover.on_image)
+        self._sweep = ChunkSweep(controller, handover)
+        self._requests = Requests(
+            controller,
+            handover,
+            call_later=host.call_later,
+            monotonic_ms=_monotonic_ms,
+            barrier=lambda told: _behind(log, told),
+            served=self.served,
+            leader_name=lambda: "unknown" if log.leader_id is None else f"node {log.leader_id}",
+        )
+        served = set(INTERNAL_TOPICS) | ({BENCH_LOG} if self._settings.bench_log else set())
+        state = ClusterMachine(machine, events, served)
+        host.host(log, state)
+        log.watch(controller)
+        self._tick()
+        return state
+
+    def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:
+        """See Room. The cluster log is begun by `begin_cluster`; other groups are others'."""
+
+    async def end(self, topic: str, partition: int) -> None:  # noqa: ARG002 (a Room's)
+        """See Room."""
+        if topic == CLUSTER_METADATA:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            if self._joining is not None:
+                await self._joining.close()
+            await self._calls.close()
+
+    def _tick(self) -> None:
+        assert self.controller is not None
+        assert self._sweep is not None
+        self.controller.tick()
+        self._sweep.tick(_monotonic_ms())
+        self._tell_who_leads()
+        if self._joining is not None:
+            self._joining.tick(_monotonic_ms())
+        delay_s = self._settings.controller.tick_interval_ms / 1_000
+        self._timer = self._host.call_later(delay_s, self._tick)
+
+    def _tell_who_leads(self) -> None:
+        """A coordinator that stands still is waited for no longer than this node follows it."""
+        for coordinator, client in self._coordinators.items():
+            log = self._host.log(DISKLESS_METADATA, coordinator)
+            if log is not None and log.leader_id is not None:
+                client.leads(log.leader_id)
+
+    def _client(self, coordinator: int) -> CoordinatorClient:
+        client = self._coordinators[coordinator] = CoordinatorClient(
+            list(self._settings.endpoints.values()),
+            partition=coordinator,
+            settings=ClientSettings(
+                timeout_ms=CALL_TIMEOUT_MS, client_id=f"controller-{self._host.node_id}"
+            ),
+        )
+        return client
+
+    def _endpoint(self, node_id: int) -> Endpoint | None:
+        place = self._settings.endpoints.get(node_id)
+        return None if place is None else (node_id, *place)
+
+
+def _behind(log: ReplicatedLog, told: Callable[[BaseException | None], None]) -> None:
+    """Ask at the log's read barrier, for who cannot await."""
+
+    def heard(barrier: asyncio.Future[Offset]) -> None:
+        told(asyncio.CancelledError() if barrier.cancelled() else barrier.exception())
+
+    asyncio.ensure_future(log.barrier()).add_done_callback(heard)
+
+
+def _monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

@@ -1,0 +1,195 @@
+"""From a node's settings and its formatted directory to a running node of the quorum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from prometheus_client.metrics_core import Metric
+
+import coordinator.batch.leader  # here, not when a group opens: it takes a tenth of a second
+import coordinator.batch.sqlite.machine  # noqa: F401
+from coordinator.controller.decide import Limits as DecisionLimits
+from coordinator.controller.leader import ControllerConfig as Deciding
+from coordinator.groups.settings import LogSettings
+from esker.server.controllers import ClusterMachine, ControllerParts, ControllerSettings
+from esker.server.coordinators import DISKLESS_METADATA, CoordinatorRoom
+from esker.server.groups import GroupRoom
+from esker.server.node_services import BenchState, JoinedRooms
+from esker.server.open_files import connections_allowed
+from esker.server.replica_set import (
+    Machines,
+    ObservedCluster,
+    ObserverSettings,
+    OwnMachines,
+    SharedMachines,
+)
+from esker.server.snapshot_hosting import SnapshotKeeping
+from esker.server.storage import open_storage
+from esker.settings.addresses import BROKER, CONTROLLER
+from esker.settings.config import Endpoint as Address
+from esker.settings.config import NodeSettings
+from raft.core.config import QuorumConfig
+from raft.core.voters import Endpoint, ReplicaKey, Voter
+from raft.driver.config import NodeConfig
+from raft.driver.node_services import ClusterEvents, Room, RoomHost
+from raft.interfaces import ReplicatedLog
+from raft.net import Limits
+from raft.segments.log import LogConfig
+from records.schema import MetadataRecord
+from records.types import ZERO_UUID
+
+TICK_MS: Final = 100
+"""How often the active controller looks at its sessions and at an idle log."""
+
+LINGER_MS: Final = 10.0
+"""From hearing that a commit of batches is agreed on to applying it, on a node that only votes: so
+one commit in some is held up by that, and not each. Who reads there, or begins to lead, hurries."""
+
+
+class NodeParts:
+    """A node, put together by its roles; `config` makes a `raft.driver.node.Node` of it.
+
+    A controller has the states of all logs and decides on those that it leads. A broker has the
+    same states to read: its own, or, with both roles, those of the controller.
+    """
+
+    def __init__(self, settings: NodeSettings) -> None:
+        """Raises:  as `esker.server.storage.open_storage`."""
+        self.settings = settings
+        self.meta, bootstrap = open_storage(settings)
+        self._observed: ObservedCluster | None = None
+        self._own: OwnMachines | None = None
+        self._controllers: ControllerParts | None = None
+        if CONTROLLER in settings.roles:
+            parts = controller_settings(settings, self.meta.cluster_id, bootstrap)
+            self._controllers = ControllerParts(parts)
+        self.is_healthy: Callable[[], bool] = lambda: True
+        self.collectors: list[Callable[[], Iterable[Metric]]] = []
+        if self._controllers is not None:
+            self.collectors.append(self._controllers.metrics)
+        self.limits = limits_of(settings)
+        self.config = self._config(bootstrap)
+
+    @property
+    def cluster(self) -> ObservedCluster:
+        """What the broker has of its cluster, once the node is made."""
+        assert self._observed is not None, "no broker, or a node that is not made yet"
+        return self._observed
+
+    def _config(self, bootstrap: tuple[MetadataRecord, ...]) -> NodeConfig:
+        """What the driver must be told.
+
+        The directory ids of other voters stay unknown: kraft.version 0 has static voters by id.
+        """
+        config, place = self.settings, self.settings.addresses.controller
+        directory_id = self.meta.directory_id or ZERO_UUID
+        return NodeConfig(
+            node_id=config.node_id,
+            cluster_id=self.meta.cluster_id,
+            directory_id=directory_id,
+            log_dir=config.log_dir,
+            voters=tuple(
+                Voter(
+                    key=ReplicaKey(node, directory_id if node == config.node_id else ZERO_UUID),
+                    endpoints=(self._endpoint(address),),
+                )
+                for node, address in sorted(config.voters.items())
+            ),
+            bind_host=place.bind.host if place else None,
+            bind_port=place.bind.port if place else 0,
+            advertised=self._endpoint(place.advertised) if place else None,
+            quorum=QuorumConfig(
+                election_timeout_ms=config.election_timeout_ms,
+                fetch_timeout_ms=config.fetch_timeout_ms,
+                election_backoff_max_ms=config.election_backoff_max_ms,
+                request_timeout_ms=config.request_timeout_ms,
+                retry_backoff_ms=config.retry_backoff_ms,
+            ),
+            log=LogConfig(segment_bytes=config.segment_bytes, segment_ms=config.segment_ms),
+            limits=self.limits,
+            bootstrap=bootstrap,
+            keeping=SnapshotKeeping(
+                node_id=config.node_id,
+                snapshots=config.snapshots,
+                log_starts=config.log_start,
+                linger_ms={} if BROKER in config.roles else {DISKLESS_METADATA: LINGER_MS},
+            ),
+            room=self._room,
+            cluster=self._cluster_state,
+            metrics=self._metrics,
+            healthy=lambda: self.is_healthy(),
+            bench_log=config.bench_log,
+            max_idle_interval_ms=config.max_idle_interval_ms,
+            metrics_host=config.metrics.host if config.metrics else None,
+            metrics_port=config.metrics.port if config.metrics else 0,
+        )
+
+    def _endpoint(self, address: Address) -> Endpoint:
+        return Endpoint(self.settings.addresses.controller_name, address.host, address.port)
+
+    def _room(self, host: RoomHost) -> JoinedRooms:
+        config, controllers = self.settings, self._controllers
+        rooms: list[Room] = [BenchState(host, config.bench_log_state)]
+        machines: Machines
+        if controllers is None:
+            machines = self._own = OwnMachines(host)
+        else:
+            coordinators = CoordinatorRoom(
+                host, config.coordinators, controllers.view, voters=len(config.voters)
+            )
+            groups = GroupRoom(host, LogSettings.of(config.values), controllers.listen)
+            rooms += [coordinators, controllers.room(host), groups]
+            machines = SharedMachines(controllers, coordinators, groups)
+        if BROKER in config.roles:
+            voters = [(place.host, place.port) for place in config.voters.values()]
+            observing = ObserverSettings(voters=voters, coordinators=config.coordinators)
+            self._observed = ObservedCluster(host, machines, observing)
+            rooms.append(self._observed)
+        return JoinedRooms(rooms)
+
+    def _cluster_state(
+        self, host: RoomHost, log: ReplicatedLog, events: ClusterEvents
+    ) -> ClusterMachine:
+        if self._controllers is not None:
+            return self._controllers.cluster(host, log, events)
+        assert self._own is not None, "a cluster log before its node"
+        return self._own.begin_cluster(host, log, events)
+
+    def _metrics(self) -> Iterable[Metric]:
+        for collect in self.collectors:
+            yield from collect()
+
+
+def limits_of(settings: NodeSettings) -> Limits:
+    """What peers and clients may take from each listener."""
+    places = settings.addresses
+    listeners = len(places.clients) + (places.controller is not None)
+    return Limits(
+        max_connections=connections_allowed(settings.values["max.connections"], listeners),
+        max_frame_bytes=settings.request_max_bytes,
+        idle_ms=settings.connections_max_idle_ms,
+    )
+
+
+def controller_settings(
+    config: NodeSettings, cluster_id: str, bootstrap: tuple[MetadataRecord, ...]
+) -> ControllerSettings:
+    """What the node's controller must be told."""
+    endpoints = {int(node): (place.host, place.port) for node, place in config.voters.items()}
+    return ControllerSettings(
+        controller=Deciding(
+            cluster_id=cluster_id,
+            session_timeout_ms=config.session_timeout_ms,
+            max_idle_interval_ms=config.max_idle_interval_ms,
+            tick_interval_ms=TICK_MS,
+            bootstrap=bootstrap,
+            limits=DecisionLimits(
+                default_partitions=config.default_partitions,
+                default_replication_factor=config.default_replication_factor,
+            ),
+        ),
+        endpoints=endpoints,
+        listener_name=config.addresses.controller_name,
+        bench_log=config.bench_log,
+    )

@@ -1,0 +1,163 @@
+"""A node's process: from its settings to a clean end.
+
+The node's logs come first and go last; a broker lives on them. Whatever is fatal to either ends the
+process at once: what was promised is on a majority's disks or in the store, and a broker that comes
+again has nothing to repair.
+
+Source: DESIGN §5, §12.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Coroutine
+from random import Random
+from typing import Any
+
+from diskless.broker import Broker, BrokerSettings, ClientListener
+from diskless.stores import ObjectStorage
+from diskless.stores.opening import open_store
+from esker.server.node import NodeParts
+from esker.server.own_settings import own_settings
+from esker.settings.addresses import BROKER
+from esker.settings.config import NodeSettings
+from raft.driver.node import Node, tune_interpreter
+from records.types import ZERO_UUID
+from records.uuids import random_uuid
+
+log = logging.getLogger("esker")
+
+
+async def run_until_signalled(settings: NodeSettings) -> None:
+    """Run a node until SIGTERM or SIGINT, then hand over and close.
+
+    Raises:  esker.server.storage.StorageError for the directory; NodeError, RecordError and
+    OSError of the
+             logs; NotStartedError of the broker; StoreSettingError for the object store; whatever
+             ended it.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await run_node(settings, stop)
+
+
+async def run_node(settings: NodeSettings, stop: asyncio.Event) -> None:
+    """Run a node until `stop` is set. Raises as `run_until_signalled`."""
+    store = open_store(settings.values) if BROKER in settings.roles else None
+    parts = NodeParts(settings)
+    node = Node(parts.config)
+    await node.start()
+    tune_interpreter()
+    if store is not None:
+        await _run_broker(settings, parts, node, store, stop)
+    else:
+        await _until(stop.wait(), node.failed)
+    await node.stop()
+
+
+async def _run_broker(
+    settings: NodeSettings,
+    parts: NodeParts,
+    node: Node,
+    store: ObjectStorage,
+    stop: asyncio.Event,
+) -> None:
+    lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        broker = make_broker(settings, parts, store, lost)
+        parts.collectors.append(broker.metrics)
+        parts.is_healthy = lambda: not broker.is_fenced
+        try:
+            if await _until(broker.start(), node.failed, lost, stopping):
+                place = ",".join(f"{at.host}:{at.port}" for at in broker.advertised())
+                announce(f"Broker {settings.node_id} is ready at {place}")
+                await _until(stop.wait(), node.failed, lost)
+        finally:
+            if not _is_hopeless(node):
+                await broker.stop()
+    except BaseException:
+        if not _is_hopeless(node):
+            await node.stop()
+        raise
+    finally:
+        stopping.cancel()
+        await parts.cluster.close()
+
+
+def announce(line: str) -> None:
+    """Print a line for whoever waits for it. That nobody reads any more ends no node, nor does a
+    full disk below a file of output: it is said in the log, and goes nowhere from then on."""
+    try:
+        print(line, flush=True)
+    except OSError as error:
+        log.warning("stdout=lost reason=%r said=%r", error.strerror, line)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())  # what is buffered is tried again at the end
+        os.close(nowhere)
+
+
+def _is_hopeless(node: Node) -> bool:
+    """A disk that failed, or an invariant that is broken (which cancels us): no farewell."""
+    task = asyncio.current_task()
+    return node.failed.done() or (task is not None and task.cancelling() > 0)
+
+
+async def _until(work: Coroutine[Any, Any, Any], *ends: asyncio.Future[Any]) -> bool:
+    """Wait for `work`; False if one of `ends` came first. Raises what either raises."""
+    task = asyncio.ensure_future(work)
+    await asyncio.wait((task, *ends), return_when=asyncio.FIRST_COMPLETED)
+    if not task.done():
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        for end in ends:
+            if end.done():
+                end.result()
+        return False
+    task.result()
+    return True
+
+
+def make_broker(
+    settings: NodeSettings, parts: NodeParts, store: ObjectStorage, lost: asyncio.Future[None]
+) -> Broker:
+    """The broker of a node that has started.
+
+    Args:    store: closed by the broker. lost: gets what keeps it from being a member ever again.
+    """
+
+    def on_lost(error: Exception) -> None:
+        if not lost.done():
+            lost.set_exception(error)
+
+    return Broker(
+        BrokerSettings(
+            incarnation_id=random_uuid(),
+            directory_id=parts.meta.directory_id or ZERO_UUID,
+            listeners=tuple(
+                ClientListener(
+                    name=place.name,
+                    bind_host=place.bind.host,
+                    bind_port=place.bind.port,
+                    advertised_host=place.advertised.host,
+                    advertised_port=place.advertised.port,
+                )
+                for place in settings.addresses.clients
+            ),
+            values=settings.values,
+            own=own_settings(settings.given),
+            limits=parts.limits,
+        ),
+        parts.cluster,
+        store,
+        wall_ms=lambda: time.time_ns() // 1_000_000,
+        random=Random(),
+        on_lost=on_lost,
+    )

@@ -1,0 +1,320 @@
+"""What a broker has of its cluster, on a node that observes the quorum's logs.
+
+    observed = ObservedCluster(host, machines, settings)     # a Room of the node, and a Cluster
+
+The node keeps the logs, and a machine on each is fed from it. Where those machines are from is the
+one thing that differs between a broker alone (`OwnMachines`) and one beside a controller, whose
+machines it reads (`SharedMachines`): the state is the same.
+
+The surprise: every kind of request to the controller has a client of its own. Answers come in the
+order of the questions, so behind one CreateTopics that waits a heartbeat would be late, and this
+broker fenced. And those clients are told who leads as soon as this node's logs know it: a leader
+that stands still closes no connection, and whoever waits for its answer hears of it last.
+
+Source: KIP-1164 (read-only coordinators); DESIGN §1, §8.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
+
+from coordinator.batch.client import ClientSettings, CoordinatorClient
+from coordinator.batch.freshness import Freshness
+from coordinator.batch.replica import ReadOnlyCoordinator
+from coordinator.batch.sqlite.machine import CoordinatorMachine, Identity
+from coordinator.controller.client import ControllerClient
+from coordinator.controller.image import CLUSTER_METADATA, DISKLESS_METADATA, MetadataImage
+from coordinator.controller.machine import ControllerMachine
+from coordinator.groups.client import CONSUMER_OFFSETS, GroupLogClient
+from coordinator.groups.machine import GroupMachine
+from coordinator.groups.state import Group
+from coordinator.leader_client import Address
+from diskless.latest_image import LatestImage
+from esker.server.controllers import ClusterMachine, ControllerParts
+from esker.server.coordinators import CoordinatorOptions, CoordinatorRoom
+from esker.server.groups import GroupReplica, GroupRoom
+from raft.driver.config import INTERNAL_TOPICS
+from raft.driver.node_services import ClusterEvents, RoomHost
+from raft.interfaces import ReplicatedLog
+from raft.net.handlers import Served
+from records.rpc.base import Request, Response
+from records.rpc.brokers import BrokerHeartbeatRequest
+from records.types import Offset
+
+R = TypeVar("R", bound=Response)
+
+CALL_TIMEOUT_MS: Final = 30_000  # of a call to a controller, with all its attempts
+ATTEMPT_TIMEOUT_MS: Final = 10_000  # a controller may wait for a coordinator before it answers
+HEARTBEAT_TIMEOUT_MS: Final = 2_000  # a session is a few seconds long
+ALONE_MS: Final = 1_000  # of a heartbeat where no controller runs; there will be another
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObserverSettings:
+    """What a node's settings say of the quorum that it observes."""
+
+    voters: Sequence[Address]
+    coordinators: CoordinatorOptions = field(default_factory=CoordinatorOptions)
+
+
+class Machines(Protocol):
+    """The states of the observed logs."""
+
+    @property
+    def controller(self) -> ControllerMachine:
+        """Of the cluster log."""
+
+    def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:
+        """A group was opened on this node."""
+
+    async def end(self, topic: str, partition: int) -> None:
+        """A group has ended here."""
+
+    def coordinator(self, partition: int) -> CoordinatorMachine | None:
+        """Of a partition of `__diskless-metadata`, if that has begun."""
+
+    def groups(self) -> Iterable[tuple[str, Group]]:
+        """All consumer groups."""
+
+    def group_machine(self) -> GroupMachine | None:
+        """Of the log of groups, if that has begun."""
+
+
+class OwnMachines:
+    """Those of a node that is a broker and nothing else."""
+
+    def __init__(self, host: RoomHost) -> None:
+        self.controller = ControllerMachine()
+        self._host = host
+        self._coordinators: dict[int, CoordinatorMachine] = {}
+        self._groups = GroupReplica(host)
+        self.groups = self._groups.groups
+
+    def begin_cluster(
+        self, host: RoomHost, log: ReplicatedLog, events: ClusterEvents
+    ) -> ClusterMachine:
+        """For `NodeConfig.cluster`: the cluster log was opened."""
+        state = ClusterMachine(self.controller, events, set(INTERNAL_TOPICS))
+        host.host(log, state)
+        return state
+
+    def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:
+        """See Machines. Raises OSError, sqlite3.Error."""
+        if topic == DISKLESS_METADATA:
+            host = self._host
+            identity = Identity(host.cluster_id, host.directory_id.bytes, log.name)
+            machine = self._coordinators[partition] = CoordinatorMachine(directory, identity)
+            host.host(log, machine)
+        self._groups.begin(log, topic, partition, directory)
+
+    async def end(self, topic: str, partition: int) -> None:
+        """See Machines."""
+        if topic == DISKLESS_METADATA:
+            machine = self._coordinators.pop(partition, None)
+            if machine is not None:
+                machine.close()
+        await self._groups.end(topic, partition)
+
+    def coordinator(self, partition: int) -> CoordinatorMachine | None:
+        """See Machines."""
+        return self._coordinators.get(partition)
+
+    def group_machine(self) -> GroupMachine | None:
+        """See Machines."""
+        return self._groups.machine
+
+
+class SharedMachines:
+    """Those of the controller in the same process; it begins and ends them."""
+
+    def __init__(
+        self, controllers: ControllerParts, coordinators: CoordinatorRoom, groups: GroupRoom
+    ) -> None:
+        self._controllers = controllers
+        self._groups = groups
+        self.coordinator = coordinators.machine
+        self.groups = groups.groups
+
+    @property
+    def controller(self) -> ControllerMachine:
+        """See Machines."""
+        return self._controllers.machine
+
+    def group_machine(self) -> GroupMachine | None:
+        """See Machines."""
+        return self._groups.machine
+
+    def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:
+        """See Machines."""
+
+    async def end(self, topic: str, partition: int) -> None:
+        """See Machines."""
+
+
+class ObservedCluster(LatestImage):
+    """The quorum logs that a broker observes: a node service and its `diskless.cluster.Cluster`."""
+
+    def __init__(self, host: RoomHost, machines: Machines, settings: ObserverSettings) -> None:
+        super().__init__(MetadataImage())
+        self.handlers: Mapping[int, Served] = {}
+        self._host = host
+        self._machines = machines
+        self._settings = settings
+        self._replicas: dict[int, ReadOnlyCoordinator] = {}
+        self._on_commit_told: list[Callable[[int], None]] = []
+        self._cluster_age: Freshness | None = None
+        self._groups_age: Freshness | None = None
+        self._logs: dict[int | None, ReplicatedLog] = {}  # of coordinators; None: the cluster's
+        client_id = self._client_id = f"broker-{host.node_id}"
+        self._controllers: dict[type[Request], ControllerClient] = {}
+        self._leaders: dict[int, CoordinatorClient] = {}
+        self._groups = GroupLogClient(settings.voters, client_id=client_id)
+
+    # --- a Room ---------------------------------------------------------------------------------
+
+    def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:
+        """See Room. Raises OSError, sqlite3.Error."""
+        self._machines.begin(log, topic, partition, directory)
+        if topic == CLUSTER_METADATA:
+            machine = self._machines.controller
+            self._logs[None] = log
+            self._cluster_age = Freshness(log, lambda: machine.applied.offset)
+            machine.listen(self._take_image)
+        elif topic == DISKLESS_METADATA:
+            self._begin_replica(log, partition)
+        elif (topic, partition) == (CONSUMER_OFFSETS, 0):
+            groups = self._machines.group_machine()
+            assert groups is not None, f"{log.name} has begun without a state"
+            age = self._groups_age = Freshness(log, lambda: groups.applied.offset)
+            groups.listen(lambda _: age.note())
+
+    def _begin_replica(self, log: ReplicatedLog, partition: int) -> None:
+        machine = self._machines.coordinator(partition)
+        assert machine is not None, f"{log.name} has begun without a state"
+        replica = self._replicas[partition] = ReadOnlyCoordinator(
+            log,
+            machine,
+            self._settings.coordinators.settings(self._host.cluster_id, partition),
+            monotonic=asyncio.get_running_loop().time,
+        )
+        self._logs[partition] = log
+        machine.watch(lambda: self._committed(partition))
+        replica.start()
+
+    async def end(self, topic: str, partition: int) -> None:
+        """See Room."""
+        if (topic, partition) == (CONSUMER_OFFSETS, 0):
+            self._groups_age = None
+        replica = self._replicas.pop(partition, None) if topic == DISKLESS_METADATA else None
+        if replica is not None:
+            await replica.close()
+        await self._machines.end(topic, partition)
+
+    async def close(self) -> None:
+        """Ask nobody any more; calls under way end."""
+        for controller in self._controllers.values():
+            await controller.close()
+        for leader in self._leaders.values():
+            await leader.close()
+        self._groups.close()
+
+    # --- what is known here ---------------------------------------------------------------------
+
+    @property
+    def cluster_id(self) -> str:
+        """See Cluster."""
+        return self._host.cluster_id
+
+    @property
+    def broker_id(self) -> int:
+        """See Cluster."""
+        return self._host.node_id
+
+    def image_age_ms(self) -> float | None:
+        """See Cluster."""
+        return _age_ms(self._cluster_age)
+
+    def metadata_offset(self) -> Offset:
+        """See Cluster."""
+        return Offset(self._image.offset - 1)
+
+    def replica(self, coordinator: int) -> ReadOnlyCoordinator | None:
+        """See Cluster."""
+        return self._replicas.get(coordinator)
+
+    def replica_age_ms(self, coordinator: int) -> float | None:
+        """See Cluster."""
+        replica = self._replicas.get(coordinator)
+        return None if replica is None else replica.age_ms
+
+    def on_commit(self, callback: Callable[[int], None]) -> None:
+        """See Cluster."""
+        self._on_commit_told.append(callback)
+
+    def groups(self) -> Iterable[tuple[str, Group]]:
+        """See Cluster."""
+        return self._machines.groups()
+
+    def groups_age_ms(self) -> float | None:
+        """See Cluster."""
+        return _age_ms(self._groups_age)
+
+    def _take_image(self, image: MetadataImage) -> None:
+        """A newer one. A log that is read anew shows older ones on the way, which nobody sees."""
+        if image.offset <= self._image.offset:
+            return
+        if self._cluster_age is not None:
+            self._cluster_age.note()
+        leader_id = self._logs[None].leader_id
+        if leader_id is not None:
+            for client in self._controllers.values():
+                client.leads(leader_id)
+        self._show(image)
+
+    def _committed(self, coordinator: int) -> None:
+        leader_id = self._logs[coordinator].leader_id
+        if leader_id is not None and coordinator in self._leaders:
+            self._leaders[coordinator].leads(leader_id)
+        for callback in self._on_commit_told:
+            callback(coordinator)
+
+    # --- who is asked ---------------------------------------------------------------------------
+
+    def leader(self, coordinator: int) -> CoordinatorClient:
+        """See Cluster."""
+        client = self._leaders.get(coordinator)
+        if client is None:
+            assert 0 <= coordinator < self._image.coordinator_count, f"coordinator {coordinator}"
+            client = self._leaders[coordinator] = CoordinatorClient(
+                self._settings.voters,
+                partition=coordinator,
+                settings=ClientSettings(client_id=self._client_id),
+            )
+        return client
+
+    async def ask_controller(self, request: Request, response: type[R]) -> R:
+        """See Cluster."""
+        client = self._controllers.get(type(request))
+        if client is None:
+            beats = isinstance(request, BrokerHeartbeatRequest)
+            client = self._controllers[type(request)] = ControllerClient(
+                self._settings.voters,
+                timeout_ms=2 * HEARTBEAT_TIMEOUT_MS if beats else CALL_TIMEOUT_MS,
+                attempt_timeout_ms=HEARTBEAT_TIMEOUT_MS if beats else ATTEMPT_TIMEOUT_MS,
+                alone_ms=ALONE_MS if beats else None,
+                client_id=self._client_id,
+            )
+        return await client.call(request, response)
+
+    async def ask_groups(self, request: Request) -> Response | None:
+        """See Cluster."""
+        return await self._groups.call(request)
+
+
+def _age_ms(age: Freshness | None) -> float | None:
+    """By the loop's clock, which is that of the logs."""
+    return None if age is None else age.age_ms(asyncio.get_running_loop().time())

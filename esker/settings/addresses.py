@@ -1,0 +1,122 @@
+"""What a node binds and what it tells others to connect to, by its roles.
+
+A listener named in `controller.listener.names` is the quorum's, every other one is for clients. A
+controller has the first kind, a broker the second, a node with both roles both. What is bound may
+be every address of a machine; what is advertised may not, for nobody can connect to `0.0.0.0`.
+
+Source: KIP-631 (controller.listener.names), KIP-103 (listeners by name); DESIGN §12.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from esker.settings.errors import ConfigError
+from esker.settings.values import Endpoint, is_loopback, is_wildcard
+from records.types import NodeId
+
+BROKER: Final = "broker"
+CONTROLLER: Final = "controller"
+
+SECURED: Final = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
+"""Names that mean a protocol in Kafka, where `listener.security.protocol.map` says nothing else."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A listener: where it binds, and where others are told that it is."""
+
+    name: str
+    bind: Endpoint
+    advertised: Endpoint  # port 0: the one that was bound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addresses:
+    """A node's listeners."""
+
+    controller_name: str  # of the quorum's listener, whether this node has one or not
+    controller: Place | None
+    clients: tuple[Place, ...]
+
+    @property
+    def warnings(self) -> list[str]:
+        """What an operator should know before others find it out."""
+        places = (*((self.controller,) if self.controller else ()), *self.clients)
+        return [
+            f"listener {place.name} at {place.bind} is open to whoever can reach it: there is no "
+            "authentication and no encryption yet; bind it to a private network"
+            for place in places
+            if not is_loopback(place.bind.host)
+        ]
+
+
+def addresses_of(
+    values: Mapping[str, Any], roles: frozenset[str], voters: Mapping[NodeId, Endpoint]
+) -> Addresses:
+    """The listeners of a node. Raises ConfigError naming the key."""
+    names: tuple[str, ...] = values["controller.listener.names"]
+    if not names:
+        raise ConfigError("controller.listener.names", "names no listener")
+    bound: Mapping[str, Endpoint] = values["listeners"]
+    for name in values["advertised.listeners"]:
+        if name not in bound:
+            raise ConfigError("advertised.listeners", f"{name} is not in listeners")
+    for name in bound:
+        if name in SECURED and name not in (values["listener.security.protocol.map"] or {}):
+            raise ConfigError(
+                "listeners", f"{name}: only PLAINTEXT is supported; TLS and SASL are not yet"
+            )
+    own = {name for name in bound if name in names}
+    if CONTROLLER not in roles and own:
+        raise ConfigError(
+            "listeners",
+            f"{min(own)} is of the quorum (controller.listener.names): a node that is only a "
+            "broker has none of its own",
+        )
+    others = [name for name in bound if name not in names]
+    if BROKER not in roles and others:
+        raise ConfigError("listeners", f"{others[0]} is not in controller.listener.names")
+    if CONTROLLER in roles and names[0] not in bound:
+        raise ConfigError("listeners", f"lacks {names[0]}, the first of controller.listener.names")
+    if BROKER in roles and not others:
+        raise ConfigError("listeners", "names no listener for clients, as PLAINTEXT://HOST:PORT")
+    return Addresses(
+        controller_name=names[0],
+        controller=_controller(values, names[0], voters) if CONTROLLER in roles else None,
+        clients=tuple(_client(values, name) for name in others),
+    )
+
+
+def _controller(values: Mapping[str, Any], name: str, voters: Mapping[NodeId, Endpoint]) -> Place:
+    bind: Endpoint = values["listeners"][name]
+    advertised: Endpoint = values["advertised.listeners"].get(name, bind)
+    node_id = NodeId(values["node.id"])
+    if node_id in voters and voters[node_id].port != advertised.port:
+        raise ConfigError(
+            "controller.quorum.voters",
+            f"says that node {node_id} listens at {voters[node_id]}, listeners say {advertised}",
+        )
+    if node_id in voters and is_wildcard(advertised.host):
+        advertised = voters[node_id]
+    _refuse_wildcard(name, advertised)
+    return Place(name=name, bind=bind, advertised=advertised)
+
+
+def _client(values: Mapping[str, Any], name: str) -> Place:
+    bind: Endpoint = values["listeners"][name]
+    advertised: Endpoint = values["advertised.listeners"].get(name, bind)
+    _refuse_wildcard(name, advertised)
+    if advertised.port == 0 and bind.port != 0:
+        raise ConfigError("advertised.listeners", f"{name}: nobody listens at port 0")
+    return Place(name=name, bind=bind, advertised=advertised)
+
+
+def _refuse_wildcard(name: str, advertised: Endpoint) -> None:
+    if is_wildcard(advertised.host):
+        raise ConfigError(
+            "advertised.listeners",
+            f"others cannot connect to {advertised}: name a host or an address for {name}",
+        )

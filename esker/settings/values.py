@@ -1,0 +1,159 @@
+"""How the text of a setting becomes a value: numbers, words, endpoints, voters.
+
+Each raises ValueError with a sentence that names what is wrong; `esker.settings.config` adds the
+key.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from records.types import NodeId
+
+MEBIBYTE: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a listener is reached: a host name or address, and a port (0 to 65535)."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def integer(least: int, most: int) -> Callable[[str], int]:
+    """A whole number between two bounds, both included."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise ValueError(f"{text!r} is not a whole number") from None
+        if not least <= value <= most:
+            raise ValueError(f"{value} is not between {least} and {most}")
+        return value
+
+    return parse
+
+
+def boolean(text: str) -> bool:
+    """`true` or `false`."""
+    if text.lower() not in ("true", "false"):
+        raise ValueError(f"{text!r} is neither true nor false")
+    return text.lower() == "true"
+
+
+def words(text: str) -> tuple[str, ...]:
+    """What stands between commas."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def parse_endpoint(text: str) -> Endpoint:
+    """HOST:PORT, an IPv6 address in brackets.
+
+    >>> parse_endpoint("[::1]:9093")
+    Endpoint(host='::1', port=9093)
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or len(port) > 5 or int(port) > 65535:
+        raise ValueError(f"{text!r} is not HOST:PORT")
+    if "/" in host:
+        raise ValueError(f"{text!r} is not HOST:PORT: it names a protocol, too")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError(f"{text!r}: an IPv6 address stands in brackets")
+    return Endpoint(host, int(port))
+
+
+def listeners(text: str) -> dict[str, Endpoint]:
+    """`NAME://HOST:PORT`, comma separated."""
+    found: dict[str, Endpoint] = {}
+    for part in words(text):
+        name, separator, address = part.partition("://")
+        if not separator or not name:
+            raise ValueError(f"{part!r} is not NAME://HOST:PORT")
+        if name in found:
+            raise ValueError(f"listener {name} stands twice")
+        found[name] = parse_endpoint(address)
+    return found
+
+
+node_id_of = integer(0, 2**31 - 1)
+
+
+def voters_of(text: str) -> dict[NodeId, Endpoint]:
+    """`ID@HOST:PORT`, comma separated: where others connect to."""
+    voters: dict[NodeId, Endpoint] = {}
+    for part in words(text):
+        node, at, address = part.partition("@")
+        if not at or not node.isdecimal():
+            raise ValueError(f"{part!r} is not ID@HOST:PORT")
+        node_id = NodeId(node_id_of(node))
+        if node_id in voters:
+            raise ValueError(f"voter {node} stands twice")
+        endpoint = parse_endpoint(address)
+        if is_wildcard(endpoint.host) or endpoint.port == 0:
+            raise ValueError(f"{part!r}: others cannot connect to {endpoint}")
+        voters[node_id] = endpoint
+    if not voters:
+        raise ValueError("no voters")
+    return voters
+
+
+def protocol_map(text: str) -> dict[str, str]:
+    """`NAME:PROTOCOL`, comma separated; PLAINTEXT alone is known."""
+    pairs: dict[str, str] = {}
+    for part in words(text):
+        name, _, protocol = part.partition(":")
+        if protocol != "PLAINTEXT":
+            raise ValueError(f"{part!r}: only PLAINTEXT is supported; TLS and SASL are not yet")
+        pairs[name] = protocol
+    return pairs
+
+
+def is_wildcard(host: str) -> bool:
+    """Does it mean every address of this machine?"""
+    try:
+        return host == "" or ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def is_loopback(host: str) -> bool:
+    """Can only this machine reach it?"""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+MILLISECONDS = integer(1, 2**31 - 1)
+
+
+def ratio(text: str) -> float:
+    """A number between 0 and 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a number") from None
+    if not 0 <= value <= 1:  # not a number is no ratio either
+        raise ValueError(f"{text} is not between 0 and 1")
+    return value
+
+
+def one_of(*words: str) -> Callable[[str], str]:
+    """One of these words."""
+
+    def parse(text: str) -> str:
+        if text not in words:
+            raise ValueError(f"{text!r} is none of {', '.join(words)}")
+        return text
+
+    return parse

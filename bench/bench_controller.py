@@ -35,7 +35,7 @@ from records.metadata import PartitionChangeRecord
 from records.rpc.base import Request
 from records.rpc.brokers import BrokerHeartbeatRequest
 from records.rpc.topics import CreateTopicsRequest
-from tests.controller.world import World, batches_of, creation, load, registration
+from tests.coordinator.controller.world import World, batches_of, creation, load, registration
 
 TOPICS: Final = 10_000
 PARTITIONS: Final = 10

@@ -37,12 +37,12 @@ from records.rpc.brokers import (
     BrokerRegistrationResponse,
 )
 from records.rpc.topics import CreateTopicsRequest, CreateTopicsResponse
-from tests.controller.world import creation, registration
-from tests.driver.client import Client
+from tests.coordinator.controller.world import creation, registration
 from tests.interop.kafka_release import KafkaMissingError, KafkaSetupError, fetch
 from tests.interop.kafka_run import Kafka, ToolFailedError, configure_node
 from tests.interop.kafka_scenario import CLUSTER_ID
 from tests.quorum_processes import NODES, Quorum
+from tests.raft.driver.client import Client
 
 ROOT: Final = Path(__file__).parents[1]
 TOPICS: Final = 10_000

@@ -18,7 +18,14 @@ from time import perf_counter
 
 from coordinator.groups.machine import GroupMachine
 from records.rpc.group_log import AcquireGroupOwnershipRequest
-from tests.groups.world import Consumer, World, commit_request, load, records_of, stable
+from tests.coordinator.groups.world import (
+    Consumer,
+    World,
+    commit_request,
+    load,
+    records_of,
+    stable,
+)
 
 HEARTBEATS = 20_000
 COMMITS = 2_000

@@ -31,9 +31,9 @@ from records.batch_writer import build_batch
 from records.codec import decode_message, encode_message
 from records.rpc.fetch import FetchResponse
 from records.rpc.produce import ProduceRequest
-from tests.broker.calling import Caller
-from tests.broker.cluster_world import WALL_MS, ClusterWorld
-from tests.broker.records_world import RecordsBroker, fetching
+from tests.diskless.calling import Caller
+from tests.diskless.cluster_world import WALL_MS, ClusterWorld
+from tests.diskless.records_world import RecordsBroker, fetching
 
 TINY: Final = "--tiny" in sys.argv
 TOTAL_BYTES: Final = (2 if TINY else 64) * 1024 * 1024

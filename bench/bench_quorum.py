@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.peers import etcd, floor, kraft, pysyncobj_cluster
-from tests.driver.client import Client, ClientError
-from tests.driver.cluster import Cluster
+from tests.raft.driver.client import Client, ClientError
+from tests.raft.driver.cluster import Cluster
 
 RUNS: Final = 5
 SECONDS: Final = 4.0

@@ -31,8 +31,8 @@ from typing import Any, Final
 
 from bench.bench_quorum import line, say
 from bench.peers import pysyncobj_snapshots
-from tests.driver.client import Client, ClientError
-from tests.driver.cluster import Cluster
+from tests.raft.driver.client import Client, ClientError
+from tests.raft.driver.cluster import Cluster
 
 RECORDS: Final = 1_000_000
 VALUE_BYTES: Final = 1_000

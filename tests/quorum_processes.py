@@ -17,8 +17,8 @@ from types import TracebackType
 from typer.testing import CliRunner
 
 from esker.cli import app
-from tests.driver.client import Client, ClientError
 from tests.ports import free_ports
+from tests.raft.driver.client import Client, ClientError
 
 NODES = (1, 2, 3)
 PATIENCE_S = 100  # ten interpreters may be starting on two cores

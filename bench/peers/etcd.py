@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from tests.driver.cluster import free_ports
+from tests.raft.driver.cluster import free_ports
 
 
 def available() -> str | None:

@@ -15,9 +15,9 @@ from typing import Final
 from uuid import uuid4
 
 from records.uuids import encode_uuid
-from tests.driver.cluster import free_ports
 from tests.interop.kafka_release import KafkaMissingError, KafkaSetupError, fetch
 from tests.interop.kafka_run import Kafka
+from tests.raft.driver.cluster import free_ports
 
 OFFERED_PER_S: Final = 100_000
 RECORD_BYTES: Final = 100

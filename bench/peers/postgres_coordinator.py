@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 
 import psycopg
 
-from tests.driver.cluster import free_ports
+from tests.raft.driver.cluster import free_ports
 
 SCHEMA: Final = """
 CREATE TABLE partitions (partition int PRIMARY KEY, log_start bigint NOT NULL DEFAULT 0,

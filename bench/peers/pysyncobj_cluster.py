@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.driver.cluster import free_ports
+from tests.raft.driver.cluster import free_ports
 
 
 class PySyncObj:

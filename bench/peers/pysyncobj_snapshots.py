@@ -20,7 +20,7 @@ from typing import Any
 
 from pysyncobj import SyncObj, SyncObjConf, replicated
 
-from tests.driver.cluster import free_ports
+from tests.raft.driver.cluster import free_ports
 
 COMMAND_BYTES = 100_000  # commands of a megabyte were seen not to be committed at all
 PATIENCE_S = 300

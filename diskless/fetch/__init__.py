@@ -1,0 +1,1 @@
+"""Fetch: from batch coordinates to the bytes that a consumer reads."""

@@ -1,0 +1,1 @@
+"""Produce: from a request's batches to committed objects in the store."""

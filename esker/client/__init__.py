@@ -1,0 +1,1 @@
+"""The Kafka client behind `esker produce`, `consume`, `topics` and the commands like them."""

@@ -1,0 +1,1 @@
+"""Check every invariant over logs, checkpoints, replicas and objects, each against the others."""

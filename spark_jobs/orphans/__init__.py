@@ -1,0 +1,1 @@
+"""Find objects without references, and references without objects, by listing the store."""

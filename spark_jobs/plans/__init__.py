@@ -1,0 +1,1 @@
+"""Plan files: written once, verified, and applied row by row with a journal."""

@@ -1,0 +1,1 @@
+"""Read logs, checkpoints, archives and running quorums into columns."""

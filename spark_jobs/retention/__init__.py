@@ -1,0 +1,1 @@
+"""Plan retention from outside: digests of the log, the plan file, and what a plan frees."""

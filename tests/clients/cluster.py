@@ -30,9 +30,9 @@ from typer.testing import CliRunner
 from esker.cli import app
 from records.rpc.cluster import DescribeClusterRequest, DescribeClusterResponse
 from tests.clients.client import eventually
-from tests.driver.client import Client as Wire
-from tests.driver.cluster import ROOT
 from tests.ports import free_port
+from tests.raft.driver.client import Client as Wire
+from tests.raft.driver.cluster import ROOT
 
 NODES: Final = (1, 2, 3)
 FIRST_BROKER: Final = 101

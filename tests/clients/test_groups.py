@@ -28,7 +28,7 @@ from raft.net import run
 from tests.clients.client import eventually
 from tests.clients.cluster import EskerCluster
 from tests.clients.confluent import Confluent
-from tests.driver.cluster import ROOT
+from tests.raft.driver.cluster import ROOT
 
 LIBRARIES: Final = ("confluent", "aiokafka", "kafka-python")
 TOPIC: Final = "orders"

@@ -29,8 +29,8 @@ from coordinator.rendezvous import group_broker
 from diskless.apis.cluster import ClusterApis
 from diskless.broker import Broker
 from records.rpc.brokers import BrokerHeartbeatRequest
-from tests.broker.broker_world import running_broker
-from tests.broker.cluster_world import WALL_MS, ClusterWorld
+from tests.diskless.broker_world import running_broker
+from tests.diskless.cluster_world import WALL_MS, ClusterWorld
 
 CLIENTS: Final = 6
 OURS: Final = 100

@@ -1,6 +1,6 @@
 """Two real brokers and a real quorum, and half a minute of requests of any content. DESIGN §11.10.
 
-`tests/broker/test_hostile_clients.py` sends each request once to a broker whose cluster is in
+`tests/diskless/test_hostile_clients.py` sends each request once to a broker whose cluster is in
 memory; here they come as they please, to both, and what they ask for is really done: topics are
 made and deleted, settings changed, groups joined.
 """
@@ -24,10 +24,10 @@ from records.rpc.cluster import (
     MetadataResponse,
 )
 from records.rpc.produce import ProduceResponse
-from tests.broker.broker_world import ask_at
-from tests.broker.nonsense import Nonsense
-from tests.broker.test_hostile_clients import UNREGISTER_BROKER, framed, produce
 from tests.clients.cluster import EskerCluster
+from tests.diskless.broker_world import ask_at
+from tests.diskless.nonsense import Nonsense
+from tests.diskless.test_hostile_clients import UNREGISTER_BROKER, framed, produce
 from tests.examples import seeds
 
 pytestmark = pytest.mark.soak

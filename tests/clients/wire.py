@@ -11,7 +11,7 @@ from records.batch_writer import build_value_batch
 from records.rpc.fetch import FetchRequest, FetchResponse
 from records.rpc.produce import ProduceRequest, ProduceResponse
 from tests.clients.client import PATIENCE_S
-from tests.driver.client import Client as Wire
+from tests.raft.driver.client import Client as Wire
 
 PRODUCE_VERSION: Final = 9
 FETCH_VERSION: Final = 11

@@ -18,7 +18,7 @@ from records.batch import BatchHeader, iter_batches
 from records.rpc.fetch import FetchRequest, FetchResponse
 from tests.clients.client import PATIENCE_S, PLAIN, Client, How, Message, Read
 from tests.clients.confluent import Confluent
-from tests.driver.client import Client as Wire
+from tests.raft.driver.client import Client as Wire
 
 FETCH_VERSION: Final = 11  # the last that names topics and has no tagged fields
 RAW_BYTES: Final = 16 * 1024 * 1024

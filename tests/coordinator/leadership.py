@@ -19,7 +19,7 @@ import pytest
 from coordinator.batch.interface import CoordinatorError, ErrorCode
 from raft.interfaces import NotLeaderError
 from records.types import Offset
-from tests.coordinator.actors import (
+from tests.coordinator.batch.actors import (
     OTHER_TOPIC,
     Broker,
     batch,
@@ -27,8 +27,8 @@ from tests.coordinator.actors import (
     delete_records,
     results,
 )
-from tests.coordinator.quorum_world import QuorumWorld
-from tests.coordinator.subjects import KEYS, SETTINGS
+from tests.coordinator.batch.quorum_world import QuorumWorld
+from tests.coordinator.batch.subjects import KEYS, SETTINGS
 
 T = TypeVar("T")
 

@@ -39,7 +39,7 @@ from records.rpc.partitions import (
     OffsetForLeaderEpochResponse,
 )
 from records.types import ZERO_UUID
-from tests.driver.client import Client as Wire
+from tests.raft.driver.client import Client as Wire
 
 OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC, UNKNOWN_TOPIC_ID, GROUP_ID_NOT_FOUND = 1, 3, 100, 69
 DENIALS: Final = frozenset(

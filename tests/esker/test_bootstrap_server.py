@@ -19,7 +19,7 @@ from typer import BadParameter
 
 from esker.cli import app
 from esker.commands.cluster_access import target
-from tests.cli.test_front_door import on_a_terminal
+from tests.esker.commands.test_front_door import on_a_terminal
 from tests.esker.test_dev import HOST, PATIENCE_S, Dev, free_port, runner, running, until
 
 

@@ -19,8 +19,8 @@ from records.rpc.fetch import FetchRequest, FetchResponse
 from tests.clients.client import EARLIEST, Message, eventually
 from tests.clients.cluster import EskerCluster
 from tests.clients.confluent import Confluent
-from tests.driver.client import Client as Wire
 from tests.ports import free_port
+from tests.raft.driver.client import Client as Wire
 
 FIRST, SECOND = 101, 102
 FETCH_BY_NAME = 11

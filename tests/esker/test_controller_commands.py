@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from esker.cli import app
 from esker.commands.brokers import state_of
 from records.rpc.descriptions import DescribeBrokersResponse
-from tests.controller.test_processes import BROKERS, Story
+from tests.coordinator.controller.test_processes import BROKERS, Story
 from tests.quorum_processes import NODES, Quorum
 
 RUNNER: Final = CliRunner()

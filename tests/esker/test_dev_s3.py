@@ -16,9 +16,9 @@ from diskless.stores.s3 import S3Config, S3Storage
 from esker.cli import app
 from esker.dev.cluster import Identity, Store
 from esker.dev.store_probe import check_bucket
-from tests.cli.test_dump_wal import KEY, whole_object
+from tests.diskless.stores.conftest import s3_config, s3_endpoint
+from tests.esker.commands.test_dump_wal import KEY, whole_object
 from tests.esker.test_dev import free_port, running
-from tests.stores.conftest import s3_config, s3_endpoint
 
 __all__ = ["s3_config", "s3_endpoint"]  # fixtures
 

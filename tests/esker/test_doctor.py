@@ -15,7 +15,7 @@ from esker import doctor
 from esker.cli import app
 from esker.doctor import Check, State, available_memory, examine, passed, within
 from spark_jobs.session import java
-from tests.spark.fake_java import fake_java
+from tests.spark_jobs.fake_java import fake_java
 
 
 @pytest.fixture

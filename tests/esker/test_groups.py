@@ -43,9 +43,9 @@ from records.rpc.snapshots import (
 )
 from records.rpc.topics import CreateTopicsResponse, DeleteTopicsResponse
 from snapshot.reader import CheckpointReader
-from tests.controller.test_refusals import delete
-from tests.controller.world import creation
-from tests.groups.world import FewTopics
+from tests.coordinator.controller.test_refusals import delete
+from tests.coordinator.controller.world import creation
+from tests.coordinator.groups.world import FewTopics
 from tests.quorum_processes import NODES, Quorum
 
 R = TypeVar("R", bound=Response)

@@ -19,8 +19,8 @@ from tests.clients.client import eventually
 from tests.clients.cluster import EskerCluster
 from tests.clients.confluent import Confluent
 from tests.clients.wire import produce
-from tests.driver.client import Client as Wire
 from tests.esker.denials import ANYWHERE, Asking, Known, commit
+from tests.raft.driver.client import Client as Wire
 
 BROKERS: Final = (101, 102)
 QUORUM: Final = (1, 2, 3)

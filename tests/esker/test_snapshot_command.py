@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from esker.cli import app
-from tests.driver.client import Client
 from tests.nemesis.cluster import eventually
 from tests.quorum_processes import NODES, Quorum
+from tests.raft.driver.client import Client
 
 runner = CliRunner()
 CLUSTER, BENCH = "__cluster_metadata-0", "esker-bench-log-0"

@@ -17,11 +17,11 @@ from typing import Any, Final
 
 from esker.server.storage import format_storage
 from esker.settings.config import load_config
-from tests.driver.client import Client, ClientError
 from tests.interop.kafka_rpc import Connection, RpcError
 from tests.interop.kafka_run import stop_process, until
 from tests.interop.kafka_scenario import CLUSTER_ID
 from tests.ports import free_port
+from tests.raft.driver.client import Client, ClientError
 
 PROJECT: Final = Path(__file__).parents[2]
 METADATA_TOPIC: Final = "__cluster_metadata"

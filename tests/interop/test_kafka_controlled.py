@@ -24,11 +24,11 @@ from records.rpc.snapshots import TakeSnapshotRequest, TakeSnapshotResponse
 from records.rpc.topics import CreateTopicsResponse
 from records.types import Epoch, Offset, OffsetAndEpoch
 from snapshot import checkpoint_name
-from tests.controller.world import creation
-from tests.driver.client import Client
+from tests.coordinator.controller.world import creation
 from tests.interop.esker_nodes import EskerQuorum
 from tests.interop.kafka_run import Kafka, configure_node, until
 from tests.interop.kafka_scenario import CLUSTER_ID
+from tests.raft.driver.client import Client
 
 pytestmark = pytest.mark.java
 

@@ -23,12 +23,12 @@ from raft.segments.files import RealFileSystem
 from records.batch import iter_batches
 from snapshot import checkpoint_name, list_checkpoints, verify_checkpoint
 from snapshot.framing import Origin
-from tests.driver.client import Client
 from tests.interop.dump_output import dump
 from tests.interop.esker_nodes import EskerQuorum
 from tests.interop.kafka_run import DUMP, Kafka, Plan, configure_node, until
 from tests.interop.kafka_scenario import CLUSTER_ID
 from tests.interop.reading import read
+from tests.raft.driver.client import Client
 
 pytestmark = pytest.mark.java
 

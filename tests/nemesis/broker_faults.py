@@ -23,11 +23,11 @@ from records.rpc.fetch import FetchRequest, FetchResponse
 from records.rpc.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from tests.clients.client import eventually
 from tests.clients.cluster import EskerCluster
-from tests.driver.client import Client as Wire
-from tests.driver.client import ClientError
 from tests.nemesis.cluster import HEALED_WITHIN_S
 from tests.nemesis.record_history import Value
 from tests.nemesis.record_traffic import REQUEST_TIMEOUT_MS, Traffic
+from tests.raft.driver.client import Client as Wire
+from tests.raft.driver.client import ClientError
 
 DISKLESS_METADATA: Final = "__diskless-metadata"
 CLUSTER_METADATA: Final = "__cluster_metadata"

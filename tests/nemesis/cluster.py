@@ -10,10 +10,10 @@ from typing import Final
 
 from raft.driver import mark_rejoin
 from raft.segments.files import RealFileSystem
-from tests.driver.client import ClientError
-from tests.driver.cluster import Cluster
 from tests.nemesis.proxy import Links
 from tests.nemesis.workload import TOPIC, Values, Workload, read_all, read_disk
+from tests.raft.driver.client import ClientError
+from tests.raft.driver.cluster import Cluster
 
 QUICK: Final = {"election_timeout_ms": 300, "fetch_timeout_ms": 1_000, "fetch_max_wait_ms": 250}
 HEALED_WITHIN_S: Final = 60  # from the end of a fault to an acknowledged append, on a busy machine

@@ -32,10 +32,10 @@ from esker.cli import app
 from esker.client.quorum_admin import AdminError, describe_quorum
 from esker.settings.values import Endpoint
 from raft.net import run
-from tests.driver.cluster import ROOT, free_ports
 from tests.nemesis.cluster import HEALED_WITHIN_S, eventually
 from tests.nemesis.snapshots import at_once
 from tests.nemesis.uploads import Uploads
+from tests.raft.driver.cluster import ROOT, free_ports
 
 DISKLESS_METADATA: Final = "__diskless-metadata"
 CLUSTER_METADATA: Final = "__cluster_metadata"

@@ -23,9 +23,9 @@ from raft.segments.log import Log, LogConfig
 from records.key_value import KeyValueState
 from records.rpc import list_offsets
 from snapshot import CheckpointReader, checkpoint_name, list_checkpoints
-from tests.driver.client import Client, ClientError
 from tests.nemesis.cluster import NemesisCluster, eventually
 from tests.nemesis.workload import READ_BYTES, TOPIC, LogClient, Values, Workload, values_of
+from tests.raft.driver.client import Client, ClientError
 from tests.simulation.history import NEVER, LogAppend, NotLinearizable
 
 GROUP: Final = f"{TOPIC}-0"

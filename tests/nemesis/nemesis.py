@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
-from tests.driver.client import ClientError
 from tests.nemesis.cluster import HEALED_WITHIN_S, NemesisCluster, eventually
 from tests.nemesis.proxy import Links
 from tests.nemesis.workload import PATIENCE_S, LogClient, Workload
+from tests.raft.driver.client import ClientError
 
 SLOW_BYTES_PER_S = 4_000
 CALM = 100  # commits between two faults, and under those that must not stop them

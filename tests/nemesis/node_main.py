@@ -1,4 +1,4 @@
-"""A node for the nemesis: the one of `tests.driver`, spoiled if it is told so.
+"""A node for the nemesis: the one of `tests.raft.driver`, spoiled if it is told so.
 
 A test that says "nothing is lost" is worth something only if it finds the loss of a node that does
 not flush; one that says "no read is stale", if it finds the node that answers without asking. These
@@ -16,7 +16,7 @@ from pathlib import Path
 from raft.core.serving import Serving
 from raft.segments.files import RealFile, RealFileSystem
 from snapshot.partfile import PartFile
-from tests.driver.node_main import entry
+from tests.raft.driver.node_main import entry
 
 FAIL = "flushes-fail"
 

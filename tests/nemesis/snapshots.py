@@ -19,12 +19,12 @@ from random import Random
 from typing import Final
 
 from snapshot import list_checkpoints
-from tests.driver.client import ClientError
 from tests.nemesis.cluster import HEALED_WITHIN_S, NemesisCluster, eventually
 from tests.nemesis.keyed import FILES, GROUP, KeyedWorkload
 from tests.nemesis.nemesis import Nemesis
 from tests.nemesis.proxy import Links
 from tests.nemesis.workload import TOPIC
+from tests.raft.driver.client import ClientError
 
 KIB: Final = 1024
 SETTINGS: Final = {

@@ -20,7 +20,7 @@ from raft.segments.files import RealFileSystem
 from raft.segments.log import Log, LogConfig
 from records.batch import Batch, iter_batches, iter_records
 from records.rpc import fetch
-from tests.driver.client import Client, ClientError
+from tests.raft.driver.client import Client, ClientError
 from tests.simulation.history import NEVER, LogAppend, LogRead, NotLinearizable, check_log
 
 TOPIC: Final = "esker-bench-log"

@@ -28,7 +28,7 @@ from records.rpc.coordinator import (
 )
 from snapshot.log_start import LogStartSettings
 from snapshot.policy import SnapshotSettings
-from tests.coordinator.subjects import KEYS
+from tests.coordinator.batch.subjects import KEYS
 from tests.simulation.callers import Caller
 from tests.simulation.cluster import Cluster, Production, Result
 from tests.simulation.coordinator_model import CoordinatorModel, Place

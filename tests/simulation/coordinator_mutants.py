@@ -1,7 +1,7 @@
 """Deliberate bugs of batch coordinators, each found by a schedule; see `tests.simulation.mutants`.
 
-What `tests.coordinator.mutants` patches for its stories is patched here for as long as a schedule
-runs. Each has weather that suits it.
+What `tests.coordinator.batch.mutants` patches for its stories is patched here for as long as a
+schedule runs. Each has weather that suits it.
 
 Source: DESIGN §7 (every answer waits; a new leader decides nothing; ids in order; delays).
 """
@@ -20,7 +20,7 @@ from coordinator.proposer import Proposer
 from raft.core.quorum import Quorum
 from snapshot.log_start import LogStartSettings
 from snapshot.policy import SnapshotSettings
-from tests.coordinator import mutants
+from tests.coordinator.batch import mutants
 from tests.simulation.cluster import Production
 from tests.simulation.coordinator_cluster import CoordinatorPlan, draw_coordinators, run_plan
 from tests.simulation.coordinators import SeveralBatches

@@ -40,7 +40,7 @@ from records.types import Epoch, Offset, OffsetAndEpoch
 from snapshot.generation import Pace
 from snapshot.host import MachineHost
 from snapshot.policy import SnapshotPolicy
-from tests.coordinator.subjects import START_MS
+from tests.coordinator.batch.subjects import START_MS
 from tests.simulation.hosting import LogView, LoopView
 from tests.simulation.machine import CLUSTER_ID, Machine
 from tests.simulation.network import Connection

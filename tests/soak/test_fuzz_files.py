@@ -30,7 +30,7 @@ from raft.segments import (
 from records.batch import Compression, ControlType, iter_records
 from records.batch_writer import build_batch, build_control_batch
 from records.errors import RecordError
-from tests.segments.model import LogAndModel
+from tests.raft.segments.model import LogAndModel
 from tests.simulation.disk import PowerLoss, SimulatedDisk
 
 pytestmark = pytest.mark.soak

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from records.metadata import FeatureLevelRecord, NoOpRecord
-from tests.driver.cluster import ROOT
 from tests.examples import first_seed
-from tests.spark.logs import mark_committed, write_log
+from tests.raft.driver.cluster import ROOT
+from tests.spark_jobs.logs import mark_committed, write_log
 
 pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'esker[spark]'")
 
@@ -34,7 +34,7 @@ class Driver:
 
     def __init__(self, log_dir: Path, out: Path) -> None:
         command = [
-            sys.executable, "-m", "tests.spark.stream_main", str(log_dir), "feature_level",
+            sys.executable, "-m", "tests.spark_jobs.stream_main", str(log_dir), "feature_level",
             str(out), str(out.with_suffix(".checkpoint")), str(BATCH),
         ]  # fmt: skip
         self.process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)

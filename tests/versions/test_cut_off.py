@@ -18,9 +18,9 @@ from diskless.apis import auto_creation
 from diskless.produce import service as produce
 from raft.net import NetError, connect
 from records.errors import RecordError
-from tests.broker import cluster_world
-from tests.broker.broker_world import running_broker
-from tests.broker.cluster_world import ClusterWorld
+from tests.diskless import cluster_world
+from tests.diskless.broker_world import running_broker
+from tests.diskless.cluster_world import ClusterWorld
 from tests.versions.nodes import BROKER, MisreadError, exchange
 from tests.versions.requests import REALISTIC
 from tests.versions.scene import Scene

@@ -30,7 +30,7 @@ from tests.versions.scene import Scene
 from tests.versions.shapes import at_version, bare, filled
 
 PRODUCE = 0
-WITHOUT_MESSAGES = {(BROKER, PRODUCE): range(3)}  # refused: tests/broker/test_dispatch.py
+WITHOUT_MESSAGES = {(BROKER, PRODUCE): range(3)}  # refused: tests/diskless/test_dispatch.py
 
 REFUSED = {
     (11, 4): "who joins gets a member id first, and nobody is static yet",

@@ -1,0 +1,438 @@
+"""The contract about objects, topics, and what is found.
+
+Source: DESIGN §7 (deletion, hand-over between groups, retention).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from coordinator.batch.cluster_view import Enforcer, TopicConfig
+from coordinator.batch.interface import CoordinatorError
+from records.rpc.coordinator import CommitBatchesRequest
+from records.rpc.objects import DeleteFilesRequest, GetFilesToDeleteRequest
+from tests.coordinator.batch.actors import (
+    OTHER_TOPIC,
+    TOPIC,
+    Broker,
+    batch,
+    create,
+    delete,
+    delete_records,
+    find,
+    groups,
+    offset_for,
+    results,
+)
+from tests.coordinator.batch.contract_base import DAY_MS, DELAY_MS, HOUR_MS, Told
+from tests.coordinator.batch.subjects import KEYS, SETTINGS, World
+
+
+class ObjectStories(Told):
+    """Objects, topics, retention, reads."""
+
+    # --- objects
+
+    def test_an_object_goes_when_nothing_refers_to_it_and_not_before(self) -> None:
+        async def story(world: World) -> None:
+            await create(world)
+            broker = Broker(world)
+            await broker.acquire()
+            two = (
+                *groups(batch(0, 5))[0].partitions,
+                *groups(batch(100, 5), partition=1)[0].partitions,
+            )
+            await broker.commit(
+                topics=(CommitBatchesRequest.Topic(topic_id=TOPIC, partitions=two),)
+            )
+            await delete_records(world, -1)
+            await world.advance(2 * DELAY_MS)
+            assert await broker.files() == []
+            await delete_records(world, 4, partition=1)
+            await world.advance(2 * DELAY_MS)
+            assert await broker.files() == []
+            assert await broker.deleted(broker.first) == [42]
+            await delete_records(world, -1, partition=1)
+            await world.advance(0)
+            assert await broker.files() == []
+            assert await broker.deleted(broker.first) == [42]
+            await world.advance(DELAY_MS - 1)
+            assert await broker.files() == []
+            await world.advance(1)
+            assert await broker.files() == [broker.first]
+            assert await broker.deleted(broker.first) == [0]
+            assert await broker.deleted(broker.first) == [0]
+            assert await broker.files() == []
+
+        self.tell(story)
+
+    def test_a_search_by_time_can_go_on_behind_a_run(self) -> None:
+        """Who has read a run knows that what its time promises lies before the log start."""
+
+        async def story(world: World) -> None:
+            await create(world)
+            broker = Broker(world)
+            await broker.acquire()
+            for time in (500, 100, 300):
+                await broker.commit(batch(0, 10, time=time))
+            await delete_records(world, 5)
+            for timestamp in (200, -3):
+                assert await offset_for(world, timestamp) == (0, 5)
+                assert await offset_for(world, timestamp, from_offset=9) == (0, 9)
+                assert await offset_for(world, timestamp, from_offset=10) == (0, 20)
+                assert await offset_for(world, timestamp, from_offset=30) == (0, -1)
+            assert await offset_for(world, 400, from_offset=10) == (0, -1)
+            assert await offset_for(world, -2, from_offset=10) == (0, 5)
+
+        self.tell(story)
+
+    def test_an_object_of_which_nothing_was_accepted_goes(self) -> None:
+        async def story(world: World) -> None:
+            await create(world)
+            broker = Broker(world)
+            await broker.acquire()
+            await broker.commit(batch(0, producer=5, first=8))
+            await world.advance(0)
+            await world.advance(DELAY_MS)
+            assert await broker.files() == [broker.first]
+
+        self.tell(story)
+
+    @pytest.mark.parametrize("step_ms", [10 * 365 * DAY_MS, -10 * 365 * DAY_MS])
+    def test_a_clock_that_jumps_with_the_leader_shortens_no_delay(self, step_ms: int) -> None:
+        async def story(world: World) -> None:
+            await create(world)
+            broker = Broker(world)
+            await broker.acquire()
+            await broker.commit()
+            await delete_records(world, -1)
+            await world.advance(0)
+            world.jump(step_ms)
+            await world.restart()
+            await world.advance(1_000)
+            assert await broker.files() == []
+            assert await broker.deleted(broker.first) == [42]
+            await world.advance(DELAY_MS)
+            assert await broker.files() == [broker.first]
+            assert await broker.deleted(broker.first) == [0]
+
+        self.tell(story)
+
+    def test_orphans_are_known_once_their_lease_is_over(self) -> None:
+        async def story(world: World) -> None:
+            await create(world)
+            broker = Broker(world)
+            await broker.acquire(10)
+            await broker.commit(object_id=broker.first + 2)
+            await world.advance(2 * DELAY_MS)
+            assert await broker.files() == []
+            await broker.release(end=broker.first + 5)
+            await world.restart()
+            await world.advance(DELAY_MS - 1)
+            assert await broker.files() == []
+            await world.advance(1)
+            orphans = [broker.first + step for step in (0, 1, 3, 4)]
+            assert await broker.files() == orphans
+            assert await broker.files(limit=2) == orphans[:2]
+            assert await broker.deleted(*orphans[:3]) == [0, 0, 0]
+            await world.restart()
+            await world.advance(DAY_MS)  # a lease with orphans left is not forgotten
+            assert await broker.files() == orphans[3:]
+            assert await broker.deleted(*orphans) == [0] * 4
+            assert await broker.files() == []
+
+        self.tell(story)
+
+    @pytest.mark.parametrize("step_ms", [DAY_MS, -DAY_MS])
+    def test_a_clock_that_is_set_while_a_leader_leads_shortens_no_delay(self, step_ms: int) -> None:
+        async def story(world: World) -> None:
+            await create(world)
+            broker = Broker(world)
+            await broker.acquire()
+            await broker.commit()
+            await delete_records(world, -1)
+            await world.advance(0)
+            world.jump(step_ms)
+            await world.advance(1_000)
+            assert await broker.files() == []
+            assert await broker.deleted(broker.first) == [42]
+            assert results(await broker.commit())[0][0] == 0  # its lease is no older for it
+            await world.advance(DELAY_MS)
+            assert await broker.files() == [broker.first]
+
+        self.tell(story)
+
+    def test_orphans_wait_from_the_end_of_their_lease_on(self) -> None:
+        """Not from the leader's election: an upload may be on its way when its lease is closed."""
+
+        async def story(world: World) -> None:
+            broker = Broker(world)
+            await broker.acquire(2)
+            await world.advance(10 * DELAY_MS)
+            await broker.release()
+            assert await broker.files() == []
+            await world.advance(DELAY_MS - 1)
+            assert await broker.files() == []
+            await world.advance(1)
+            assert await broker.files() == [broker.first, broker.first + 1]
+
+        self.tell(story)
+
+    def test_what_was_skipped_is_known_after_a_restart(self) -> None:
+        """It was never committed, never will be, and is an orphan once its lease is over."""
+
+        async def story(world: World) -> None:
+            await create(world)
+            broker = Broker(world)
+            await broker.acquire(10)
+            first = broker.first
+            await broker.commit(object_id=first + 1)
+            await broker.commit(object_id=first + 4)
+            await world.restart()
+            for skipped in (0, 2, 3):
+                assert (await broker.commit(object_id=first + skipped)).error_code == 55
+                assert await broker.is_safe(first + skipped)
+            await broker.release()
+            await world.restart()
+            await world.advance(world.settings.file_delete_delay_ms)
+            gone = [first + k for k in (0, 2, 3, 5, 6, 7, 8, 9)]
+            assert await broker.files() == gone
+
+        self.tell(story)
+
+    def test_safe_to_delete_means_fenced(self) -> None:
+        async def story(world: World) -> None:
+            await create(world)
+            broker = Broker(world)
+            await broker.acquire(10)
+            await broker.commit()
+            first = broker.first
+            assert not await broker.is_safe(first)
+            assert await broker.is_safe(first + 3)
+            assert await broker.is_safe(first + 3)
+            await world.restart()
+            before = await world.checkpoint()
+            assert await broker.deleted(first + 3) == [0]  # as it was told it may
+            assert await broker.deleted(first + 4) == [42]
+            assert await world.checkpoint() == before
+            assert (await broker.commit(object_id=first + 3)).error_code == 55
+            assert results(await broker.commit(object_id=first + 2))[0][0] == 0
+            assert (await broker.commit(object_id=first + 3)).error_code == 55, "still"
+            assert results(await broker.commit(object_id=first + 4))[0][0] == 0
+            assert await broker.is_safe(first + 1)  # dead already
+            assert (await broker.commit(object_id=first + 3)).error_code == 55
+            await broker.release()
+            assert await broker.is_safe(first + 9)
+            assert not await broker.is_safe(first + 4)
+
+        self.tell(story)
+
+    @pytest.mark.parametrize(
+        "key", ["", "x", KEYS.key(5) + " ", KEYS.key(5).replace("testcluster", "other"),
+                "esker/00/testcluster/0/-5", KEYS.key(5).replace("esker", "Esker")]
+    )  # fmt: skip
+    def test_a_foreign_key_is_refused(self, key: str) -> None:
+        async def story(world: World) -> None:
+            broker = Broker(world)
+            await broker.acquire(10)
+            before = await world.checkpoint()
+            assert (await broker.ask_safe(key)).error_code == 42
+            assert await broker.deleted_keys(key, KEYS.key(10**6)) == [42, 42]
+            assert (await broker.ask_safe(KEYS.key(10**6))).error_code == 42  # in no lease yet
+            assert await world.checkpoint() == before
+
+        self.tell(story)
+
+    def test_questions_about_files_are_bounded(self) -> None:
+        async def story(world: World) -> None:
+            for limit in (0, -1, 10_001):
+                asked = GetFilesToDeleteRequest(coordinator_partition=0, max_files=limit)
+                answer = await world.coordinator.get_files_to_delete(asked)
+                assert answer.error_code == 42
+            keys = DeleteFilesRequest(coordinator_partition=0, object_keys=("x",) * 10_001)
+            assert (await world.coordinator.delete_files(keys)).error_code == 10
+
+        self.tell(story)
+
+    # --- topics
+
+    def test_creating_is_idempotent_and_only_adds_partitions(self) -> None:
+        async def story(world: World) -> None:
+            assert await create(world, partitions=2) == 0
+            before = await world.checkpoint()
+            assert await create(world, partitions=2) == 0
+            assert await create(world, partitions=1) == 0
+            assert await world.checkpoint() == before
+            assert await offset_for(world, -1, partition=2) == (3, -1)
+            assert await create(world, partitions=3) == 0
+            assert await offset_for(world, -1, partition=2) == (0, 0)
+
+        self.tell(story)
+
+    def test_a_topic_needs_a_name_an_id_and_partitions(self) -> None:
+        async def story(world: World) -> None:
+            before = await world.checkpoint()
+            assert await create(world, UUID(int=0), epoch=-1) == 42
+            assert await create(world, name="", epoch=-1) == 42
+            assert await create(world, name="x" * 250, epoch=-1) == 42
+            assert await create(world, partitions=0, epoch=-1) == 37
+            assert await create(world, partitions=10**6, epoch=-1) == 37
+            assert await world.checkpoint() == before
+            await create(world)
+            assert await create(world, name="another") == 42
+
+        self.tell(story)
+
+    def test_an_old_controller_is_refused(self) -> None:
+        async def story(world: World) -> None:
+            await create(world, epoch=4)
+            assert await create(world, OTHER_TOPIC, epoch=3) == 11
+            assert await delete(world, epoch=3) == 11
+            assert await create(world, epoch=5) == 0  # changes nothing, but was heard
+            await world.restart()
+            assert await delete(world, epoch=4) == 11
+            assert await delete(world, epoch=5) == 0
+
+        self.tell(story)
+
+    def test_a_deleted_topic_is_found_by_nobody_and_frees_its_objects(self) -> None:
+        async def story(world: World) -> None:
+            await create(world)
+            await create(world, OTHER_TOPIC, name="others")
+            broker = Broker(world)
+            await broker.acquire()
+            await broker.commit(batch(0, 5, producer=5))
+            shared = groups(batch(0)) + groups(batch(100), topic=OTHER_TOPIC)
+            await broker.commit(topics=shared)
+            assert await delete(world) == 0
+            assert await delete(world) == 0
+            assert await offset_for(world, -1) == (100, -1)
+            assert (await find(world, (0, 0)))[0].error_code == 100
+            assert await delete_records(world, -1) == (100, -1)
+            assert results(await broker.commit())[0][0] == 100
+            await world.restart()
+            assert await create(world) == 100  # a call that comes late
+            await world.advance(0)
+            await world.advance(DELAY_MS)
+            assert await broker.files() == [broker.first, broker.first + 2]
+            assert await offset_for(world, -1, OTHER_TOPIC) == (0, 1)
+            await world.advance(DAY_MS)
+            assert await create(world) == 0
+            assert await offset_for(world, -1) == (0, 0)
+
+        self.tell(story)
+
+    def test_a_topic_deleted_before_it_was_created_stays_deleted(self) -> None:
+        async def story(world: World) -> None:
+            assert await delete(world) == 0
+            await world.restart()
+            assert await create(world) == 100
+            await world.advance(DAY_MS)
+            assert await create(world) == 0
+
+        self.tell(story)
+
+    def test_a_large_topic_is_dismantled_in_steps(self) -> None:
+        async def story(world: World) -> None:
+            await create(world)
+            broker = Broker(world)
+            await broker.acquire()
+            for number in range(20):
+                await broker.commit(batch(0, 3, producer=number))
+            await delete(world)
+            await world.advance(0)
+            await world.advance(DELAY_MS)
+            assert len(await broker.files()) == 20
+
+        self.tell(story, replace(SETTINGS, sweep_limit=3))
+
+    # --- deleting records, retention, finding
+
+    def test_deleting_records_of_what_is_not_there_changes_nothing(self) -> None:
+        async def story(world: World) -> None:
+            await create(world)
+            before = await world.checkpoint()
+            assert await delete_records(world, -1, partition=7) == (3, -1)
+            assert await delete_records(world, -1, OTHER_TOPIC) == (100, -1)
+            assert await world.checkpoint() == before
+
+        self.tell(story)
+
+    def test_retention_by_time_removes_whole_old_runs(self) -> None:
+        async def story(world: World) -> None:
+            await create(world)
+            broker = Broker(world)
+            await broker.acquire()
+            now_ms = world.now_ms()
+            for age_ms in (3 * HOUR_MS, 2 * HOUR_MS, 0, 3 * HOUR_MS):
+                await broker.commit(batch(0, 10, time=now_ms - age_ms))
+            await world.advance(0)
+            assert await offset_for(world, -2) == (0, 0)
+            world.view.configs[TOPIC] = TopicConfig(retention_ms=HOUR_MS)
+            await world.advance(0)
+            assert await offset_for(world, -2) == (0, 20)
+
+        self.tell(story)
+
+    def test_retention_by_size_keeps_at_least_so_much(self) -> None:
+        async def story(world: World) -> None:
+            await create(world)
+            broker = Broker(world)
+            await broker.acquire()
+            for _ in range(10):
+                await broker.commit(batch(0, 10, time=world.now_ms()))
+            world.view.configs[TOPIC] = TopicConfig(retention_ms=None, retention_bytes=350)
+            await world.advance(0)
+            assert await offset_for(world, -2) == (0, 60)
+            world.view.configs[TOPIC] = TopicConfig(retention_ms=None, retention_bytes=300)
+            await world.advance(0)
+            assert await offset_for(world, -2) == (0, 70)  # just so much is left
+
+        self.tell(story)
+
+    def test_retention_is_left_to_whom_the_topic_says(self) -> None:
+        async def story(world: World) -> None:
+            await create(world)
+            broker = Broker(world)
+            await broker.acquire()
+            await broker.commit(batch(0, 10))
+            external = TopicConfig(retention_ms=1, enforcer=Enforcer.EXTERNAL)
+            world.view.configs[TOPIC] = external
+            await world.advance(HOUR_MS)
+            assert await offset_for(world, -2) == (0, 0)
+            world.view.configs[TOPIC] = replace(external, enforcer=Enforcer.BOTH)
+            await world.advance(0)
+            assert await offset_for(world, -2) == (0, 10)
+
+        self.tell(story)
+
+    def test_an_answer_holds_what_was_asked_for_and_no_more(self) -> None:
+        async def story(world: World) -> None:
+            await create(world)
+            broker = Broker(world)
+            await broker.acquire()
+            for partition in (0, 1, 0, 1):
+                await broker.commit(topics=groups(batch(0, 10), partition=partition))
+            found = await find(world, (0, 0), (1, 0), max_bytes=150)
+            assert [len(answer.batches) for answer in found] == [2, 0]
+            assert [answer.high_watermark for answer in found] == [20, 20]
+            found = await find(world, (1, 0), (0, 0), partition_bytes=1)
+            assert [len(answer.batches) for answer in found] == [1, 1]
+            found = await find(world, (0, 20), (1, 5), max_bytes=0)
+            assert [len(answer.batches) for answer in found] == [0, 1]
+            assert found[1].batches[0].object_key == KEYS.key(broker.first + 1)
+
+        self.tell(story)
+
+    # --- the end
+
+    def test_a_closed_coordinator_says_so(self) -> None:
+        async def story(world: World) -> None:
+            await world.coordinator.close()
+            with pytest.raises(CoordinatorError):
+                await Broker(world).acquire()
+
+        self.tell(story)

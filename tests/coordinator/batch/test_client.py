@@ -1,0 +1,527 @@
+"""The client and the service over real sockets: order, doubt, and what is repeated.
+
+The coordinator behind them is a few lines that remember what they were asked; a real one is tried
+over the same sockets in the contract suite.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from coordinator.batch.calls import CALLS, Coordinator, refused
+from coordinator.batch.client import ClientSettings, CoordinatorClient, OutcomeUnknownError
+from coordinator.batch.interface import CoordinatorError, ErrorCode
+from coordinator.batch.service import MAX_CALL_BYTES, MAX_COMMIT_BYTES
+from raft.net import run
+from raft.net.errors import ConnectionLostError
+from raft.net.rpc import open_rpc, request_kind
+from records.rpc.base import Request, Response
+from records.rpc.coordinator import (
+    CommitBatch,
+    CommitBatchesRequest,
+    CommitBatchesResponse,
+    DeleteDisklessRecordsRequest,
+    FindBatchesRequest,
+    InitDisklessTopicsRequest,
+)
+from records.rpc.objects import GetFilesToDeleteRequest, IsSafeToDeleteFileRequest
+from tests.coordinator.batch.served import Node, never, nodes
+
+TOPIC = UUID(int=7)
+FAST = ClientSettings(timeout_ms=10_000, attempt_timeout_ms=2_000, retry_ms=1, retry_max_ms=5)
+
+
+def commit(object_id: int) -> CommitBatchesRequest:
+    return CommitBatchesRequest(
+        broker_id=1, broker_epoch=1, lease_id=1, object_id=object_id, object_format=1,
+        object_size=100,
+        topics=(
+            CommitBatchesRequest.Topic(
+                topic_id=TOPIC,
+                partitions=(
+                    CommitBatchesRequest.Topic.Partition(
+                        partition_index=0,
+                        batches=(CommitBatch(0, 100, 0, 9, 1, 0, -1, -1, -1, -1),),
+                    ),
+                ),
+            ),
+        ),
+    )  # fmt: skip
+
+
+def delete_records(offset: int) -> DeleteDisklessRecordsRequest:
+    topic = DeleteDisklessRecordsRequest.Topic
+    partition = topic.Partition(partition_index=0, offset=offset)
+    return DeleteDisklessRecordsRequest(topics=(topic(topic_id=TOPIC, partitions=(partition,)),))
+
+
+class Recorder:
+    """A coordinator that remembers every call and answers as `then` says, else with nothing."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Any]] = []
+        self.then: Callable[[str, Any], Awaitable[Response] | None] = lambda *_: None
+
+    def __getattr__(self, method: str) -> Callable[[Request], Awaitable[Response]]:
+        call = {call.method: call for call in CALLS}[method]
+
+        async def answer(request: Request) -> Response:
+            self.calls.append((method, request))
+            given = self.then(method, request)
+            return await given if given is not None else call.refuse(request, 0, "")
+
+        return answer
+
+    @property
+    def committed(self) -> list[int]:
+        """Object ids, in the order in which their commits came."""
+        return [request.object_id for method, request in self.calls if method == "commit_file"]
+
+    def as_coordinator(self) -> Coordinator:
+        return cast(Coordinator, self)
+
+
+async def fail(code: ErrorCode) -> Response:
+    raise CoordinatorError(code, "told to")
+
+
+def served(
+    story: Callable[[Recorder, list[Node], CoordinatorClient], Awaitable[None]],
+    *,
+    settings: ClientSettings = FAST,
+    count: int = 1,
+) -> None:
+    """Run a story with nodes around one recorder, and a client that knows the first of them."""
+
+    async def main() -> None:
+        recorder = Recorder()
+        started = await nodes(*[recorder.as_coordinator()] * count)
+        client = CoordinatorClient([started[0].address], settings=settings)
+        try:
+            await story(recorder, started, client)
+        finally:
+            await client.close()
+            for node in started:
+                await node.stop()
+
+    run(main())
+
+
+def test_every_call_arrives_as_it_was_made_and_comes_back() -> None:
+    async def story(recorder: Recorder, _: list[Node], client: CoordinatorClient) -> None:
+        asked = []
+        for call in CALLS:
+            fields = {
+                field.name: () if "array" in type(field.type).__name__.lower() else 0
+                for field in call.request.schema().fields
+                if field.required
+            }
+            for name in fields.keys() & {"object_key", "cluster_id"}:
+                fields[name] = "text"  # type: ignore[assignment]
+            request = call.request(**fields)
+            assert isinstance(await getattr(client, call.method)(request), call.response)
+            asked.append((call.method, request))
+        assert recorder.calls == asked
+
+    served(story)
+
+
+def test_commits_keep_the_order_of_the_calls() -> None:
+    async def story(recorder: Recorder, _: list[Node], client: CoordinatorClient) -> None:
+        await asyncio.gather(*(client.commit_file(commit(i)) for i in range(200)))
+        assert recorder.committed == list(range(200))
+
+    served(story)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT])
+def test_after_one_refusal_everything_unanswered_is_sent_again_oldest_first(
+    code: ErrorCode,
+) -> None:
+    """A lower object id that comes after a higher one is dead: 3 may never overtake 2."""
+
+    async def story(recorder: Recorder, _: list[Node], client: CoordinatorClient) -> None:
+        refusals = iter([2, 5, 2])
+        refuse = next(refusals)
+
+        def then(_: str, request: Any) -> Awaitable[Response] | None:
+            nonlocal refuse
+            if request.object_id == refuse:
+                refuse = next(refusals, -1)
+                return fail(code)
+            return None
+
+        recorder.then = then
+        answers = [client.submit(commit(i)) for i in range(10)]
+        late = [client.submit(commit(i)) for i in range(10, 20)]
+        await asyncio.gather(*answers, *late)
+        first_pass = recorder.committed.index(9) + 1
+        assert recorder.committed[:first_pass] == list(range(10))
+        last = {object_id: at for at, object_id in enumerate(recorder.committed)}
+        unanswered = [i for i in recorder.committed[first_pass:] if i < 10]
+        assert unanswered[0] == 2, recorder.committed
+        assert list(last) == sorted(last), "a new commit overtook one that was sent again"
+
+    served(story)
+
+
+def test_a_leader_that_decides_nothing_yet_sees_one_commit_at_a_time() -> None:
+    """It begins to decide in the midst of what is sent: then 1 would be refused, and 2 accepted."""
+
+    async def story(recorder: Recorder, _: list[Node], client: CoordinatorClient) -> None:
+        def then(*_: object) -> Awaitable[Response] | None:
+            not_yet = len(recorder.committed) <= 3
+            return fail(ErrorCode.COORDINATOR_NOT_AVAILABLE) if not_yet else None
+
+        recorder.then = then
+        await asyncio.gather(*(client.submit(commit(i)) for i in range(1, 6)))
+        assert recorder.committed == [1, 1, 1, 1, 2, 3, 4, 5]
+
+    served(story)
+
+
+def test_nothing_new_is_sent_between_a_refusal_and_the_last_answer() -> None:
+    """1 is refused while 2 waits; 3 is submitted then, and may not reach the coordinator yet."""
+
+    async def story(recorder: Recorder, started: list[Node], client: CoordinatorClient) -> None:
+        released = asyncio.Event()
+
+        async def wait() -> Response:
+            await released.wait()
+            return CommitBatchesResponse()
+
+        def then(*_: object) -> Awaitable[Response] | None:
+            if len(recorder.committed) == 2:
+                return fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return wait() if len(recorder.committed) == 3 else None
+
+        recorder.then = then
+        await client.submit(commit(0))
+        answers = [client.submit(commit(1)), client.submit(commit(2))]
+        while len(recorder.committed) < 3:
+            await asyncio.sleep(0)
+        async with await open_rpc(*started[0].address):
+            pass  # several round trips later the refusal has certainly arrived
+        answers.append(client.submit(commit(3)))
+        async with await open_rpc(*started[0].address):
+            pass
+        assert recorder.committed == [0, 1, 2]
+        released.set()
+        await asyncio.gather(*answers)
+        assert recorder.committed == [0, 1, 2, 1, 3]
+
+    served(story)
+
+
+def test_a_lost_connection_sends_the_same_commits_to_the_next_leader() -> None:
+    async def story(recorder: Recorder, started: list[Node], client: CoordinatorClient) -> None:
+        old, new = started
+        await client.commit_file(commit(0))
+
+        def fall_silent(*_: object) -> Any:
+            return never()
+
+        old.before = fall_silent
+        answers = [client.submit(commit(i)) for i in range(1, 6)]
+        while old.seen.count(1094) < 6:
+            await asyncio.sleep(0)
+        old.leads, new.leads = False, True
+        await old.stop()
+        await asyncio.gather(*answers)
+        assert recorder.committed == list(range(6))
+        assert new.seen.count(1094) == 5
+
+    served(story, count=2)
+
+
+PATIENT = ClientSettings(timeout_ms=60_000, attempt_timeout_ms=60_000, retry_ms=1)
+
+
+def test_a_client_that_hears_of_another_leader_waits_for_the_old_one_no_longer() -> None:
+    """A process that stands still closes no connection."""
+
+    async def story(recorder: Recorder, started: list[Node], client: CoordinatorClient) -> None:
+        old, new = started
+        await client.commit_file(commit(0))
+
+        def fall_silent(*_: object) -> Any:
+            return never()
+
+        old.before = fall_silent
+        answers = [client.submit(commit(i)) for i in range(1, 4)]
+        while old.seen.count(1094) < 4:
+            await asyncio.sleep(0)
+        client.leads(0)  # no news
+        old.leads, new.leads = False, True
+        client.leads(1)
+        async with asyncio.timeout(10):
+            await asyncio.gather(*answers)
+        assert recorder.committed == list(range(4))
+        before = new.seen.count(18)
+        client.leads(1)
+        await client.commit_file(commit(4))
+        assert new.seen.count(18) == before, "it has no reason to connect again"
+
+    served(story, count=2, settings=PATIENT)
+
+
+def test_a_client_waits_for_a_leader() -> None:
+    async def story(recorder: Recorder, started: list[Node], client: CoordinatorClient) -> None:
+        started[0].leads = False
+        answer = client.submit(commit(1))
+        while started[0].seen.count(55) < 3:
+            await asyncio.sleep(0.001)
+        assert not answer.done()
+        started[0].leads = True
+        await answer
+        assert recorder.committed == [1]
+
+    served(story)
+
+
+# Its time is over in the middle of a pause, not while an answer is awaited.
+PAUSING = ClientSettings(
+    timeout_ms=1_500, attempt_timeout_ms=5_000, retry_ms=1_000, retry_max_ms=1_000
+)
+
+
+def test_what_was_never_decided_and_what_may_have_been_are_told_apart() -> None:
+    async def story(recorder: Recorder, started: list[Node], client: CoordinatorClient) -> None:
+        safe = IsSafeToDeleteFileRequest(coordinator_partition=0, object_key="key")
+        recorder.then = lambda *_: fail(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        for asked in (client.commit_file(commit(1)), client.is_safe_to_delete_file(safe)):
+            with pytest.raises(CoordinatorError, match="told to") as caught:
+                await asked
+            assert caught.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+            assert not isinstance(caught.value, OutcomeUnknownError)
+        recorder.then = lambda *_: fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        for asked in (client.commit_file(commit(2)), client.is_safe_to_delete_file(safe)):
+            with pytest.raises(OutcomeUnknownError):
+                await asked
+        files = GetFilesToDeleteRequest(coordinator_partition=0, max_files=1)
+        with pytest.raises(CoordinatorError) as caught:
+            await client.get_files_to_delete(files)
+        assert not isinstance(caught.value, OutcomeUnknownError), "reading leaves nothing in doubt"
+        started[0].leads = False
+        with pytest.raises(CoordinatorError, match="has no leader: 1 of 1 nodes answer") as caught:
+            await client.commit_file(commit(3))
+        assert not isinstance(caught.value, OutcomeUnknownError)
+
+    served(story, settings=PAUSING)
+
+
+@pytest.mark.parametrize(("offset", "times"), [(-1, 1), (5, 2)])
+def test_deleting_up_to_the_high_watermark_is_not_repeated_when_in_doubt(
+    offset: int, times: int
+) -> None:
+    """The first attempt may arrive late, and would delete what was written since."""
+
+    async def story(recorder: Recorder, _: list[Node], client: CoordinatorClient) -> None:
+        recorder.then = lambda *_: (
+            fail(ErrorCode.NOT_LEADER_OR_FOLLOWER) if len(recorder.calls) == 1 else None
+        )
+        if offset == -1:
+            with pytest.raises(OutcomeUnknownError):
+                await client.delete_records(delete_records(offset))
+        else:
+            await client.delete_records(delete_records(offset))
+        assert len(recorder.calls) == times
+
+    served(story)
+
+
+def test_who_closes_with_commits_in_flight_that_nobody_waits_for_makes_no_noise() -> None:
+    """Whoever does wait hears the same as ever."""
+    noise: list[dict[str, Any]] = []
+
+    async def story(recorder: Recorder, _: list[Node], client: CoordinatorClient) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: noise.append(context))
+        recorder.then = lambda *_: never()
+        for object_id in range(1, 4):
+            client.submit(commit(object_id))
+        waited = asyncio.ensure_future(client.commit_file(commit(4)))
+        gone = client.submit(commit(5))
+        gone.cancel()
+        while not recorder.calls:
+            await asyncio.sleep(0)
+        await client.close()
+        client.submit(commit(6))
+        with pytest.raises(CoordinatorError, match="closed"):
+            await waited
+        gc.collect()
+
+    served(story)
+    gc.collect()
+    assert noise == []
+
+
+def test_a_close_while_the_leader_is_looked_for_is_told_as_an_error() -> None:
+    """Not as a cancellation, which whoever called would take for its own."""
+
+    async def story() -> None:
+        asked = asyncio.Event()
+
+        async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            asked.set()
+            await reader.read()
+            writer.close()
+
+        async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
+            client = CoordinatorClient([server.sockets[0].getsockname()], settings=FAST)
+            read = asyncio.ensure_future(
+                client.find_batches(FindBatchesRequest(topics=(), max_bytes=1))
+            )
+            written = client.submit(commit(1))
+            await asyncio.wait_for(asked.wait(), timeout=60)
+            await client.close()
+            for call in (read, written):
+                with pytest.raises(CoordinatorError, match="closed"):
+                    await asyncio.wait_for(call, timeout=60)
+
+    asyncio.run(story())
+
+
+def test_a_close_ends_every_call_and_says_what_is_known() -> None:
+    async def story(recorder: Recorder, _: list[Node], client: CoordinatorClient) -> None:
+        recorder.then = lambda *_: never()
+        answer = client.submit(commit(1))
+        while not recorder.calls:
+            await asyncio.sleep(0)
+        await client.close()
+        with pytest.raises(OutcomeUnknownError, match="closed"):
+            await answer
+        with pytest.raises(CoordinatorError, match="closed") as caught:
+            await client.commit_file(commit(2))
+        assert not isinstance(caught.value, OutcomeUnknownError)
+
+    served(story)
+
+
+def test_a_request_for_another_coordinator_is_refused_here() -> None:
+    async def story(_: Recorder, __: list[Node], client: CoordinatorClient) -> None:
+        with pytest.raises(ValueError, match="for coordinator 3, this client's is 0"):
+            await client.get_files_to_delete(
+                GetFilesToDeleteRequest(coordinator_partition=3, max_files=1)
+            )
+
+    served(story)
+
+
+# --- the service --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.method)
+def test_a_refusal_survives_the_wire_in_every_response(call: Any) -> None:
+    topics: Any = ()
+    match call.method:
+        case "create_topic_and_partitions":
+            topic = InitDisklessTopicsRequest.Topic
+            topics = (topic(topic_id=TOPIC, topic_name="foo", num_partitions=1),)
+            request: Any = InitDisklessTopicsRequest(controller_epoch=1, topics=topics)
+        case "delete_topics":
+            request = call.request(controller_epoch=1, topic_ids=(TOPIC,))
+        case "delete_records":
+            request = delete_records(1)
+        case "find_batches":
+            topic = FindBatchesRequest.Topic
+            partition = topic.Partition(partition_index=0, offset=0, max_bytes=1)
+            topics = (topic(topic_id=TOPIC, partitions=(partition,)),)
+            request = FindBatchesRequest(topics=topics, max_bytes=1)
+        case "release_partitions":
+            topic = call.request.Topic
+            topics = (topic(topic_id=TOPIC, partitions=(topic.Partition(partition_index=0),)),)
+            request = call.request(controller_epoch=1, topics=topics)
+        case "apply_retention":
+            topic = call.request.Topic
+            row = topic.Partition(partition_index=0, log_start_offset=1, reason=1, limit=1)
+            topics = (topic(topic_id=TOPIC, partitions=(row,)),)
+            request = call.request(cluster_id="c", expires_at_ms=1, topics=topics)
+        case "list_offsets":
+            topic = call.request.Topic
+            topics = (
+                topic(
+                    topic_id=TOPIC,
+                    partitions=(topic.Partition(partition_index=0, timestamp=-1),),
+                ),
+            )
+            request = call.request(topics=topics)
+        case _:
+            request = None
+    error = refused(call, call.refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, "why"))
+    assert error is not None
+    assert error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert refused(call, call.refuse(request, 0, "")) is None
+
+
+def test_a_coordinator_that_is_not_here_is_not_available() -> None:
+    async def main() -> None:
+        (node,) = await nodes(Recorder().as_coordinator())
+        async with await open_rpc(*node.address) as rpc:
+            call = next(call for call in CALLS if call.method == "get_files_to_delete")
+            request = GetFilesToDeleteRequest(coordinator_partition=9, max_files=1)
+            answer: Any = await rpc.call(request, call.response)
+            assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+            assert "partition 9" in answer.error_message
+        await node.stop()
+
+    run(main())
+
+
+def test_a_commit_that_is_too_large_is_answered_unread() -> None:
+    """Its bytes would not even decode."""
+
+    async def main() -> None:
+        recorder = Recorder()
+        (node,) = await nodes(recorder.as_coordinator())
+        async with await open_rpc(*node.address) as rpc:
+            kind = request_kind(CommitBatchesRequest, 0)
+            body = await rpc.connection.request(kind, b"\xff" * (MAX_COMMIT_BYTES + 1))
+            assert int.from_bytes(body[4:6], "big") == ErrorCode.MESSAGE_TOO_LARGE
+            largest = tuple(
+                CommitBatchesRequest.Topic(
+                    topic_id=UUID(int=i),
+                    partitions=(
+                        CommitBatchesRequest.Topic.Partition(
+                            partition_index=0,
+                            batches=(CommitBatch(i, 1, 0, 0, 1, 0, -1, -1, -1, -1),),
+                        ),
+                    ),
+                )
+                for i in range(10_000)
+            )
+            request = CommitBatchesRequest(
+                broker_id=1, broker_epoch=1, lease_id=1, object_id=1, object_format=1,
+                object_size=10_000, topics=largest,
+            )  # fmt: skip
+            assert (await rpc.call(request, CommitBatchesResponse)).error_code == 0
+            assert recorder.committed == [1]
+        await node.stop()
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "body", [b"\xff" * 40, b"", b"\x00" * (MAX_CALL_BYTES + 1)], ids=["nonsense", "empty", "long"]
+)
+def test_bytes_that_are_no_request_close_their_connection_only(body: bytes) -> None:
+    async def main() -> None:
+        recorder = Recorder()
+        (node,) = await nodes(recorder.as_coordinator())
+        other = await open_rpc(*node.address)
+        async with await open_rpc(*node.address) as rpc:
+            with pytest.raises(ConnectionLostError):
+                await rpc.connection.request(request_kind(GetFilesToDeleteRequest, 0), body)
+        request = GetFilesToDeleteRequest(coordinator_partition=0, max_files=1)
+        call = next(call for call in CALLS if call.method == "get_files_to_delete")
+        await other.call(request, call.response)
+        assert [method for method, _ in recorder.calls] == ["get_files_to_delete"]
+        other.connection.close()
+        await node.stop()
+
+    run(main())

@@ -1,0 +1,44 @@
+"""The conformance table, run against the in-memory coordinator, and printed in the docs."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.coordinator.batch.conformance import TABLE, Row, run_row, run_table
+from tests.coordinator.batch.conformance.printing import printed
+from tests.coordinator.batch.subjects import MemoryWorld
+
+DOCS = Path(__file__).parents[3] / "docs" / "coordinator.md"
+BEGIN = "<!-- printed by `python -m tests.coordinator.batch.conformance` -->\n"
+END = "<!-- until here -->\n"
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.claim.replace(" ", "-"))
+def test_a_row_holds(row: Row) -> None:
+    asyncio.run(run_row(row, 0, MemoryWorld()))
+
+
+def test_every_row_holds_in_one_coordinator() -> None:
+    assert asyncio.run(run_table(TABLE, MemoryWorld())) == []
+
+
+def test_every_row_holds_when_all_is_loaded_from_a_checkpoint_after_every_step() -> None:
+    assert asyncio.run(run_table(TABLE, MemoryWorld(), restarts=True)) == []
+
+
+def test_the_table_is_large_enough() -> None:
+    assert len(TABLE) >= 60
+    assert len({row.steps for row in TABLE}) == len(TABLE), "a row says what another says"
+
+
+def test_the_docs_print_the_table(request: pytest.FixtureRequest) -> None:
+    text = DOCS.read_text()
+    head, _, rest = text.partition(BEGIN)
+    _, _, tail = rest.partition(END)
+    expected = f"{head}{BEGIN}\n{printed()}\n{END}{tail}"
+    if request.config.getoption("--rewrite"):
+        DOCS.write_text(expected)
+    assert DOCS.read_text() == expected, "run it with --rewrite"

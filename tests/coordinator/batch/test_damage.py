@@ -1,0 +1,213 @@
+"""A damaged page is met sooner or later: then the file goes, and the state comes back.
+
+Every page of the database in turn is overwritten. A life either says what is right, since it never
+read that page, or it ends and has deleted the file; and the next life has rebuilt the state from
+the log and is well. No life goes on with half a state.
+
+Source: DESIGN §7 (a cache of the log); coordinator.batch.sqlite.machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from pathlib import Path
+from typing import Final
+from unittest.mock import patch
+
+import pytest
+
+from coordinator.batch.interface import CoordinatorError
+from coordinator.batch.sqlite.frozen import ScanFailedError
+from tests.coordinator.batch.actors import Broker, batch, create, offset_for, results
+from tests.coordinator.batch.quorum_world import QuorumWorld
+
+PAGE: Final = 4096
+PATIENCE_S: Final = 60.0
+OBJECTS: Final = 120
+PRODUCERS: Final = 3 * OBJECTS
+ALL: Final = tuple(batch(k, producer=k, size=1) for k in range(PRODUCERS))
+
+
+async def filled(path: Path) -> tuple[QuorumWorld, Broker]:
+    """Producers by the hundred, so that their table has several pages; nobody leads any more."""
+    world = QuorumWorld(path)
+    await create(world)
+    broker = Broker(world)
+    await broker.acquire(1_000)
+    for first in range(0, PRODUCERS, 3):
+        await broker.commit(*(batch(100 * k, producer=first + k, time=first) for k in range(3)))
+    await end(world)
+    return world, broker
+
+
+def disk_full() -> sqlite3.Error:
+    error = sqlite3.OperationalError("database or disk is full")
+    error.sqlite_errorcode = sqlite3.SQLITE_FULL
+    return error
+
+
+async def end(world: QuorumWorld) -> None:
+    world.log.depose()
+    await world.coordinator.close()
+    world.machine.close()
+
+
+async def lives(world: QuorumWorld, broker: Broker) -> bool:
+    """Are retries, searches and sweeps well? False: no, this life is over and its file gone."""
+    told: list[BaseException] = []
+    try:
+        world._open()
+        world.machine.on_damage = told.append
+        world.hosting.apply()
+        world.elect()
+        answer = results(await broker.commit(*ALL))
+        assert all(row.is_duplicate for row in answer)
+        assert await offset_for(world, -3) == (0, PRODUCERS - 3)
+        await world.coordinator.sweep()
+        await broker.files()
+        await end(world)
+    except (sqlite3.Error, CoordinatorError) as error:
+        told.append(error)
+        world.log.depose()
+        await world.coordinator.close()
+        world.machine.store.close()
+    if told:
+        assert not world.machine.path.exists(), f"the next life meets the same: {told}"
+    return not told
+
+
+def test_whichever_page_is_damaged_the_next_life_is_well(tmp_path: Path) -> None:
+    async def story() -> None:
+        world, broker = await filled(tmp_path)
+        sound = world.machine.path.read_bytes()
+        died = 0
+        for page in range(PAGE, len(sound), PAGE):
+            world.machine.path.write_bytes(sound[:page] + b"\xee" * PAGE + sound[page + PAGE :])
+            if not await lives(world, broker):
+                died += 1
+                assert await lives(world, broker), f"the page at {page}"
+        assert died >= 5, "tables, producers, runs: most of these pages are read"
+
+    asyncio.run(story())
+
+
+def test_a_row_that_makes_no_sense_is_damage(tmp_path: Path) -> None:
+    async def story() -> None:
+        world, broker = await filled(tmp_path)
+        connection = sqlite3.connect(world.machine.path, isolation_level=None)
+        connection.execute("UPDATE producers SET row = x'c1' WHERE producer_id = 7")
+        connection.close()
+        assert not await lives(world, broker)
+        assert await lives(world, broker)
+
+    asyncio.run(story())
+
+
+def checkpointed(world: QuorumWorld) -> bool:
+    """By a child process. False: it was not, this life is over, and its file gone."""
+    told: list[BaseException] = []
+    world._open()
+    world.machine.on_damage = told.append
+    world.machine._in_process = False
+    frozen = world.machine.freeze()
+    deadline = time.monotonic() + PATIENCE_S
+    failed: list[ScanFailedError] = []
+    try:
+        for value in frozen.values():
+            if not value:
+                assert time.monotonic() < deadline, "the scan never ends"
+                time.sleep(0.001)
+    except ScanFailedError as error:
+        failed.append(error)
+    assert bool(told) == bool(failed), f"tried again for ever, and nobody hears of it: {failed}"
+    assert world.machine.path.exists() != bool(failed), f"the next life meets the same: {failed}"
+    frozen.close()
+    world.machine.store.close()
+    return not told
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE producers SET row = x'c1' WHERE producer_id = 7",
+        "UPDATE producers SET row = x'01' WHERE producer_id = 7",
+        "UPDATE answers SET row = x'9101'",
+        "a page",
+    ],
+)
+def test_damage_that_only_a_checkpoint_meets_is_not_met_for_ever(
+    tmp_path: Path, damage: str
+) -> None:
+    """Nobody reads that row before; then this life ends, and the next one is well."""
+
+    async def story() -> None:
+        world, broker = await filled(tmp_path)
+        assert checkpointed(world)
+        path = world.machine.path
+        connection = sqlite3.connect(path, isolation_level=None)
+        if damage == "a page":
+            (page,) = connection.execute(
+                "SELECT rootpage FROM sqlite_master WHERE name = 'producers'"
+            ).fetchone()
+            connection.close()
+            sound = path.read_bytes()
+            page = (page - 1) * PAGE
+            path.write_bytes(sound[:page] + b"\xee" * PAGE + sound[page + PAGE :])
+        else:
+            connection.execute(damage)
+            connection.close()
+        assert not checkpointed(world)
+        assert await lives(world, broker)
+        assert world.machine.rebuilds == 1
+        assert checkpointed(world)
+
+    asyncio.run(story())
+
+
+def test_a_full_disk_is_not_damage(tmp_path: Path) -> None:
+    """What is in the file is right: it is kept, and nothing is rebuilt."""
+
+    async def story() -> None:
+        world, broker = await filled(tmp_path)
+        world._open()
+        world.elect()
+        with patch.object(world.machine.store, "_write_tables", side_effect=disk_full()):
+            world.machine.store.begin()
+            with pytest.raises(sqlite3.OperationalError):
+                world.machine.flush()
+        world.log.depose()
+        await world.coordinator.close()
+        world.machine.close()
+        assert await lives(world, broker)
+        assert world.machine.rebuilds == 0
+
+    asyncio.run(story())
+
+
+def test_a_full_disk_that_a_read_meets_ends_this_life_and_is_named(tmp_path: Path) -> None:
+    """A sweep writes what it is about to read. The state is then torn: who would go on with it?
+
+    What is applied next has to say why it cannot be, too: those are a node's last words.
+    """
+
+    async def story() -> None:
+        world, broker = await filled(tmp_path)
+        world._open()
+        told: list[BaseException] = []
+        world.machine.on_damage = told.append
+        world.hosting.apply()
+        world.elect()
+        world.machine.store.begin()
+        with patch.object(world.machine.store, "_write_tables", side_effect=disk_full()):
+            await world.coordinator.sweep()
+        assert {str(error) for error in told} == {"database or disk is full"}
+        with pytest.raises(sqlite3.OperationalError, match="disk is full"):
+            world.machine.store.begin()
+        world.log.depose()
+        await world.coordinator.close()
+        world.machine.close()
+        assert await lives(world, broker)
+
+    asyncio.run(story())

@@ -1,0 +1,197 @@
+"""A question about very many partitions holds up nobody.
+
+One request of a megabyte names sixty thousand partitions, or one of them as often; answered in one
+go it took a leader's loop for seconds, and with it the leadership.
+
+Source: DESIGN §7 (work is bounded).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from coordinator.batch.interface import CoordinatorError
+from coordinator.batch.reads import A_TURN, MAX_TIMESTAMP, find_batches, list_offsets
+from coordinator.batch.runs import Run
+from records.rpc.coordinator import (
+    FindBatchesRequest,
+    FindBatchesResponse,
+    ListDisklessOffsetsRequest,
+)
+from tests.coordinator.batch.actors import OTHER_TOPIC, TOPIC, Broker, batch, create
+from tests.coordinator.batch.quorum_world import QuorumWorld, checkpoint_batches
+
+T = TypeVar("T")
+
+TOPICS = (TOPIC, OTHER_TOPIC)
+
+TURNS = 20
+PARTITIONS = TURNS * A_TURN
+
+Story = Callable[[QuorumWorld], Coroutine[Any, Any, None]]
+
+
+def find(
+    count: int = PARTITIONS, *, offset: int = 0, max_bytes: int = 2**31 - 1
+) -> FindBatchesRequest:
+    """One partition, so many times; half of them under each of two topics' ids."""
+    topic = FindBatchesRequest.Topic
+    one = topic.Partition(partition_index=0, offset=offset, max_bytes=max_bytes)
+    return FindBatchesRequest(
+        max_bytes=max_bytes,
+        topics=tuple(
+            topic(topic_id=topic_id, partitions=(one,) * (count // 2)) for topic_id in TOPICS
+        ),
+    )
+
+
+def listed(count: int = PARTITIONS) -> ListDisklessOffsetsRequest:
+    """The same of ListOffsets, for the dearest timestamp."""
+    topic = ListDisklessOffsetsRequest.Topic
+    one = topic.Partition(partition_index=0, timestamp=MAX_TIMESTAMP)
+    return ListDisklessOffsetsRequest(
+        topics=tuple(
+            topic(topic_id=topic_id, partitions=(one,) * (count // 2)) for topic_id in TOPICS
+        )
+    )
+
+
+class CountedRuns:
+    """A partition's runs of ten records and a hundred bytes; how many of them were read."""
+
+    def __init__(self) -> None:
+        self.read = 0
+
+    def runs_from(self, log_id: int, offset: int) -> Iterator[Run]:  # noqa: ARG002
+        """See `reads.Runs`."""
+        for base in range(offset // 10 * 10, 1_000, 10):
+            self.read += 1
+            yield Run(base, base + 9, 1, base * 10, 100, 0, 0, 0)
+
+
+@pytest.mark.parametrize(("max_bytes", "told"), [(1, 1), (100, 1), (101, 2), (1_000, 10)])
+def test_no_run_is_read_that_is_not_told(tmp_path: Path, max_bytes: int, told: int) -> None:
+    """Each costs as much as half a look-up, and may lie on a page that is not in memory."""
+
+    async def look() -> None:
+        world, runs = QuorumWorld(tmp_path), CountedRuns()
+        await create(world)
+        store = world.machine.store
+        (log_id,) = store.topics[TOPIC].log_ids[:1]
+        store.logs[log_id] = (0, 1_000)
+        asked = FindBatchesRequest.Topic.Partition(
+            partition_index=0, offset=15, max_bytes=max_bytes
+        )
+        topics = (FindBatchesRequest.Topic(topic_id=TOPIC, partitions=(asked,)),)
+        request = FindBatchesRequest(max_bytes=2**20, topics=topics)
+        answer = find_batches(request, store, runs, world.settings)  # type: ignore[arg-type]
+        assert len(answer.responses[0].partitions[0].batches) == told == runs.read
+
+    asyncio.run(look())
+
+
+def told(path: Path, story: Story) -> None:
+    """In a world with two topics; each has some runs."""
+
+    async def begin() -> None:
+        world = QuorumWorld(path)
+        for topic in TOPICS:
+            await create(world, topic=topic)
+        broker = Broker(world)
+        await broker.acquire()
+        for time in (5, 9, 7):
+            await broker.commit(batch(0, 3, time=time))
+        await story(world)
+        await world.close()
+
+    asyncio.run(begin())
+
+
+async def others(call: Awaitable[T]) -> tuple[T, int]:
+    """The answer, and how many turns others had meanwhile."""
+    task = asyncio.ensure_future(call)
+    turns = 0
+    while not task.done():
+        turns += 1
+        await asyncio.sleep(0)
+    return await task, turns
+
+
+def test_others_have_their_turns_while_many_partitions_are_looked_up(tmp_path: Path) -> None:
+    async def story(world: QuorumWorld) -> None:
+        store, coordinator = world.machine.store, world.coordinator
+        found, turns = await others(coordinator.find_batches(find()))
+        assert found == find_batches(find(), store, store, world.settings)
+        assert turns >= TURNS
+        answer, turns = await others(coordinator.list_offsets(listed()))
+        assert answer == list_offsets(listed(), store, store)
+        assert turns >= TURNS
+        _, turns = await others(coordinator.find_batches(find(A_TURN - 2)))
+        assert turns <= 3, "a usual question is answered at once"
+
+    told(tmp_path, story)
+
+
+def test_of_several_large_questions_one_has_its_turn(tmp_path: Path) -> None:
+    """Else ten of them would take ten times as long a turn."""
+
+    async def story(world: QuorumWorld) -> None:
+        three = (world.coordinator.list_offsets(listed()) for _ in range(3))
+        answers, turns = await others(asyncio.gather(*three))
+        assert turns >= 3 * (TURNS - 1)
+        assert answers[0] == answers[1] == answers[2]
+
+    told(tmp_path, story)
+
+
+def test_a_state_that_is_replaced_meanwhile_is_waited_for(tmp_path: Path) -> None:
+    """Thrown away, and loaded again from a checkpoint: nothing is denied in between."""
+
+    async def story(world: QuorumWorld) -> None:
+        values, applied = world.values(), world.machine.applied
+        timestamp = world.machine.last_timestamp
+        before: FindBatchesResponse = await world.coordinator.find_batches(find())
+        task = asyncio.ensure_future(world.coordinator.find_batches(find()))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        world.machine.reset()
+        for _ in range(2 * TURNS):
+            await asyncio.sleep(0)
+        assert not task.done()
+        for _ in world.machine.load(applied, checkpoint_batches(values, applied, timestamp)):
+            pass
+        assert await asyncio.wait_for(task, timeout=60) == before
+
+    told(tmp_path, story)
+
+
+def test_one_that_is_closed_meanwhile_says_so(tmp_path: Path) -> None:
+    async def story(world: QuorumWorld) -> None:
+        task = asyncio.ensure_future(world.coordinator.find_batches(find()))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        await world.coordinator.close()
+        with pytest.raises(CoordinatorError):
+            await asyncio.wait_for(task, timeout=60)
+
+    told(tmp_path, story)
+
+
+def test_what_is_used_up_is_looked_up_no_more(tmp_path: Path) -> None:
+    """Of the partitions behind the last byte only the ends are told."""
+
+    async def story(world: QuorumWorld) -> None:
+        statements: list[str] = []
+        world.machine.store.connection.set_trace_callback(statements.append)
+        answer = await world.coordinator.find_batches(find(max_bytes=1))
+        world.machine.store.connection.set_trace_callback(None)
+        partitions = [found for topic in answer.responses for found in topic.partitions]
+        assert [len(found.batches) for found in partitions] == [1] + [0] * (PARTITIONS - 1)
+        assert sum("FROM runs" in statement for statement in statements) == 1
+
+    told(tmp_path, story)

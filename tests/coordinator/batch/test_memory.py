@@ -1,0 +1,14 @@
+"""The in-memory coordinator keeps the contract, and its state survives a checkpoint."""
+
+from __future__ import annotations
+
+from coordinator.batch.settings import CoordinatorSettings
+from tests.coordinator.batch.contract import Contract
+from tests.coordinator.batch.subjects import MemoryWorld, World
+
+
+class TestMemory(Contract):
+    """See the contract."""
+
+    async def open(self, settings: CoordinatorSettings) -> World:
+        return MemoryWorld(settings)

@@ -1,0 +1,138 @@
+"""Each way of being wrong is noticed, by one pinned story in about a second.
+
+The story holds of the real coordinator, and fails of the mutant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from coordinator.batch.memory import InMemoryState
+from tests.coordinator import leadership, proposer_stories
+from tests.coordinator.batch import mutants
+from tests.coordinator.batch.actors import Broker, create
+from tests.coordinator.batch.conformance import TABLE, run_row
+from tests.coordinator.batch.mutants import MUTANTS
+from tests.coordinator.batch.subjects import START_MS, MemoryWorld
+from tests.coordinator.batch.test_memory import TestMemory as Memory
+
+Killer = Callable[[Path], None]
+
+ROWS: Final = {row.claim: row for row in TABLE}
+
+
+def row(claim: str) -> Killer:
+    """A row of the conformance table."""
+    return lambda _: asyncio.run(run_row(ROWS[claim], 0, MemoryWorld()))
+
+
+def contract(name: str, *arguments: object) -> Killer:
+    """A story of the contract, on the in-memory coordinator."""
+    return lambda _: getattr(Memory(), f"test_{name}")(*arguments)
+
+
+def led(story: Callable[[Path], object]) -> Killer:
+    """A story of leaders, on the quorum's coordinator."""
+    return lambda path: asyncio.run(story(path))  # type: ignore[arg-type]
+
+
+def replayed_later(_: Path) -> None:
+    """A log that is replayed a year later gives the same state."""
+
+    async def story() -> InMemoryState:
+        world = MemoryWorld()
+        mutants.CLOCK[0] = START_MS
+        await create(world)
+        broker = Broker(world)
+        await broker.acquire()
+        await broker.commit()
+        mutants.CLOCK[0] += 365 * 24 * 3_600_000
+        replayed = InMemoryState()
+        for offset, record in world.coordinator.log:
+            replayed.apply(offset, record)
+        assert replayed.checkpoint() == world.coordinator.state.checkpoint()
+        return replayed
+
+    asyncio.run(story())
+
+
+KILLERS: Final[dict[str, Killer]] = {
+    "a_duplicate_is_answered_at_once": led(
+        leadership.a_duplicate_is_not_answered_before_its_original_is_committed
+    ),
+    "inherited_state_is_used_too_early": led(
+        leadership.a_new_leader_decides_only_on_all_that_it_inherited
+    ),
+    "what_the_log_has_not_accepted_is_answered": (
+        proposer_stories.nothing_is_answered_that_the_log_has_not_accepted
+    ),
+    "what_was_refused_is_decided_again_last": (
+        proposer_stories.what_is_refused_is_decided_again_in_its_order_and_first
+    ),
+    "what_was_refused_is_decided_again_in_reverse": (
+        proposer_stories.what_is_refused_is_decided_again_in_its_order_and_first
+    ),
+    "who_was_refused_is_forgotten_with_the_leadership": (
+        proposer_stories.who_was_refused_and_never_decided_again_hears_that_nothing_happened
+    ),
+    "two_proposals_are_undetermined": proposer_stories.one_proposal_at_most_is_undetermined,
+    "a_late_word_of_another_epoch_is_believed": (
+        proposer_stories.what_a_log_says_late_is_no_news_of_the_next_epoch
+    ),
+    "an_overlay_keeps_its_counters": led(leadership.what_was_lost_is_counted_no_more),
+    "orphans_are_listed_from_pending_state": led(leadership.orphans_are_listed_from_applied_state),
+    "delays_run_on_the_wall_clock": contract(
+        "a_clock_that_jumps_with_the_leader_shortens_no_delay", 10**12
+    ),
+    "a_lease_is_closed_by_the_clock_in_apply": replayed_later,
+    "answers_are_not_in_the_checkpoint": contract(
+        "a_retry_gets_the_first_answer_whatever_happened_since"
+    ),
+    "six_batches_are_kept": row("the sixth last is forgotten"),
+    "only_the_last_batch_is_kept": row("the fifth last is a duplicate"),
+    "a_lower_object_id_is_accepted_after_a_higher": contract("a_lower_id_after_a_higher_is_dead"),
+    "an_unknown_producer_is_accepted_at_7": row("an unknown new producer may not begin at 7"),
+    "an_old_producer_must_begin_at_0": row(
+        "an unknown producer whose state can have expired begins anywhere"
+    ),
+    "the_sequence_does_not_wrap": row("after the greatest sequence comes 0"),
+    "a_bumped_epoch_is_compared_with_the_old_one": row("a higher epoch begins at 0"),
+    "an_old_producer_epoch_is_let_in": row("an old epoch is fenced"),
+    "a_stale_broker_epoch_commits": contract("a_newer_epoch_fences_the_older"),
+    "safe_to_delete_is_no_fence": contract("safe_to_delete_means_fenced"),
+    "what_has_data_is_let_go": contract("what_never_had_data_is_let_go_and_takes_no_commit"),
+    "a_late_init_brings_back_what_was_let_go": contract(
+        "only_a_higher_controller_epoch_that_names_it_brings_it_back"
+    ),
+    "an_init_brings_back_what_it_does_not_name": contract(
+        "only_a_higher_controller_epoch_that_names_it_brings_it_back"
+    ),
+}
+
+
+def test_every_mutant_has_its_killer() -> None:
+    assert KILLERS.keys() == MUTANTS.keys()
+
+
+@pytest.mark.parametrize("name", KILLERS)
+def test_a_mutant_dies(name: str, tmp_path: Path) -> None:
+    (tmp_path / "sound").mkdir()
+    (tmp_path / "mutant").mkdir()
+    KILLERS[name](tmp_path / "sound")
+    with MUTANTS[name](), pytest.raises(AssertionError):
+        KILLERS[name](tmp_path / "mutant")
+
+
+@pytest.mark.parametrize("story", proposer_stories.STORIES, ids=lambda story: story.__name__)
+def test_a_proposer_and_a_slow_log(story: Callable[[], None]) -> None:
+    story()
+
+
+@pytest.mark.parametrize("story", leadership.STORIES, ids=lambda story: story.__name__)
+def test_what_a_leader_decided_can_be_lost(story: Callable[[Path], object], tmp_path: Path) -> None:
+    led(story)(tmp_path)

@@ -1,0 +1,180 @@
+"""A large request is decided in pieces, and nobody sees that. Source: DESIGN §7 (bounded work)."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+from uuid import UUID
+
+import pytest
+
+from coordinator.batch import decide
+from coordinator.batch import slices as pieces
+from coordinator.batch.interface import CoordinatorError, ErrorCode
+from coordinator.batch.sqlite import deferred_deletes as graves
+from records.rpc.coordinator import CommitBatchesRequest, DeleteDisklessRecordsRequest
+from records.rpc.objects import DeleteFilesRequest
+from tests.coordinator.batch.actors import OTHER_TOPIC, TOPIC, Broker, batch, create
+from tests.coordinator.batch.quorum_world import QuorumWorld
+from tests.coordinator.batch.subjects import KEYS, MemoryWorld
+
+PARTITIONS = 60
+SMALL = 7
+"""Of a piece: so sixty partitions are many."""
+
+
+def deletions(*rows: tuple[UUID, int, int]) -> DeleteDisklessRecordsRequest:
+    """A topic for each row: (topic id, partition, offset)."""
+    topic = DeleteDisklessRecordsRequest.Topic
+    return DeleteDisklessRecordsRequest(
+        topics=tuple(
+            topic(
+                topic_id=topic_id,
+                partitions=(topic.Partition(partition_index=partition, offset=offset),),
+            )
+            for topic_id, partition, offset in rows
+        )
+    )
+
+
+async def filled(world: Any) -> None:
+    """Ten records in each of sixty partitions."""
+    await create(world, partitions=PARTITIONS)
+    broker = Broker(world)
+    await broker.acquire(10)
+    group = CommitBatchesRequest.Topic.Partition
+    committed = await broker.commit(
+        size=100 * PARTITIONS,
+        topics=(
+            CommitBatchesRequest.Topic(
+                topic_id=TOPIC,
+                partitions=tuple(
+                    group(partition_index=index, batches=(batch(100 * index, 10),))
+                    for index in range(PARTITIONS)
+                ),
+            ),
+        ),
+    )
+    assert not committed.error_code
+
+
+MANY = deletions(
+    *((TOPIC, index, index % 13 - 1) for index in range(PARTITIONS)),  # -1, and beyond the end
+    *((TOPIC, index, 10) for index in range(0, PARTITIONS, 3)),  # named before
+    *((OTHER_TOPIC, index, 0) for index in range(5)),  # not there
+    *((TOPIC, index, 0) for index in (PARTITIONS, -1)),
+)
+
+
+def test_pieces_answer_as_the_whole_does(tmp_path: Path) -> None:
+    async def story() -> None:
+        whole, cut = MemoryWorld(), QuorumWorld(tmp_path)
+        sizes: list[int] = []
+        judge = decide.decide_delete_records
+
+        def counted(request: DeleteDisklessRecordsRequest, *rest: Any) -> Any:
+            sizes.append(sum(len(topic.partitions) for topic in request.topics))
+            return judge(request, *rest)
+
+        for world in (whole, cut):
+            await filled(world)
+        expected = await whole.coordinator.delete_records(MANY)
+        with (
+            patch.object(pieces, "PIECE", SMALL),
+            patch.object(decide, "decide_delete_records", counted),
+        ):
+            assert await cut.coordinator.delete_records(MANY) == expected
+        assert max(sizes) <= SMALL
+        assert sum(sizes) == PARTITIONS + 5 + 2
+        assert cut.values() == whole.coordinator.state.checkpoint()
+        await cut.close()
+
+    asyncio.run(story())
+
+
+def test_one_object_named_twice_in_a_request_is_two_rows(tmp_path: Path) -> None:
+    """The very same row, not one like it."""
+
+    async def story() -> None:
+        world = QuorumWorld(tmp_path)
+        await filled(world)
+        row = deletions((TOPIC, 0, 5)).topics[0]
+        request = DeleteDisklessRecordsRequest(topics=(row,) * 9)
+        with patch.object(pieces, "PIECE", SMALL):
+            answer = await world.coordinator.delete_records(request)
+        codes = [topic.partitions[0].error_code for topic in answer.responses]
+        assert codes == [0] + [ErrorCode.INVALID_REQUEST] * 8
+        await world.close()
+
+    asyncio.run(story())
+
+
+def test_keys_in_pieces_are_answered_in_their_order(tmp_path: Path) -> None:
+    async def story() -> None:
+        answers = []
+        keys = tuple(
+            KEYS.key(number) if number % 3 else f"foreign/{number}" for number in range(40)
+        )
+        for world in (MemoryWorld(), QuorumWorld(tmp_path)):
+            await filled(world)
+            with patch.object(pieces, "PIECE", SMALL):
+                answers.append(
+                    await world.coordinator.delete_files(
+                        DeleteFilesRequest(coordinator_partition=0, object_keys=keys)
+                    )
+                )
+            await world.coordinator.close()
+        assert answers[0] == answers[1]
+        assert len(answers[0].key_error_codes) == len(keys)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("lost_at", [0, 1, 5])
+def test_a_piece_that_surely_did_not_happen_says_so_of_the_whole_only_if_it_was_the_first(
+    lost_at: int,
+) -> None:
+    asked = 0
+
+    async def ask(_: DeleteFilesRequest) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked > lost_at:
+            raise CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "nobody leads")
+        return None
+
+    async def story() -> None:
+        request = DeleteFilesRequest(coordinator_partition=0, object_keys=("k",) * 60)
+        with patch.object(pieces, "PIECE", SMALL), pytest.raises(CoordinatorError) as caught:
+            await pieces.delete_files(request, ask)
+        unknown = caught.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert unknown == bool(lost_at)
+        assert asked == lost_at + 1, "nothing more is asked"
+
+    asyncio.run(story())
+
+
+def test_a_record_of_many_partitions_is_applied_in_a_bounded_step(tmp_path: Path) -> None:
+    """Rows of a few partitions go with it, and the others later: nobody sees which."""
+
+    async def story() -> None:
+        world = QuorumWorld(tmp_path)
+        await filled(world)
+        store = world.machine.store
+        with patch.object(graves, "AT_ONCE", 5 * graves.A_PARTITION):
+            answer = await world.coordinator.delete_records(
+                deletions(*((TOPIC, index, 10) for index in range(PARTITIONS)))
+            )
+        assert {topic.partitions[0].low_watermark for topic in answer.responses} == {10}
+        assert len(store.graves) >= PARTITIONS - 5 - 50, "and 50 in the slice after it"
+        while store.graves:
+            left = len(store.graves)
+            store.bury(100)
+            assert left - len(store.graves) <= 100 // graves.A_PARTITION
+        store.flush()
+        assert store.connection.execute("SELECT COUNT(*) FROM runs").fetchone() == (0,)
+        await world.close()
+
+    asyncio.run(story())

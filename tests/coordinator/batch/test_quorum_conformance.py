@@ -1,0 +1,35 @@
+"""The conformance table, run against the quorum's coordinator. DESIGN §7."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from tests.coordinator.batch.conformance import TABLE, run_table
+from tests.coordinator.batch.quorum_world import QuorumWorld
+
+
+def test_every_row_holds(tmp_path: Path) -> None:
+    async def run() -> list[str]:
+        world = QuorumWorld(tmp_path)
+        failures = [str(failure) for failure in await run_table(TABLE, world)]
+        await world.close()
+        return failures
+
+    assert asyncio.run(run()) == []
+
+
+def test_every_row_holds_with_a_restart_after_every_step(tmp_path: Path) -> None:
+    """Restarts on the same database, on an empty one, and from a checkpoint, in turn."""
+
+    async def run() -> list[str]:
+        failures = []
+        for number, row in enumerate(TABLE):
+            directory = tmp_path / str(number)
+            directory.mkdir()
+            world = QuorumWorld(directory)
+            failures += [str(found) for found in await run_table([row], world, restarts=True)]
+            await world.close()
+        return failures
+
+    assert asyncio.run(run()) == []

@@ -1,0 +1,24 @@
+"""The quorum's coordinator keeps the contract."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from coordinator.batch.settings import CoordinatorSettings
+from tests.coordinator.batch.contract import Contract
+from tests.coordinator.batch.quorum_world import QuorumWorld
+from tests.coordinator.batch.subjects import World
+
+
+class TestQuorum(Contract):
+    """See the contract. Restarts are of every kind in turn."""
+
+    @pytest.fixture(autouse=True)
+    def _directory(self, tmp_path: Path) -> None:
+        self.directory = tmp_path
+
+    async def open(self, settings: CoordinatorSettings) -> World:
+        return QuorumWorld(Path(tempfile.mkdtemp(dir=self.directory)), settings)

@@ -1,0 +1,275 @@
+"""Brokers come and go: KIP-631's fencing, under clocks that jump and leaders that know nobody."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from coordinator.controller.errors import ErrorCode
+from coordinator.controller.leader import BATCH_RECORDS
+from coordinator.controller.sessions import BrokerSessions
+from records.metadata import BrokerRegistrationChangeRecord, RegisterBrokerRecord
+from records.rpc.brokers import (
+    AllocateProducerIdsRequest,
+    BrokerHeartbeatRequest,
+    BrokerRegistrationRequest,
+    UnregisterBrokerRequest,
+)
+from records.types import Offset
+from tests.coordinator.controller.world import World, log_batches, registration
+
+SESSION_MS = 9_000
+
+
+@pytest.fixture
+def world() -> World:
+    return World().elect()
+
+
+def fenced(world: World) -> dict[int, bool]:
+    return {broker_id: broker.fenced for broker_id, broker in world.image.brokers.items()}
+
+
+def test_a_broker_registers_fenced_under_the_offset_of_its_record(world: World) -> None:
+    epoch = world.register(1, unfence=False)[0]
+    assert fenced(world) == {1: True}
+    record = log_batches(world.log)[-1][0]
+    assert isinstance(record, RegisterBrokerRecord)
+    assert record.broker_epoch == epoch == world.log.end_offset - 1
+
+
+def test_it_is_unfenced_once_it_has_read_its_own_registration(world: World) -> None:
+    (epoch,) = world.register(1, unfence=False)
+
+    def beat(read: int, **wants: bool) -> tuple[bool, bool]:
+        answer = world.ask(
+            BrokerHeartbeatRequest(
+                broker_id=1,
+                broker_epoch=epoch,
+                current_metadata_offset=read,
+                want_fence=wants.get("want_fence", False),
+                want_shut_down=False,
+            )
+        )
+        return answer.is_caught_up, answer.is_fenced
+
+    assert beat(epoch - 1) == (False, True)
+    assert beat(epoch, want_fence=True) == (True, True)
+    assert beat(epoch) == (True, False)
+    assert fenced(world) == {1: False}
+    end = world.log.end_offset
+    assert beat(epoch) == (True, False)
+    assert world.log.end_offset == end, "a heartbeat that changes nothing writes nothing"
+    assert beat(epoch, want_fence=True) == (True, True)
+    assert fenced(world) == {1: True}
+
+
+def test_a_silent_broker_is_fenced_after_its_session_and_not_before(world: World) -> None:
+    one, _ = world.register(1, 2)
+    world.pass_ms(SESSION_MS - 1_000)
+    world.beat(1, one)
+    world.pass_ms(500)
+    assert fenced(world) == {1: False, 2: False}
+    world.pass_ms(1_000)
+    assert fenced(world) == {1: False, 2: True}
+    assert world.controller.fenced_brokers == 1
+    world.pass_ms(SESSION_MS)
+    assert fenced(world) == {1: True, 2: True}
+
+
+def test_a_fenced_broker_comes_back_with_a_heartbeat(world: World) -> None:
+    (epoch,) = world.register(1)
+    world.pass_ms(SESSION_MS + 1_000)
+    assert fenced(world) == {1: True}
+    assert not world.beat(1, epoch).is_fenced
+    assert fenced(world) == {1: False}
+
+
+def test_nobody_is_fenced_for_a_new_leaders_ignorance(world: World) -> None:
+    world.register(1, 2, 3)
+    for _ in range(5):
+        world.depose()
+        world.pass_ms(SESSION_MS - 1_000)
+        world.elect()
+        world.pass_ms(SESSION_MS - 1_000)
+    assert fenced(world) == {1: False, 2: False, 3: False}
+    world.pass_ms(1_500)
+    assert fenced(world) == {1: True, 2: True, 3: True}
+
+
+def test_nobody_is_fenced_by_a_wall_clock_that_jumps(world: World) -> None:
+    world.register(1)
+    for jump in (10**9, -(10**10)):
+        world.wall_ms += jump
+        world.pass_ms(2_000)
+    assert fenced(world) == {1: False}
+
+
+def test_nobody_is_fenced_because_the_leader_was_stopped(world: World) -> None:
+    """SIGSTOP: the monotonic clock runs on, and the heartbeats wait in the sockets."""
+    (epoch,) = world.register(1)
+    world.pass_ms(2_000)
+    world.jump_ms(60_000)
+    world.controller.tick()
+    world.run()
+    assert fenced(world) == {1: False}
+    world.beat(1, epoch)
+    world.pass_ms(SESSION_MS - 1_000)
+    assert fenced(world) == {1: False}
+
+
+def test_a_short_session_ends_too() -> None:
+    """A quarter of it is less than a tick, and no tick is taken for an absence."""
+    sessions = BrokerSessions(timeout_ms=300)
+    sessions.begin(0)
+    sessions.heard(1, 7, Offset(0))
+    for now_ms in range(100, 900, 130):
+        sessions.tick(now_ms)
+    assert not sessions.is_alive(1, 7, fenced=False)
+
+
+def test_a_stopped_leader_notices_before_its_first_tick() -> None:
+    sessions = BrokerSessions(timeout_ms=SESSION_MS)
+    sessions.begin(0)
+    sessions.heard(1, 7, Offset(0))
+    sessions.tick(500)
+    sessions.see(50_000)  # a request comes first
+    assert sessions.is_alive(1, 7, fenced=False)
+
+
+def test_a_second_process_with_the_id_is_refused_while_the_first_one_lives(world: World) -> None:
+    world.register(1)
+    twin = registration(1, incarnation_id=UUID(int=1))
+    assert world.ask(twin).error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    world.pass_ms(SESSION_MS + 1_000)
+    assert world.ask(twin).error_code == 0
+    assert world.image.brokers[1].incarnation_id == UUID(int=1)
+
+
+def test_a_new_leader_does_not_let_a_twin_displace_whom_it_has_not_heard_of(world: World) -> None:
+    world.register(1)
+    world.depose()
+    world.elect()
+    twin = registration(1, incarnation_id=UUID(int=1))
+    assert world.ask(twin).error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
+
+
+def test_registering_again_changes_nothing_unless_something_changed(world: World) -> None:
+    (epoch,) = world.register(1)
+    end = world.log.end_offset
+    assert world.ask(registration(1)).broker_epoch == epoch
+    assert world.log.end_offset == end
+    answer = world.ask(registration(1, rack="r2"))
+    assert answer.broker_epoch > epoch
+    assert (world.image.brokers[1].rack, world.image.brokers[1].fenced) == ("r2", False)
+
+
+def test_the_old_epoch_is_stale_after_a_restart_of_the_broker(world: World) -> None:
+    (epoch,) = world.register(1)
+    world.pass_ms(SESSION_MS + 1_000)
+    world.ask(registration(1, incarnation_id=UUID(int=1)))
+    assert world.beat(1, epoch).error_code == ErrorCode.STALE_BROKER_EPOCH
+
+
+def test_a_broker_leaves_once_the_others_know(world: World) -> None:
+    """KIP-841: nobody is sent to a broker that is about to go."""
+    one, two = world.register(1, 2)
+    assert not world.beat(1, one, want_shut_down=True).should_shut_down
+    assert world.image.brokers[1].in_controlled_shutdown
+    assert not world.beat(1, one, want_shut_down=True).should_shut_down, "2 does not know yet"
+    world.beat(2, two)
+    answer = world.beat(1, one, want_shut_down=True)
+    assert (answer.should_shut_down, answer.is_fenced) == (True, True)
+    assert fenced(world) == {1: True, 2: False}
+
+
+def test_a_broker_that_leaves_is_not_forgotten_by_a_new_leader(world: World) -> None:
+    one, two = world.register(1, 2)
+    world.beat(1, one, want_shut_down=True)
+    world.depose()
+    world.elect()
+    assert not world.beat(1, one, want_shut_down=True).should_shut_down
+    world.beat(2, two)
+    assert world.beat(1, one, want_shut_down=True).should_shut_down
+
+
+def test_a_broker_that_was_leaving_registers_anew(world: World) -> None:
+    (one,) = world.register(1)
+    for _ in range(2):
+        last = world.beat(1, one, want_shut_down=True)
+    assert last.should_shut_down
+    assert world.beat(1, one).is_fenced, "the way back is a registration"
+    answer = world.ask(registration(1, incarnation_id=UUID(int=1)))
+    assert answer.error_code == 0
+    assert not world.beat(1, answer.broker_epoch).is_fenced
+    assert not world.image.brokers[1].in_controlled_shutdown
+
+
+def test_a_fenced_broker_may_go_at_once(world: World) -> None:
+    (epoch,) = world.register(1, unfence=False)
+    assert world.beat(1, epoch, want_shut_down=True).should_shut_down
+
+
+def test_fencing_writes_one_record_a_broker_and_no_partition(world: World) -> None:
+    world.register(1, 2, 3)
+    world.create("t", 20, factor=3)
+    end = world.log.end_offset
+    world.pass_ms(SESSION_MS + 1_000)
+    assert world.log.end_offset == end + 3
+    (batch,) = list(log_batches(world.log)[-1:])
+    assert all(isinstance(record, BrokerRegistrationChangeRecord) for record in batch)
+
+
+def test_an_unregistered_broker_is_gone_and_may_come_back(world: World) -> None:
+    (epoch,) = world.register(1)
+    assert world.ask(UnregisterBrokerRequest(broker_id=1)).error_code == 0
+    assert dict(world.image.brokers) == {}
+    assert world.beat(1, epoch).error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
+    assert world.ask(registration(1)).error_code == 0
+
+
+def test_a_thousand_brokers_are_fenced_in_one_step(world: World) -> None:
+    for broker_id in range(1_000):
+        world.requests.ask(registration(broker_id), lambda _: None)
+    world.run()
+    for broker_id, broker in world.image.brokers.items():
+        world.requests.ask(
+            BrokerHeartbeatRequest(
+                broker_id=broker_id,
+                broker_epoch=broker.broker_epoch,
+                current_metadata_offset=world.log.end_offset,
+                want_fence=False,
+                want_shut_down=False,
+            ),
+            lambda _: None,
+        )
+    world.run()
+    seen: set[int] = set()
+    world.machine.listen(lambda image: seen.add(sum(b.fenced for b in image.brokers.values())))
+    world.pass_ms(SESSION_MS + 1_000)
+    assert seen == {0, 1_000}, "nobody sees half of them fenced"
+    assert max(len(batch) for batch in log_batches(world.log)[-6:]) <= BATCH_RECORDS
+
+
+def test_producer_ids_are_given_once(world: World) -> None:
+    one, two = world.register(1, 2)
+    starts = []
+    for broker_id, epoch in ((1, one), (2, two), (1, one)):
+        answer = world.ask(AllocateProducerIdsRequest(broker_id=broker_id, broker_epoch=epoch))
+        starts.append((answer.producer_id_start, answer.producer_id_len))
+        world.depose()
+        world.wall_ms -= 1_000_000  # the next leader's clock is behind
+        world.elect()
+    assert starts == [(0, 1_000), (1_000, 1_000), (2_000, 1_000)]
+    times = [block.block_time_ms for block in world.image.producer_ids]
+    assert times == sorted(times)
+
+
+def test_names_of_features_without_a_level_do_not_matter(world: World) -> None:
+    feature = BrokerRegistrationRequest.Feature
+    more = (
+        feature(name="metadata.version", min_supported_version=7, max_supported_version=29),
+        feature(name="something.new", min_supported_version=1, max_supported_version=2),
+    )
+    assert world.ask(registration(1, features=more)).error_code == 0

@@ -1,0 +1,327 @@
+"""Chunks: KIP-1114, with the decisions of DESIGN §3 and §9."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from uuid import UUID
+
+import pytest
+
+from coordinator.controller.chunk_creation import Place, UnknownEndError, chunks_at_the_end
+from coordinator.controller.chunk_files import (
+    ChunkFileError,
+    create_request,
+    read_alter_file,
+    read_create_file,
+)
+from coordinator.controller.errors import ErrorCode
+from coordinator.controller.image import TopicImage
+from records.chunks import ChunkChangeRecord, ChunkRecord
+from records.metadata import PartitionChangeRecord
+from records.rpc.brokers import UnregisterBrokerRequest
+from records.rpc.chunks import AlterChunkAssignmentsRequest, CreateChunksRequest
+from records.rpc.coordinator import ListDisklessOffsetsRequest, ListDisklessOffsetsResponse
+from records.types import Offset
+from tests.coordinator.controller.test_refusals import chunk, delete, move_chunk
+from tests.coordinator.controller.world import World, log_batches, records_of
+
+
+@pytest.fixture
+def world() -> World:
+    return with_topic()
+
+
+def with_topic() -> World:
+    """Brokers 1 to 3 and a topic t on 1 and 2, and on 2 and 3."""
+    world = World().elect()
+    world.register(1, 2, 3)
+    world.create("t", -1, factor=-1, assignments={0: (1, 2), 1: (2, 3)})
+    return world
+
+
+def topic(world: World) -> TopicImage:
+    found = world.image.topic("t")
+    assert found is not None
+    return found
+
+
+def test_a_chunk_ends_where_the_next_begins(world: World) -> None:
+    assert world.ask(chunk(replicas=(3, 1), start=10)).results[0].error_code == 0
+    (ended,) = topic(world).chunks[0]
+    active = topic(world).partitions[0]
+    assert (ended.start_offset, ended.stop_offset, ended.end_offset) == (0, 9, 9)
+    assert (ended.replicas, ended.isr) == ((1, 2), (1, 2))
+    assert (ended.chunk_epoch, ended.epoch) == (0, 0)
+    assert (active.start_offset, active.replicas, active.isr) == (10, (3, 1), (3, 1))
+    assert active.leader == 3
+
+
+def test_its_two_records_are_one_batch_however_many_there_are(world: World) -> None:
+    world.create("many", 600)
+    asked = tuple(chunk("many", i, (1,), 5).topic_partitions[0] for i in range(600))
+    replicas = {i: p.replicas for i, p in world.image.topic("many").partitions.items()}  # type: ignore[union-attr]
+    assert set(map(len, replicas.values())) == {1}
+    answer = world.ask(CreateChunksRequest(topic_partitions=asked))
+    assert {result.error_code for result in answer.results} == {0}
+    assert len(log_batches(world.log)[-1]) == 1_200
+    both_in_one_batch(world)
+
+
+def both_in_one_batch(world: World) -> None:
+    """Every ChunkRecord is followed by its PartitionChangeRecord, in the same batch."""
+    found = 0
+    for batch in log_batches(world.log):
+        for position, record in enumerate(batch):
+            if isinstance(record, ChunkRecord):
+                found += 1
+                assert position + 1 < len(batch), "the chunk's other half is in another batch"
+                other = batch[position + 1]
+                assert isinstance(other, PartitionChangeRecord), other
+                assert other.start_offset == record.end_offset + 1
+    assert found, "no chunk at all"
+
+
+def test_chunks_follow_each_other_without_a_gap(world: World) -> None:
+    for start in (10, 11, 50):
+        assert world.ask(chunk(start=start)).results[0].error_code == 0
+    chunks = topic(world).chunks[0]
+    assert [(c.start_offset, c.end_offset) for c in chunks] == [(0, 9), (10, 10), (11, 49)]
+
+
+def test_a_chunks_time_is_never_below_the_one_before(world: World) -> None:
+    asked = chunk(start=10).topic_partitions[0]
+    fields = {name: getattr(asked, name) for name in asked.__struct_fields__}
+    for start, time_ms in ((10, 1_000), (20, 400), (30, 2_000)):
+        named = fields | {
+            "start_offset": start,
+            "prev_stop_offset": start - 1,
+            "start_timestamp": time_ms,
+        }
+        world.ask(
+            CreateChunksRequest(topic_partitions=(CreateChunksRequest.TopicPartition(**named),))
+        )
+    times = [c.start_timestamp for c in topic(world).chunks[0]]
+    assert (times, topic(world).partitions[0].start_timestamp) == ([-1, 1_000, 1_000], 2_000)
+
+
+def test_a_topic_made_anew_gets_no_chunk_at_the_end_of_the_former_one(world: World) -> None:
+    """Its high watermark was read, and then it was deleted; another has its name."""
+    asked = chunk(start=1_000).topic_partitions[0]
+    fields = {name: getattr(asked, name) for name in asked.__struct_fields__}
+    former = fields | {"topic_id": topic(world).topic_id}
+    request = CreateChunksRequest(topic_partitions=(CreateChunksRequest.TopicPartition(**former),))
+    world.ask(delete("t"))
+    world.create("t", 2, factor=2)
+    (refused,) = world.ask(request).results
+    assert refused.error_code == ErrorCode.UNKNOWN_TOPIC_ID
+    assert "t-0" in refused.error_message
+    assert dict(topic(world).chunks) == {}
+
+
+def test_readers_may_stop_before_replicas_do(world: World) -> None:
+    """An open transaction of upstream's: the last stable offset is below the high watermark."""
+    world.ask(chunk(start=10, stop=6))
+    (ended,) = topic(world).chunks[0]
+    assert (ended.stop_offset, ended.end_offset) == (6, 9)
+
+
+def test_a_chunk_gets_other_replicas_and_an_epoch_more_each_time(world: World) -> None:
+    world.ask(chunk(start=10))
+    for epoch, replicas in ((0, (2, 3)), (1, (3, 1)), (-1, (1, 2))):
+        answer = world.ask(move_chunk(epoch=epoch, replicas=replicas))
+        assert answer.results[0].error_code == 0
+    (moved,) = topic(world).chunks[0]
+    assert (moved.replicas, moved.isr) == ((1, 2), (1, 2))
+    assert (moved.chunk_epoch, moved.epoch) == (3, 3)
+    end = world.log.end_offset
+    assert world.ask(move_chunk(replicas=(1, 2))).results[0].error_code == 0
+    assert world.log.end_offset == end, "nothing to change"
+
+
+def test_a_chunk_goes_once_the_log_start_has_passed_it(world: World) -> None:
+    for start in (10, 20, 30):
+        world.ask(chunk(start=start))
+    starts = world.coordinators[0].log_starts
+    starts[topic(world).topic_id, 0] = 19
+    world.pass_ms(31_000)
+    assert [c.start_offset for c in topic(world).chunks[0]] == [10, 20]
+    starts[topic(world).topic_id, 0] = 20
+    world.pass_ms(31_000)
+    assert [c.start_offset for c in topic(world).chunks[0]] == [20]
+    starts[topic(world).topic_id, 0] = 500
+    world.pass_ms(31_000)
+    assert 0 not in topic(world).chunks
+    assert isinstance(log_batches(world.log)[-1][0], ChunkChangeRecord)
+
+
+def test_a_chunk_that_nobody_holds_goes(world: World) -> None:
+    world.ask(chunk(start=10, replicas=(3, 1)))
+    for broker_id in (1, 2):
+        assert len(topic(world).chunks[0]) == 1
+        world.ask(UnregisterBrokerRequest(broker_id=broker_id))
+        world.pass_ms(31_000)
+    assert 0 not in topic(world).chunks
+
+
+def test_a_coordinator_that_does_not_answer_removes_nothing(world: World) -> None:
+    world.ask(chunk(start=10))
+    world.coordinators[0].log_starts[topic(world).topic_id, 0] = 99
+    world.coordinators.down.add(0)
+    world.pass_ms(65_000)
+    assert len(topic(world).chunks[0]) == 1
+    world.coordinators.down.clear()
+    world.pass_ms(31_000)
+    assert 0 not in topic(world).chunks
+
+
+def test_chunks_live_through_a_checkpoint_and_a_restart(world: World) -> None:
+    world.ask(chunk(start=10))
+    world.ask(move_chunk(replicas=(2, 3)))
+    before = records_of(world.image)
+    world.take_checkpoint()
+    world.restart()
+    assert records_of(world.image) == before
+
+
+# --- KIP-1114's files ---------------------------------------------------------------------------
+
+
+def test_the_kips_own_examples_are_read() -> None:
+    created = read_create_file(
+        """{"partitions": [
+            {"topic": "topic1", "partition": 0, "replicas": [1, 2, 3]},
+            {"topic": "topic2", "partition": 2, "replicas": [2, 9, 12]}]}"""
+    )
+    assert created[1] == ("topic2", 2, (2, 9, 12))
+    altered = read_alter_file(
+        """{"chunks": [
+            {"topic": "topic1", "partition": 0, "startOffset": 289818, "replicas": [4, 5, 6]},
+            {"topic": "topic1", "partition": 0, "startOffset": 27784, "replicas": [1, 2, 3]}]}"""
+    )
+    assert isinstance(altered, AlterChunkAssignmentsRequest)
+    assert [c.start_offset for c in altered.chunks] == [289_818, 27_784]
+
+
+def test_a_chunk_is_asked_for_at_the_high_watermark_that_was_read() -> None:
+    chunks = read_create_file('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1]}]}')
+    (asked,) = create_request(chunks, {("t", 0): Offset(42)}, now_ms=7).topic_partitions
+    assert (asked.start_offset, asked.prev_stop_offset, asked.start_timestamp) == (42, 41, 7)
+
+
+ENTRY = {"topic": "t", "partition": 0, "replicas": [1]}
+
+
+@pytest.mark.parametrize(
+    ("document", "names"),
+    [
+        ("", "no JSON"),
+        ("[" * 100_000, "no JSON"),
+        ("9" * 5_000, "no JSON"),
+        ("[]", "partitions"),
+        ("{}", "partitions"),
+        ('{"chunks": []}', "partitions"),
+        ('{"partitions": [], "more": 1}', "partitions"),
+        ('{"partitions": []}', "list of 1"),
+        ('{"partitions": {}}', "list of 1"),
+        ('{"partitions": [7]}', "partitions[0]"),
+        (json.dumps({"partitions": [{**ENTRY, "extra": 1}]}), "partitions[0]"),
+        (json.dumps({"partitions": [ENTRY, {"topic": "t"}]}), "partitions[1]"),
+        (json.dumps({"partitions": [{**ENTRY, "topic": 3}]}), "topic"),
+        (json.dumps({"partitions": [{**ENTRY, "topic": ""}]}), "topic"),
+        (json.dumps({"partitions": [{**ENTRY, "topic": "\ud800"}]}), "topic"),
+        (json.dumps({"partitions": [{**ENTRY, "topic": "t" * 250}]}), "topic"),
+        (json.dumps({"partitions": [{**ENTRY, "partition": -1}]}), "partition"),
+        (json.dumps({"partitions": [{**ENTRY, "partition": True}]}), "partition"),
+        (json.dumps({"partitions": [{**ENTRY, "partition": 2**31}]}), "partition"),
+        (json.dumps({"partitions": [{**ENTRY, "replicas": []}]}), "replicas"),
+        (json.dumps({"partitions": [{**ENTRY, "replicas": ["1"]}]}), "replicas"),
+        (json.dumps({"partitions": [{**ENTRY, "replicas": [1, 1]}]}), "twice"),
+        (json.dumps({"partitions": [ENTRY, ENTRY]}), "twice"),
+    ],
+)
+def test_a_malformed_file_is_refused_where_it_is_malformed(document: str, names: str) -> None:
+    with pytest.raises(ChunkFileError, match=names.replace("[", r"\[").replace("]", r"\]")):
+        read_create_file(document)
+
+
+class OneReader:
+    """A coordinator that has been deposed and does not know it yet: its own state is old."""
+
+    def __init__(self, *, old: int, now: int) -> None:
+        self.old = old
+        self.now = now
+
+    async def list_offsets(
+        self, request: ListDisklessOffsetsRequest
+    ) -> ListDisklessOffsetsResponse:
+        """Behind the barrier: asked of whoever really leads."""
+        return self._answer(request, self.now)
+
+    async def without_barrier(
+        self, request: ListDisklessOffsetsRequest
+    ) -> ListDisklessOffsetsResponse:
+        """What FindBatches would say."""
+        return self._answer(request, self.old)
+
+    def _answer(
+        self, request: ListDisklessOffsetsRequest, offset: int
+    ) -> ListDisklessOffsetsResponse:
+        topic = ListDisklessOffsetsResponse.Topic
+        return ListDisklessOffsetsResponse(
+            responses=tuple(
+                topic(
+                    topic_id=asked.topic_id,
+                    partitions=tuple(
+                        topic.Partition(
+                            partition_index=p.partition_index, timestamp=-1, offset=offset
+                        )
+                        for p in asked.partitions
+                    ),
+                )
+                for asked in request.topics
+            )
+        )
+
+
+def test_a_chunk_is_created_at_a_high_watermark_that_is_not_an_old_one() -> None:
+    """Offsets 40..99 are promised already: no chunk may begin among them."""
+    reader = OneReader(old=40, now=100)
+    world = World().elect()
+    world.register(1)
+    world.create("t", 1)
+    chunks = read_create_file('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1]}]}')
+    request = asyncio.run(
+        chunks_at_the_end(
+            chunks, {("t", 0): Place(topic(world).topic_id, 0)}, lambda _: reader, lambda: 5
+        )
+    )
+    assert request.topic_partitions[0].topic_id == topic(world).topic_id
+    assert world.ask(request).results[0].error_code == 0
+    assert topic(world).partitions[0].start_offset == 100
+    assert topic(world).chunks[0][0].end_offset == 99
+
+
+def test_a_partition_without_a_known_end_gets_no_chunk() -> None:
+    class Lost(OneReader):
+        async def list_offsets(
+            self, request: ListDisklessOffsetsRequest
+        ) -> ListDisklessOffsetsResponse:
+            answer = await super().list_offsets(request)
+            (found,) = answer.responses[0].partitions
+            lost = type(found)(partition_index=0, error_code=6, timestamp=-1, offset=-1)
+            named = type(answer.responses[0])(
+                topic_id=answer.responses[0].topic_id, partitions=(lost,)
+            )
+            return ListDisklessOffsetsResponse(responses=(named,))
+
+    chunks = read_create_file('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1]}]}')
+    with pytest.raises(UnknownEndError, match="t-0"):
+        asyncio.run(
+            chunks_at_the_end(
+                chunks,
+                {("t", 0): Place(UUID(int=7), 0)},
+                lambda _: Lost(old=0, now=0),
+                lambda: 5,
+            )
+        )

@@ -1,0 +1,76 @@
+"""What an image says of topics and brokers. Source: KIP-1114; DESIGN §9."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.controller import descriptions as describing
+from coordinator.controller.descriptions import describe_brokers, describe_topics
+from coordinator.controller.image import MetadataImage
+from coordinator.controller.service import MAX_KEYS, ControllerService
+from records.rpc.descriptions import DescribeBrokersRequest, DescribeTopicsRequest
+from records.rpc.topics import FindCoordinatorRequest
+from tests.coordinator.controller.test_chunks import with_topic
+from tests.coordinator.controller.test_refusals import chunk
+
+
+def test_a_partition_shows_its_chunks_once_it_was_cut() -> None:
+    world = with_topic()
+    world.ask(chunk(replicas=(3, 1), start=10))
+    world.ask(chunk(replicas=(1, 2), start=25))
+    answer = describe_topics(DescribeTopicsRequest(topic_names=("t",)), world.image)
+    assert answer.image_offset == world.image.offset
+    cut, whole = answer.topics[0].partitions
+    assert [(c.start_offset, c.stop_offset, c.end_offset, c.replicas) for c in cut.chunks] == [
+        (0, 9, 9, (1, 2)),
+        (10, 24, 24, (3, 1)),
+        (25, -1, -1, (1, 2)),
+    ]
+    assert (whole.replicas, whole.chunks) == ((2, 3), ())
+
+
+def test_all_topics_come_by_name_and_an_unknown_one_is_named() -> None:
+    world = with_topic()
+    world.create("a", 1)
+    answer = describe_topics(DescribeTopicsRequest(), world.image)
+    names = [topic.topic_name for topic in answer.topics]
+    assert names == sorted(names)
+    assert {"a", "t"} <= set(names)
+    assert [t.topic_name for t in answer.topics if not t.is_internal] == ["a", "t"]
+    answer = describe_topics(DescribeTopicsRequest(topic_names=("x", "a")), world.image)
+    assert [(t.topic_name, t.error_code) for t in answer.topics] == [("a", 0), ("x", 3)]
+
+
+def test_an_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = with_topic()
+    monkeypatch.setattr(describing, "MAX_PARTITIONS", 1)
+    answer = describe_topics(DescribeTopicsRequest(), world.image)
+    assert answer.error_code == 42
+    assert answer.topics == ()
+    answer = describe_topics(DescribeTopicsRequest(topic_names=("x", "y")), world.image)
+    assert (answer.error_code, answer.topics) == (42, ())
+
+
+def test_brokers_show_whether_they_are_fenced() -> None:
+    world = with_topic()
+    answer = describe_brokers(DescribeBrokersRequest(), world.image)
+    assert [broker.broker_id for broker in answer.brokers] == [1, 2, 3]
+    for broker in answer.brokers:
+        known = world.image.brokers[broker.broker_id]
+        assert (broker.is_fenced, broker.broker_epoch) == (known.fenced, known.broker_epoch)
+
+
+def test_who_asks_for_too_many_coordinators_hears_so_of_each_key_left_out() -> None:
+    service = ControllerService(
+        lambda *_: None,
+        image=MetadataImage,
+        find_log=lambda *_: None,
+        endpoint=lambda _: None,
+        node_id=1,
+    )
+    keys = ("nonsense",) * (MAX_KEYS + 2)
+    found = service.find_coordinators(FindCoordinatorRequest(key_type=3, coordinator_keys=keys))
+    assert len(found.coordinators) == len(keys)
+    last = found.coordinators[-1]
+    assert (last.error_code, last.node_id) == (42, -1)
+    assert "10002 keys; at most 10000" in (last.error_message or "")

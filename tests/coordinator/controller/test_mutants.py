@@ -1,0 +1,211 @@
+"""Mistakes that a controller could make, each made on purpose, and the claim that catches it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from coordinator.controller import leader
+from coordinator.controller.handover import _Line
+from coordinator.controller.leader import Controller, PendingImage
+from coordinator.controller.requests import Requests
+from coordinator.controller.sessions import BrokerSessions
+from raft.interfaces import Draft, draft_values
+from records.schema import MetadataRecord
+from records.types import Epoch
+from tests.coordinator.controller import test_brokers, test_chunks, test_handover, test_leader
+from tests.coordinator.controller.coordinators import OneCoordinator
+
+Claim = Callable[[], None]
+
+
+def zombie_without_tombstones(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator forgets a deleted topic at once, so a late Init makes it anew."""
+    init: Any = OneCoordinator.__init__
+
+    def forgetful(self: OneCoordinator, *, keeps_tombstones: bool = True) -> None:
+        init(self, keeps_tombstones=not keeps_tombstones)
+
+    patch.setattr(OneCoordinator, "__init__", forgetful)
+
+
+def zombie_without_epochs(patch: pytest.MonkeyPatch) -> None:
+    """Calls do not say which controller makes them, so a former one's still count."""
+    init: Any = _Line.__init__
+
+    def anonymous(self: _Line, owner: Any, coordinator: int, epoch: Epoch) -> None:  # noqa: ARG001
+        init(self, owner, coordinator, Epoch(0))
+
+    patch.setattr(_Line, "__init__", anonymous)
+
+
+def fence_everyone_after_an_election(patch: pytest.MonkeyPatch) -> None:
+    """Who was never heard of by this leader is taken for dead."""
+
+    def known(self: BrokerSessions, broker_id: int, broker_epoch: int, *, fenced: bool) -> bool:  # noqa: ARG001
+        session = self.get(broker_id, broker_epoch)
+        return session is not None and self._now_ms < session.heard_ms + self.timeout_ms
+
+    patch.setattr(BrokerSessions, "is_alive", known)
+
+
+def fence_everyone_after_a_pause(patch: pytest.MonkeyPatch) -> None:
+    """The leader does not notice that it was away itself."""
+
+    def see(self: BrokerSessions, now_ms: int) -> None:
+        self._now_ms = max(self._now_ms, now_ms)
+
+    patch.setattr(BrokerSessions, "see", see)
+
+
+def chunk_from_a_stale_high_watermark(patch: pytest.MonkeyPatch) -> None:
+    """The high watermark is read without the barrier."""
+    patch.setattr(test_chunks.OneReader, "list_offsets", test_chunks.OneReader.without_barrier)
+
+
+def chunk_over_two_batches(patch: pytest.MonkeyPatch) -> None:
+    """Every record travels in a batch of its own."""
+
+    def apart(values: Sequence[Sequence[bytes]], now_ms: int) -> Draft:
+        drafts = [draft_values([v], timestamp_ms=now_ms) for decided in values for v in decided]
+        return Draft([d.parts[0] for d in drafts], [1] * len(drafts))
+
+    patch.setattr(leader, "make_draft", apart)
+
+
+def settings_before_they_are_committed(patch: pytest.MonkeyPatch) -> None:
+    """What was proposed is shown as if it were true."""
+    apply = PendingImage.apply
+
+    def hasty(self: PendingImage, offset: int, record: MetadataRecord) -> None:
+        apply(self, offset, record)
+        self._machine.image = self.image
+
+    patch.setattr(PendingImage, "apply", hasty)
+
+
+def answers_before_the_coordinator_has_it(patch: pytest.MonkeyPatch) -> None:
+    """CreateTopics is answered as soon as the controller's own log has it."""
+
+    def at_once(self: Requests, made: Any, timeout_ms: int, finish: Any) -> None:  # noqa: ARG001
+        finish({})
+
+    patch.setattr(Requests, "_hand_over", at_once)
+
+
+def no_comparison(patch: pytest.MonkeyPatch) -> None:
+    """A new controller trusts its predecessor to have told everybody."""
+
+    def trusting(self: _Line) -> None:
+        self._is_compared = True
+        self.go_on()
+
+    patch.setattr(_Line, "_compare", trusting)
+
+
+def a_look_before_it_is_heard(patch: pytest.MonkeyPatch) -> None:
+    """Coordinators do not keep the epoch of a controller that wants nothing of them."""
+    patch.setattr(OneCoordinator, "release", lambda *_: frozenset())
+
+
+def heartbeats_that_wait_for_nothing(patch: pytest.MonkeyPatch) -> None:
+    """What is proposed of the very broker that beats does not hold its answer up."""
+    patch.setattr(
+        PendingImage, "broker", lambda self, broker_id: self._machine.image.brokers.get(broker_id)
+    )
+
+
+def heartbeats_that_wait_for_everything(patch: pytest.MonkeyPatch) -> None:
+    """A broker hears that it lives only once other people's topics are committed."""
+    patch.setattr(Controller, "settled", lambda *_: None)
+
+
+def _with(claim: Callable[..., None], world: Callable[[], Any]) -> Claim:
+    return lambda: claim(world())
+
+
+MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Claim]] = {
+    "zombie partition from a late Init": (
+        zombie_without_tombstones,
+        _with(
+            test_handover.test_a_late_init_of_a_deleted_topic_creates_nothing,
+            test_handover.with_brokers,
+        ),
+    ),
+    "zombie partition from a former controller's Init": (
+        zombie_without_epochs,
+        _with(
+            test_handover.test_a_late_init_of_a_former_controller_is_refused,
+            test_handover.with_brokers,
+        ),
+    ),
+    "fence everyone after an election": (
+        fence_everyone_after_an_election,
+        _with(
+            test_brokers.test_nobody_is_fenced_for_a_new_leaders_ignorance,
+            lambda: test_brokers.World().elect(),
+        ),
+    ),
+    "fence everyone after a pause": (
+        fence_everyone_after_a_pause,
+        _with(
+            test_brokers.test_nobody_is_fenced_because_the_leader_was_stopped,
+            lambda: test_brokers.World().elect(),
+        ),
+    ),
+    "chunk created from a stale high watermark": (
+        chunk_from_a_stale_high_watermark,
+        test_chunks.test_a_chunk_is_created_at_a_high_watermark_that_is_not_an_old_one,
+    ),
+    "a chunk's records split over two batches": (
+        chunk_over_two_batches,
+        _with(
+            test_chunks.test_its_two_records_are_one_batch_however_many_there_are,
+            test_chunks.with_topic,
+        ),
+    ),
+    "configuration applied before it is committed": (
+        settings_before_they_are_committed,
+        test_leader.test_settings_are_not_shown_before_they_are_committed,
+    ),
+    "a topic answered before its coordinator has it": (
+        answers_before_the_coordinator_has_it,
+        _with(
+            test_handover.test_a_topic_is_answered_once_its_coordinator_has_it,
+            test_handover.with_brokers,
+        ),
+    ),
+    "a new controller looks before it is heard": (
+        a_look_before_it_is_heard,
+        _with(
+            test_handover.test_a_new_controller_is_heard_before_it_compares,
+            test_handover.with_brokers,
+        ),
+    ),
+    "a heartbeat ahead of its own broker's fencing": (
+        heartbeats_that_wait_for_nothing,
+        test_leader.test_a_heartbeat_waits_for_what_was_proposed_of_its_own_broker,
+    ),
+    "a heartbeat behind everybody's commits": (
+        heartbeats_that_wait_for_everything,
+        test_leader.test_a_heartbeat_waits_for_nobody_elses_commit,
+    ),
+    "a new controller compares nothing": (
+        no_comparison,
+        _with(
+            test_handover.test_a_new_controller_tells_again_what_it_cannot_know,
+            test_handover.with_brokers,
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS, ids=str)
+def test_the_mutant_dies(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutate, claim = MUTANTS[name]
+    claim()  # holds without the mutation
+    mutate(monkeypatch)
+    with pytest.raises(AssertionError):
+        claim()

@@ -1,0 +1,416 @@
+"""Three real processes and scripted brokers: leaders die, a node is wiped, and in the end all
+images and checkpoints say the same.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import UUID
+
+import pytest
+
+from bench import bench_controller_cluster
+from coordinator.controller.errors import ErrorCode
+from raft.segments.files import RealFileSystem
+from records.frame import decode_record, encode_record
+from records.metadata import RegisterControllerRecord
+from records.rpc.base import Request, Response
+from records.rpc.brokers import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationResponse,
+    ControllerRegistrationResponse,
+)
+from records.rpc.chunks import CreateChunksResponse
+from records.rpc.cluster import DescribeClusterRequest, DescribeClusterResponse
+from records.rpc.configs import IncrementalAlterConfigsResponse
+from records.rpc.coordinator import (
+    AssignPartitionToBatchCoordinatorRequest,
+    AssignPartitionToBatchCoordinatorResponse,
+    ListDisklessOffsetsRequest,
+    ListDisklessOffsetsResponse,
+    ReleaseDisklessPartitionsRequest,
+    ReleaseDisklessPartitionsResponse,
+)
+from records.rpc.descriptions import (
+    DescribeBrokersRequest,
+    DescribeBrokersResponse,
+    DescribeTopicsRequest,
+    DescribeTopicsResponse,
+)
+from records.rpc.snapshots import (
+    DescribeSnapshotsRequest,
+    DescribeSnapshotsResponse,
+    TakeSnapshotRequest,
+    TakeSnapshotResponse,
+)
+from records.rpc.topics import (
+    CreatePartitionsResponse,
+    CreateTopicsResponse,
+    DeleteTopicsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from snapshot.reader import CheckpointReader
+from tests.coordinator.controller.test_refusals import alter, chunk, controller, delete, grow
+from tests.coordinator.controller.world import creation, registration
+from tests.ports import free_ports
+from tests.quorum_processes import NODES, Quorum
+from tests.raft.driver.client import Client
+
+R = TypeVar("R", bound=Response)
+PATIENCE_S = 60.0
+STALE_CONTROLLER_EPOCH = 11
+BROKERS = (1001, 1002, 1003)
+RETRIED = {ErrorCode.NOT_CONTROLLER, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT}
+
+
+def eventually(check: Callable[[], Any], what: str) -> Any:
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        try:
+            found = check()
+        except OSError:
+            found = None
+        if found:
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"not within {PATIENCE_S} s: {what}")
+
+
+class Story:
+    """A quorum, and the brokers that a script plays."""
+
+    def __init__(self, quorum: Quorum) -> None:
+        self.quorum = quorum
+        self.epochs: dict[int, int] = {}
+        cluster_id = next(
+            line.split("=", 1)[1].strip()
+            for line in (quorum.home / "1" / "meta.properties").read_text().splitlines()
+            if line.startswith("cluster.id=")
+        )
+        self.cluster_id = cluster_id
+
+    def ask_node(self, node: int, request: Request, answer: type[R]) -> R:
+        with Client("127.0.0.1", self.quorum.ports[node], timeout_s=20) as client:
+            return client.ask(request, answer, request.schema().versions.last)
+
+    def ask(self, request: Request, answer: type[R]) -> tuple[int, R]:
+        """The active controller's answer, and who that is; asked again when in doubt."""
+
+        def once() -> tuple[int, R] | None:
+            for node in tuple(self.quorum.processes):
+                try:
+                    got = self.ask_node(node, request, answer)
+                except OSError:
+                    continue
+                if not codes(got) & RETRIED:
+                    return node, got
+            return None
+
+        found: tuple[int, R] = eventually(once, f"an answer to {type(request).__name__}")
+        return found
+
+    def register(self) -> None:
+        for broker_id in BROKERS:
+            request = registration(
+                broker_id, cluster_id=self.cluster_id, incarnation_id=UUID(int=broker_id)
+            )
+            _, answer = self.ask(request, BrokerRegistrationResponse)
+            assert answer.error_code == 0, answer
+            self.epochs[broker_id] = answer.broker_epoch
+        self.beat()
+
+    def beat(self, read: int | None = None) -> int:
+        """A heartbeat of every broker, which has read the log so far; the active controller."""
+        node = 0
+        for broker_id, epoch in self.epochs.items():
+            request = BrokerHeartbeatRequest(
+                broker_id=broker_id,
+                broker_epoch=epoch,
+                current_metadata_offset=epoch if read is None else read,
+                want_fence=False,
+                want_shut_down=False,
+            )
+            node, answer = self.ask(request, BrokerHeartbeatResponse)
+            assert (answer.error_code, answer.is_fenced) == (0, False), answer
+        return node
+
+    def change(self, request: Request, answer: type[R], *fine: int) -> R:
+        """Ask, and expect it to be done, or to have been done by an attempt before."""
+        _, got = self.ask(request, answer)
+        assert codes(got) <= {0, *fine}, got
+        self.beat()
+        return got
+
+    def create(self, name: str, partitions: int) -> None:
+        exists = ErrorCode.TOPIC_ALREADY_EXISTS
+        self.change(creation(name, partitions, factor=2), CreateTopicsResponse, exists)
+
+    def described(self, node: int) -> tuple[object, object]:
+        topics = self.ask_node(node, DescribeTopicsRequest(), DescribeTopicsResponse)
+        brokers = self.ask_node(node, DescribeBrokersRequest(), DescribeBrokersResponse)
+        return topics.topics, brokers.brokers
+
+    def checkpoint(self, node: int) -> list[bytes]:
+        """The records of a checkpoint that this node takes now."""
+        request = TakeSnapshotRequest(topic_name="__cluster_metadata", partition_index=0)
+        taken = self.ask_node(node, request, TakeSnapshotResponse)
+        assert taken.error_code == 0, taken
+        name = f"{taken.end_offset:020d}-{taken.epoch:010d}.checkpoint"
+        path = self.quorum.home / str(node) / "__cluster_metadata-0" / name
+        with CheckpointReader(RealFileSystem(), path) as reader:
+            return [encode_record(record) for _, record in reader.records()]
+
+
+def codes(answer: Response) -> set[int]:
+    """All error codes of an answer."""
+    found = {getattr(answer, "error_code", 0)}
+    for name in ("topics", "results", "responses"):
+        for item in getattr(answer, name, None) or ():
+            found |= {one.error_code for one in getattr(item, "partitions", (item,))}
+    return found
+
+
+@pytest.fixture
+def story(tmp_path: Path) -> Iterator[Story]:
+    with Quorum(tmp_path) as quorum:
+        quorum.start(*NODES)
+        yield Story(quorum)
+
+
+def test_topics_settings_and_chunks_change_while_leaders_die_and_a_node_is_wiped(
+    story: Story,
+) -> None:
+    quorum = story.quorum
+    story.register()
+    story.create("kept", 3)
+    story.change(alter(2, "kept", "retention.ms", "1234"), IncrementalAlterConfigsResponse)
+
+    killed = story.beat()
+    quorum.kill(killed)
+    story.create("while-one-was-dead", 2)
+    story.change(grow("kept", 5), CreatePartitionsResponse, ErrorCode.INVALID_PARTITIONS)
+    quorum.start(killed)
+
+    story.change(grow("__diskless-metadata", 2), CreatePartitionsResponse)
+    for i in range(6):
+        story.create(f"spread-{i}", 2)
+
+    wiped = next(node for node in NODES if node != story.beat())
+    quorum.kill(wiped)
+    story.create("doomed", 1)
+    shutil.rmtree(quorum.home / str(wiped))
+    quorum.run(
+        "storage", "format", "--config", str(quorum.properties(wiped)),
+        "--cluster-id", story.cluster_id, "--rejoin",
+    )  # fmt: skip
+    quorum.start(wiped)
+    gone = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    story.change(delete("doomed"), DeleteTopicsResponse, gone)
+
+    replicas = tuple(sorted(BROKERS, reverse=True)[:2])
+    story.change(chunk("kept", 1, replicas, 50), CreateChunksResponse, ErrorCode.INVALID_REQUEST)
+
+    def restarted_node_sees() -> bool:
+        named = DescribeTopicsRequest(topic_names=("kept",))
+        (kept,) = story.ask_node(killed, named, DescribeTopicsResponse).topics
+        return len(kept.partitions) == 5 and len(kept.partitions[1].chunks) == 2
+
+    eventually(restarted_node_sees, "the killed node follows again")
+
+    def whole_again() -> bool:
+        """The lost disk's mark is gone, and that of every group."""
+        written = (quorum.home / f"node{wiped}.log").read_text()
+        marks = list((quorum.home / str(wiped)).rglob("recovering"))
+        return "action=rejoined" in written and not marks
+
+    eventually(whole_again, "the wiped node may vote")
+    quorum.kill(story.beat())
+    story.create("last", 1)
+    quorum.start(*(node for node in NODES if node not in quorum.processes))
+
+    def all_equal() -> bool:
+        story.beat()
+        seen = [story.described(node) for node in NODES]
+        return seen[0] == seen[1] == seen[2]
+
+    eventually(all_equal, "three equal images")
+    topics, brokers = story.described(wiped)
+    names = {topic.topic_name for topic in topics}  # type: ignore[attr-defined]
+    assert {"kept", "while-one-was-dead", "last", "__diskless-metadata"} <= names
+    assert "doomed" not in names
+    assert [broker.is_fenced for broker in brokers] == [False] * 3  # type: ignore[attr-defined]
+    spread = {
+        partition.coordinator
+        for topic in topics  # type: ignore[attr-defined]
+        if topic.topic_name.startswith("spread-")
+        for partition in topic.partitions
+    }
+    assert spread == {0, 1}
+
+    def equal_checkpoints() -> list[bytes] | None:
+        """A node that restarted may still be on its way to register."""
+        taken = [story.checkpoint(node) for node in NODES]
+        return taken[0] if taken[0] == taken[1] == taken[2] else None
+
+    records = [decode_record(value) for value in eventually(equal_checkpoints, "checkpoints")]
+    registered = [r.controller_id for r in records if isinstance(r, RegisterControllerRecord)]
+    assert registered == [*NODES]
+    assert_writable(story, topics)
+
+
+def assert_writable(story: Story, topics: Any) -> None:
+    """Every client partition is at the coordinator that the mapping names."""
+    for topic in topics:
+        if topic.is_internal:
+            continue
+        for partition in topic.partitions:
+            key = f"write:{topic.topic_id}:{partition.partition_index}"
+            find = FindCoordinatorRequest(key_type=3, coordinator_keys=(key,))
+            asked = end_offset(partition.coordinator, topic.topic_id, partition.partition_index)
+
+            def found(find: Any = find, asked: Any = asked) -> bool:
+                (place,) = story.ask_node(1, find, FindCoordinatorResponse).coordinators
+                if place.error_code:
+                    return False
+                answer = story.ask_node(place.node_id, asked, ListDisklessOffsetsResponse)
+                return answer.responses[0].partitions[0].error_code == 0
+
+            eventually(found, f"{key} at its coordinator")
+
+
+def end_offset(coordinator: int, topic_id: UUID, partition: int) -> ListDisklessOffsetsRequest:
+    """The question for a partition's end."""
+    topic = ListDisklessOffsetsRequest.Topic
+    asked = topic.Partition(partition_index=partition, timestamp=-1)
+    return ListDisklessOffsetsRequest(
+        coordinator_partition=coordinator, topics=(topic(topic_id=topic_id, partitions=(asked,)),)
+    )
+
+
+def partition_error(
+    story: Story, coordinator: int, request: Request, answer: type[Response]
+) -> int:
+    """What the leader of a coordinator says of the one partition that a request names."""
+
+    def once() -> tuple[int] | None:
+        for node in tuple(story.quorum.processes):
+            try:
+                got: Any = story.ask_node(node, request, answer)
+            except OSError:
+                continue
+            code: int = got.responses[0].partitions[0].error_code
+            if code not in (6, 7, 15):  # not the leader, or none is here
+                return (code,)
+        return None
+
+    (code,) = eventually(once, f"the leader of coordinator {coordinator}")
+    return int(code)
+
+
+def test_an_empty_partition_moves_and_a_crash_in_its_midst_heals(story: Story) -> None:
+    """The crash: a controller let it go, and died before it wrote down where it belongs."""
+    story.register()
+    story.change(grow("__diskless-metadata", 2), CreatePartitionsResponse)
+    story.create("moving", 3)
+    named = DescribeTopicsRequest(topic_names=("moving",))
+    (topic,) = story.ask_node(story.beat(), named, DescribeTopicsResponse).topics
+    topic_id, source = topic.topic_id, topic.partitions[1].coordinator
+    target = 1 - source
+    assign = AssignPartitionToBatchCoordinatorRequest.Topic
+    place = assign.Partition(partition_index=1, batch_coordinator_partition_index=target)
+    request = AssignPartitionToBatchCoordinatorRequest(
+        topics=(assign(topic_id=topic_id, partitions=(place,)),)
+    )
+    _, moved = story.ask(request, AssignPartitionToBatchCoordinatorResponse)
+    assert moved.responses[0].partitions[0].error_code == 0, moved
+
+    def end_at(coordinator: int, partition: int) -> int:
+        asked = end_offset(coordinator, topic_id, partition)
+        return partition_error(story, coordinator, asked, ListDisklessOffsetsResponse)
+
+    gone = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert (end_at(source, 1), end_at(target, 1)) == (gone, 0)
+
+    release = ReleaseDisklessPartitionsRequest.Topic
+    index = release.Partition(partition_index=2)
+    home = topic.partitions[2].coordinator
+    for epoch in range(1_000):
+        let_go = ReleaseDisklessPartitionsRequest(
+            coordinator_partition=home,
+            controller_epoch=epoch,
+            topics=(release(topic_id=topic_id, partitions=(index,)),),
+        )
+        error = partition_error(story, home, let_go, ReleaseDisklessPartitionsResponse)
+        if error != STALE_CONTROLLER_EPOCH:
+            break
+    assert error == 0
+    assert end_at(home, 2) == gone
+    story.quorum.kill(story.beat())
+    eventually(lambda: end_at(home, 2) == 0, "the next controller has it made again")
+    assert end_at(source, 1) == gone, "what moved is left alone"
+
+    def mapped() -> bool:
+        (now,) = story.ask_node(story.beat(), named, DescribeTopicsResponse).topics
+        return [p.coordinator for p in now.partitions][1:] == [target, home]
+
+    eventually(mapped, "the mapping")
+
+
+def test_a_client_of_the_node_that_does_not_lead_is_told_so(story: Story) -> None:
+    story.register()
+    active = story.beat()
+    other = next(node for node in NODES if node != active)
+    refused = story.ask_node(
+        other,
+        registration(7, cluster_id=story.cluster_id),
+        BrokerRegistrationResponse,
+    )
+    assert refused.error_code == ErrorCode.NOT_CONTROLLER
+    answer = story.ask_node(other, creation("t"), CreateTopicsResponse)
+    assert f"node {active}" in (answer.topics[0].error_message or "")
+    snapshots = story.ask_node(other, DescribeSnapshotsRequest(), DescribeSnapshotsResponse)
+    assert {group.topic_name for group in snapshots.groups} >= {"__cluster_metadata"}
+    _, joined = story.ask(controller(9), ControllerRegistrationResponse)
+    assert joined.error_code == 0
+    expected = {node: ("127.0.0.1", port) for node, port in story.quorum.ports.items()}
+    expected[9] = ("h", 1)
+    for node in NODES:
+        eventually(lambda node=node: controllers(story, node) == expected, "all that registered")
+
+
+def controllers(story: Story, node: int) -> dict[int, tuple[str, int]]:
+    """Who they are and where they listen, as a node says."""
+    request = DescribeClusterRequest(include_cluster_authorized_operations=False, endpoint_type=2)
+    answer = story.ask_node(node, request, DescribeClusterResponse)
+    return {one.broker_id: (one.host, one.port) for one in answer.brokers}
+
+
+def test_the_metrics_of_kip_631_are_there(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    with Quorum(tmp_path) as quorum:
+        for node in NODES:
+            with quorum.properties(node).open("a") as file:
+                if node == 1:
+                    file.write(f"esker.metrics.listener=127.0.0.1:{port}\n")
+        quorum.start(*NODES)
+        cluster_id = Story(quorum).cluster_id
+        figures = bench_controller_cluster.measure(
+            list(quorum.ports.values()), cluster_id, topics=200, idle_s=0.2
+        )
+        assert min(figures) > 0, "the benchmark runs"
+
+        def seen() -> str:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+                text: str = answer.read().decode()
+            return text if "kafka_controller_active_broker_count 3.0" in text else ""
+
+        text = eventually(seen, "three brokers in the metrics")
+    for name in ("metadata_lag", "requests_rate", "active_controller_count"):
+        assert f"kafka_controller_{name} " in text

@@ -1,0 +1,540 @@
+"""What is refused, with which code, and what the message names; and that nothing changed by it.
+
+Source: DESIGN §9 (chunks); KIP-4, KIP-195, KIP-339, KIP-584, KIP-631, KIP-1114, KIP-1164.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import pytest
+
+from coordinator.controller.decide import Limits
+from coordinator.controller.errors import ErrorCode
+from records.metadata import FeatureLevelRecord
+from records.rpc.base import Request
+from records.rpc.brokers import (
+    AllocateProducerIdsRequest,
+    BrokerHeartbeatRequest,
+    BrokerRegistrationRequest,
+    ControllerRegistrationRequest,
+    UnregisterBrokerRequest,
+    UpdateFeaturesRequest,
+)
+from records.rpc.chunks import AlterChunkAssignmentsRequest, CreateChunksRequest
+from records.rpc.configs import DescribeConfigsRequest, IncrementalAlterConfigsRequest
+from records.rpc.coordinator import AssignPartitionToBatchCoordinatorRequest
+from records.rpc.topics import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
+from records.types import ZERO_UUID
+from tests.coordinator.controller.world import (
+    BOOTSTRAP,
+    DISKLESS_ID,
+    World,
+    creation,
+    records_of,
+    registration,
+)
+
+LISTENER = BrokerRegistrationRequest.Listener
+FEATURE = BrokerRegistrationRequest.Feature
+
+
+class Refused(NamedTuple):
+    """A request, the code it gets, and words of the message (if its answer has one)."""
+
+    request: Request
+    code: ErrorCode
+    names: str = ""
+
+
+def grow(name: str, count: int, *assigned: tuple[int, ...]) -> CreatePartitionsRequest:
+    topic = CreatePartitionsRequest.CreatePartitionsTopic
+    entries = tuple(topic.CreatePartitionsAssignment(broker_ids=replicas) for replicas in assigned)
+    return CreatePartitionsRequest(
+        topics=(topic(name=name, count=count, assignments=entries or None),),
+        timeout_ms=1_000,
+        validate_only=False,
+    )
+
+
+def delete(name: str | None = None, topic_id: UUID = ZERO_UUID) -> DeleteTopicsRequest:
+    state = DeleteTopicsRequest.DeleteTopicState(name=name, topic_id=topic_id)
+    return DeleteTopicsRequest(topics=(state,), timeout_ms=1_000)
+
+
+def alter(
+    kind: int, resource_name: str, name: str, value: str | None, operation: int = 0
+) -> IncrementalAlterConfigsRequest:
+    resource = IncrementalAlterConfigsRequest.AlterConfigsResource
+    change = resource.AlterableConfig(name=name, config_operation=operation, value=value)
+    return IncrementalAlterConfigsRequest(
+        resources=(resource(resource_type=kind, resource_name=resource_name, configs=(change,)),),
+        validate_only=False,
+    )
+
+
+def describe(kind: int, name: str) -> DescribeConfigsRequest:
+    resource = DescribeConfigsRequest.DescribeConfigsResource
+    return DescribeConfigsRequest(
+        resources=(resource(resource_type=kind, resource_name=name, configuration_keys=None),)
+    )
+
+
+def chunk(
+    topic: str = "t",
+    partition: int = 0,
+    replicas: tuple[int, ...] = (1, 2),
+    start: int = 200,
+    stop: int | None = None,
+) -> CreateChunksRequest:
+    asked = CreateChunksRequest.TopicPartition(
+        topic_name=topic,
+        partition_id=partition,
+        broker_ids=replicas,
+        start_offset=start,
+        start_timestamp=1,
+        prev_stop_offset=start - 1 if stop is None else stop,
+    )
+    return CreateChunksRequest(topic_partitions=(asked,))
+
+
+def move_chunk(
+    topic: str = "t",
+    partition: int = 0,
+    start: int = 0,
+    replicas: tuple[int, ...] = (2, 3),
+    epoch: int = -1,
+) -> AlterChunkAssignmentsRequest:
+    asked = AlterChunkAssignmentsRequest.Assignment(
+        topic_name=topic,
+        partition_id=partition,
+        start_offset=start,
+        chunk_epoch=epoch,
+        broker_ids=replicas,
+    )
+    return AlterChunkAssignmentsRequest(chunks=(asked,))
+
+
+def feature(name: str, level: int, kind: int = 1) -> UpdateFeaturesRequest:
+    update = UpdateFeaturesRequest.FeatureUpdateKey
+    return UpdateFeaturesRequest(
+        feature_updates=(update(feature=name, max_version_level=level, upgrade_type=kind),)
+    )
+
+
+def controller(controller_id: int = 101, **more: Any) -> ControllerRegistrationRequest:
+    listener, supports = (
+        ControllerRegistrationRequest.Listener,
+        ControllerRegistrationRequest.Feature,
+    )
+    fields = {
+        "controller_id": controller_id,
+        "incarnation_id": UUID(int=9),
+        "zk_migration_ready": False,
+        "listeners": (listener(name="C", host="h", port=1, security_protocol=0),),
+        "features": (
+            supports(name="metadata.version", min_supported_version=7, max_supported_version=27),
+        ),
+    }
+    return ControllerRegistrationRequest(**(fields | more))
+
+
+def assign(topic_id: UUID, partition: int, target: int) -> AssignPartitionToBatchCoordinatorRequest:
+    topic = AssignPartitionToBatchCoordinatorRequest.Topic
+    asked = topic.Partition(partition_index=partition, batch_coordinator_partition_index=target)
+    return AssignPartitionToBatchCoordinatorRequest(
+        topics=(topic(topic_id=topic_id, partitions=(asked,)),)
+    )
+
+
+def named_twice() -> CreateTopicsRequest:
+    one = creation("x").topics
+    return CreateTopicsRequest(topics=one + one)
+
+
+def fresh() -> World:
+    """Brokers 1, 2 and 3; topic t of two partitions with two replicas, a chunk 0..99 in the first;
+    coordinators 0 and 1.
+    """
+    world = World(limits=Limits(max_partitions_of_topic=50)).elect()
+    world.register(1, 2, 3)
+    world.create("t", 2, factor=2)
+    world.create("a.b")
+    assert world.ask(chunk(start=100)).results[0].error_code == 0
+    assert world.ask(grow("__diskless-metadata", 2)).results[0].error_code == 0
+    return world
+
+
+C = ErrorCode
+ID_UNKNOWN = UUID(int=77 << 70)
+
+REFUSED: dict[str, Refused] = {
+    # topics
+    "empty name": Refused(creation(""), C.INVALID_TOPIC_EXCEPTION, "empty"),
+    "dot": Refused(creation("."), C.INVALID_TOPIC_EXCEPTION, "'.'"),
+    "two dots": Refused(creation(".."), C.INVALID_TOPIC_EXCEPTION, "'..'"),
+    "long name": Refused(creation("x" * 250), C.INVALID_TOPIC_EXCEPTION, "249"),
+    "odd letters": Refused(creation("a b"), C.INVALID_TOPIC_EXCEPTION, "'a b'"),
+    "newline at the end": Refused(creation("a\n"), C.INVALID_TOPIC_EXCEPTION, "a"),
+    "letters of elsewhere": Refused(creation("ü"), C.INVALID_TOPIC_EXCEPTION, "ü"),
+    "collision": Refused(creation("a_b"), C.INVALID_TOPIC_EXCEPTION, "a.b"),
+    "exists": Refused(creation("t"), C.TOPIC_ALREADY_EXISTS, "'t'"),
+    "internal name": Refused(
+        creation("__cluster_metadata"), C.INVALID_TOPIC_EXCEPTION, "__cluster_metadata"
+    ),
+    "internal topic": Refused(creation("__diskless-metadata"), C.TOPIC_ALREADY_EXISTS),
+    "no partitions": Refused(creation("x", 0), C.INVALID_PARTITIONS, "x"),
+    "negative partitions": Refused(creation("x", -2), C.INVALID_PARTITIONS, "-2"),
+    "too many partitions": Refused(creation("x", 51), C.INVALID_PARTITIONS, "51"),
+    "factor 0": Refused(creation("x", 1, factor=0), C.INVALID_REPLICATION_FACTOR, "x"),
+    "factor -2": Refused(creation("x", 1, factor=-2), C.INVALID_REPLICATION_FACTOR, "-2"),
+    "named twice": Refused(named_twice(), C.INVALID_REQUEST, "twice"),
+    "assigned and counted": Refused(
+        creation("x", 1, assignments={0: (1,)}), C.INVALID_REQUEST, "-1"
+    ),
+    "assignment with a gap": Refused(
+        creation("x", -1, factor=-1, assignments={0: (1,), 2: (1,)}), C.INVALID_REPLICA_ASSIGNMENT
+    ),
+    "assigned to a stranger": Refused(
+        creation("x", -1, factor=-1, assignments={0: (9,)}), C.INVALID_REPLICA_ASSIGNMENT, "9"
+    ),
+    "assigned twice": Refused(
+        creation("x", -1, factor=-1, assignments={0: (1, 1)}), C.INVALID_REPLICA_ASSIGNMENT, "twice"
+    ),
+    "assigned to nobody": Refused(
+        creation("x", -1, factor=-1, assignments={0: ()}), C.INVALID_REPLICA_ASSIGNMENT, "x-0"
+    ),
+    "uneven assignment": Refused(
+        creation("x", -1, factor=-1, assignments={0: (1,), 1: (1, 2)}), C.INVALID_REPLICA_ASSIGNMENT
+    ),
+    "unknown setting": Refused(
+        creation("x", configs={"no.such": "1"}), C.INVALID_CONFIG, "no.such"
+    ),
+    "compaction": Refused(
+        creation("x", configs={"cleanup.policy": "compact"}), C.INVALID_CONFIG, "cleanup.policy"
+    ),
+    "not diskless": Refused(
+        creation("x", configs={"diskless.enable": "false"}), C.INVALID_CONFIG, "diskless.enable"
+    ),
+    "no number": Refused(
+        creation("x", configs={"retention.ms": "soon"}), C.INVALID_CONFIG, "retention.ms"
+    ),
+    "setting without a value": Refused(
+        creation("x", configs={"retention.ms": None}), C.INVALID_CONFIG, "retention.ms"
+    ),
+    # deletion
+    "delete unknown": Refused(delete("nobody"), C.UNKNOWN_TOPIC_OR_PARTITION, "nobody"),
+    "delete unknown id": Refused(delete(topic_id=ID_UNKNOWN), C.UNKNOWN_TOPIC_ID, str(ID_UNKNOWN)),
+    "delete nothing": Refused(delete(), C.INVALID_REQUEST),
+    "delete by both": Refused(delete("t", ID_UNKNOWN), C.INVALID_REQUEST),
+    "delete internal": Refused(
+        delete("__diskless-metadata"), C.INVALID_TOPIC_EXCEPTION, "__diskless-metadata"
+    ),
+    "delete the cluster's log": Refused(
+        delete("__cluster_metadata"), C.INVALID_TOPIC_EXCEPTION, "__cluster_metadata"
+    ),
+    "delete internal by id": Refused(delete(topic_id=DISKLESS_ID), C.INVALID_TOPIC_EXCEPTION),
+    # growth
+    "grow unknown": Refused(grow("nobody", 3), C.UNKNOWN_TOPIC_OR_PARTITION, "nobody"),
+    "grow to as many": Refused(grow("t", 2), C.INVALID_PARTITIONS, "t has 2"),
+    "shrink": Refused(grow("t", 1), C.INVALID_PARTITIONS, "t has 2"),
+    "grow too far": Refused(grow("t", 51), C.INVALID_PARTITIONS, "51"),
+    "grow with too few assigned": Refused(
+        grow("t", 4, (1, 2)), C.INVALID_REPLICA_ASSIGNMENT, "2 partitions"
+    ),
+    "grow with other widths": Refused(
+        grow("t", 3, (1,)), C.INVALID_REPLICA_ASSIGNMENT, "2 replicas"
+    ),
+    "grow to a stranger": Refused(grow("t", 3, (1, 9)), C.INVALID_REPLICA_ASSIGNMENT, "broker 9"),
+    "grow an internal topic": Refused(
+        grow("__consumer_offsets", 3), C.INVALID_TOPIC_EXCEPTION, "__consumer_offsets"
+    ),
+    "assign coordinators": Refused(
+        grow("__diskless-metadata", 3, (1,)), C.INVALID_REPLICA_ASSIGNMENT, "voter"
+    ),
+    "too many coordinators": Refused(grow("__diskless-metadata", 65), C.INVALID_PARTITIONS, "64"),
+    # settings
+    "set on a stranger": Refused(
+        alter(2, "nobody", "retention.ms", "1"), C.UNKNOWN_TOPIC_OR_PARTITION, "nobody"
+    ),
+    "set unknown": Refused(alter(2, "t", "no.such", "1"), C.INVALID_CONFIG, "no.such"),
+    "set nonsense": Refused(alter(2, "t", "retention.ms", "-2"), C.INVALID_CONFIG, "retention.ms"),
+    "set to what only Python reads": Refused(
+        alter(2, "t", "retention.ms", "1_000"), C.INVALID_CONFIG, "retention.ms=1_000"
+    ),
+    "set to digits of elsewhere": Refused(
+        alter(2, "t", "retention.ms", "\u0663"), C.INVALID_CONFIG, "retention.ms"
+    ),
+    "set to too many digits": Refused(
+        alter(2, "t", "retention.ms", "9" * 5_000), C.INVALID_CONFIG, "retention.ms"
+    ),
+    "broker id with a zero before it": Refused(
+        alter(4, "01", "log.retention.ms", "1"), C.INVALID_REQUEST, "'01'"
+    ),
+    "change diskless": Refused(
+        alter(2, "t", "diskless.enable", "false"), C.INVALID_CONFIG, "diskless.enable"
+    ),
+    "set internal": Refused(
+        alter(2, "__cluster_metadata", "cleanup.policy", "delete"),
+        C.INVALID_TOPIC_EXCEPTION,
+        "__cluster_metadata",
+    ),
+    "append to no list": Refused(
+        alter(2, "t", "retention.ms", "1", 2), C.INVALID_CONFIG, "no list"
+    ),
+    "append compaction": Refused(
+        alter(2, "t", "cleanup.policy", "compact", 2), C.INVALID_CONFIG, "cleanup.policy"
+    ),
+    "too long": Refused(
+        alter(2, "t", "leader.replication.throttled.replicas", "é" * 16_384),
+        C.INVALID_CONFIG,
+        "32767",
+    ),
+    "odd operation": Refused(alter(2, "t", "retention.ms", "1", 9), C.INVALID_REQUEST, "9"),
+    "odd resource": Refused(alter(32, "t", "retention.ms", "1"), C.INVALID_REQUEST, "32"),
+    "no broker id": Refused(alter(4, "x", "log.retention.ms", "1"), C.INVALID_REQUEST, "'x'"),
+    "broker unknown": Refused(
+        alter(4, "9", "log.retention.ms", "1"), C.BROKER_ID_NOT_REGISTERED, "9"
+    ),
+    "describe unknown": Refused(describe(2, "nobody"), C.UNKNOWN_TOPIC_OR_PARTITION, "nobody"),
+    "describe odd resource": Refused(describe(8, "x"), C.INVALID_REQUEST, "8"),
+    # brokers
+    "other cluster": Refused(registration(4, cluster_id="c-2"), C.INCONSISTENT_CLUSTER_ID),
+    "id taken": Refused(
+        registration(1, incarnation_id=UUID(int=1)), C.DUPLICATE_BROKER_REGISTRATION
+    ),
+    "negative id": Refused(registration(-1), C.INVALID_REGISTRATION),
+    "no listener": Refused(registration(4, listeners=()), C.INVALID_REGISTRATION),
+    "wildcard": Refused(
+        registration(
+            4, listeners=(LISTENER(name="P", host="0.0.0.0", port=1, security_protocol=0),)
+        ),
+        C.INVALID_REGISTRATION,
+    ),
+    "two listeners of a name": Refused(
+        registration(4, listeners=(LISTENER(name="P", host="h", port=1, security_protocol=0),) * 2),
+        C.INVALID_REGISTRATION,
+    ),
+    "reserved directory": Refused(registration(4, log_dirs=(UUID(int=3),)), C.INVALID_REGISTRATION),
+    "directory twice": Refused(
+        registration(4, log_dirs=(UUID(int=300),) * 2), C.INVALID_REGISTRATION
+    ),
+    "too old": Refused(
+        registration(
+            4,
+            features=(
+                FEATURE(name="metadata.version", min_supported_version=7, max_supported_version=26),
+            ),
+        ),
+        C.UNSUPPORTED_VERSION,
+    ),
+    "without the feature": Refused(registration(4, features=()), C.UNSUPPORTED_VERSION),
+    "from ZooKeeper": Refused(registration(4, is_migrating_zk_broker=True), C.INVALID_REGISTRATION),
+    "beat of a stranger": Refused(
+        BrokerHeartbeatRequest(
+            broker_id=9,
+            broker_epoch=1,
+            current_metadata_offset=0,
+            want_fence=False,
+            want_shut_down=False,
+        ),
+        C.BROKER_ID_NOT_REGISTERED,
+    ),
+    "beat of the past": Refused(
+        BrokerHeartbeatRequest(
+            broker_id=1,
+            broker_epoch=1,
+            current_metadata_offset=0,
+            want_fence=False,
+            want_shut_down=False,
+        ),
+        C.STALE_BROKER_EPOCH,
+    ),
+    "forget a stranger": Refused(
+        UnregisterBrokerRequest(broker_id=9), C.BROKER_ID_NOT_REGISTERED, "9"
+    ),
+    "ids for a stranger": Refused(
+        AllocateProducerIdsRequest(broker_id=9, broker_epoch=1), C.BROKER_ID_NOT_REGISTERED
+    ),
+    "ids for the past": Refused(
+        AllocateProducerIdsRequest(broker_id=1, broker_epoch=1), C.STALE_BROKER_EPOCH
+    ),
+    "controller without a listener": Refused(controller(listeners=()), C.INVALID_REGISTRATION),
+    "controller of too many features": Refused(
+        controller(
+            features=tuple(
+                ControllerRegistrationRequest.Feature(
+                    name=f"f-{i}", min_supported_version=0, max_supported_version=0
+                )
+                for i in range(129)
+            )
+        ),
+        C.INVALID_REGISTRATION,
+        "129",
+    ),
+    "controller too old": Refused(
+        controller(features=()), C.UNSUPPORTED_VERSION, "metadata.version"
+    ),
+    # features
+    "unknown feature": Refused(feature("no.such", 1), C.INVALID_UPDATE_VERSION, "no.such"),
+    "level too high": Refused(feature("metadata.version", 28), C.INVALID_UPDATE_VERSION, "28"),
+    "unasked downgrade": Refused(
+        feature("metadata.version", 20), C.INVALID_UPDATE_VERSION, "downgrade"
+    ),
+    "downgrade too far": Refused(
+        feature("metadata.version", 14, 2), C.INVALID_UPDATE_VERSION, "15"
+    ),
+    "no metadata.version": Refused(
+        feature("metadata.version", 0, 2), C.INVALID_UPDATE_VERSION, "removed"
+    ),
+    "odd kind of upgrade": Refused(feature("metadata.version", 27, 7), C.INVALID_REQUEST, "7"),
+    "no update": Refused(UpdateFeaturesRequest(feature_updates=()), C.INVALID_REQUEST),
+    # chunks: DESIGN §9
+    "chunk of no topic": Refused(chunk("x"), C.UNKNOWN_TOPIC_OR_PARTITION, "x-0"),
+    "chunk of no partition": Refused(chunk("t", 2), C.UNKNOWN_TOPIC_OR_PARTITION, "t-2"),
+    "chunk of an internal topic": Refused(
+        chunk("__diskless-metadata"), C.INVALID_TOPIC_EXCEPTION, "__diskless-metadata-0"
+    ),
+    "start at the active chunk's": Refused(chunk(start=100), C.INVALID_REQUEST, "100"),
+    "start below the active chunk's": Refused(chunk(start=99), C.INVALID_REQUEST, "100"),
+    "empty range": Refused(chunk(partition=1, start=0), C.INVALID_REQUEST, "empty"),
+    "negative start": Refused(chunk(partition=1, start=-5), C.INVALID_REQUEST, "-5"),
+    "stop above the end": Refused(chunk(start=200, stop=200), C.INVALID_REQUEST, "100..199"),
+    "stop below the start": Refused(chunk(start=200, stop=98), C.INVALID_REQUEST, "98"),
+    "too few replicas": Refused(chunk(replicas=(1,)), C.INVALID_REPLICA_ASSIGNMENT, "2 replicas"),
+    "too many replicas": Refused(
+        chunk(replicas=(1, 2, 3)), C.INVALID_REPLICA_ASSIGNMENT, "2 replicas"
+    ),
+    "no replicas": Refused(chunk(replicas=()), C.INVALID_REPLICA_ASSIGNMENT, "t-0"),
+    "a replica twice": Refused(chunk(replicas=(1, 1)), C.INVALID_REPLICA_ASSIGNMENT, "twice"),
+    "a strange replica": Refused(chunk(replicas=(1, 9)), C.INVALID_REPLICA_ASSIGNMENT, "broker 9"),
+    "move no chunk": Refused(move_chunk(start=100), C.INVALID_REQUEST, "100"),
+    "move of no topic": Refused(move_chunk("x"), C.UNKNOWN_TOPIC_OR_PARTITION, "x-0"),
+    "move at a stale epoch": Refused(move_chunk(epoch=7), C.INVALID_UPDATE_VERSION, "epoch 0"),
+    "move to too few": Refused(
+        move_chunk(replicas=(2,)), C.INVALID_REPLICA_ASSIGNMENT, "2 replicas"
+    ),
+    "move to nobody": Refused(move_chunk(replicas=()), C.INVALID_REPLICA_ASSIGNMENT, "t-0"),
+    "move to a stranger": Refused(
+        move_chunk(replicas=(2, 9)), C.INVALID_REPLICA_ASSIGNMENT, "broker 9"
+    ),
+    # coordinators
+    "assign an unknown topic": Refused(assign(ID_UNKNOWN, 0, 1), C.UNKNOWN_TOPIC_ID),
+    "assign internal": Refused(assign(DISKLESS_ID, 0, 1), C.INVALID_TOPIC_EXCEPTION),
+}
+
+
+def _outcome(answer: Any) -> tuple[int, str]:
+    """The code and the message of what was asked, wherever the api has them."""
+    for name in ("topics", "results", "responses"):
+        items = getattr(answer, name, None)
+        if items:
+            answer = items[0]
+            break
+    if getattr(answer, "partitions", None) and not hasattr(answer, "error_code"):
+        answer = answer.partitions[0]
+    return answer.error_code, getattr(answer, "error_message", None) or ""
+
+
+@pytest.fixture
+def world() -> World:
+    return fresh()
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=str)
+def test_it_is_refused_by_its_name_and_nothing_changes(case: str, world: World) -> None:
+    request, code, names = REFUSED[case]
+    before, end = records_of(world.image), world.log.end_offset
+    got, message = _outcome(world.ask(request))
+    assert (ErrorCode(got), names in message) == (code, True), message
+    assert records_of(world.image) == before
+    assert world.log.end_offset == end, "a refusal that writes"
+
+
+def test_the_refusals_leave_a_world_that_works(world: World) -> None:
+    end = world.log.end_offset
+    for refused in REFUSED.values():
+        world.ask(refused.request)
+    assert world.log.end_offset == end
+    topic = world.image.topic("t")
+    assert topic is not None
+    assert world.ask(chunk(start=150)).results[0].error_code == 0
+    assert world.ask(move_chunk(epoch=0)).results[0].error_code == 0
+    assert world.ask(assign(topic.topic_id, 5, 1)).responses[0].partitions[0].error_code == 3
+    assert world.ask(assign(topic.topic_id, 0, 2)).responses[0].partitions[0].error_code == 42
+
+
+def test_one_bad_topic_does_not_spoil_the_others() -> None:
+    world = fresh()
+    many = (*creation("ok").topics, *creation("a b").topics, *creation("fine", 3).topics)
+    answer = world.ask(CreateTopicsRequest(topics=many))
+    assert [topic.error_code for topic in answer.topics] == [0, 17, 0]
+    assert {"ok", "fine"} <= set(world.image.topic_ids)
+
+
+def test_updates_of_features_are_all_done_or_none() -> None:
+    features = {"metadata.version": (15, 27), "esker.test": (0, 3)}
+    world = World(bootstrap=(*BOOTSTRAP, FeatureLevelRecord(name="esker.test", feature_level=1)))
+    object.__setattr__(world.config, "features", features)
+    world.elect()
+    update = UpdateFeaturesRequest.FeatureUpdateKey
+    good = update(feature="esker.test", max_version_level=2)
+    bad = update(feature="metadata.version", max_version_level=99)
+    answer = world.ask(UpdateFeaturesRequest(feature_updates=(good, bad)))
+    assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
+    assert [result.error_code for result in answer.results] == [95, 95]
+    assert world.image.features["esker.test"] == 1
+    assert world.ask(UpdateFeaturesRequest(feature_updates=(good,))).error_code == 0
+    assert world.image.features["esker.test"] == 2
+
+
+def test_validate_only_writes_nothing() -> None:
+    world = fresh()
+    end = world.log.end_offset
+    answer = world.ask(creation("x", 3, validate_only=True))
+    assert answer.topics[0].error_code == 0
+    assert answer.topics[0].num_partitions == 3
+    assert world.log.end_offset == end
+    assert "x" not in world.image.topic_ids
+
+
+def test_a_setting_does_not_grow_past_what_a_record_can_carry() -> None:
+    """Each part is short enough, and characters are not bytes."""
+    world = fresh()
+    name, part = "leader.replication.throttled.replicas", "é" * 10_000
+    assert world.ask(alter(2, "t", name, part, 2)).responses[0].error_code == 0
+    refused = world.ask(alter(2, "t", name, "ü" * 10_000, 2)).responses[0]
+    assert (refused.error_code, name in refused.error_message) == (C.INVALID_CONFIG, True)
+    assert world.create("next").topics[0].error_code == 0, "the controller goes on"
+
+
+TOO_MANY = Limits().max_items_of_request + 1
+
+
+def test_a_request_of_too_many_things_is_refused_before_it_costs_anything() -> None:
+    world = fresh()
+    resource = DescribeConfigsRequest.DescribeConfigsResource
+    one = resource(resource_type=2, resource_name="t", configuration_keys=None)
+    described = world.ask(DescribeConfigsRequest(resources=(one,) * TOO_MANY))
+    assert {result.error_code for result in described.results} == {C.POLICY_VIOLATION}
+    assert not any(result.configs for result in described.results)
+
+
+def test_changes_past_the_limit_of_a_request_are_refused_item_by_item() -> None:
+    world = World(limits=Limits(max_records_of_request=2)).elect()
+    world.register(1)
+    resource = IncrementalAlterConfigsRequest.AlterConfigsResource
+    change = resource.AlterableConfig(name="retention.ms", config_operation=0, value="7")
+    for name in ("a", "b", "c"):
+        world.create(name)
+    asked = IncrementalAlterConfigsRequest(
+        resources=tuple(
+            resource(resource_type=2, resource_name=name, configs=(change,))
+            for name in ("a", "b", "c")
+        ),
+        validate_only=False,
+    )
+    answers = world.ask(asked).responses
+    assert [answer.error_code for answer in answers] == [0, 0, C.POLICY_VIOLATION]
+    assert "'c'" in answers[2].error_message

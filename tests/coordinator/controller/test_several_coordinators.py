@@ -1,0 +1,231 @@
+"""Several batch coordinators: topics spread over them, and empty partitions change sides.
+
+Source: KIP-1164, Scaling the number of Batch Coordinators; DESIGN §7, Hand-over between groups.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from coordinator.controller.errors import ErrorCode
+from records.rpc.coordinator import AssignPartitionToBatchCoordinatorRequest
+from records.rpc.topics import DeleteTopicsRequest
+from tests.coordinator.controller.test_handover import (
+    MAX_STEPS,
+    expected,
+    hosted,
+    topic_id,
+    with_brokers,
+)
+from tests.coordinator.controller.test_refusals import assign, delete, grow
+from tests.coordinator.controller.world import World, creation
+
+
+def two_coordinators() -> World:
+    world = with_brokers()
+    world.create("first", 3)
+    assert world.ask(grow("__diskless-metadata", 2)).results[0].error_code == 0
+    return world
+
+
+def test_new_topics_are_spread_over_a_new_coordinator() -> None:
+    world = two_coordinators()
+    for i in range(6):
+        world.create(f"t-{i}", 2)
+    for coordinator in (0, 1):
+        assert hosted(world, coordinator) == expected(world, coordinator)
+    sizes = [sum(map(len, hosted(world, c).values())) for c in (0, 1)]
+    assert abs(sizes[0] - sizes[1]) <= 2, sizes
+    assert topic_id(world, "first") in hosted(world, 0), "what has data stays"
+
+
+def test_what_coordinators_have_is_counted_as_topics_come_move_and_go() -> None:
+    """By the image itself: who creates one topic does not go through all of them."""
+    world = two_coordinators()
+    for i in range(4):
+        world.create(f"t-{i}", i + 1)
+    move(world, "first", 1, 1)
+    world.ask(grow("t-2", 5))
+    for name in ("t-1", "t-3"):
+        world.ask(delete(name))
+    sizes = {c: sum(map(len, expected(world, c).values())) for c in (0, 1)}
+    assert dict(world.image.loads) == sizes
+    world.ask(delete("first"))
+    world.ask(delete("t-0"))
+    world.ask(delete("t-2"))
+    assert dict(world.image.loads) == {}
+
+
+def test_no_mapping_is_written_before_there_is_a_second_coordinator() -> None:
+    world = with_brokers()
+    world.create("t", 3)
+    topic = world.image.topic("t")
+    assert topic is not None
+    assert dict(topic.coordinators) == {}
+
+
+def test_a_topic_grows_where_it_is() -> None:
+    world = two_coordinators()
+    world.create("second", 2)
+    topic = world.image.topic("second")
+    assert topic is not None
+    assert topic.coordinator(0) == 1
+    world.ask(grow("second", 5))
+    assert hosted(world, 1) == {topic.topic_id: {0, 1, 2, 3, 4}}
+
+
+def test_one_coordinator_that_is_away_does_not_hold_up_the_other() -> None:
+    world = two_coordinators()
+    world.coordinators.down.add(0)
+    assert world.create("second", 2).topics[0].error_code == 0
+    world.coordinators.down.clear()
+
+
+def move(world: World, name: str, index: int, target: int) -> int:
+    answers = world.send(assign(topic_id(world, name), index, target))
+    world.pass_ms(3_000)
+    return int(answers[0].responses[0].partitions[0].error_code)
+
+
+def test_an_empty_partition_goes_to_another_coordinator() -> None:
+    world = two_coordinators()
+    assert move(world, "first", 1, 1) == 0
+    topic = world.image.topic("first")
+    assert topic is not None
+    assert [topic.coordinator(i) for i in range(3)] == [0, 1, 0]
+    assert hosted(world, 0) == {topic.topic_id: {0, 2}}
+    assert 1 in hosted(world, 1)[topic.topic_id]
+
+
+def test_a_partition_with_data_stays() -> None:
+    world = two_coordinators()
+    world.coordinators[0].written[topic_id(world, "first"), 1] = 7
+    assert move(world, "first", 1, 1) == ErrorCode.INVALID_REQUEST
+    assert hosted(world, 0) == expected(world, 0)
+
+
+def test_to_stay_where_it_is_is_no_move() -> None:
+    world = two_coordinators()
+    end = world.log.end_offset
+    assert move(world, "first", 1, 0) == 0
+    assert world.log.end_offset == end
+
+
+def test_a_crash_between_any_two_steps_of_a_move_loses_no_partition() -> None:
+    for steps in range(MAX_STEPS):
+        world = two_coordinators()
+        named = topic_id(world, "first")
+        world.log.auto_commit = False
+        world.send(assign(named, 1, 1))
+        more = all(world.step() for _ in range(steps))
+        world.log.auto_commit = True
+        healed_move(world, named)
+        if not more:
+            assert steps > 7, "nothing happened"
+            return
+    raise AssertionError("never idle")
+
+
+def healed_move(world: World, named: UUID) -> None:
+    if world.log.leading_epoch is not None:
+        world.depose()
+    world.elect()
+    world.pass_ms(10_000)
+    topic = world.image.topics[named]
+    has_it = [c for c in (0, 1) if 1 in hosted(world, c).get(named, set())]
+    assert topic.coordinator(1) in has_it, "mapped to a coordinator that has let go of it"
+    assert has_it == [topic.coordinator(1)], "two coordinators take its commits"
+
+
+def test_a_late_init_does_not_bring_back_what_was_let_go() -> None:
+    world = with_brokers()
+    world.coordinators.holding = True
+    world.send(creation("first", 3))
+    world.run()
+    world.coordinators.holding = False
+    world.pass_ms(3_000)
+    world.ask(grow("__diskless-metadata", 2))
+    assert move(world, "first", 1, 1) == 0
+    world.coordinators.deliver_late()
+    assert hosted(world, 0)[topic_id(world, "first")] == {0, 2}
+
+
+def test_what_was_let_go_comes_back_under_another_controller_only() -> None:
+    world = two_coordinators()
+    assert move(world, "first", 1, 1) == 0
+    assert move(world, "first", 1, 0) == ErrorCode.INVALID_REQUEST
+    assert 1 in hosted(world, 1)[topic_id(world, "first")], "refused before anything is done"
+    world.depose()
+    world.elect()
+    world.pass_ms(3_000)
+    assert hosted(world, 0)[topic_id(world, "first")] == {0, 2}, "an Init does not name it"
+    assert move(world, "first", 1, 0) == 0
+    assert hosted(world, 0)[topic_id(world, "first")] == {0, 1, 2}
+    assert 1 not in hosted(world, 1)[topic_id(world, "first")]
+
+
+def test_a_release_whose_answer_is_lost_is_asked_for_again() -> None:
+    world = two_coordinators()
+    named = topic_id(world, "first")
+    world.coordinators.mute.add(0)
+    answers = world.send(assign(named, 1, 1))
+    world.pass_ms(1_000)
+    assert not answers
+    assert 1 not in hosted(world, 0)[named]
+    world.coordinators.mute.clear()
+    world.pass_ms(5_000)
+    assert answers[0].responses[0].partitions[0].error_code == 0
+    assert world.image.topics[named].coordinator(1) == 1
+
+
+@pytest.mark.parametrize("down", [0, 1])
+def test_who_asks_for_a_move_does_not_wait_for_ever(down: int) -> None:
+    """A coordinator without a leader may stay so; the move goes on when it has one."""
+    world = two_coordinators()
+    named = topic_id(world, "first")
+    world.coordinators.down.add(down)
+    answers = world.send(assign(named, 1, 1))
+    world.pass_ms(5_000)
+    assert len(answers) == 1
+    (partition,) = answers[0].responses[0].partitions
+    assert partition.error_code == ErrorCode.REQUEST_TIMED_OUT
+    said = "it moves when that lets it go" if down == 0 else "it is assigned"
+    assert said in (partition.error_message or "").lower()
+    assert world.image.topics[named].coordinator(1) == down
+    world.coordinators.down.clear()
+    world.pass_ms(60_000)
+    assert world.image.topics[named].coordinator(1) == 1
+    assert 1 in hosted(world, 1)[named]
+    assert len(answers) == 1
+
+
+def test_many_moves_in_one_request_are_answered_one_by_one() -> None:
+    world = two_coordinators()
+    named = topic_id(world, "first")
+    topic = AssignPartitionToBatchCoordinatorRequest.Topic
+    world.coordinators[0].written[named, 2] = 1
+    asked = tuple(
+        topic.Partition(partition_index=index, batch_coordinator_partition_index=target)
+        for index, target in ((0, 1), (1, 9), (2, 1), (0, 1))
+    )
+    request = AssignPartitionToBatchCoordinatorRequest(
+        topics=(topic(topic_id=named, partitions=asked),)
+    )
+    answers = world.send(request)
+    world.pass_ms(3_000)
+    partitions = answers[0].responses[0].partitions
+    assert [p.error_code for p in partitions] == [ErrorCode.INVALID_REQUEST] * 4
+    texts = [p.error_message for p in partitions]
+    assert texts[0] == texts[3] == f"Partition 0 of {named} is named twice."
+    assert "no number 9" in texts[1]
+    assert "has data" in texts[2]
+
+
+def test_deleting_a_topic_of_two_coordinators_reaches_both() -> None:
+    world = two_coordinators()
+    move(world, "first", 1, 1)
+    world.ask(DeleteTopicsRequest(topic_names=("first",), timeout_ms=1_000))
+    world.pass_ms(3_000)
+    assert (hosted(world, 0), hosted(world, 1)) == ({}, {})

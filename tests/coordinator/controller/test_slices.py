@@ -1,0 +1,47 @@
+"""No step of the controller's loop handles more than a bounded number of partitions.
+
+What waits on that loop, heartbeats above all, waits for the step it is at: so a request for many
+topics is decided in parts, and what they wrote is applied in as many batches.
+
+Source: DESIGN §7 (work is bounded).
+"""
+
+from __future__ import annotations
+
+from coordinator.controller.leader import BATCH_RECORDS
+from coordinator.controller.requests import PART_PARTITIONS
+from records.metadata import PartitionRecord
+from records.rpc.topics import CreateTopicsRequest
+from tests.coordinator.controller.test_leader import log_batches
+from tests.coordinator.controller.world import World, creation
+
+
+def partitions_of(world: World) -> list[int]:
+    """New partitions in each batch of the log."""
+    return [
+        sum(isinstance(record, PartitionRecord) for record in batch)
+        for batch in log_batches(world.log)
+    ]
+
+
+def test_a_step_decides_and_applies_no_more_than_a_part() -> None:
+    world = World().elect()
+    world.register(1, 2, 3)
+    before = len(partitions_of(world))
+    topics = tuple(creation(f"t-{i}", 10).topics[0] for i in range(100))
+    answers = world.send(CreateTopicsRequest(topics=topics))
+    decided, most = sum(partitions_of(world)), 0
+    while world.step():
+        now = sum(partitions_of(world))
+        most, decided = max(most, now - decided), now
+    assert {topic.error_code for topic in answers[0].topics} == {0}
+    created = partitions_of(world)[before:]
+    assert sum(created) == 1_000
+    assert most == max(created) == PART_PARTITIONS
+
+
+def test_a_topic_that_cannot_be_divided_is_applied_in_slices() -> None:
+    world = World().elect()
+    world.register(1)
+    assert world.create("large", 2_000).topics[0].error_code == 0
+    assert max(map(len, log_batches(world.log))) == BATCH_RECORDS

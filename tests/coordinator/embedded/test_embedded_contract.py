@@ -1,0 +1,169 @@
+"""The embedded coordinator keeps the contract, over PySyncObj's own nodes on loopback.
+
+Three nodes agree; beginning again closes the leader, waits for another one, and brings the first
+back with an empty memory: what it answers then it has heard from the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from functools import cache
+from typing import Any
+
+import pytest
+from pysyncobj.encryptor import getEncryptor
+from pysyncobj.monotonic import monotonic as library_time  # another clock than time.monotonic
+
+from coordinator.batch.interface import CoordinatorError
+from coordinator.batch.settings import CoordinatorSettings
+from coordinator.embedded.coordinator import EmbeddedCoordinator, EmbeddedSettings
+from tests.coordinator.batch.contract import Contract
+from tests.coordinator.batch.subjects import SETTINGS, START_MS, MutableView, World
+from tests.ports import free_ports
+
+NODES = 3
+PATIENCE_S = 60
+NEVER_MS = 2**31 - 1
+
+HEARTBEAT_S = 0.02
+LIBRARY = {
+    "autoTickPeriod": 0.005,
+    "appendEntriesPeriod": HEARTBEAT_S,
+    "connectionRetryTime": 0.05,
+    "connectionTimeout": 120.0,
+    "leaderFallbackTimeout": 120.0,  # followers may be busy with a large commit
+}
+"""The library's times, for nodes that share two cores with others."""
+
+ELECT_S, KEEP_S = 0.3, 60.0
+"""For how long a leader may be silent: while one is looked for, and while stories are told. An
+elected one that is deposed for a stall of the machine would refuse what a story asks it."""
+
+key_of = cache(getEncryptor)
+
+
+class EmbeddedWorld:
+    """Three nodes, one view, one clock."""
+
+    def __init__(self, settings: CoordinatorSettings = SETTINGS) -> None:
+        self.settings = settings
+        self.view = MutableView()
+        self.elapsed_ms = 0
+        self.step_ms = 0
+        self.leaderships = 0
+        self.addresses = [f"127.0.0.1:{port}" for port in free_ports(NODES)]
+        self.nodes: list[Any] = [None] * NODES
+        self.asked = 0  # which node the stories talk to
+
+    @property
+    def coordinator(self) -> EmbeddedCoordinator:
+        node: EmbeddedCoordinator = self.nodes[self.asked]
+        return node
+
+    async def open(self) -> EmbeddedWorld:
+        self.nodes = [self._new(index, ELECT_S) for index in range(NODES)]
+        await asyncio.gather(*(node.start() for node in self.nodes))
+        self.asked = await self._leader()
+        self._bear_silence(KEEP_S)
+        await self.advance(0)
+        return self
+
+    def _bear_silence(self, silence_s: float) -> None:
+        """Of a leader, for so long from its next heartbeat on."""
+        for node in self.nodes:
+            library = node._node._SyncObj__conf
+            library.raftMinTimeout, library.raftMaxTimeout = silence_s, 2 * silence_s
+
+    def _new(self, index: int, silence_s: float) -> EmbeddedCoordinator:
+        settings = EmbeddedSettings(
+            self_address=self.addresses[index],
+            other_addresses=tuple(a for a in self.addresses if a != self.addresses[index]),
+            bind_address=self.addresses[index],
+            password="secret",
+            coordinator=self.settings,
+            view=self.view,
+            timeout_ms=PATIENCE_S * 1_000,
+            sweep_interval_ms=NEVER_MS,
+            library=LIBRARY | {"raftMinTimeout": silence_s, "raftMaxTimeout": 2 * silence_s},
+        )
+        return EmbeddedCoordinator(settings, self.now_ms)
+
+    async def _leader(self) -> int:
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            for index, node in enumerate(self.nodes):
+                if node is not None and node.leads:
+                    return index
+            await asyncio.sleep(0.005)
+        raise AssertionError("nobody leads")
+
+    def now_ms(self) -> int:
+        return START_MS + self.elapsed_ms + self.step_ms
+
+    def jump(self, ms: int) -> None:
+        self.step_ms += ms
+
+    def handed_out_ms(self, producer_id: int, ago_ms: int | None) -> None:
+        self.view.handed_out[producer_id] = None if ago_ms is None else self.now_ms() - ago_ms
+
+    async def advance(self, ms: int) -> None:
+        """Sweeps until they change nothing more, as the leader's would."""
+        self.elapsed_ms += ms
+        before: list[bytes] = []
+        while before != (before := self.coordinator.checkpoint()):
+            await self._sweep()
+
+    async def _sweep(self) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                await self.coordinator.sweep(f"leader {self.leaderships}", self.elapsed_ms)
+            except CoordinatorError:
+                assert time.monotonic() < deadline, "no leader carries out a sweep"
+                await asyncio.sleep(0.02)
+            else:
+                return
+
+    async def restart(self) -> None:
+        """The leader goes; another one leads; who went comes back empty, and is asked from now."""
+        whole = self.coordinator.checkpoint()
+        old = await self._leader()
+        self._bear_silence(ELECT_S)
+        others = [node._node for index, node in enumerate(self.nodes) if index != old]
+        end_s = time.monotonic() + PATIENCE_S
+        while max(n._SyncObj__raftElectionDeadline for n in others) > library_time() + KEEP_S / 2:
+            assert time.monotonic() < end_s, "no heartbeat comes"
+            await asyncio.sleep(0.005)
+        await self.nodes[old].close()
+        self.nodes[old] = None
+        await self._leader()
+        self.nodes[old] = self._new(old, KEEP_S)
+        await self.nodes[old].start()
+        self._bear_silence(KEEP_S)
+        self.asked = old
+        deadline = time.monotonic() + PATIENCE_S
+        while self.coordinator.checkpoint() != whole:
+            assert time.monotonic() < deadline, "the new node's state is another one"
+            await asyncio.sleep(0.005)
+        self.leaderships += 1
+        await self._sweep()  # from here on the new leader counts
+
+    async def checkpoint(self) -> list[bytes]:
+        return self.coordinator.checkpoint()
+
+    async def close(self) -> None:
+        await asyncio.gather(*(node.close() for node in self.nodes if node is not None))
+
+
+@pytest.fixture(autouse=True)
+def one_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All nodes have one password: the key is made of it once, not two hundred times."""
+    monkeypatch.setattr("pysyncobj.syncobj.getEncryptor", key_of)
+
+
+class TestEmbedded(Contract):
+    """See the contract."""
+
+    async def open(self, settings: CoordinatorSettings) -> World:
+        return await EmbeddedWorld(settings).open()

@@ -1,0 +1,170 @@
+"""DeleteGroups: a group that nobody is in goes, with its offsets, and nothing of it comes back.
+
+Codes are upstream's: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, NOT_COORDINATOR. Source: KIP-229.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from records.rpc.group_log import CommitGroupOffsetsRequest, RemoveGroupRequest
+from records.rpc.groups import DeleteGroupsRequest, ListGroupsRequest
+from tests.coordinator.groups.test_moves import other
+from tests.coordinator.groups.world import GROUP, Consumer, World, commit_request, stable
+
+LAST = 2
+
+
+def deleted(world: World, *names: str, **more: Any) -> dict[str, int]:
+    """The error of each."""
+    answer = world.ask(DeleteGroupsRequest(groups_names=names or (GROUP,)), **more)
+    return {one.group_id: one.error_code for one in answer.results}
+
+
+def test_a_group_that_nobody_is_in_goes_with_its_offsets() -> None:
+    world = World()
+    assert world.commit(offset=5) == 0
+    assert deleted(world) == {GROUP: 0}
+    assert (world.committed(), GROUP in world.image.groups) == (-1, False)
+    assert deleted(world) == {GROUP: 69}
+    assert world.commit(offset=2) == 0, "the name is free"
+    assert world.committed() == 2
+
+
+def test_it_is_not_listed_while_the_replica_at_hand_still_has_it() -> None:
+    world = World()
+    assert world.commit(offset=5) == 0
+    before = dict(world.image.groups.items())
+    world.brokers[1].catalog = before.items
+    assert deleted(world) == {GROUP: 0}
+    assert (listed(world), listed(world)) == ([], [])
+    assert world.commit(offset=6) == 0
+    assert listed(world) == [GROUP], "the name is free"
+    after = dict(world.image.groups.items())
+    world.brokers[1].catalog = after.items
+    world.brokers[1].lost(GROUP)  # out of memory: it is listed by the replica
+    assert listed(world) == [GROUP]
+
+
+def listed(world: World) -> list[str]:
+    return [group.group_id for group in world.ask(ListGroupsRequest()).groups]
+
+
+def test_a_group_with_members_stays() -> None:
+    world = World()
+    one = Consumer(world)
+    stable(world, one)
+    assert one.commit(5) == 0
+    assert deleted(world) == {GROUP: 68}
+    assert (one.beat(), world.committed()) == (0, 5)
+    one.leave()
+    assert deleted(world) == {GROUP: 0}
+
+
+def test_a_member_that_the_log_has_not_heard_of_counts() -> None:
+    """It has joined, and waits for its assignment."""
+    world = World()
+    assert world.commit(offset=5) == 0
+    one = Consumer(world)
+    assert one.join() == 0
+    assert deleted(world) == {GROUP: 68}
+    assert world.committed() == 5
+
+
+def test_each_group_is_answered_for_itself_and_once() -> None:
+    world = World(brokers=(1, 2))
+    assert world.commit(offset=5) == 0
+    long = "x" * 2000
+    assert deleted(world, GROUP, "nobody", GROUP, long, broker=other(world)) == {
+        GROUP: 16, "nobody": deleted_where(world, "nobody"), long: 24,
+    }  # fmt: skip
+    assert deleted(world, GROUP) == {GROUP: 0}
+
+
+def deleted_where(world: World, name: str) -> int:
+    """What the broker that does not act for GROUP says of a group that is not there."""
+    return 69 if world.brokers[other(world)].is_ours(name) else 16
+
+
+def test_it_is_found_out_of_the_log_by_whoever_acts_now() -> None:
+    world = World(brokers=(1, 2))
+    assert world.commit(offset=5) == 0
+    world.stop_broker(world.owner())
+    assert deleted(world) == {GROUP: 0}
+    assert world.committed() == -1
+
+
+def test_who_joins_meanwhile_is_sent_to_look_again_and_finds_a_new_group() -> None:
+    world = World()
+    assert world.commit(offset=5) == 0
+    world.holds = lambda _broker, call: isinstance(call.request, RemoveGroupRequest)
+    deleting = world.send(DeleteGroupsRequest(groups_names=(GROUP,)), version=LAST)
+    one = Consumer(world)
+    joining = one.send_join()
+    ((broker, call),) = world.held
+    world.deliver(broker, call, world.brokers[broker])
+    world.run()
+    assert world.answers[deleting].results[0].error_code == 0
+    assert one.joins(joining) in (0, 16)
+    one.member_id = ""
+    stable(world, one)
+    assert one.commit(1) == 0
+
+
+def test_a_lost_answer_is_asked_for_again_and_no_copy_removes_what_came_after() -> None:
+    world = World()
+    assert world.commit(offset=5) == 0
+    world.holds = lambda _broker, call: isinstance(call.request, RemoveGroupRequest)
+    deleting = world.send(DeleteGroupsRequest(groups_names=(GROUP,)), version=LAST)
+    ((broker, call),) = world.held
+    world.deliver(broker, call)  # decided; nobody hears
+    world.run()
+    world.lose_answer(broker, call)
+    world.held.clear()
+    world.pass_ms(100)
+    ((_, again),) = world.held
+    assert again.request == call.request
+    world.deliver(broker, again, world.brokers[broker])
+    world.run()
+    assert world.answers[deleting].results[0].error_code == 0
+    assert world.commit(offset=7) == 0
+    world.deliver(broker, call)  # a copy that was long on its way
+    world.run()
+    assert world.committed() == 7
+
+
+def test_commits_before_it_are_in_order_and_one_behind_it_is_sent_to_look_again() -> None:
+    world = World()
+    assert world.commit(offset=5) == 0
+    world.holds = lambda _broker, call: isinstance(call.request, CommitGroupOffsetsRequest)
+    before = world.send(commit_request(None, 6))
+    deleting = world.send(DeleteGroupsRequest(groups_names=(GROUP,)), version=LAST)
+    behind = world.send(commit_request(None, 7))
+    ((broker, call),) = world.held
+    world.holds = lambda _broker, _call: False
+    world.deliver(broker, call, world.brokers[broker])
+    world.run()
+    assert world.answers[before].topics[0].partitions[0].error_code == 0
+    assert world.answers[deleting].results[0].error_code == 0
+    assert world.answers[behind].topics[0].partitions[0].error_code == 16
+    assert world.committed() == -1
+
+
+def test_a_log_that_does_not_answer_is_not_waited_for_for_ever() -> None:
+    world = World()
+    assert world.commit(offset=5) == 0
+    world.log.depose()
+    world.run()
+    ticket = world.send(DeleteGroupsRequest(groups_names=(GROUP,)), version=LAST)
+    world.pass_ms(world.settings.answer_timeout_ms)
+    assert world.answers[ticket].results[0].error_code == 15
+    world.brokers[1].lost(GROUP)
+    ticket = world.send(DeleteGroupsRequest(groups_names=(GROUP,)), version=LAST)
+    world.pass_ms(world.settings.answer_timeout_ms)
+    assert world.answers[ticket].results[0].error_code == 14
+
+
+def test_more_groups_than_are_looked_at_are_refused() -> None:
+    world = World()
+    names = tuple(f"g{number}" for number in range(1_001))
+    assert set(deleted(world, *names).values()) == {42}

@@ -1,0 +1,415 @@
+"""The log of groups: ownership, order, expiry, removal, checkpoints. DESIGN §7."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from coordinator.batch.interface import CoordinatorError
+from coordinator.groups.machine import GroupMachine
+from coordinator.groups.settings import LogSettings
+from coordinator.rendezvous import choose, group_broker
+from records.rpc.base import Request
+from records.rpc.group_log import (
+    AcquireGroupOwnershipRequest,
+    CommitGroupGenerationRequest,
+    CommitGroupOffsetsRequest,
+    Member,
+    RemoveGroupRequest,
+)
+from tests.coordinator.groups.world import GROUP, World, load, records_of
+
+MINUTE_MS = 60_000
+WEEK_MS = 7 * 24 * 60 * MINUTE_MS
+
+
+class Log(World):
+    """The log alone, asked directly."""
+
+    def tell(self, request: Request) -> Any:
+        """Ask; the answer."""
+        answers: list[Any] = []
+        self.groups.ask(request, answers.append)
+        self.run()
+        assert len(answers) == 1, answers
+        return answers[0]
+
+    def acquire(self, broker_id: int = 1, *, epoch: int = 1, create: bool = True) -> Any:
+        """Ask for the ownership."""
+        return self.tell(
+            AcquireGroupOwnershipRequest(
+                group_id=GROUP, broker_id=broker_id, broker_epoch=epoch, create=create
+            )
+        )
+
+    def offsets(
+        self,
+        owner: int,
+        sequence: int,
+        offset: int,
+        *,
+        generation: int = -1,
+        member_id: str = "",
+        **more: Any,
+    ) -> Any:
+        """Commit an offset of t-0: the request's error, or the commit's."""
+        commit = CommitGroupOffsetsRequest.Commit
+        partition = commit.Topic.Partition(
+            partition_index=0,
+            committed_offset=offset,
+            leader_epoch=-1,
+            metadata=more.pop("metadata", ""),
+            expire_at_ms=more.pop("expire_at_ms", -1),
+        )
+        topic = commit.Topic(topic_name="t", partitions=(partition,), **more)
+        answer = self.tell(
+            CommitGroupOffsetsRequest(
+                group_id=GROUP,
+                ownership_epoch=owner,
+                sequence=sequence,
+                commits=(commit(generation=generation, member_id=member_id, topics=(topic,)),),
+            )
+        )
+        return answer.error_code or answer.commit_errors[0]
+
+    def generation(self, owner: int, sequence: int, generation: int, *members: str) -> int:
+        """Commit a completed rebalance; its error."""
+        return int(
+            self.tell(
+                CommitGroupGenerationRequest(
+                    group_id=GROUP,
+                    ownership_epoch=owner,
+                    sequence=sequence,
+                    generation=generation,
+                    protocol_type="consumer",
+                    protocol_name="range",
+                    leader=members[0] if members else None,
+                    members=tuple(member(name) for name in members),
+                )
+            ).error_code
+        )
+
+    @property
+    def stored(self) -> int | None:
+        """The offset of t-0."""
+        group = self.image.groups.get(GROUP)
+        committed = None if group is None else group.offsets.get(("t", 0))
+        return None if committed is None else int(committed.offset)
+
+    def sweep(self) -> int:
+        """Sweep; the records that took."""
+        done: list[int] = []
+        self.groups.sweep(done.append)
+        self.run()
+        return done[0]
+
+    def wait(self, ms: int) -> None:
+        """The log's clock alone."""
+        self.wall_ms += ms
+
+
+def member(name: str, assignment: bytes = b"") -> Member:
+    """A member of a completed rebalance."""
+    return Member(
+        member_id=name,
+        group_instance_id=None,
+        client_id="c",
+        client_host="/h",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=60_000,
+        subscription=b"s",
+        assignment=assignment,
+    )
+
+
+# --- ownership ------------------------------------------------------------------------------------
+
+
+def test_a_new_owner_fences_the_old_one() -> None:
+    log = Log()
+    one = log.acquire().ownership_epoch
+    assert log.offsets(one, 1, 5) == 0
+    two = log.acquire().ownership_epoch
+    assert two > one
+    assert log.offsets(one, 2, 6) == 16
+    assert log.generation(one, 2, 1, "m") == 16
+    assert log.offsets(two, 1, 7) == 0
+    assert log.stored == 7
+
+
+def test_an_owner_is_told_the_generation_that_is_at_work() -> None:
+    log = Log()
+    one = log.acquire()
+    assert (one.generation, one.members) == (0, ())
+    assert log.generation(one.ownership_epoch, 1, 3, "m", "n") == 0
+    two = log.acquire()
+    assert (two.generation, two.protocol_name, two.leader) == (3, "range", "m")
+    assert [m.member_id for m in two.members] == ["m", "n"]
+
+
+def test_only_the_broker_that_is_chosen_may_own() -> None:
+    log = Log(brokers=(1, 2, 3))
+    chosen = log.owner()
+    for broker_id in (1, 2, 3):
+        assert log.acquire(broker_id).error_code == (0 if broker_id == chosen else 16)
+
+
+def test_a_former_epoch_of_the_same_broker_may_not_own() -> None:
+    log = Log()
+    assert log.acquire(epoch=5).error_code == 0
+    assert log.acquire(epoch=4).error_code == 77
+    assert log.acquire(epoch=5).error_code == 0
+
+
+def test_a_group_that_nobody_made_is_not_found() -> None:
+    log = Log()
+    assert log.acquire(create=False).error_code == 69
+    assert log.image.groups.get(GROUP) is None
+    assert log.acquire(create=True).error_code == 0
+    assert log.acquire(create=False).error_code == 0
+
+
+def test_ids_and_groups_are_bounded() -> None:
+    log = Log(log_settings=LogSettings(max_groups=1))
+    request = AcquireGroupOwnershipRequest(
+        group_id="x" * 1025, broker_id=1, broker_epoch=1, create=True
+    )
+    assert log.tell(request).error_code == 24
+    assert log.acquire().error_code == 0
+    request = AcquireGroupOwnershipRequest(group_id="y", broker_id=1, broker_epoch=1, create=True)
+    assert log.tell(request).error_code == 44
+
+
+def test_an_epoch_is_never_used_twice_though_its_group_is_gone() -> None:
+    log = Log()
+    one = log.acquire().ownership_epoch
+    assert log.tell(RemoveGroupRequest(group_id=GROUP)).error_code == 0
+    log.take_checkpoint()
+    log.restart_log()
+    assert log.acquire().ownership_epoch > one
+
+
+def test_rendezvous_moves_only_the_share_of_who_comes_or_goes() -> None:
+    names = [f"g{index}" for index in range(300)]
+    before = {name: group_broker(name, (1, 2, 3)) for name in names}
+    after = {name: group_broker(name, (1, 2)) for name in names}
+    assert all(after[name] == before[name] for name in names if before[name] != 3)
+    assert min(list(before.values()).count(broker) for broker in (1, 2, 3)) > 50
+    assert choose(b"x", ()) is None
+
+
+# --- order ----------------------------------------------------------------------------------------
+
+
+def test_the_same_number_again_is_the_same_commit() -> None:
+    log = Log()
+    owner = log.acquire().ownership_epoch
+    assert log.generation(owner, 1, 1, "m") == 0
+    end = log.log.end_offset
+    assert log.generation(owner, 1, 1, "m") == 0
+    assert log.offsets(owner, 2, 5, generation=1, member_id="m") == 0
+    assert log.offsets(owner, 2, 5, generation=1, member_id="m") == 0
+    assert log.log.end_offset == end + 1
+
+
+def test_a_late_copy_undoes_nothing() -> None:
+    log = Log()
+    owner = log.acquire().ownership_epoch
+    assert log.offsets(owner, 1, 5) == 0
+    assert log.offsets(owner, 2, 10) == 0
+    assert log.offsets(owner, 1, 5) == 42
+    assert log.offsets(owner, 0, 5) == 42
+    assert log.stored == 10
+
+
+def test_only_the_members_of_the_last_generation_commit() -> None:
+    log = Log()
+    owner = log.acquire().ownership_epoch
+    assert log.generation(owner, 1, 1, "m", "n") == 0
+    assert log.offsets(owner, 2, 5, generation=1, member_id="m") == 0
+    assert log.generation(owner, 3, 2, "m") == 0
+    assert log.offsets(owner, 4, 6, generation=1, member_id="m") == 22
+    assert log.offsets(owner, 5, 6, generation=2, member_id="n") == 25
+    assert log.offsets(owner, 6, 6) == 25
+    assert log.offsets(owner, 7, 6, generation=3, member_id="m") == 22
+    assert log.stored == 5
+    assert log.generation(owner, 8, 1, "m") == 22
+    assert log.generation(owner, 9, 3) == 0
+    assert log.offsets(owner, 10, 7) == 0
+
+
+def test_what_no_record_can_hold_is_refused() -> None:
+    log = Log()
+    owner = log.acquire().ownership_epoch
+    assert log.offsets(owner, 1, 5, metadata="x" * 4097) == 12
+    assert log.offsets(owner, 2, 5, topic_id=UUID(int=1), metadata="x" * 400_000) == 28
+    request = CommitGroupGenerationRequest(
+        group_id=GROUP,
+        ownership_epoch=owner,
+        sequence=3,
+        generation=1,
+        protocol_type="consumer",
+        protocol_name="range",
+        leader="m",
+        members=(member("m", b"x" * (1024 * 1024)),),
+    )
+    assert log.tell(request).error_code == 10
+    assert log.generation(owner, 4, 1, "m", "m") == 42
+
+
+def test_no_answer_before_it_is_committed_and_none_that_can_be_lost() -> None:
+    log = Log()
+    owner = log.acquire().ownership_epoch
+    log.log.auto_commit = False
+    answers: list[Any] = []
+    again = AcquireGroupOwnershipRequest(group_id=GROUP, broker_id=1, broker_epoch=1, create=True)
+    log.groups.ask(again, answers.append)
+    log.run()
+    stale = CommitGroupOffsetsRequest(group_id=GROUP, ownership_epoch=owner, sequence=1, commits=())
+    log.groups.ask(stale, answers.append)  # refused, because of what may yet be lost
+    log.run()
+    assert answers == []
+    log.change_leader(lose=True)
+    assert [type(answer) for answer in answers] == [CoordinatorError, CoordinatorError]
+    log.log.auto_commit = True
+    assert log.offsets(owner, 1, 5) == 0, "the ownership it lost to never was"
+
+
+# --- expiry ---------------------------------------------------------------------------------------
+
+
+def test_offsets_expire_only_once_their_group_is_empty() -> None:
+    log = Log()
+    owner = log.acquire().ownership_epoch
+    assert log.generation(owner, 1, 1, "m") == 0
+    assert log.offsets(owner, 2, 5, generation=1, member_id="m") == 0
+    log.wait(2 * WEEK_MS)
+    assert log.sweep() == 0
+    assert log.generation(owner, 3, 2) == 0
+    log.wait(WEEK_MS - 1)
+    assert log.sweep() == 0
+    assert log.stored == 5
+    log.wait(1)
+    assert log.sweep() == 1
+    assert GROUP not in log.image.groups
+
+
+def test_offsets_of_nobody_expire_by_their_commit_and_old_clients_by_what_they_asked_for() -> None:
+    log = Log()
+    owner = log.acquire().ownership_epoch
+    assert log.offsets(owner, 1, 5) == 0
+    log.wait(WEEK_MS // 2)
+    assert log.offsets(owner, 2, 6) == 0
+    log.wait(WEEK_MS // 2)
+    assert log.sweep() == 0
+    assert log.offsets(owner, 3, 7, expire_at_ms=log.wall_ms + 2 * WEEK_MS) == 0
+    log.wait(2 * WEEK_MS - 1)
+    assert log.sweep() == 0
+    log.wait(1)
+    assert log.sweep() == 1
+
+
+def test_a_group_that_was_taken_just_now_is_left_alone() -> None:
+    log = Log()
+    owner = log.acquire().ownership_epoch
+    assert log.offsets(owner, 1, 5) == 0
+    log.wait(2 * WEEK_MS)
+    log.acquire()  # members are coming, which the log does not know yet
+    assert log.sweep() == 0
+    log.wait(60 * MINUTE_MS)
+    assert log.sweep() == 1
+
+
+def test_a_group_that_the_last_member_left_just_now_is_left_alone() -> None:
+    """It may come back, and expects its generation to go on from where it was."""
+    log = Log()
+    owner = log.acquire().ownership_epoch
+    log.wait(2 * WEEK_MS)
+    assert log.generation(owner, 1, 1, "m") == 0
+    assert log.generation(owner, 2, 2) == 0
+    assert log.sweep() == 0
+    log.wait(60 * MINUTE_MS - 1)
+    assert log.sweep() == 0
+    log.wait(1)
+    assert log.sweep() == 1
+
+
+def test_a_group_of_which_nothing_is_left_is_forgotten_after_a_while() -> None:
+    log = Log()
+    log.acquire()
+    log.wait(60 * MINUTE_MS - 1)
+    assert log.sweep() == 0
+    log.wait(1)
+    assert log.sweep() == 1
+    assert len(log.image.groups) == 0
+
+
+def test_offsets_of_a_deleted_topic_go_with_it() -> None:
+    log = Log()
+    owner = log.acquire().ownership_epoch
+    assert log.generation(owner, 1, 1, "m") == 0
+    assert log.offsets(owner, 2, 5, generation=1, member_id="m", topic_id=UUID(int=7)) == 0
+    log.groups.topic_deleted(UUID(int=8))
+    assert log.sweep() == 0
+    log.groups.topic_deleted(UUID(int=7))
+    assert log.sweep() == 1
+    assert log.stored is None
+    assert log.sweep() == 0
+
+
+def test_a_sweep_goes_over_thousands_of_groups_in_pieces() -> None:
+    log = Log()
+    for index in range(1_000):
+        request = AcquireGroupOwnershipRequest(
+            group_id=f"g{index}", broker_id=1, broker_epoch=1, create=True
+        )
+        log.groups.ask(request, lambda _: None)
+    log.run()
+    log.wait(60 * MINUTE_MS)
+    assert log.sweep() == 1_000
+    assert len(log.image.groups) == 0
+
+
+@pytest.mark.parametrize(("members", "code"), [(("m",), 68), ((), 0)])
+def test_only_an_empty_group_can_be_removed(members: tuple[str, ...], code: int) -> None:
+    log = Log()
+    owner = log.acquire().ownership_epoch
+    assert log.generation(owner, 1, 1, *members) == 0
+    assert log.tell(RemoveGroupRequest(group_id=GROUP)).error_code == code
+    assert (GROUP in log.image.groups) is bool(code)
+    assert log.tell(RemoveGroupRequest(group_id="none")).error_code == 69
+
+
+# --- state ----------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_is_the_state_and_its_records_are_counted() -> None:
+    log = Log()
+    first = log.acquire().ownership_epoch
+    assert log.generation(first, 1, 1, "m") == 0
+    assert log.offsets(first, 2, 5, generation=1, member_id="m", topic_id=UUID(int=7)) == 0
+    second = log.acquire().ownership_epoch  # the generation is of a former ownership
+    assert log.offsets(second, 4, 6, generation=1, member_id="m", expire_at_ms=9) == 0
+    values = records_of(log.machine)
+    assert len(values) == log.machine.total_records == 4
+    assert log.machine.changed_records == 2  # the owner, the offset
+    again = GroupMachine()
+    load(again, log.machine.applied, values)
+    assert again.total_records == 4
+    assert records_of(again) == values
+    assert again.image.groups[GROUP].sequence == 4
+    assert again.contradictions == 0
+
+
+def test_a_frozen_state_stands_still() -> None:
+    log = Log()
+    owner = log.acquire().ownership_epoch
+    frozen = log.machine.freeze()
+    before = records_of(log.machine)
+    assert log.offsets(owner, 1, 5) == 0
+    assert [bytes(value) for value in frozen.values() if value] == before
+    frozen.close()
+    log.machine.checkpointed(log.machine.applied, len(before))
+    assert records_of(log.machine) != before

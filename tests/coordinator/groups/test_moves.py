@@ -1,0 +1,458 @@
+"""A broker's death or move costs no rebalance, and a lost answer no commit. DESIGN §7.
+
+No two brokers act for one group and both succeed; what was acknowledged stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from coordinator.batch.interface import CoordinatorError
+from coordinator.groups.events import Answered
+from coordinator.groups.service import CALLS, ask
+from coordinator.groups.settings import GroupSettings
+from raft.interfaces import NotLeaderError
+from records.rpc.group_log import (
+    AcquireGroupOwnershipRequest,
+    CommitGroupGenerationRequest,
+    CommitGroupOffsetsRequest,
+    CommitGroupOffsetsResponse,
+    FetchGroupStateRequest,
+)
+from records.rpc.groups import (
+    DescribeGroupsRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    SyncGroupRequest,
+)
+from tests.coordinator.groups.world import GROUP, Consumer, World, commit_request, stable
+
+
+def other(world: World) -> int:
+    """A broker that does not act for the group."""
+    return next(broker for broker in world.brokers if broker != world.owner())
+
+
+def test_a_brokers_death_costs_no_rebalance() -> None:
+    world = World(brokers=(1, 2))
+    one, two = Consumer(world, "a"), Consumer(world, "b", instance_id="i")
+    stable(world, one, two)
+    assert one.commit(5) == 0
+    generation, assignment = one.generation, one.assignment
+    world.stop_broker(world.owner())
+    assert (one.beat(), two.beat()) == (0, 0)
+    assert (one.commit(6), two.commit(7)) == (0, 0)
+    assert (one.sync(), one.assignment, one.generation) == (0, assignment, generation)
+    assert world.committed() == 7
+    assert world.state() == "Stable"
+
+
+def test_a_broker_that_comes_takes_its_share_and_nobody_joins_again() -> None:
+    world = World(brokers=(1,))
+    one = Consumer(world)
+    stable(world, one)
+    newcomer = next(b for b in range(2, 50) if _chosen(world, b))
+    world.start_broker(newcomer)
+    assert world.owner() == newcomer
+    assert one.beat(broker=1) == 16
+    assert one.commit(5, broker=1) == 16
+    assert (one.beat(), one.commit(5), one.beat()) == (0, 0, 0)
+
+
+def _chosen(world: World, broker: int) -> bool:
+    world.unfenced.add(broker)
+    chosen = world.owner()
+    world.unfenced.discard(broker)
+    return chosen == broker
+
+
+def test_who_waits_at_a_broker_that_no_longer_acts_is_sent_away() -> None:
+    world = World(brokers=(1,))
+    one, two = Consumer(world, "a"), Consumer(world, "b")
+    stable(world, one)
+    joining = two.send_join()
+    newcomer = next(b for b in range(2, 50) if _chosen(world, b))
+    world.start_broker(newcomer)
+    assert two.joins(joining) == 16
+    assert two.join() == 25, "its id was known to the former broker only"
+
+
+def test_a_generation_that_was_not_stored_is_no_generation() -> None:
+    world = World(brokers=(1, 2))
+    one = Consumer(world)
+    stable(world, one)
+    generation = one.generation
+    one.metadata = b"new"
+    assert one.join() == 0
+    world.stop_broker(world.owner())
+    assert (one.sync(), one.beat(), one.commit(5)) == (27, 27, 27), "it is to join again"
+    one.generation = generation
+    assert (one.beat(), one.commit(5)) == (0, 0)
+
+
+def test_a_rebalance_that_died_with_its_broker_is_begun_again_by_its_leader() -> None:
+    world = World(brokers=(1, 2))
+    one, two = Consumer(world, "a"), Consumer(world, "b")
+    stable(world, one, two)
+    leads, follows = (one, two) if one.leads else (two, one)
+    leads.metadata = b"new"
+    joining = leads.send_join()
+    assert follows.join() == 0
+    assert leads.joins(joining) == 0
+    world.stop_broker(world.owner())
+    assert (leads.sync(), follows.sync()) == (27, 27)
+    joining = leads.send_join()
+    assert follows.join() == 0, "nobody forgot its member id"
+    assert leads.joins(joining) == 0
+    assert (leads.sync(), follows.sync()) == (0, 0)
+
+
+def test_who_is_gone_is_noticed_by_the_next_broker() -> None:
+    world = World(brokers=(1, 2))
+    one, two = Consumer(world, "a"), Consumer(world, "b")
+    stable(world, one, two)
+    world.stop_broker(world.owner())
+    assert one.beat() == 0
+    for _ in range(2):
+        world.pass_ms(4_999)
+        assert one.beat() == 0
+    world.pass_ms(3)
+    assert one.beat() == 27
+
+
+def test_members_that_all_died_with_their_broker_are_given_up_on() -> None:
+    world = World(brokers=(1, 2))
+    stable(world, Consumer(world, "a"), Consumer(world, "b", instance_id="i"))
+    world.stop_broker(world.owner())
+    assert len(world.image.groups[GROUP].member_ids) == 2
+    world.pass_ms(2_000 + 10_000 + 60_000)
+    assert not world.image.groups[GROUP].member_ids
+
+
+def test_thousands_of_groups_are_adopted_in_pieces() -> None:
+    world = World()
+    one = Consumer(world)
+    stable(world, one)
+    generation = world.image.groups[GROUP]
+    many = {f"g{index}": generation for index in range(1_000)}
+    world.brokers[1].catalog = lambda: many.items()
+    world.holds = lambda _broker, _call: True
+    world.tell_brokers()
+    world.pass_ms(2_000)
+    assert len(world.held) == 200
+    world.pass_ms(100)
+    assert len(world.held) == 1_000
+
+
+def test_two_brokers_that_both_believe_do_not_both_succeed() -> None:
+    world = World(brokers=(1, 2), checks_brokers=False)
+    one = Consumer(world)
+    stable(world, one)
+    former, heir = world.owner(), other(world)
+    assert one.commit(5) == 0
+    world.unfenced.discard(former)
+    world.tell_brokers(only=(heir,))  # the former one has not heard
+    assert one.beat(broker=former) == 0
+    assert one.commit(6, broker=heir) == 0
+    assert one.commit(7, broker=former) == 16
+    assert one.beat(broker=heir) == 0
+    world.unfenced.add(former)
+    assert world.committed(broker=heir) == 6
+
+
+def test_a_rebalance_at_a_former_owner_ends_with_nothing() -> None:
+    world = World(brokers=(1, 2), checks_brokers=False)
+    one = Consumer(world)
+    stable(world, one)
+    former, heir = world.owner(), other(world)
+    world.unfenced.discard(former)
+    world.tell_brokers(only=(heir,))
+    assert one.beat(broker=heir) == 0
+    one.metadata = b"new"
+    late = Consumer(world, "z")
+    late.member_id, late.metadata = one.member_id, b"new"
+    assert late.join(broker=former) == 0
+    assert late.sync(broker=former) == 16
+    assert (one.beat(broker=heir), one.commit(5, broker=heir)) == (0, 0)
+
+
+# --- lost answers ---------------------------------------------------------------------------------
+
+
+def hold(world: World, kind: type) -> None:
+    """Calls of this kind are the test's to deliver."""
+    world.holds = lambda _, call: isinstance(call.request, kind)
+
+
+def test_a_commit_whose_answer_is_lost_is_made_once_and_answered() -> None:
+    world = World()
+    assert world.commit(None, 1) == 0
+    hold(world, CommitGroupOffsetsRequest)
+    ticket = world.send(commit_request(None, 5), version=9)
+    ((broker, call),) = world.held
+    world.held.clear()
+    world.deliver(broker, call)  # it arrives, its answer does not
+    world.run()
+    world.holds = lambda _broker, _call: False
+    world.lose_answer(broker, call)
+    end = world.log.end_offset
+    world.pass_ms(1_000)
+    assert world.answers[ticket].topics[0].partitions[0].error_code == 0
+    assert (world.committed(), world.log.end_offset) == (5, end)
+
+
+def test_a_copy_that_was_long_on_its_way_undoes_nothing() -> None:
+    world = World()
+    assert world.commit(None, 1) == 0
+    hold(world, CommitGroupOffsetsRequest)
+    world.send(commit_request(None, 5), version=9)
+    ((broker, copy),) = world.held
+    world.holds = lambda _broker, _call: False
+    world.lose_answer(broker, copy)
+    world.pass_ms(1_000)
+    assert world.commit(None, 10) == 0
+    world.deliver(broker, copy)
+    world.run()
+    assert world.committed() == 10
+
+
+def test_a_broker_whose_commits_are_behind_takes_the_group_anew() -> None:
+    """Its number was used: by a copy of itself, or by a log that knows more. It cannot go on."""
+    world = World()
+    assert world.commit(offset=5) == 0
+    world.holds = lambda _broker, call: isinstance(call.request, CommitGroupOffsetsRequest)
+    waiting = world.send(commit_request(None, 6))
+    ((broker, call),) = world.held
+    world.holds = lambda _broker, _call: False
+    behind = CommitGroupOffsetsResponse(error_code=42, error_message="commit 2 after 9")
+    world._answer(broker, world.brokers[broker], call.call_id, behind)
+    world.run()
+    assert world.answers[waiting].topics[0].partitions[0].error_code == 16
+    assert world.commit(offset=7) == 0
+    assert world.committed() == 7
+
+
+def test_commits_that_wait_for_one_another_travel_together() -> None:
+    world = World()
+    assert world.commit(None, 1) == 0
+    hold(world, CommitGroupOffsetsRequest)
+    tickets = [world.send(commit_request(None, offset), version=9) for offset in range(2, 12)]
+    assert len(world.held) == 1
+    end = world.log.end_offset
+    world.holds = lambda _broker, _call: False
+    broker, call = world.held.pop()
+    world.deliver(broker, call, world.brokers[broker])
+    world.run()
+    assert all(ticket in world.answers for ticket in tickets)
+    assert (world.log.end_offset - end, world.committed()) == (2, 11)
+
+
+def test_nobody_waits_for_ever_for_a_log_without_a_leader() -> None:
+    world = World()
+    one = Consumer(world)
+    stable(world, one)
+    world.log.depose()
+    world.run()
+    ticket = world.send(commit_request(one, 5), version=9)
+    loading = world.send(
+        OffsetCommitRequest(group_id="new", member_id="", topics=commit_request().topics),
+        version=9,
+    )
+    assert one.beat() == 0, "which the log is not needed for"
+    world.pass_ms(5_000)
+    assert world.answers[ticket].topics[0].partitions[0].error_code == 15
+    assert world.answers[loading].topics[0].partitions[0].error_code == 14
+    assert one.beat() == 0
+    reading = world.send(OffsetFetchRequest(group_id=GROUP, topics=None), version=7)
+    world.pass_ms(4_000)
+    assert reading not in world.answers, "the log is asked again first"
+    world.pass_ms(1_000)
+    assert world.answers[reading].error_code == 14
+    world.log.elect()
+    world.run()
+    world.pass_ms(2_000)
+    assert one.beat() == 0
+    assert one.commit(6) == 0
+
+
+def test_an_assignment_is_stored_though_leaders_of_the_log_change_meanwhile() -> None:
+    world = World()
+    one = Consumer(world)
+    assert one.join() == 0
+    world.log.auto_commit = False
+    syncing = one.send_sync()
+    world.change_leader(lose=True)
+    world.log.auto_commit = True
+    world.pass_ms(1_000)
+    assert one.synced(syncing) == 0
+    assert one.commit(5) == 0
+
+
+def test_a_rebalance_that_overtakes_its_predecessors_storing() -> None:
+    world = World()
+    one, two = Consumer(world, "a"), Consumer(world, "b")
+    stable(world, one)
+    hold(world, CommitGroupGenerationRequest)
+    one.metadata = b"new"
+    assert one.join() == 0
+    syncing = one.send_sync()
+    joining = two.send_join()
+    assert one.synced(syncing) == 27
+    again = one.send_join()
+    assert (one.joins(again), two.joins(joining)) == (0, 0)
+    assert one.commit(5) == 27
+    tickets = [one.send_sync(), two.send_sync()]
+    world.holds = lambda _broker, _call: False
+    broker, call = world.held.pop()
+    world.deliver(broker, call, world.brokers[broker])
+    world.run()
+    assert [one.synced(tickets[0]), two.synced(tickets[1])] == [0, 0]
+    assert (one.commit(5), two.commit(6)) == (0, 0)
+    assert world.image.groups[GROUP].generation_id == one.generation
+
+
+def test_a_static_members_return_is_not_lost_with_its_broker() -> None:
+    world = World(brokers=(1, 2))
+    one, two = Consumer(world, "a"), Consumer(world, "b", instance_id="i")
+    stable(world, one, two)
+    two.member_id = ""
+    assert two.join() == 0
+    world.stop_broker(world.owner())
+    assert (two.beat(), two.commit(5), one.beat()) == (0, 0, 0)
+
+
+def test_a_static_member_that_waits_to_return_when_its_broker_loses_the_group_is_answered() -> None:
+    world = World(brokers=(1, 2), checks_brokers=False)
+    two = Consumer(world, "b", instance_id="i")
+    stable(world, two)
+    hold(world, CommitGroupGenerationRequest)
+    two.member_id = ""
+    waiting = two.send_join()
+    former = world.owner()
+    world.unfenced.discard(former)
+    world.tell_brokers()
+    assert two.joins(waiting) == 16
+
+
+# --- what a broker does not do --------------------------------------------------------------------
+
+REQUESTS: list[Any] = [
+    JoinGroupRequest(
+        group_id=GROUP, session_timeout_ms=9_000, member_id="", protocol_type="x", protocols=()
+    ),
+    SyncGroupRequest(group_id=GROUP, generation_id=1, member_id="m", assignments=()),
+    HeartbeatRequest(group_id=GROUP, generation_id=1, member_id="m"),
+    LeaveGroupRequest(group_id=GROUP, member_id="m"),
+    commit_request(),
+    OffsetFetchRequest(group_id=GROUP, topics=()),
+    DescribeGroupsRequest(groups=(GROUP,)),
+]
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: type(request).__name__)
+def test_a_broker_that_is_not_chosen_says_so_at_every_version(request_: Any) -> None:
+    world = World(brokers=(1, 2))
+    versions = request_.schema().versions
+    for version in range(versions.first, versions.last + 1):
+        if type(request_) is OffsetFetchRequest and version >= 8:
+            group = OffsetFetchRequest.OffsetFetchRequestGroup
+            request: Any = OffsetFetchRequest(groups=(group(group_id=GROUP),))
+        else:
+            request = request_
+        answer = world.ask(request, version=version, broker=other(world))
+        text = str(answer)
+        assert "error_code=16" in text or not getattr(request, "topics", True), (version, text)
+
+
+def test_a_group_that_nobody_asks_for_is_forgotten_and_found_again() -> None:
+    world = World(settings=GroupSettings(initial_rebalance_delay_ms=0, idle_ms=60_000))
+    assert world.commit(None, 5) == 0
+    one = Consumer(world)
+    stable(world, one)
+    assert one.leave() == 0
+    world.pass_ms(120_000)
+    assert world.brokers[1].groups == {}
+    assert world.committed() == 5
+    generation = one.generation
+    one.member_id = ""
+    stable(world, one)
+    assert one.generation == generation + 2
+
+
+# --- the service ----------------------------------------------------------------------------------
+
+
+def test_what_is_read_or_refused_waits_for_the_barrier() -> None:
+    world = World()
+    assert world.commit(None, 5) == 0
+    barriers = 0
+
+    async def barrier() -> int:
+        nonlocal barriers
+        barriers += 1
+        return world.log.high_watermark or 0
+
+    async def story() -> None:
+        world.log.barrier = barrier  # type: ignore[method-assign,assignment]
+        found = await ask(world.groups, FetchGroupStateRequest(group_id=GROUP, topics=None))
+        assert found.topics[0].partitions[0].committed_offset == 5
+        assert barriers == 1
+        loop = asyncio.get_running_loop()
+        for create, code, passed in ((False, 69, 2), (True, 0, 2)):
+            request = AcquireGroupOwnershipRequest(
+                group_id="new", broker_id=1, broker_epoch=1, create=create
+            )
+            loop.call_soon(world.run)
+            assert (await ask(world.groups, request)).error_code == code
+            assert barriers == passed
+        world.log.depose()
+        with pytest.raises(CoordinatorError):
+            await ask(world.groups, request)
+
+    asyncio.run(story())
+
+
+def test_a_node_that_does_not_lead_reads_nothing() -> None:
+    world = World()
+    world.log.depose()
+    with pytest.raises(NotLeaderError):
+        asyncio.run(ask(world.groups, FetchGroupStateRequest(group_id=GROUP, topics=None)))
+
+
+def test_whatever_a_peer_answers_ends_no_broker() -> None:
+    for code in (-2, 3, 35, 999):
+        world = World()
+        assert world.commit(None, 1) == 0
+        world.holds = lambda _broker, _call: True
+        ticket = world.send(commit_request(None, 5), version=9)
+        loading = world.send(
+            OffsetCommitRequest(group_id="new", member_id="", topics=commit_request().topics),
+            version=9,
+        )
+        reading = world.send(OffsetFetchRequest(group_id=GROUP, topics=None), version=7)
+        world.holds = lambda _broker, _call: False
+        for broker, call in world.held:
+            answer = CALLS[type(call.request)](error_code=code)
+            world.inform(broker, Answered(call.call_id, answer))
+        world.pass_ms(1_000)
+        for made in (ticket, loading):
+            assert world.answers[made].topics[0].partitions[0].error_code == 0
+        assert world.answers[reading].error_code == 0, "it was asked again"
+
+
+def test_an_answer_that_lacks_something_is_none() -> None:
+    world = World()
+    assert world.commit(None, 1) == 0
+    world.holds = lambda _broker, _call: True
+    ticket = world.send(commit_request(None, 5), version=9)
+    ((broker, call),) = world.held
+    world.holds = lambda _broker, _call: False
+    world.inform(broker, Answered(call.call_id, CommitGroupOffsetsResponse(commit_errors=())))
+    world.pass_ms(1_000)
+    assert world.answers[ticket].topics[0].partitions[0].error_code == 0

@@ -1,0 +1,275 @@
+"""Mistakes that groups could make, each made on purpose, and the claim that catches it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from coordinator.groups import decide, leader, reads, service
+from coordinator.groups.errors import ErrorCode
+from coordinator.groups.group import ClassicGroup
+from coordinator.groups.membership import Roster
+from coordinator.groups.outbox import Line
+from coordinator.groups.rebalance import Rebalance
+from coordinator.groups.state import GroupsEdit
+from records.groups import GroupOwnerRecord
+from records.rpc.group_log import AcquireGroupOwnershipResponse, RemoveGroupRequest
+from tests.coordinator.groups import (
+    test_deleting,
+    test_joining,
+    test_log,
+    test_moves,
+    test_old_images,
+    test_working,
+)
+from tests.coordinator.groups.test_stateful import live
+
+Patch = pytest.MonkeyPatch
+
+
+def former_owners_commit(patch: Patch) -> None:
+    """The log does not look at the ownership epoch."""
+    owned = decide._owned
+
+    def careless(context: Any, group_id: str, epoch: int, sequence: int) -> Any:
+        group = context.image.groups.get(group_id)
+        return owned(context, group_id, epoch if group is None else group.ownership_epoch, sequence)
+
+    patch.setattr(decide, "_owned", careless)
+
+
+def late_copies_count(patch: Patch) -> None:
+    """The log does not look at the number of a commit."""
+    owned = decide._owned
+
+    def careless(context: Any, group_id: str, epoch: int, _: int) -> Any:
+        group, code, message = owned(context, group_id, epoch, 1 << 60)
+        return group and group._replace(sequence=0), code, message
+
+    patch.setattr(decide, "_owned", careless)
+
+
+def numbers_are_forgotten_by_checkpoints(patch: Patch) -> None:
+    """An owner is loaded as if it had told the log nothing yet."""
+    own = GroupsEdit._own
+
+    def forgetful(self: GroupsEdit, record: GroupOwnerRecord) -> None:
+        own(self, record)
+        group = self._groups.get(record.group_id)
+        assert group is not None
+        self._groups.set(record.group_id, group._replace(sequence=0))
+
+    patch.setattr(GroupsEdit, "_own", forgetful)
+
+
+def told_before_it_is_stored(patch: Patch) -> None:
+    """Members are told their assignment while the log is still being told."""
+
+    def hasty(self: Rebalance, assignments: dict[str, bytes]) -> None:
+        records = self.roster.as_records(self.protocol_name, assignments)
+        self.line.commit_generation(self.as_request(records), lambda _: None)
+        self._assigned(self.generation, assignments, ErrorCode.NONE)
+
+    patch.setattr(Rebalance, "assign", hasty)
+
+
+def acknowledged_before_it_is_committed(patch: Patch) -> None:
+    """A commit is acknowledged when it is sent."""
+    commit = Line.commit_offsets
+
+    def hasty(self: Line, asked: Any, told: Any) -> None:
+        told(ErrorCode.NONE)
+        commit(self, asked, lambda _: None)
+
+    patch.setattr(Line, "commit_offsets", hasty)
+
+
+def lost_answers_are_yes(patch: Patch) -> None:
+    """Where nobody knows, it is taken for done."""
+    answered = Line.answered
+
+    def hopeful(self: Line, response: Any) -> None:
+        unknown = response is None or response.error_code in (6, 15)
+        if unknown and self._request is not None:
+            errors = tuple(0 for _ in self._in_flight)
+            response = type("Yes", (), {"error_code": 0, "commit_errors": errors})()
+        answered(self, response)
+
+    patch.setattr(Line, "answered", hopeful)
+
+
+def nothing_is_loaded(patch: Patch) -> None:
+    """A new owner begins with an empty group."""
+    init: Any = ClassicGroup.__init__
+
+    def blank(self: Any, group_id: str, env: Any, loaded: AcquireGroupOwnershipResponse) -> None:
+        epoch = loaded.ownership_epoch
+        init(self, group_id, env, AcquireGroupOwnershipResponse(ownership_epoch=epoch))
+
+    patch.setattr(ClassicGroup, "__init__", blank)
+
+
+def any_generation_commits(patch: Patch) -> None:
+    """Neither the broker nor the log looks at a commit's generation."""
+
+    def lenient(self: ClassicGroup, *_: Any) -> ErrorCode:  # noqa: ARG001
+        return ErrorCode.NONE
+
+    patch.setattr(ClassicGroup, "refuse_commit", lenient)
+    patch.setattr(decide, "refuse_commit", lambda *_: ErrorCode.NONE)
+
+
+def former_static_members_go_on(patch: Patch) -> None:
+    """An instance id is not looked at."""
+    check = ClassicGroup._check
+    rename = Roster.rename
+
+    def lenient(self: ClassicGroup, member_id: str, instance_id: str | None) -> ErrorCode:
+        if instance_id is not None and instance_id in self.roster.static:
+            return check(self, self.roster.static[instance_id], instance_id)
+        return check(self, member_id, None)
+
+    patch.setattr(ClassicGroup, "_check", lenient)
+    patch.setattr(Roster, "rename", rename)
+
+
+def offsets_expire_under_members(patch: Patch) -> None:
+    """Retention does not ask whether anybody is in the group."""
+    sweep = decide._sweep_group
+
+    def careless(group_id: str, group: Any, deleted: Any, context: Any) -> Any:
+        return sweep(group_id, group._replace(member_ids=frozenset()), deleted, context)
+
+    patch.setattr(decide, "_sweep_group", careless)
+
+
+def expired_at_once(patch: Patch) -> None:
+    """Offsets expire by their commit, even if the group was at work until a moment ago."""
+    expires: Any = decide._expires_at
+    patch.setattr(
+        decide, "_expires_at", lambda committed, _, context: expires(committed, 0, context)
+    )
+
+
+def reads_without_a_barrier(patch: Patch) -> None:
+    """A node answers from what it has."""
+
+    async def none(groups: Any) -> None: ...
+
+    patch.setattr(service, "_barrier", none)
+
+
+def epochs_are_used_again(patch: Patch) -> None:
+    """The next ownership epoch is the one after the highest that is left."""
+
+    def own(self: GroupsEdit, record: Any) -> None:
+        applied(self, record)
+        if type(record).__name__ == "GroupRemovedRecord":
+            self._next_ownership_epoch = 1
+
+    applied = GroupsEdit.apply
+    patch.setattr(GroupsEdit, "apply", own)
+
+
+def old_images_are_believed(patch: Patch) -> None:
+    """What the image says of topics is so, however old it is."""
+    patch.setattr(reads.Reads, "_is_level_since", lambda *_: True)
+
+
+def any_copy_removes_a_group(patch: Patch) -> None:
+    """The log does not look at whose removal it is."""
+    remove = decide.decide_remove
+
+    def careless(request: Any, context: Any) -> Any:
+        return remove(RemoveGroupRequest(group_id=request.group_id), context)
+
+    patch.setitem(leader._DECISIONS, RemoveGroupRequest, careless)
+
+
+def a_late_copy_after_a_checkpoint() -> None:
+    """An offset went with its topic; a late copy of its commit does not bring it back."""
+    log = test_log.Log()
+    owner, topic_id = log.acquire().ownership_epoch, UUID(int=7)
+    assert log.offsets(owner, 1, 5, topic_id=topic_id) == 0
+    log.groups.topic_deleted(topic_id)
+    assert log.sweep() == 1
+    log.take_checkpoint()
+    log.restart_log()
+    assert log.offsets(owner, 1, 5, topic_id=topic_id) == 0, "the same commit, the same answer"
+    assert log.stored is None
+
+
+MUTANTS: dict[str, tuple[Callable[[Patch], None], Callable[[], object]]] = {
+    "a former owner commits": (
+        former_owners_commit,
+        test_moves.test_two_brokers_that_both_believe_do_not_both_succeed,
+    ),
+    "a former owner commits, in a random life": (former_owners_commit, lambda: live(28)),
+    "a late copy undoes a commit": (
+        late_copies_count,
+        test_moves.test_a_copy_that_was_long_on_its_way_undoes_nothing,
+    ),
+    "a late copy undoes a commit, in a random life": (late_copies_count, lambda: live(13)),
+    "a checkpoint forgets how far an owner had come": (
+        numbers_are_forgotten_by_checkpoints,
+        a_late_copy_after_a_checkpoint,
+    ),
+    "members at work before the log knows": (
+        told_before_it_is_stored,
+        test_working.test_nobody_is_told_an_assignment_before_the_log_has_it,
+    ),
+    "members at work before the log knows, in a random life": (
+        told_before_it_is_stored,
+        lambda: live(0),
+    ),
+    "a commit acknowledged before it is committed": (
+        acknowledged_before_it_is_committed,
+        lambda: live(3),
+    ),
+    "a lost answer taken for a yes": (lost_answers_are_yes, lambda: live(4)),
+    "a new owner loads nothing": (
+        nothing_is_loaded,
+        test_moves.test_a_brokers_death_costs_no_rebalance,
+    ),
+    "any generation commits": (any_generation_commits, lambda: live(1)),
+    "a former static member goes on": (
+        former_static_members_go_on,
+        test_joining.test_a_static_member_that_restarts_costs_no_rebalance,
+    ),
+    "offsets expire under members": (
+        offsets_expire_under_members,
+        test_log.test_offsets_expire_only_once_their_group_is_empty,
+    ),
+    "offsets expire as soon as the group is empty": (
+        expired_at_once,
+        test_log.test_offsets_expire_only_once_their_group_is_empty,
+    ),
+    "reads without a barrier": (
+        reads_without_a_barrier,
+        test_moves.test_what_is_read_or_refused_waits_for_the_barrier,
+    ),
+    "an ownership epoch used twice": (
+        epochs_are_used_again,
+        test_log.test_an_epoch_is_never_used_twice_though_its_group_is_gone,
+    ),
+    "an old image denies an offset": (
+        old_images_are_believed,
+        lambda: test_old_images.test_an_image_of_before_the_topic_denies_no_offset(9, False),
+    ),
+    "a late copy removes a group that was made anew": (
+        any_copy_removes_a_group,
+        test_deleting.test_a_lost_answer_is_asked_for_again_and_no_copy_removes_what_came_after,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS, ids=str)
+def test_the_mutant_dies(name: str, monkeypatch: Patch) -> None:
+    mutate, claim = MUTANTS[name]
+    claim()  # holds without the mutation
+    mutate(monkeypatch)
+    with pytest.raises((AssertionError, KeyError)):
+        claim()

@@ -1,0 +1,137 @@
+"""An offset is of a topic's id, and which id a name has says the broker's image, which may be old.
+
+Whoever hears "no offset" begins somewhere else. So that is said only by an image that held, at a
+moment after the question, all that was committed. DESIGN §8 (staleness), §11, invariant 9.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from coordinator.groups.leader import MAX_GONE_TOPICS
+from records.rpc.groups import ListGroupsRequest, OffsetFetchRequest, OffsetFetchResponse
+from tests.coordinator.groups.world import GROUP, TOPICS, World
+
+NAMED, BY_ID, OLD = 9, 10, 7
+LOADING, UNKNOWN_TOPIC_ID, NOT_AVAILABLE = 14, 100, 15
+UNKNOWN_TOPIC_OR_PARTITION = 3
+BEFORE, NOW = (UUID(int=70), 4), TOPICS["t"]
+
+
+def question(version: int, *, everything: bool = False) -> OffsetFetchRequest:
+    """Of t-0, or of all that the group has."""
+    if version == OLD:
+        one = OffsetFetchRequest.OffsetFetchRequestTopic(name="t", partition_indexes=(0,))
+        return OffsetFetchRequest(group_id=GROUP, topics=None if everything else (one,))
+    group = OffsetFetchRequest.OffsetFetchRequestGroup
+    called: dict[str, Any] = {"topic_id": NOW[0]} if version == BY_ID else {"name": "t"}
+    topic = group.OffsetFetchRequestTopics(**called, partition_indexes=(0,))
+    return OffsetFetchRequest(
+        groups=(group(group_id=GROUP, topics=None if everything else (topic,)),)
+    )
+
+
+def told(answer: Any) -> tuple[int, list[tuple[int, int]]]:
+    """The group's error, and each partition's error and offset."""
+    assert isinstance(answer, OffsetFetchResponse)
+    group = answer.groups[0] if answer.groups else answer
+    found = [(p.error_code, p.committed_offset) for t in group.topics for p in t.partitions]
+    return group.error_code, found if not group.error_code else []
+
+
+def world_with_an_offset() -> World:
+    """Committed through a broker that knew the topic."""
+    world = World()
+    assert world.commit(offset=5, version=NAMED) == 0
+    return world
+
+
+@pytest.mark.parametrize("everything", [False, True], ids=["one", "all"])
+@pytest.mark.parametrize("version", [OLD, NAMED, BY_ID])
+def test_an_image_of_before_the_topic_denies_no_offset(version: int, everything: bool) -> None:
+    """The topic was made anew, and the group has committed since; this broker is a little late."""
+    world = world_with_an_offset()
+    world.topics.known["t"], world.topics.level_at_ms = BEFORE, world.now_ms - 1
+    ticket = world.send(question(version, everything=everything), version=version)
+    world.pass_ms(300)
+    assert ticket not in world.answers
+    world.topics.known["t"], world.topics.level_at_ms = NOW, world.now_ms
+    world.pass_ms(500)
+    assert told(world.answers[ticket]) == (0, [(0, 5)])
+
+
+@pytest.mark.parametrize("version", [OLD, NAMED, BY_ID])
+def test_an_image_that_stays_old_says_nothing(version: int) -> None:
+    """In the one word that all clients retry."""
+    world = world_with_an_offset()
+    world.topics.known["t"], world.topics.level_at_ms = BEFORE, None
+    ticket = world.send(question(version), version=version)
+    world.pass_ms(world.settings.answer_timeout_ms)
+    assert told(world.answers[ticket])[0] == LOADING
+
+
+def test_what_is_of_another_topic_is_denied_once_that_is_certain() -> None:
+    world = world_with_an_offset()
+    world.topics.known["t"], world.topics.level_at_ms = (UUID(int=99), 4), world.now_ms - 1
+    ticket = world.send(question(NAMED), version=NAMED)
+    assert ticket not in world.answers
+    world.topics.level_at_ms = world.now_ms
+    world.pass_ms(500)
+    assert told(world.answers[ticket]) == (0, [(0, -1)])
+
+
+def test_an_id_that_nobody_knows_is_unknown_once_that_is_certain() -> None:
+    world = world_with_an_offset()
+    world.topics.known, world.topics.level_at_ms = {}, world.now_ms - 1
+    ticket = world.send(question(BY_ID), version=BY_ID)
+    assert ticket not in world.answers
+    world.topics.level_at_ms = world.now_ms
+    world.pass_ms(500)
+    assert told(world.answers[ticket]) == (0, [(UNKNOWN_TOPIC_ID, -1)])
+
+
+def test_a_broker_that_acts_for_nobody_does_not_say_that_there_are_no_groups() -> None:
+    """It is fenced, or not a member yet: its list is not short, it has none."""
+    world = world_with_an_offset()
+    assert [group.group_id for group in world.ask(ListGroupsRequest()).groups] == [GROUP]
+    world.unfenced.clear()
+    world.tell_brokers()
+    answer = world.ask(ListGroupsRequest(), broker=1)
+    assert (answer.error_code, answer.groups) == (NOT_AVAILABLE, ())
+
+
+@pytest.mark.parametrize("is_swept", [False, True])
+def test_a_commit_by_name_is_not_kept_under_the_id_of_a_topic_that_is_gone(is_swept: bool) -> None:
+    """Made anew, and this broker is a little late: nobody would find the offset, and whoever
+    committed it was told that it is safe. It is to be sent again, in a word that clients retry."""
+    world = World()
+    world.topics.known["t"] = BEFORE
+    assert world.commit(offset=3, version=NAMED) == 0
+    world.groups.topic_deleted(BEFORE[0])
+    if is_swept:
+        world.groups.sweep()
+        world.run()
+    assert world.commit(offset=5, version=NAMED) == LOADING
+    world.topics.known["t"] = NOW
+    assert world.commit(offset=5, version=NAMED) == 0
+    assert world.committed() == 5
+
+
+def test_a_commit_for_a_topic_that_stays_away_is_told_so() -> None:
+    world = World()
+    world.groups.topic_deleted(NOW[0])
+    assert world.commit(offset=5, version=NAMED) == LOADING
+    del world.topics.known["t"]
+    assert world.commit(offset=5, version=NAMED) == UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_of_topics_that_went_the_newest_are_remembered() -> None:
+    world = World()
+    for number in range(MAX_GONE_TOPICS):
+        world.groups.topic_deleted(UUID(int=1_000 + number))
+    world.groups.topic_deleted(NOW[0])
+    assert world.commit(offset=5, version=NAMED) == LOADING
+    assert len(world.groups.context(world.machine.image, 0).gone_topics) == MAX_GONE_TOPICS

@@ -1,0 +1,68 @@
+"""Refusals in words that clients know: what Kafka's broker never says to a request, some client
+takes for the end. Read in the sources of Java's consumer, librdkafka, aiokafka and kafka-python."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from coordinator.groups.errors import ErrorCode
+from records.rpc.groups import OffsetCommitRequest, OffsetFetchRequest
+from tests.coordinator.groups.test_moves import other
+from tests.coordinator.groups.world import GROUP, Consumer, World, stable
+
+
+def test_whoever_acts_for_a_group_any_broker_tells_its_offsets() -> None:
+    """NOT_COORDINATOR leaves a partition of librdkafka's without an offset. DESIGN §11, inv. 9."""
+    world = World(brokers=(1, 2))
+    one = Consumer(world)
+    stable(world, one)
+    assert one.commit(5) == 0
+    assert one.commit(6, broker=other(world)) == 16
+    assert world.committed(broker=other(world)) == 5
+    world.unfenced.clear()
+    world.tell_brokers()
+    assert world.committed(broker=1) == world.committed(broker=2) == 5
+
+
+def test_who_waits_in_vain_for_a_group_is_told_so_in_words_that_its_request_knows() -> None:
+    """Kafka says COORDINATOR_LOAD_IN_PROGRESS neither to a heartbeat nor to a SyncGroup, and
+    clients fail on it."""
+    world = World()
+    one = Consumer(world)
+    stable(world, one)
+    world.brokers[1].forget(GROUP, ErrorCode.NOT_COORDINATOR)
+    world.log.depose()
+    world.run()
+    tickets = [
+        world.send(request, version=request.schema().versions.last)
+        for request in (one.beat_request(), one.sync_request({}), one.leave_request())
+    ]
+    joining = one.send_join()
+    world.pass_ms(5_000)
+    assert [world.answers[ticket].error_code for ticket in tickets] == [15, 15, 15]
+    assert world.answers[joining].error_code == 14
+
+
+def test_more_offsets_than_a_record_holds_are_refused_before_they_are_looked_at() -> None:
+    world = World()
+    topic = OffsetCommitRequest.OffsetCommitRequestTopic
+    partition = topic.OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=1, committed_metadata=""
+    )
+    request = OffsetCommitRequest(
+        group_id=GROUP, member_id="", topics=(topic(name="t", partitions=(partition,) * 10_001),)
+    )
+    answer = world.ask(request, version=9)
+    assert {one.error_code for one in answer.topics[0].partitions} == {28}
+
+
+def test_one_topic_named_many_times_by_its_id_is_not_too_much_for_the_log() -> None:
+    world = World()
+    long = "t" * 249
+    world.topics.known[long] = (UUID(int=73), 1)
+    group = OffsetFetchRequest.OffsetFetchRequestGroup
+    topic = group.OffsetFetchRequestTopics(topic_id=UUID(int=73), partition_indexes=())
+    request = OffsetFetchRequest(groups=(group(group_id=GROUP, topics=(topic,) * 10_000),))
+    world.holds = lambda _broker, _call: True
+    assert world.ask(request).groups[0].error_code == 42
+    assert not world.held

@@ -1,0 +1,243 @@
+"""Brokers that take and give records, on one virtual loop: everything but sockets is the real one.
+
+    async with ClusterWorld(brokers=(1, 2)) as world:
+        topic = await world.create("t", partitions=2)
+        with_store = RecordsBroker.of(world, 1)
+        answer = await broker.produce("t", 0, batch(7))
+        answer = await broker.fetch("t", 0, offset=0)
+
+All brokers of a world share one store, which a test may let fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from random import Random
+from typing import Any, Final
+from uuid import UUID
+
+from diskless.apis.records import RecordApis
+from diskless.fetch.commit_notifications import News
+from diskless.fetch.object_cache import ObjectCache
+from diskless.fetch.service import FetchService
+from diskless.fetch.staleness import Staleness
+from diskless.object_deletion import Cleaner
+from diskless.produce.in_flight import InFlight
+from diskless.produce.object_writer import WriterSettings
+from diskless.produce.service import ProduceService
+from diskless.produce.writers import Writers
+from diskless.stores.faults import FaultyStore
+from diskless.stores.memory import MemoryStore
+from records.batch import iter_batches, iter_records
+from records.batch_writer import build_batch
+from records.object_keys import ObjectKeys
+from records.rpc.fetch import FetchRequest, FetchResponse
+from records.rpc.produce import ProduceRequest, ProduceResponse
+from records.types import ZERO_UUID
+from tests.diskless.calling import Caller, call
+from tests.diskless.cluster_world import ClusterWorld
+
+DELETE_DELAY_MS: Final = 60_000
+_asked = FetchRequest.FetchTopic
+_sent = ProduceRequest.TopicProduceData
+
+Produced = ProduceResponse.TopicProduceResponse.PartitionProduceResponse
+Fetched = FetchResponse.FetchableTopicResponse.PartitionData
+
+
+def batch(
+    *numbers: int,
+    now_ms: int,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    size: int = 1,
+) -> bytes:
+    """A batch with one record for each number, which its value begins with."""
+    return bytes(
+        build_batch(
+            [(None, b"%08d" % number + bytes(size), now_ms, ()) for number in numbers],
+            base_offset=0,
+            leader_epoch=-1,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+        )
+    )
+
+
+def values(records: bytes | memoryview | None) -> list[tuple[int, int]]:
+    """(offset, number) of each record."""
+    return [
+        (int(record.offset), int(bytes(record.value or b"")[:8]))
+        for each in iter_batches(records or b"")
+        for record in iter_records(each)
+    ]
+
+
+class RecordsBroker:
+    """The records' part of one broker. `RecordsBroker.end` when it is done with."""
+
+    def __init__(
+        self,
+        world: ClusterWorld,
+        broker_id: int,
+        memory: MemoryStore | None = None,
+        *,
+        seed: int = 1,
+        settings: WriterSettings | None = None,
+        max_in_flight: int = 1 << 24,
+        fetch_type: type[FetchService] = FetchService,
+    ) -> None:
+        self.world = world
+        self.cluster = world.cluster(broker_id)
+        self.memory = memory or MemoryStore(world.wall_ms)
+        random = Random(seed)
+        self.store = FaultyStore(self.memory, random, asyncio.sleep)
+        self.fenced = 0
+        self.news = News()
+        self.cluster.on_image(lambda _: self.news.tell())
+        self.cluster.on_commit(lambda _: self.news.tell())
+        self.cache = ObjectCache(self.store)
+        self.in_flight = InFlight(max_in_flight)
+        self.writers = Writers(
+            cluster=self.cluster,
+            store=self.store,
+            keys=self.keys,
+            settings=settings or WriterSettings(commit_interval_ms=20, upload_timeout_ms=5_000),
+            random=random,
+            on_fenced=self._on_fenced,
+            written=self.cache.add,
+        )
+        self.staleness = Staleness(
+            self.cluster.replica_age_ms, file_delete_delay_ms=DELETE_DELAY_MS
+        )
+        self.produce_service = ProduceService(
+            image=lambda: self.cluster.image,
+            image_where=self.cluster.image_where,
+            writer=self.writers.writer,
+            now_ms=world.wall_ms,
+            in_flight=self.in_flight,
+        )
+        self.fetch_service = fetch_type(
+            image=lambda: self.cluster.image,
+            replica=self.cluster.replica,
+            leader=self.cluster.leader,
+            cache=self.cache,
+            news=self.news,
+            staleness=self.staleness,
+            broker_id=broker_id,
+        )
+        self.apis = RecordApis(self.produce_service, self.fetch_service)
+        self.handlers = self.apis.served()
+        self.cleaner = Cleaner(
+            self.cluster, self.store, keys=self.keys, random=random, interval_s=10.0
+        )
+        self.begin()
+
+    def begin(self) -> None:
+        """Write under the epoch that the controller knows."""
+        registered = self.world.image.brokers[self.cluster.broker_id]
+        if registered.broker_epoch != self.writers.epoch:
+            self.writers.begin(registered.broker_epoch)
+
+    def keys(self, coordinator: int) -> ObjectKeys:
+        return ObjectKeys(
+            prefix="", cluster_id=self.cluster.cluster_id, coordinator_partition=coordinator
+        )
+
+    def _on_fenced(self) -> None:
+        self.fenced += 1
+
+    async def end(self, timeout_s: float = 600.0) -> None:
+        """As a broker stops."""
+        await self.writers.close(timeout_s)
+        await self.cleaner.close()
+        await self.cache.close()
+
+    # --- what a client does ---------------------------------------------------------------------
+
+    async def produce(
+        self,
+        topic: str,
+        partition: int,
+        records: bytes,
+        *,
+        acks: int = -1,
+        timeout_ms: int = 30_000,
+        version: int = 12,
+        topic_id: UUID = ZERO_UUID,
+        caller: Caller | None = None,
+    ) -> Produced:
+        """One batch; the answer for its partition."""
+        request = ProduceRequest(
+            acks=acks,
+            timeout_ms=timeout_ms,
+            topic_data=(
+                _sent(
+                    name=topic,
+                    topic_id=topic_id,
+                    partition_data=(_sent.PartitionProduceData(index=partition, records=records),),
+                ),
+            ),
+        )
+        answer = await call(self.handlers, request, ProduceResponse, version=version, caller=caller)
+        return answer.responses[0].partition_responses[0]
+
+    async def fetch_all(
+        self, request: FetchRequest, version: int = 12, **more: Any
+    ) -> FetchResponse:
+        """A whole request."""
+        return await call(self.handlers, request, FetchResponse, version=version, **more)
+
+    async def fetch(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        *,
+        version: int = 12,
+        topic_id: UUID = ZERO_UUID,
+        max_wait_ms: int = 0,
+        max_bytes: int = 1 << 20,
+        rack: str = "",
+        **more: Any,
+    ) -> Fetched:
+        """From one partition."""
+        request = fetching(
+            topic, [(partition, offset)], topic_id=topic_id, max_wait_ms=max_wait_ms,
+            max_bytes=max_bytes, rack=rack,
+        )  # fmt: skip
+        answer = await self.fetch_all(request, version, **more)
+        return answer.responses[0].partitions[0]
+
+
+def fetching(
+    topic: str,
+    places: Sequence[tuple[int, int]],
+    *,
+    topic_id: UUID = ZERO_UUID,
+    max_wait_ms: int = 0,
+    max_bytes: int = 1 << 20,
+    rack: str = "",
+) -> FetchRequest:
+    """A Fetch of (partition, offset) of one topic."""
+    return FetchRequest(
+        max_wait_ms=max_wait_ms,
+        min_bytes=1,
+        max_bytes=max_bytes,
+        rack_id=rack,
+        topics=(
+            _asked(
+                topic=topic,
+                topic_id=topic_id,
+                partitions=tuple(
+                    _asked.FetchPartition(
+                        partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes
+                    )
+                    for partition, offset in places
+                ),
+            ),
+        ),
+    )

@@ -1,0 +1,306 @@
+"""A broker's life in one process: the order of beginning and ending, and a new epoch in between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from diskless.broker import Broker, BrokerSettings, ClientListener, NotStartedError
+from diskless.stores import ObjectStorage
+from diskless.stores.directory import DirectoryStorage
+from diskless.stores.memory import MemoryStore
+from esker.settings import SETTINGS
+from raft.net import ConnectError, connect
+from records.batch_writer import build_value_batch
+from records.rpc.base import Request
+from records.rpc.brokers import (
+    BrokerHeartbeatRequest,
+    BrokerRegistrationRequest,
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+)
+from records.rpc.produce import ProduceRequest, ProduceResponse
+from tests.diskless.broker_world import ask_at, running_broker
+from tests.diskless.cluster_world import ClusterWorld
+
+PRODUCE_VERSION = 9
+NOT_LEADER_OR_FOLLOWER = 6
+HOST = "127.0.0.1"
+
+
+def run(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(60):
+            await story()
+
+    asyncio.run(bounded())
+
+
+def made(world: ClusterWorld, store: ObjectStorage | None = None, **values: Any) -> Broker:
+    """One that has not started; settings with _ for dots."""
+    known = {key: setting.default for key, setting in SETTINGS.items()}
+    named = {name.replace("_", "."): value for name, value in values.items()}
+    listener = ClientListener(
+        name="PLAIN", bind_host=HOST, bind_port=0, advertised_host="b1.example", advertised_port=0
+    )
+    return Broker(
+        BrokerSettings(
+            incarnation_id=UUID(int=10_000),
+            directory_id=UUID(int=20_000),
+            listeners=(listener,),
+            values=known | named,
+        ),
+        world.cluster(1),
+        store or MemoryStore(world.wall_ms),
+        wall_ms=world.wall_ms,
+        random=Random(1),
+        on_lost=print,
+    )
+
+
+def produce(value: bytes, *, timeout_ms: int = 30_000) -> ProduceRequest:
+    batch = build_value_batch([value], base_offset=0, leader_epoch=-1, timestamp=1_700_000_000_000)
+    topic = ProduceRequest.TopicProduceData
+    partition = topic.PartitionProduceData(index=0, records=bytes(batch))
+    return ProduceRequest(
+        acks=-1,
+        timeout_ms=timeout_ms,
+        topic_data=(topic(name="t", partition_data=(partition,)),),
+    )
+
+
+async def send(broker: Broker, value: bytes) -> tuple[int, int]:
+    """A record; error and base offset."""
+    port = broker.listeners["PLAIN"].port
+    answer = await ask_at(port, produce(value), ProduceResponse, PRODUCE_VERSION)
+    found = answer.responses[0].partition_responses[0]
+    return found.error_code, found.base_offset
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Poll; the story has a deadline."""
+    while not holds():
+        await asyncio.sleep(0.005)
+
+
+def test_it_listens_before_it_is_a_member_and_tells_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients come the moment that it is unfenced."""
+
+    async def story() -> None:
+        async with ClusterWorld(brokers=()) as world:
+            broker = made(world)
+            cluster = world.cluster(1)
+            asked: list[Request] = []
+            ask_controller = cluster.ask_controller
+
+            async def watched(request: Request, response: Any) -> Any:
+                (await connect(HOST, broker.listeners["PLAIN"].port)).close()
+                asked.append(request)
+                return await ask_controller(request, response)
+
+            monkeypatch.setattr(cluster, "ask_controller", watched)
+            assert broker.is_fenced
+            await broker.start()
+            assert not broker.is_fenced
+            first, second = asked[:2]
+            assert isinstance(first, BrokerRegistrationRequest)
+            assert isinstance(second, BrokerHeartbeatRequest)
+            told = first.listeners[0]
+            assert (told.host, told.port) == ("b1.example", broker.listeners["PLAIN"].port)
+            assert broker.epoch == world.image.brokers[1].broker_epoch
+            await broker.stop()
+
+    run(story)
+
+
+def test_it_does_not_listen_before_it_has_read_the_cluster() -> None:
+    async def story() -> None:
+        async with ClusterWorld(brokers=()) as world:
+            world.cluster(1).ages_ms[0] = None  # a replica that was never level
+            broker = made(world, initial_broker_registration_timeout_ms=100)
+            with pytest.raises(NotStartedError, match=r"no __diskless-metadata-0 within 100 ms"):
+                await broker.start()
+            assert not broker.listeners
+            await broker.stop()
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    ("log", "name"), [("image", "__cluster_metadata-0"), ("groups", "__consumer_offsets-0")]
+)
+def test_it_does_not_listen_with_half_of_a_log(log: str, name: str) -> None:
+    """What it has not read yet it would deny: topics to consumers, groups to whoever lists them."""
+
+    async def story() -> None:
+        async with ClusterWorld(brokers=()) as world:
+            setattr(world.cluster(1), f"{log}_age", None)  # coordinators are known, and level
+            broker = made(world, initial_broker_registration_timeout_ms=100)
+            with pytest.raises(NotStartedError, match=f"no {name} within 100 ms"):
+                await broker.start()
+            assert not broker.listeners
+            await broker.stop()
+
+    run(story)
+
+
+def test_it_gives_up_if_no_controller_answers() -> None:
+    async def story() -> None:
+        async with ClusterWorld(brokers=()) as world:
+            world.controller_away = True
+            broker = made(world, initial_broker_registration_timeout_ms=100)
+            with pytest.raises(NotStartedError, match="could not register within 100 ms"):
+                await broker.start()
+            await broker.stop()
+
+    run(story)
+
+
+def test_what_is_buffered_is_written_and_answered_before_it_ends() -> None:
+    async def story() -> None:
+        async with ClusterWorld(brokers=()) as world:
+            never_ms = 2**31 - 1
+            async with running_broker(world, diskless_append_commit_interval_ms=never_ms) as broker:
+                await world.create("t")
+                port = broker.listeners["PLAIN"].port
+                sending = asyncio.ensure_future(send(broker, b"buffered"))
+                await until(lambda: broker.services.in_flight.used_bytes > 0)
+            assert await sending == (0, 0)
+            own = world.image.brokers[1]
+            assert own.fenced, "clients were sent elsewhere"
+            assert world.leaders[0].state.brokers[1].open_leases == (), "it gave its lease back"
+            with pytest.raises(ConnectError):
+                await connect(HOST, port)
+
+    run(story)
+
+
+def test_a_new_epoch_has_writers_of_its_own() -> None:
+    async def story() -> None:
+        async with (
+            ClusterWorld(brokers=()) as world,
+            running_broker(world, broker_heartbeat_interval_ms=20) as broker,
+        ):
+            await world.create("t")
+            assert await send(broker, b"one") == (0, 0)
+            old = broker.epoch
+            assert old is not None
+            forgotten = UnregisterBrokerRequest(broker_id=1)
+            await world.ask(forgotten, UnregisterBrokerResponse)
+            await until(lambda: broker.epoch not in (old, None))  # none for a moment in between
+            assert broker.services.writers.epoch == broker.epoch
+            assert broker.epoch is not None
+            assert broker.epoch > old
+            assert await send(broker, b"two") == (0, 1)
+            await until(lambda: not broker.is_fenced)
+
+    run(story)
+
+
+def test_a_broker_whose_id_somebody_else_has_acts_for_nobody() -> None:
+    """It stood still for longer than its session; the other one began meanwhile."""
+
+    async def story() -> None:
+        async with ClusterWorld(brokers=()) as world:
+            async with running_broker(world, broker_heartbeat_interval_ms=600_000) as broker:
+                await world.create("t")
+                assert await send(broker, b"one") == (0, 0)
+                forgotten = UnregisterBrokerRequest(broker_id=1)
+                await world.ask(forgotten, UnregisterBrokerResponse)
+                other = await world.register(1, incarnation=7)
+                await until(lambda: broker.epoch is None)  # it is told by the image, and asks
+                assert broker.is_fenced
+                assert await send(broker, b"two") == (NOT_LEADER_OR_FOLLOWER, -1)
+                assert world.image.brokers[1].broker_epoch == other
+                began = asyncio.get_running_loop().time()
+            assert asyncio.get_running_loop().time() - began < 5, "there is nothing to leave"
+
+    run(story)
+
+
+def test_a_broker_whose_session_is_over_leaves_at_once() -> None:
+    """No controller has heard of it for so long that clients are sent elsewhere already."""
+
+    async def story() -> None:
+        async with ClusterWorld(brokers=()) as world:
+            quick = {"broker_heartbeat_interval_ms": 10, "broker_session_timeout_ms": 50}
+            async with running_broker(world, **quick) as broker:
+                world.controller_away = True
+                silent_since = asyncio.get_running_loop().time()
+                await until(lambda: asyncio.get_running_loop().time() - silent_since > 0.2)
+                assert not broker.is_fenced, "it waits for an answer, and has not looked yet"
+                began = asyncio.get_running_loop().time()
+            assert asyncio.get_running_loop().time() - began < 2
+
+    run(story)
+
+
+def test_a_doubt_that_was_unfounded_ends() -> None:
+    """A coordinator may have been wrong; it is the controller's word that counts."""
+
+    async def story() -> None:
+        async with (
+            ClusterWorld(brokers=()) as world,
+            running_broker(world, broker_heartbeat_interval_ms=600_000) as broker,
+        ):
+            await world.create("t")
+            epoch = broker.epoch
+            assert epoch is not None
+            broker.services.writers.end()
+            broker._on_epoch_doubted()
+            await until(lambda: broker.services.writers.epoch == epoch)
+            assert await send(broker, b"then") == (0, 0)
+
+    run(story)
+
+
+def test_records_wait_for_a_store_that_is_away(tmp_path: Path) -> None:
+    """A mount that goes and returns costs nobody a record, and none is on the wrong disk."""
+
+    async def story() -> None:
+        path, aside = tmp_path / "objects", tmp_path / "unmounted"
+        async with ClusterWorld(brokers=()) as world:
+            broker = made(world, DirectoryStorage(path), diskless_append_commit_interval_ms=1)
+            await broker.start()
+            await world.create("t", partitions=1)
+            assert await send(broker, b"before") == (0, 0)
+            path.rename(aside)
+            path.mkdir()
+            sent = asyncio.ensure_future(send(broker, b"meanwhile"))
+            counters = broker.services.writers.counters
+            await until(lambda: counters.uploads_repeated > 0)
+            assert not sent.done()
+            assert not list(path.iterdir())
+            path.rmdir()
+            aside.rename(path)
+            assert await sent == (0, 1)
+            await broker.stop()
+
+    run(story)
+
+
+def test_a_broker_does_not_begin_with_an_empty_store_where_there_are_records(
+    tmp_path: Path,
+) -> None:
+    """Its mount is not there yet: what it would write, nobody else would find."""
+
+    async def story() -> None:
+        async with ClusterWorld(brokers=()) as world:
+            first = made(world, DirectoryStorage(tmp_path / "objects"))
+            await first.start()
+            await world.create("t", partitions=1)
+            assert await send(first, b"value") == (0, 0)
+            await first.stop()
+            late = made(world, DirectoryStorage(tmp_path / "unmounted"))
+            with pytest.raises(NotStartedError, match=r"esker\.storage.*unmounted"):
+                await late.start()
+            await late.stop()
+            assert not list((tmp_path / "unmounted").iterdir())
+
+    run(story)

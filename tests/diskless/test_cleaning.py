@@ -1,0 +1,224 @@
+"""Objects that nothing refers to are deleted, and no others. DESIGN §7 (Deletion), §11.7."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+
+import pytest
+
+from coordinator.batch.interface import CoordinatorError, ErrorCode
+from coordinator.rendezvous import choose
+from diskless.object_deletion import BULK, Cleaner, cleaning_broker
+from diskless.stores.faults import Fault, FaultRule, FaultyStore
+from diskless.stores.memory import MemoryStore
+from records.object_keys import ObjectKeys
+from records.rpc.objects import (
+    DeleteFilesRequest,
+    DeleteFilesResponse,
+    GetFilesToDeleteRequest,
+    GetFilesToDeleteResponse,
+)
+from tests.coordinator.controller.world import CLUSTER_ID
+from tests.diskless.cluster_world import ClusterWorld
+from tests.diskless.virtual_time import run
+
+KEYS = ObjectKeys(prefix="p", cluster_id=CLUSTER_ID, coordinator_partition=0)
+DELETE = frozenset({"delete"})
+_file = GetFilesToDeleteResponse.File
+
+
+class Coordinator:
+    """Knows what may go, and whether it was told that it is gone."""
+
+    def __init__(self, object_ids: range) -> None:
+        self.to_delete = [KEYS.key(object_id) for object_id in object_ids]
+        self.away_in = -1  # calls; at 0 nobody leads
+        self.lists: list[int] = []
+
+    def _count(self) -> None:
+        if self.away_in == 0:
+            raise CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "nobody leads")
+        self.away_in -= 1
+
+    async def get_files_to_delete(
+        self, request: GetFilesToDeleteRequest
+    ) -> GetFilesToDeleteResponse:
+        self._count()
+        files = self.to_delete[: request.max_files]
+        self.lists.append(len(files))
+        return GetFilesToDeleteResponse(
+            files=tuple(_file(object_key=key, marked_for_deletion_at=1) for key in files)
+        )
+
+    async def delete_files(self, request: DeleteFilesRequest) -> DeleteFilesResponse:
+        self._count()
+        gone = set(request.object_keys)
+        self.to_delete = [key for key in self.to_delete if key not in gone]
+        return DeleteFilesResponse(key_error_codes=(0,) * len(request.object_keys))
+
+
+class Scene:
+    """A store with a hundred live objects, some that may go, and one broker that cleans."""
+
+    def __init__(self, world: ClusterWorld, dead: int, broker_id: int = 1) -> None:
+        self.memory = MemoryStore(lambda: 0)
+        self.coordinator = Coordinator(range(100, 100 + dead))
+        for object_id in range(100 + dead):
+            self.memory.objects[KEYS.key(object_id)] = (b"x", 0)
+        self.store = FaultyStore(self.memory, Random(1), asyncio.sleep)
+        self.forgotten: list[str] = []
+        cluster = world.cluster(broker_id)
+        cluster.leader = lambda _: self.coordinator  # type: ignore[method-assign,assignment,return-value]
+        self.cleaner = Cleaner(
+            cluster,
+            self.store,
+            keys=lambda _: KEYS,
+            random=Random(1),
+            interval_s=10.0,
+            forget=self.forgotten.append,
+        )
+
+    def check(self, left: int = 0) -> None:
+        """All that may go is gone but for `left`, and the hundred live ones are there."""
+        assert len(self.coordinator.to_delete) == left
+        alive = {KEYS.key(object_id) for object_id in range(100)}
+        assert alive <= set(self.memory.objects), "a live object was deleted"
+        assert len(self.memory.objects) - len(alive) <= left
+
+
+def claim(work: Callable[[Scene], Awaitable[None]], dead: int = 50) -> None:
+    async def on_loop() -> None:
+        async with ClusterWorld() as world:
+            await work(Scene(world, dead))
+
+    run(on_loop)
+
+
+def test_what_may_go_goes_in_bulk_and_nothing_else() -> None:
+    async def work(scene: Scene) -> None:
+        assert await scene.cleaner.clean()
+        scene.check()
+        assert scene.coordinator.lists == [BULK, BULK, 500, 0]
+        assert scene.cleaner.counters.deleted == len(scene.forgotten) == 2 * BULK + 500
+        assert await scene.cleaner.clean()
+
+    claim(work, dead=2 * BULK + 500)
+
+
+def test_it_begins_by_itself_and_stops_when_told() -> None:
+    async def work(scene: Scene) -> None:
+        scene.cleaner.start()
+        await asyncio.sleep(5)
+        scene.check(left=50)
+        await asyncio.sleep(20)
+        scene.check()
+        await scene.cleaner.close()
+
+    claim(work)
+
+
+def test_half_a_deletion_is_finished_by_and_by() -> None:
+    async def work(scene: Scene) -> None:
+        scene.store.rules = (FaultRule(fault=Fault.HALF, operations=DELETE),)
+        passes = 0
+        while scene.coordinator.to_delete and passes < 20:
+            await scene.cleaner.clean()
+            passes += 1
+            scene.store.rules = () if passes > 3 else scene.store.rules
+        scene.check()
+        assert scene.cleaner.counters.failed > 0
+
+    claim(work)
+
+
+def test_throttling_makes_it_slower_and_no_more() -> None:
+    async def work(scene: Scene) -> None:
+        scene.store.rules = (FaultRule(fault=Fault.THROTTLED, operations=DELETE),)
+        scene.cleaner.start()
+        await asyncio.sleep(600)
+        struck = scene.store.struck[("delete", Fault.THROTTLED)]
+        assert 4 <= struck <= 10, f"{struck} tries in ten minutes: pauses do not grow"
+        scene.check(left=50)
+        scene.store.rules = ()
+        await asyncio.sleep(600)
+        scene.check()
+        await scene.cleaner.close()
+
+    claim(work)
+
+
+@pytest.mark.parametrize("step", range(4))
+def test_a_crash_between_any_two_steps_costs_nothing(step: int) -> None:
+    """Steps: listed, deleted, told, listed once more. A successor begins from nothing."""
+
+    async def work(scene: Scene) -> None:
+        scene.coordinator.away_in = step
+        await scene.cleaner.clean()
+        scene.coordinator.away_in = -1
+        await scene.cleaner.clean()
+        scene.check()
+
+    claim(work)
+
+
+@pytest.mark.parametrize("steps", range(1, 12))
+def test_a_killed_broker_leaves_nothing_that_its_successor_does_not_finish(steps: int) -> None:
+    async def work(scene: Scene) -> None:
+        task = asyncio.ensure_future(scene.cleaner.clean())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await scene.cleaner.clean()
+        scene.check()
+
+    claim(work)
+
+
+def test_a_lost_answer_of_a_deletion_is_asked_again() -> None:
+    async def work(scene: Scene) -> None:
+        scene.store.rules = (FaultRule(fault=Fault.LOST_ANSWER, operations=DELETE),)
+        assert not await scene.cleaner.clean()
+        assert len(scene.coordinator.to_delete) == 50  # gone, and nobody knows
+        scene.store.rules = ()
+        assert await scene.cleaner.clean()
+        scene.check()
+
+    claim(work)
+
+
+def test_a_key_of_somebody_else_is_never_deleted() -> None:
+    async def work(scene: Scene) -> None:
+        other = ObjectKeys(prefix="p", cluster_id="another", coordinator_partition=0).key(100)
+        scene.memory.objects[other] = (b"theirs", 0)
+        scene.coordinator.to_delete.insert(0, other)
+        await scene.cleaner.clean()
+        assert scene.memory.objects[other] == (b"theirs", 0)
+        assert scene.coordinator.to_delete == [other]
+        assert scene.cleaner.counters.foreign > 0
+
+    claim(work)
+
+
+def test_one_broker_cleans_for_a_coordinator_and_another_takes_over() -> None:
+    async def on_loop() -> None:
+        async with ClusterWorld(brokers=(1, 2, 3), coordinators=8) as world:
+            first = [cleaning_broker(number, world.image) for number in range(8)]
+            assert len(set(first)) > 1
+            for broker_id in (1, 2, 3):
+                image = world.cluster(broker_id).image
+                assert [cleaning_broker(number, image) for number in range(8)] == first
+            scenes = {broker_id: Scene(world, 5, broker_id) for broker_id in (1, 2, 3)}
+            for broker_id, scene in scenes.items():
+                await scene.cleaner.clean()
+                scene.check(left=0 if broker_id in first else 5)
+            await world.fence(1)
+            second = [cleaning_broker(number, world.image) for number in range(8)]
+            assert 1 not in second
+            assert all(now == then for now, then in zip(second, first, strict=True) if then != 1)
+            name = b"cleaning-" + bytes(4)
+            assert second[0] == choose(name, (2, 3))
+
+    run(on_loop)

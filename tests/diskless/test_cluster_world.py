@@ -1,0 +1,77 @@
+"""The cluster that tests of brokers use is a `Cluster`, and does what a real one does."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.batch.interface import CoordinatorError, ErrorCode
+from diskless.apis.metadata import unfenced
+from diskless.cluster import Cluster
+from records.rpc.coordinator import FindBatchesRequest
+from records.rpc.group_log import AcquireGroupOwnershipRequest
+from records.rpc.topics import CreateTopicsResponse
+from tests.coordinator.controller.world import creation
+from tests.diskless.cluster_world import ClusterWorld
+from tests.diskless.virtual_time import run
+
+
+def test_a_topic_that_is_created_is_there_at_its_coordinator_and_at_every_broker() -> None:
+    async def story() -> None:
+        async with ClusterWorld(brokers=(1, 2), racks={1: "a"}, coordinators=2) as world:
+            first: Cluster = world.cluster(1)
+            seen: list[int] = []
+            first.on_image(lambda image: seen.append(len(image.topics)))
+            topic = await world.create("t", partitions=3)
+            assert [len(leader.state.topics) for leader in world.leaders].count(0) <= 1
+            assert seen[-1] == 3
+            for broker_id in (1, 2):
+                image = world.cluster(broker_id).image
+                assert image.topic("t") == topic
+                assert [tuple(one) for one in unfenced(image)] == [(1, "a"), (2, None)]
+            coordinator = topic.coordinator(0)
+            replica = first.replica(coordinator)
+            assert replica is not None
+            asked = FindBatchesRequest.Topic(
+                topic_id=topic.topic_id,
+                partitions=(
+                    FindBatchesRequest.Topic.Partition(partition_index=0, offset=0, max_bytes=1),
+                ),
+            )
+            answer = await replica.find_batches(
+                FindBatchesRequest(coordinator_partition=coordinator, topics=(asked,), max_bytes=1)
+            )
+            assert answer.responses[0].partitions[0].error_code == 0
+
+    run(story)
+
+
+def test_a_broker_may_read_late_and_wait_for_what_it_will_see() -> None:
+    async def story() -> None:
+        async with ClusterWorld() as world:
+            cluster = world.cluster(1)
+            cluster.pause()
+            await cluster.ask_controller(creation("t"), CreateTopicsResponse)
+            assert cluster.image.topic("t") is None
+            assert await cluster.image_where(lambda i: i.topic("t") is not None, 5.0) is None
+            cluster.go_on()
+            assert await cluster.image_where(lambda i: i.topic("t") is not None, 5.0) is not None
+
+    run(story)
+
+
+def test_who_is_away_answers_nothing_of_use() -> None:
+    async def story() -> None:
+        async with ClusterWorld() as world:
+            cluster = world.cluster(1)
+            owner = AcquireGroupOwnershipRequest(
+                group_id="g", broker_id=1, broker_epoch=1, create=True
+            )
+            assert (await cluster.ask_groups(owner)) is not None
+            assert [name for name, _ in cluster.groups()] == ["g"]
+            world.controller_away = world.groups_away = True
+            assert await cluster.ask_groups(owner) is None
+            with pytest.raises(CoordinatorError) as raised:
+                await cluster.ask_controller(creation("t"), CreateTopicsResponse)
+            assert raised.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    run(story)

@@ -1,0 +1,347 @@
+"""Settings of topics and brokers through a broker. KIP-133, KIP-226, KIP-339, KIP-569."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import pytest
+
+from coordinator.controller.config_defs import TOPIC_CONFIGS, ConfigType
+from diskless.apis import configs
+from diskless.apis.configs import OwnSetting
+from raft.net.handlers import Served
+from records.rpc.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from tests.diskless.calling import call
+from tests.diskless.cluster_world import ClusterWorld
+from tests.diskless.virtual_time import run
+
+TOPIC, BROKER, GROUP = 2, 4, 32
+SET, DELETE, APPEND, SUBTRACT = range(4)
+
+OWN: Final = (
+    OwnSetting("node.id", "1", None, ConfigType.INT, "This node."),
+    OwnSetting("num.partitions", "1", "1", ConfigType.INT, "Partitions by default."),
+    OwnSetting("broker.rack", "a", "", ConfigType.STRING, "The rack."),
+    OwnSetting("esker.secret", "hush", None, ConfigType.STRING, "Never told.", is_sensitive=True),
+    OwnSetting("log.retention.ms", "5", "5", ConfigType.LONG, "Shadowed by the cluster's."),
+)
+
+
+class Story:
+    """A cluster with a topic t, and the requests of broker 1."""
+
+    def __init__(self, world: ClusterWorld) -> None:
+        self.world = world
+        self.handlers: dict[int, Served] = configs.handlers(world.cluster(1), OWN)
+
+    async def describe(
+        self,
+        kind: int,
+        name: str,
+        *keys: str,
+        synonyms: bool = False,
+        documentation: bool = False,
+        version: int = 4,
+    ) -> Any:
+        """One resource's result."""
+        asked = DescribeConfigsRequest.DescribeConfigsResource(
+            resource_type=kind, resource_name=name, configuration_keys=keys or None
+        )
+        request = DescribeConfigsRequest(
+            resources=(asked,), include_synonyms=synonyms, include_documentation=documentation
+        )
+        answer = await call(self.handlers, request, DescribeConfigsResponse, version)
+        return answer.results[0]
+
+    async def alter(
+        self,
+        *changes: tuple[int, str, str | None],
+        kind: int = TOPIC,
+        name: str = "t",
+        validate_only: bool = False,
+        version: int = 1,
+    ) -> tuple[int, str | None]:
+        """Error and message of (operation, setting, value)s."""
+        resource = IncrementalAlterConfigsRequest.AlterConfigsResource
+        asked = resource(
+            resource_type=kind,
+            resource_name=name,
+            configs=tuple(
+                resource.AlterableConfig(name=setting, config_operation=operation, value=value)
+                for operation, setting, value in changes
+            ),
+        )
+        request = IncrementalAlterConfigsRequest(resources=(asked,), validate_only=validate_only)
+        answer = await call(self.handlers, request, IncrementalAlterConfigsResponse, version)
+        return answer.responses[0].error_code, answer.responses[0].error_message
+
+
+def tell(story: Callable[[Story], Awaitable[None]]) -> None:
+    async def told() -> None:
+        async with ClusterWorld(brokers=(1, 2)) as world:
+            await world.create("t")
+            await story(Story(world))
+
+    run(told)
+
+
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
+def test_a_topics_settings_are_all_told_with_where_they_come_from(version: int) -> None:
+    async def story(told: Story) -> None:
+        assert await told.alter((SET, "retention.ms", "5000")) == (0, None)
+        assert await told.alter((SET, "log.retention.bytes", "77"), kind=BROKER, name="") == (
+            0,
+            None,
+        )
+        found = await told.describe(TOPIC, "t", version=version)
+        assert (found.error_code, found.resource_type, found.resource_name) == (0, TOPIC, "t")
+        shown = {entry.name: entry for entry in found.configs}
+        assert set(shown) == set(TOPIC_CONFIGS)
+        assert (shown["retention.ms"].value, shown["retention.ms"].config_source) == ("5000", 1)
+        assert (shown["retention.bytes"].value, shown["retention.bytes"].config_source) == ("77", 3)
+        assert (shown["segment.ms"].value, shown["segment.ms"].config_source) == ("604800000", 5)
+        assert shown["diskless.enable"].value == "true"
+        assert not any(entry.synonyms or entry.documentation for entry in found.configs)
+        if version >= 3:
+            assert shown["retention.ms"].config_type == ConfigType.LONG
+
+    tell(story)
+
+
+def test_synonyms_tell_what_would_be_in_force_otherwise() -> None:
+    async def story(told: Story) -> None:
+        await told.alter((SET, "retention.ms", "5000"))
+        await told.alter((SET, "log.retention.ms", "9000"), kind=BROKER, name="")
+        found = await told.describe(TOPIC, "t", "retention.ms", synonyms=True)
+        (entry,) = found.configs
+        assert [(s.name, s.value, s.source) for s in entry.synonyms] == [
+            ("retention.ms", "5000", 1),
+            ("log.retention.ms", "9000", 3),
+            ("log.retention.ms", "604800000", 5),
+        ]
+
+    tell(story)
+
+
+def test_documentation_is_told_to_who_asks_for_it() -> None:
+    async def story(told: Story) -> None:
+        found = await told.describe(TOPIC, "t", "retention.ms", documentation=True)
+        assert found.configs[0].documentation == "How long records stay."
+        found = await told.describe(BROKER, "1", "broker.rack", documentation=True)
+        assert found.configs[0].documentation == "The rack."
+
+    tell(story)
+
+
+def test_a_broker_tells_its_own_settings_read_only() -> None:
+    async def story(told: Story) -> None:
+        found = await told.describe(BROKER, "1", synonyms=True)
+        assert found.error_code == 0
+        shown = {entry.name: entry for entry in found.configs}
+        assert len(shown) == len(found.configs), "each once"
+        rack = shown["broker.rack"]
+        assert (rack.value, rack.config_source, rack.read_only) == ("a", 4, True)
+        assert [(s.value, s.source) for s in rack.synonyms] == [("a", 4), ("", 5)]
+        assert (shown["num.partitions"].config_source, shown["num.partitions"].read_only) == (
+            5,
+            True,
+        )
+        secret = shown["esker.secret"]
+        assert (secret.value, secret.is_sensitive) == (None, True)
+        assert [s.value for s in secret.synonyms] == [None, None]
+        changeable = shown["log.retention.ms"]
+        assert (changeable.value, changeable.read_only) == ("604800000", False), (
+            "by the cluster log"
+        )
+
+    tell(story)
+
+
+def test_what_is_set_of_a_broker_while_it_runs_is_told_of_it() -> None:
+    async def story(told: Story) -> None:
+        await told.alter((SET, "log.retention.ms", "7"), kind=BROKER, name="")
+        await told.alter((SET, "log.retention.ms", "6"), kind=BROKER, name="1")
+        found = await told.describe(BROKER, "1", "log.retention.ms", synonyms=True)
+        (entry,) = found.configs
+        assert [(s.value, s.source) for s in entry.synonyms] == [
+            ("6", 2),
+            ("7", 3),
+            ("604800000", 5),
+        ]
+        found = await told.describe(BROKER, "")
+        assert [(e.name, e.value) for e in found.configs] == [("log.retention.ms", "7")]
+
+    tell(story)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "code"),
+    [
+        (TOPIC, "none", 3),
+        (TOPIC, "", 3),
+        (BROKER, "2", 42),
+        (BROKER, "99", 42),
+        (BROKER, "one", 42),
+        (BROKER, "١", 42),
+        (GROUP, "g", 42),
+        (8, "1", 42),
+        (0, "x", 42),
+    ],
+)
+def test_who_cannot_be_described_here_is_refused(kind: int, name: str, code: int) -> None:
+    async def story(told: Story) -> None:
+        found = await told.describe(kind, name)
+        assert (found.error_code, found.configs) == (code, ())
+        assert found.error_message
+
+    tell(story)
+
+
+def test_the_clusters_own_log_is_described_as_the_controller_does() -> None:
+    async def story(told: Story) -> None:
+        found = await told.describe(TOPIC, "__cluster_metadata")
+        assert [(e.name, e.value, e.read_only) for e in found.configs] == [
+            ("cleanup.policy", "snapshot", True)
+        ]
+
+    tell(story)
+
+
+def test_many_resources_are_answered_each_for_itself_and_too_many_are_refused() -> None:
+    async def story(told: Story) -> None:
+        asked = DescribeConfigsRequest.DescribeConfigsResource
+        names = ["t", "none", *(f"none-{number}" for number in range(configs.MAX_RESOURCES))]
+        request = DescribeConfigsRequest(
+            resources=tuple(
+                asked(resource_type=TOPIC, resource_name=name, configuration_keys=())
+                for name in names
+            )
+        )
+        answer = await call(told.handlers, request, DescribeConfigsResponse, 4)
+        codes = [result.error_code for result in answer.results]
+        assert len(codes) == len(names)
+        assert codes[:3] == [0, 3, 3]
+        assert codes[-2:] == [44, 44]
+        twice = DescribeConfigsRequest(
+            resources=tuple(
+                asked(resource_type=TOPIC, resource_name="t", configuration_keys=None)
+                for _ in range(20_000)
+            )
+        )
+        answer = await call(told.handlers, twice, DescribeConfigsResponse, 4)
+        assert [result.resource_name for result in answer.results] == ["t"], "described once"
+
+    tell(story)
+
+
+def test_who_sets_and_then_looks_sees_what_was_set() -> None:
+    async def story(told: Story) -> None:
+        cluster = told.world.cluster(1)
+        cluster.pause()
+        asked = asyncio.ensure_future(told.alter((SET, "retention.ms", "5")))
+        await asyncio.sleep(0.5)
+        assert not asked.done()
+        cluster.go_on()
+        assert await asked == (0, None)
+        assert (await told.describe(TOPIC, "t", "retention.ms")).configs[0].value == "5"
+        cluster.pause()
+        assert await told.alter((DELETE, "retention.ms", None)) == (0, None), "after a moment"
+
+    tell(story)
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_settings_are_set_deleted_and_lists_are_changed(version: int) -> None:
+    async def story(told: Story) -> None:
+        name = "leader.replication.throttled.replicas"
+        for change, expected in (
+            ((SET, name, "0:1,1:1"), "0:1,1:1"),
+            ((APPEND, name, "2:1"), "0:1,1:1,2:1"),
+            ((SUBTRACT, name, "1:1"), "0:1,2:1"),
+            ((DELETE, name, None), ""),
+        ):
+            assert await told.alter(change, version=version) == (0, None)
+            assert (await told.describe(TOPIC, "t", name)).configs[0].value == expected
+        assert await told.alter((SET, "retention.ms", "5"), validate_only=True) == (0, None)
+        assert (await told.describe(TOPIC, "t", "retention.ms")).configs[0].config_source == 5
+
+    tell(story)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        (SET, "diskless.enable", "false"),
+        (SET, "cleanup.policy", "compact"),
+        (APPEND, "cleanup.policy", "compact"),
+        (SUBTRACT, "cleanup.policy", "delete"),
+        (SET, "compression.type", "gzip"),
+        (SET, "message.timestamp.type", "LogAppendtime"),
+        (SET, "message.timestamp.before.max.ms", "-1"),
+        (SET, "max.message.bytes", "9999999999"),
+        (SET, "retention.ms", None),
+        (SET, "nothing.of.ours", "1"),
+        (DELETE, "nothing.of.ours", None),
+        (APPEND, "retention.ms", "1"),
+    ],
+)
+def test_a_change_that_would_be_a_lie_is_refused_with_a_sentence(
+    change: tuple[int, str, str | None],
+) -> None:
+    async def story(told: Story) -> None:
+        code, message = await told.alter((SET, "segment.ms", "7"), change)
+        assert code == 40
+        assert message is not None
+        assert change[1] in message
+        assert message.endswith(".")
+        assert (await told.describe(TOPIC, "t", "segment.ms")).configs[0].value != "7", (
+            "all or none"
+        )
+
+    tell(story)
+
+
+def test_settings_that_esker_acts_on_can_be_changed() -> None:
+    async def story(told: Story) -> None:
+        kept = {
+            "diskless.enable": "true",
+            "retention.ms": "-1",
+            "retention.bytes": "100",
+            "message.timestamp.type": "LogAppendTime",
+            "message.timestamp.before.max.ms": "1",
+            "message.timestamp.after.max.ms": "2",
+            "max.message.bytes": "77",
+            "compression.type": "producer",
+            "cleanup.policy": "delete",
+        }
+        assert await told.alter(*((SET, name, value) for name, value in kept.items())) == (0, None)
+        found = await told.describe(TOPIC, "t", *kept)
+        assert {e.name: (e.value, e.config_source) for e in found.configs} == {
+            name: (value, 1) for name, value in kept.items()
+        }
+
+    tell(story)
+
+
+def test_internal_topics_keep_their_settings() -> None:
+    async def story(told: Story) -> None:
+        for name in ("__consumer_offsets", "__cluster_metadata", "__diskless-metadata"):
+            assert (await told.alter((SET, "retention.ms", "5"), name=name))[0] == 17
+
+    tell(story)
+
+
+def test_without_a_controller_a_change_times_out_and_descriptions_go_on() -> None:
+    async def story(told: Story) -> None:
+        told.world.controller_away = True
+        assert (await told.alter((SET, "retention.ms", "5")))[0] == 7
+        assert (await told.describe(TOPIC, "t")).error_code == 0
+
+    tell(story)

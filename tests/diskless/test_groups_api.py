@@ -1,0 +1,328 @@
+"""Consumer groups behind a broker's handlers, in bytes of every version. DESIGN §7 (groups)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+
+import pytest
+
+from coordinator.groups.settings import GroupSettings
+from coordinator.rendezvous import group_broker
+from diskless.apis.groups import MAX_REQUEST_BYTES, REQUESTS, GroupApis
+from raft.net.errors import BadHeaderError
+from raft.net.header import RequestHeader
+from records.rpc.groups import (
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from tests.diskless.calling import Caller, call
+from tests.diskless.cluster_world import ClusterWorld
+from tests.diskless.virtual_time import run
+
+GROUP = "g"
+
+
+class Member:
+    """A client of one group, at one version of everything (or the newest below it)."""
+
+    def __init__(self, apis: GroupApis, world: ClusterWorld, version: int = 99) -> None:
+        self.apis = apis
+        self.world = world
+        self.version = version
+        self.caller = Caller("10.0.0.7:4711")
+        self.member_id = ""
+        self.generation = -1
+
+    async def ask(self, request: Any, response: Any, **more: Any) -> Any:
+        served = self.apis.handlers[request.schema().key]
+        version = max(served.lowest, min(self.version, served.highest))
+        return await call(
+            self.apis.handlers, request, response, version, caller=self.caller, **more
+        )
+
+    async def join(self) -> Any:
+        """Join, with the handshake where the version has one."""
+        protocol = JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"topics")
+        while True:
+            request = JoinGroupRequest(
+                group_id=GROUP,
+                session_timeout_ms=10_000,
+                rebalance_timeout_ms=10_000 if self.version else -1,
+                member_id=self.member_id,
+                protocol_type="consumer",
+                protocols=(protocol,),
+            )
+            answer = await self.ask(request, JoinGroupResponse)
+            self.member_id, self.generation = answer.member_id, answer.generation_id
+            if answer.error_code != 79:
+                return answer
+
+    async def work(self) -> None:
+        """Be the group's one member, assigned something."""
+        joined = await self.join()
+        assert joined.error_code == 0, joined
+        assert [bytes(member.metadata) for member in joined.members] == [b"topics"]
+        assignment = SyncGroupRequest.SyncGroupRequestAssignment
+        synced = await self.ask(
+            SyncGroupRequest(
+                group_id=GROUP,
+                generation_id=self.generation,
+                member_id=self.member_id,
+                assignments=(assignment(member_id=self.member_id, assignment=b"mine"),),
+            ),
+            SyncGroupResponse,
+        )
+        assert (synced.error_code, bytes(synced.assignment)) == (0, b"mine")
+
+    async def beat(self) -> int:
+        request = HeartbeatRequest(
+            group_id=GROUP, generation_id=self.generation, member_id=self.member_id
+        )
+        return int((await self.ask(request, HeartbeatResponse)).error_code)
+
+    async def commit(self, offset: int, partition: int = 0) -> int:
+        topic = OffsetCommitRequest.OffsetCommitRequestTopic
+        found = self.world.image.topic("t")
+        assert found is not None
+        request = OffsetCommitRequest(
+            group_id=GROUP,
+            generation_id_or_member_epoch=self.generation,
+            member_id=self.member_id,
+            topics=(
+                topic(
+                    name="t",
+                    topic_id=found.topic_id,
+                    partitions=(
+                        topic.OffsetCommitRequestPartition(
+                            partition_index=partition,
+                            committed_offset=offset,
+                            committed_metadata="note",
+                        ),
+                    ),
+                ),
+            ),
+        )
+        answer = await self.ask(request, OffsetCommitResponse)
+        return int(answer.topics[0].partitions[0].error_code)
+
+    async def committed(self) -> Any:
+        """The partition as OffsetFetch says it, whatever the version's shape."""
+        found = self.world.image.topic("t")
+        assert found is not None
+        old, group = OffsetFetchRequest.OffsetFetchRequestTopic, OffsetFetchRequest
+        if self.version < 8:
+            request = group(group_id=GROUP, topics=(old(name="t", partition_indexes=(0,)),))
+            return (await self.ask(request, OffsetFetchResponse)).topics[0].partitions[0]
+        one = group.OffsetFetchRequestGroup
+        topic = one.OffsetFetchRequestTopics(
+            name="t", topic_id=found.topic_id, partition_indexes=(0,)
+        )
+        request = group(groups=(one(group_id=GROUP, topics=(topic,)),))
+        answer = (await self.ask(request, OffsetFetchResponse)).groups[0]
+        assert answer.error_code == 0, answer
+        return answer.topics[0].partitions[0]
+
+
+def apis_of(world: ClusterWorld, broker_id: int = 1) -> GroupApis:
+    return GroupApis(
+        world.cluster(broker_id),
+        GroupSettings(initial_rebalance_delay_ms=0),
+        wall_ms=world.wall_ms,
+        random=Random(broker_id),
+    )
+
+
+@asynccontextmanager
+async def a_broker() -> AsyncIterator[tuple[ClusterWorld, GroupApis]]:
+    async with ClusterWorld() as world:
+        await world.create("t", partitions=2)
+        apis = apis_of(world)
+        yield world, apis
+        await apis.close()
+
+
+def test_every_group_api_is_served_at_each_version_that_there_is() -> None:
+    async def story() -> None:
+        async with a_broker() as (_, apis):
+            served = {key: one[:2] for key, one in apis.handlers.items()}
+            assert served == {
+                8: (2, 10), 9: (1, 10), 11: (0, 9), 12: (0, 4), 13: (0, 5), 14: (0, 5),
+                15: (0, 6), 16: (0, 5), 42: (0, 2),
+            }  # fmt: skip
+            assert len(REQUESTS) == len(served)
+
+    run(story)
+
+
+@pytest.mark.parametrize("version", range(11))
+def test_a_member_of_any_version_works_commits_and_leaves(version: int) -> None:
+    async def story() -> None:
+        async with a_broker() as (world, apis):
+            member = Member(apis, world, version)
+            await member.work()
+            assert await member.beat() == 0
+            assert await member.commit(7) == 0
+            found = await member.committed()
+            assert (found.committed_offset, found.metadata, found.error_code) == (7, "note", 0)
+            answer = await member.ask(ListGroupsRequest(), ListGroupsResponse)
+            assert [one.group_id for one in answer.groups] == [GROUP]
+            answer = await member.ask(
+                DescribeGroupsRequest(groups=(GROUP,)), DescribeGroupsResponse
+            )
+            (group,) = answer.groups
+            assert (group.error_code, group.group_state) == (0, "Stable")
+            (one,) = group.members
+            assert (one.client_id, one.client_host) == ("test", "/10.0.0.7")
+            identity = LeaveGroupRequest.MemberIdentity(member_id=member.member_id)
+            leaves = LeaveGroupRequest(
+                group_id=GROUP,
+                **({"members": (identity,)} if version >= 3 else {"member_id": member.member_id}),
+            )
+            answer = await member.ask(leaves, LeaveGroupResponse)
+            assert answer.error_code == 0
+            assert await member.beat() == 25
+
+    run(story)
+
+
+def test_pipelined_requests_of_one_connection_reach_the_group_in_their_order() -> None:
+    async def story() -> None:
+        async with a_broker() as (world, apis):
+            member = Member(apis, world)
+            await member.work()
+            commits = [asyncio.ensure_future(member.commit(offset)) for offset in range(20)]
+            assert [await one for one in commits] == [0] * 20
+            assert (await member.committed()).committed_offset == 19
+
+    run(story)
+
+
+def two_brokers_and_an_owner(world: ClusterWorld) -> tuple[GroupApis, GroupApis, int]:
+    """The APIs of the broker that acts for the group, of the other one, and who acts."""
+    owner = group_broker(GROUP, (1, 2))
+    assert owner is not None
+    return apis_of(world, owner), apis_of(world, 3 - owner), owner
+
+
+def test_a_broker_that_is_fenced_sends_members_on_and_nobody_rebalances() -> None:
+    async def story() -> None:
+        async with ClusterWorld(brokers=(1, 2)) as world:
+            await world.create("t")
+            first, second, owner = two_brokers_and_an_owner(world)
+            member = Member(first, world)
+            await member.work()
+            elsewhere = Member(second, world)
+            elsewhere.member_id, elsewhere.generation = member.member_id, member.generation
+            assert await elsewhere.beat() == 16, "another broker acts for the group"
+            await world.fence(owner)
+            assert await member.beat() == 16
+            assert await elsewhere.beat() == 0, "the generation goes on"
+            assert await elsewhere.commit(3) == 0
+            await world.unfence(owner)
+            assert await elsewhere.beat() == 16
+            assert await member.beat() == 0
+            assert await member.commit(4) == 0
+            assert (await member.committed()).committed_offset == 4
+            assert member.generation == world.group_machine.image.groups[GROUP].generation_id
+            await first.close()
+            await second.close()
+
+    run(story)
+
+
+def test_a_broker_that_knows_itself_to_be_fenced_does_not_wait_for_its_image() -> None:
+    async def story() -> None:
+        async with a_broker() as (world, apis):
+            member = Member(apis, world)
+            await member.work()
+            apis.fenced(True)
+            assert await member.beat() == 16
+            apis.fenced(False)
+            assert await member.beat() == 0
+
+    run(story)
+
+
+def test_of_two_brokers_that_both_believe_one_commits() -> None:
+    async def story() -> None:
+        async with ClusterWorld(brokers=(1, 2)) as world:
+            await world.create("t")
+            first, second, owner = two_brokers_and_an_owner(world)
+            member = Member(first, world)
+            await member.work()
+            world.cluster(owner).pause()  # it does not hear that it was fenced
+            await world.fence(owner)
+            moved = Member(second, world)
+            moved.member_id, moved.generation = member.member_id, member.generation
+            assert await moved.commit(5) == 0
+            assert await member.commit(4) == 16
+            assert (await moved.committed()).committed_offset == 5
+            await first.close()
+            await second.close()
+
+    run(story)
+
+
+def test_whoever_waits_when_the_broker_closes_is_sent_on_and_so_is_whoever_comes_later() -> None:
+    async def story() -> None:
+        async with a_broker() as (world, apis):
+            member, second = Member(apis, world), Member(apis, world, version=3)
+            await member.work()
+            waits = asyncio.ensure_future(second.join())
+            await asyncio.sleep(0.1)
+            assert not waits.done(), "the first member has not joined again yet"
+            await apis.close()
+            assert (await waits).error_code == 16
+            assert await member.beat() == 16
+            assert await member.commit(1) == 16
+            assert (await member.join()).error_code == 16
+
+    run(story)
+
+
+def test_a_log_that_does_not_answer_makes_a_commit_fail_in_time_and_costs_no_membership() -> None:
+    async def story() -> None:
+        async with a_broker() as (world, apis):
+            member = Member(apis, world)
+            await member.work()
+            world.groups_away = True
+            loop = asyncio.get_running_loop()
+            before = loop.time()
+            assert await member.commit(1) == 15
+            assert loop.time() - before == pytest.approx(5, abs=0.1)
+            assert await member.beat() == 0
+            world.groups_away = False
+            assert await member.commit(2) == 0
+            assert await member.beat() == 0
+
+    run(story)
+
+
+def test_what_is_too_long_is_not_decoded() -> None:
+    async def story() -> None:
+        async with a_broker() as (_, apis):
+            caller: Any = Caller()
+            for key, served in apis.handlers.items():
+                header = RequestHeader(key, served.highest, 1, None, True, 0)
+                with pytest.raises(BadHeaderError, match="at most"):
+                    served.serve(caller, header, bytes(MAX_REQUEST_BYTES + 1))
+
+    run(story)

@@ -1,0 +1,396 @@
+"""Whatever clients send, well-formed or not: an error, bounded memory, and others are served.
+
+The transport's own (half frames, stalls, claimed lengths) is in `tests/raft/net/test_hostile.py`;
+this is the whole broker behind it, on a real socket. DESIGN §11, invariant 10.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import socket
+import tracemalloc
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from struct import pack, unpack
+from typing import Any
+
+import pytest
+
+from diskless.broker import Broker
+from raft.net import Limits, Reason, RequestKind, request_header
+from raft.net.routes import first_flexible
+from records.batch_writer import build_batch
+from records.codec import decode_message, encode_message
+from records.rpc import API
+from records.rpc.base import Request
+from records.rpc.cluster import MetadataRequest, MetadataResponse
+from records.rpc.configs import DescribeConfigsRequest
+from records.rpc.descriptions import DescribeTopicsRequest
+from records.rpc.fetch import FetchRequest
+from records.rpc.groups import ListGroupsRequest
+from records.rpc.partitions import DescribeTopicPartitionsRequest
+from records.rpc.produce import ProduceRequest, ProduceResponse
+from tests.diskless.broker_world import ask_at, running_broker
+from tests.diskless.cluster_world import ClusterWorld
+from tests.diskless.nonsense import Nonsense
+
+UNREGISTER_BROKER = 64
+"""Left out: it is no nonsense, and with the right id it ends the broker's membership."""
+
+PRODUCE = 0  # with acks=0 an error closes the connection: nothing else could tell
+
+ROUNDS = 3  # of each request at each version, as it is and damaged
+_topic = MetadataRequest.MetadataRequestTopic
+
+
+class Scene:
+    """A broker with topic t, and what became of its connections."""
+
+    def __init__(self, world: ClusterWorld, broker: Broker) -> None:
+        self.world = world
+        self.broker = broker
+        self.listener = broker.listeners["PLAIN"]
+        self.dispatcher = broker.dispatchers["PLAIN"]
+        self.port = self.listener.port
+        self.ours: list[str] = []  # what ended a connection and is nobody's fault but ours
+        self._note_faults()
+
+    def _note_faults(self) -> None:
+        ended = self.listener._ended
+
+        def noted(connection: Any, reason: Reason, detail: str) -> None:
+            if reason in (Reason.INVARIANT, Reason.FAILED):
+                self.ours.append(detail)
+            ended(connection, reason, detail)
+
+        self.listener._ended = noted  # type: ignore[method-assign]
+
+    async def stranger(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self.port)
+
+    async def still_serves(self, *, within_s: float = 5.0) -> None:
+        """A well-behaved client writes and reads as if nothing had happened."""
+        async with asyncio.timeout(within_s):
+            answer = await ask_at(
+                self.port, MetadataRequest(topics=(_topic(name="t"),)), MetadataResponse, 12
+            )
+            assert answer.topics[0].error_code == 0
+            produced = await ask_at(self.port, produce(b"good"), ProduceResponse, 9)
+            (partition,) = produced.responses[0].partition_responses
+            assert partition.error_code == 0
+        assert not self.ours
+
+
+def produce(value: bytes) -> ProduceRequest:
+    """One record to t-0, acks=-1."""
+    batch = build_batch([(None, value, 1_700_000_000_000, ())], base_offset=0, leader_epoch=-1)
+    topic = ProduceRequest.TopicProduceData
+    partition = topic.PartitionProduceData(index=0, records=bytes(batch))
+    return ProduceRequest(
+        acks=-1, timeout_ms=5_000, topic_data=(topic(name="t", partition_data=(partition,)),)
+    )
+
+
+def framed(key: int, version: int, body: bytes) -> bytes:
+    """A request as it travels."""
+    flexible = first_flexible(key) if key in API else 0
+    header = request_header(RequestKind.of(key, version, flexible), 7, "stranger")
+    return pack(">i", len(header) + len(body)) + header + body
+
+
+def frame_of(request: Request, version: int) -> bytes:
+    key = request.schema().key
+    assert key is not None
+    return framed(key, version, encode_message(request, version))
+
+
+async def until(condition: Callable[[], bool], *, within_s: float = 10.0) -> None:
+    async with asyncio.timeout(within_s):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+def on_a_broker(
+    story: Callable[[Scene], Awaitable[None]], *, limits: Limits | None = None, **values: Any
+) -> None:
+    """What the loop would only log fails the test."""
+    unexpected: list[dict[str, Any]] = []
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, c: unexpected.append(c))
+        async with (
+            asyncio.timeout(60),
+            ClusterWorld(brokers=()) as world,
+            running_broker(world, limits=limits, **values) as broker,
+        ):
+            await world.create("t", 2)
+            await story(Scene(world, broker))
+
+    asyncio.run(main())
+    assert not unexpected, unexpected
+
+
+# --- every request, with any content --------------------------------------------------------------
+
+
+async def throw(scene: Scene, frames: list[bytes]) -> None:
+    """Send each of these over a connection of its own, and go away once it was looked at."""
+    taken, ended = scene.dispatcher.requests, scene.listener.ended
+    for frame in frames:
+        before = taken.total() + ended.total()
+        _, writer = await scene.stranger()
+        writer.write(frame)
+        await until(lambda before=before: taken.total() + ended.total() > before)
+        writer.close()
+        await until(lambda: not scene.listener.connections)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_no_request_whatever_it_says_stops_a_broker(seed: int) -> None:
+    """What decodes is answered, now or later; what does not closes its own connection."""
+    print(f"reproduce: pytest {__file__} -k whatever_it_says with seed {seed}")
+    random = Random(seed)
+
+    async def story(scene: Scene) -> None:
+        topic = scene.world.image.topic("t")
+        assert topic is not None
+        nonsense = Nonsense(random, ("t", "g"), (topic.topic_id,))
+        for key, served in sorted(scene.dispatcher.served.items()):
+            if key == UNREGISTER_BROKER:
+                continue
+            kind = API[key].request
+            first = max(served.lowest, kind.schema().versions.first)
+            for version in range(first, served.highest + 1):
+                bodies = [
+                    encode_message(nonsense.request(kind, version), version) for _ in range(ROUNDS)
+                ]
+                malformed = scene.listener.ended[Reason.MALFORMED]
+                await throw(scene, [framed(key, version, body) for body in bodies])
+                assert scene.listener.ended[Reason.MALFORMED] == malformed or key == PRODUCE, (
+                    f"{kind.__name__} v{version} can be decoded, and was not answered"
+                )
+                damaged = [nonsense.damaged(body) for body in bodies]
+                await throw(scene, [framed(key, version, body) for body in damaged])
+            assert not scene.ours, f"{kind.__name__}: {scene.ours}"
+        await scene.still_serves()
+
+    on_a_broker(story)
+
+
+# --- not Kafka at all -----------------------------------------------------------------------------
+
+TLS_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500)
+
+
+@pytest.mark.parametrize(
+    ("sent", "line"),
+    [
+        (TLS_HELLO, "closed=tls_on_plaintext_port"),
+        (b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", "closed=http_on_kafka_port"),
+        (b"POST / HTTP/1.1\r\n\r\n", "closed=http_on_kafka_port"),
+        (pack(">i", 200_000_000), "closed=oversized_frame"),
+        (framed(71, 0, b"\0" * 16), 'closed=malformed_request detail="unknown api key 71, version'),
+        (framed(3, 99, b"\0" * 16), "api key 3 has no version 99 here; client id 'stranger'"),
+        (framed(3, 12, bytes(1 << 20)), "api key 3 of 1048595 bytes, the limit is 1048576"),
+        (framed(11, 5, bytes(3 << 20)), "2097152"),
+    ],
+)
+def test_what_is_no_request_of_ours_is_closed_with_one_line(
+    sent: bytes, line: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "raft.net")
+
+    async def story(scene: Scene) -> None:
+        reader, writer = await scene.stranger()
+        writer.write(sent)
+        with suppress(ConnectionError):
+            assert await reader.read() == b""
+        writer.close()
+        lines = [one.getMessage() for one in caplog.records if one.name == "raft.net"]
+        assert len(lines) == 1
+        assert line in lines[0]
+        assert "listener=PLAIN peer=127.0.0.1:" in lines[0]
+        await scene.still_serves()
+
+    on_a_broker(story)
+
+
+# --- clients that take and do not give ------------------------------------------------------------
+
+
+def test_requests_sent_by_halves_are_as_good_as_whole_ones() -> None:
+    """And those of others go on in between."""
+
+    async def story(scene: Scene) -> None:
+        frame = frame_of(produce(b"slow"), 9)
+        reader, writer = await scene.stranger()
+        for at in range(0, len(frame), 7):
+            writer.write(frame[at : at + 7])
+            await writer.drain()
+            if at % 35 == 0:
+                await scene.still_serves()
+        (size,) = unpack(">i", await reader.readexactly(4))
+        answer = await reader.readexactly(size)
+        told = decode_message(ProduceResponse, answer[5:], 9)
+        assert told.responses[0].partition_responses[0].error_code == 0
+        writer.close()
+
+    on_a_broker(story)
+
+
+_described = DescribeConfigsRequest.DescribeConfigsResource
+
+LONG_ANSWERS: dict[str, tuple[Request, int]] = {
+    "Metadata": (MetadataRequest(topics=None), 12),
+    "DescribeTopicPartitions": (DescribeTopicPartitionsRequest(topics=()), 0),
+    "DescribeConfigs": (
+        DescribeConfigsRequest(
+            resources=(
+                _described(resource_type=2, resource_name="wide", configuration_keys=None),
+                _described(resource_type=4, resource_name="1", configuration_keys=None),
+            ),
+            include_synonyms=True,
+            include_documentation=True,
+        ),
+        4,
+    ),
+    "DescribeTopics": (DescribeTopicsRequest(topic_names=None), 0),
+    "Fetch": (
+        FetchRequest(
+            replica_id=-1,
+            max_wait_ms=0,
+            min_bytes=0,
+            max_bytes=1 << 20,
+            topics=(
+                FetchRequest.FetchTopic(
+                    topic="t",
+                    partitions=(
+                        FetchRequest.FetchTopic.FetchPartition(
+                            partition=0, fetch_offset=0, partition_max_bytes=1 << 20
+                        ),
+                    ),
+                ),
+            ),
+        ),
+        12,
+    ),
+}
+"""Questions whose answers are many times as long."""
+
+
+@pytest.mark.parametrize("name", LONG_ANSWERS)
+def test_clients_that_never_read_cost_what_one_answer_costs(name: str) -> None:
+    """Four ask three hundred times each for ten kilobytes and more, and read nothing.
+
+    What is held for each client is what its socket takes, the transport's bound, its requests, and
+    one answer more.
+    """
+    limits = Limits(write_high_water_bytes=65_536)
+    asked = frame_of(*LONG_ANSWERS[name]) * 300
+
+    async def story(scene: Scene) -> None:
+        await scene.world.create("wide", 300)
+        await ask_at(scene.port, produce(bytes(20_000)), ProduceResponse, 9)
+        loop = asyncio.get_running_loop()
+        silent = []
+        tracemalloc.start()
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(4):
+            one = socket.socket()
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+            one.setblocking(False)
+            silent.append(one)
+            await loop.sock_connect(one, ("127.0.0.1", scene.port))
+        await until(lambda: len(scene.listener.connections) == 4)
+        for connection in scene.listener.connections:  # or the kernel takes megabytes of each
+            assert connection._transport is not None
+            there = connection._transport.get_extra_info("socket")
+            there.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8_192)
+        for one in silent:
+            await loop.sock_sendall(one, asked)
+        await until(
+            lambda: all(not one.writable for one in scene.listener.connections), within_s=30
+        )
+        await scene.still_serves()
+        held = tracemalloc.get_traced_memory()[0] - before
+        tracemalloc.stop()
+        print(f"4 clients that read nothing: {held / 4 / 1024:.0f} KiB each")
+        assert held < 4 * 400_000, f"{held} bytes"
+        for one in silent:
+            one.close()
+        await until(lambda: not scene.listener.connections)
+        await scene.still_serves()
+
+    on_a_broker(story, limits=limits)
+
+
+def test_a_thousand_idle_clients_hold_nobody_up() -> None:
+    """Each asked for versions once and stays: as applications do that are mostly quiet."""
+
+    async def story(scene: Scene) -> None:
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        count = min(1_000, (soft - len(list(Path("/proc/self/fd").iterdir())) - 100) // 2)
+        hello = framed(18, 0, b"")
+        loop = asyncio.get_running_loop()
+        idle = []
+        for number in range(count):
+            one = socket.socket()
+            one.setblocking(False)
+            idle.append(one)
+            await loop.sock_connect(one, ("127.0.0.1", scene.port))
+            await loop.sock_sendall(one, hello)
+            if number % 100 == 99:
+                await until(lambda n=number: scene.dispatcher.requests[18] > n)
+        await until(lambda: scene.dispatcher.requests[18] == count)
+        await scene.still_serves(within_s=2)
+        await until(lambda: len(scene.listener.connections) == count)
+        for one in idle:
+            one.close()
+        await until(lambda: not scene.listener.connections)
+        print(f"{count} idle clients")
+
+    on_a_broker(story)
+
+
+def test_clients_that_ask_and_go_leave_nothing_behind() -> None:
+    """Whatever they waited for: tasks, places in a group, memory of requests."""
+
+    async def story(scene: Scene) -> None:
+        await scene.still_serves()
+        before = len(asyncio.all_tasks())
+        for number in range(50):
+            _, writer = await scene.stranger()
+            writer.write(frame_of(MetadataRequest(topics=(_topic(name=f"n{number}"),)), 12))
+            writer.write(frame_of(produce(b"gone"), 9))
+            await writer.drain()
+            writer.transport.abort()
+        await until(lambda: not scene.listener.connections)
+        await until(lambda: scene.listener.memory_used == 0)
+        await until(lambda: len(asyncio.all_tasks()) <= before + 1)
+        await scene.still_serves()
+
+    on_a_broker(story)
+
+
+@pytest.mark.parametrize("version", [3, 9])
+def test_bytes_behind_a_requests_end_are_not_looked_at(version: int) -> None:
+    """By any family: Kafka's brokers do not, and a client was seen that sends some."""
+
+    async def story(scene: Scene) -> None:
+        body = encode_message(produce(b"and more"), version) + bytes(3)
+        reader, writer = await scene.stranger()
+        for frame in (
+            framed(PRODUCE, version, body),
+            framed(3, 12, encode_message(MetadataRequest(topics=None), 12) + bytes(3)),
+            framed(16, 4, encode_message(ListGroupsRequest(), 4) + bytes(3)),
+        ):
+            writer.write(frame)
+            (size,) = unpack(">i", await reader.readexactly(4))
+            assert len(await reader.readexactly(size)) == size
+        writer.close()
+
+    on_a_broker(story)

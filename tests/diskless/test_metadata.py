@@ -1,0 +1,272 @@
+"""Metadata: the same from every broker, and Kafka's errors. Source: DESIGN §8; KIP-1114."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.controller.image import MetadataImage
+from diskless.apis.metadata import ClientView, Placing, describe, place, reachable, unfenced
+from diskless.placement import PlacedBroker, leader, leaders
+from records.codec import decode_message, encode_message
+from records.rpc.brokers import BrokerHeartbeatRequest
+from records.rpc.cluster import MetadataRequest, MetadataResponse
+from tests.coordinator.controller.test_chunks import with_topic
+from tests.coordinator.controller.test_refusals import chunk
+from tests.coordinator.controller.world import World
+
+VIEW = ClientView("c-1", "PLAIN", None)
+_asked = MetadataRequest.MetadataRequestTopic
+
+
+def answer_to(
+    request: MetadataRequest, version: int, image: MetadataImage, view: ClientView = VIEW
+) -> MetadataResponse:
+    answer = asyncio.run(describe(request, version, image, view))
+    return decode_message(MetadataResponse, encode_message(answer, version), version)
+
+
+def ask(image: MetadataImage, *names: str, version: int = 12) -> MetadataResponse:
+    request = MetadataRequest(topics=tuple(_asked(name=name) for name in names) or None)
+    return answer_to(request, version, image)
+
+
+def beating() -> World:
+    """A topic t of two partitions, and three brokers whose heartbeats have unfenced them."""
+    world = with_topic()
+    for broker_id, broker in world.image.brokers.items():
+        world.ask(
+            BrokerHeartbeatRequest(
+                broker_id=broker_id,
+                broker_epoch=broker.broker_epoch,
+                current_metadata_offset=world.image.offset,
+                want_fence=False,
+                want_shut_down=False,
+            )
+        )
+    return world
+
+
+def test_a_topic_is_described_at_every_version() -> None:
+    image = beating().image
+    for version in range(14):
+        answer = ask(image, "t", version=version)
+        (topic,) = answer.topics
+        assert (topic.error_code, topic.name, len(topic.partitions)) == (0, "t", 2)
+        assert {broker.node_id for broker in answer.brokers} == {1, 2, 3}
+        for partition in topic.partitions:
+            expected = leader(
+                image.topic("t").topic_id,  # type: ignore[union-attr]
+                partition.partition_index,
+                None,
+                unfenced(image),
+            )
+            assert partition.leader_id == expected
+            assert partition.leader_id in partition.isr_nodes == partition.replica_nodes
+            assert partition.leader_epoch == (0 if version >= 7 else -1)
+
+
+def test_all_topics_are_asked_for_by_null_or_in_version_0_by_none() -> None:
+    image = beating().image
+    assert [t.name for t in ask(image).topics] == sorted(image.topic_ids)
+    none = MetadataRequest(topics=())
+    assert len(answer_to(none, 0, image).topics) == len(image.topics)
+    assert answer_to(none, 1, image).topics == ()
+    internal = {t.name: t.is_internal for t in ask(image).topics}
+    assert internal["__diskless-metadata"]
+    assert not internal["t"]
+
+
+def test_what_is_unknown_has_an_error_of_its_own() -> None:
+    image = beating().image
+    by_name = ask(image, "nowhere", "t").topics
+    assert [(t.name, t.error_code) for t in by_name] == [("nowhere", 3), ("t", 0)]
+    request = MetadataRequest(topics=(_asked(topic_id=UUID(int=99), name=None),))
+    (by_id,) = answer_to(request, 12, image).topics
+    assert (by_id.error_code, by_id.topic_id) == (100, UUID(int=99))
+
+
+def test_a_topic_is_found_by_its_id_and_named() -> None:
+    image = beating().image
+    topic_id = image.topic_ids["t"]
+    request = MetadataRequest(topics=(_asked(topic_id=topic_id, name=None),))
+    (found,) = answer_to(request, 12, image).topics
+    assert (found.error_code, found.name, found.topic_id) == (0, "t", topic_id)
+
+
+@pytest.mark.parametrize("version", [10, 11])
+def test_versions_that_have_ids_and_do_not_serve_them_say_so(version: int) -> None:
+    """KAFKA-13428."""
+    image = beating().image
+    request = MetadataRequest(topics=(_asked(topic_id=image.topic_ids["t"], name="t"),))
+    (refused,) = answer_to(request, version, image).topics
+    assert refused.error_code == 42
+
+
+def test_a_topic_that_is_named_often_is_described_once() -> None:
+    """Or a request of a megabyte would have an answer of many."""
+    image = beating().image
+    assert len(ask(image, *["t"] * 1_000, "u", "u").topics) == 2
+
+
+def heartbeat(world: World, broker_id: int, *, fence: bool = False, leave: bool = False) -> None:
+    """Of a broker that has read everything."""
+    world.ask(
+        BrokerHeartbeatRequest(
+            broker_id=broker_id,
+            broker_epoch=world.image.brokers[broker_id].broker_epoch,
+            current_metadata_offset=world.image.offset,
+            want_fence=fence,
+            want_shut_down=leave,
+        )
+    )
+
+
+def leads_nothing(answer: MetadataResponse) -> bool:
+    """As Kafka says it while no broker can lead."""
+    return all(
+        (partition.error_code, partition.leader_id, partition.isr_nodes) == (5, -1, ())
+        for partition in answer.topics[0].partitions
+    )
+
+
+def test_fenced_brokers_are_not_named_while_another_serves() -> None:
+    world = beating()
+    heartbeat(world, 2, fence=True)
+    answer = ask(world.image, "t")
+    assert {broker.node_id for broker in answer.brokers} == {1, 3}
+    assert {partition.leader_id for partition in answer.topics[0].partitions} <= {1, 3}
+
+
+def test_where_nobody_serves_all_members_are_named_and_lead_nothing() -> None:
+    """librdkafka forgets brokers that are not named; of none it cannot come back."""
+    world = beating()
+    serving = ask(world.image, "t").brokers
+    heartbeat(world, 1, leave=True)
+    for broker_id in (2, 3):
+        heartbeat(world, broker_id, fence=True)
+    answer = ask(world.image, "t")
+    assert answer.brokers == serving
+    assert [broker.node_id for broker in serving] == [1, 2, 3]
+    assert leads_nothing(answer)
+    assert answer_to(MetadataRequest(topics=()), 12, world.image).brokers == serving
+
+
+@pytest.mark.parametrize("asked", [None, 1, 2, 3, 4])
+def test_whoever_hears_of_brokers_hears_of_a_controller(asked: int | None) -> None:
+    """librdkafka's administrator asks once, and waits for minutes if there is none."""
+    world = beating()
+    request, view = MetadataRequest(topics=()), VIEW._replace(asked=asked)
+    for fenced in (1, 2, 3):
+        assert answer_to(request, 12, world.image, view).controller_id == fenced
+        heartbeat(world, fenced, fence=True)
+    answer = answer_to(request, 12, world.image, view)
+    assert answer.controller_id == (asked if asked in (1, 2, 3) else 1)
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_broker_that_does_not_serve_names_itself(leaves: bool) -> None:
+    """A client that asks it would forget it, and may be left with one that it cannot reach."""
+    world = beating()
+    heartbeat(world, 2, fence=not leaves, leave=leaves)
+    request = MetadataRequest(topics=(_asked(name="t"),))
+    answer = answer_to(request, 12, world.image, VIEW._replace(asked=2))
+    assert {broker.node_id for broker in answer.brokers} == {1, 2, 3}
+    others = ask(world.image, "t")
+    assert {broker.node_id for broker in others.brokers} == {1, 3}
+    assert (answer.topics, answer.controller_id) == (others.topics, others.controller_id)
+
+
+def test_before_anybody_is_a_member_nobody_is_named() -> None:
+    world = with_topic()
+    image = MetadataImage(
+        topics=world.image.topics, topic_ids=world.image.topic_ids, offset=world.image.offset
+    )
+    answer = ask(image, "t")
+    assert (answer.brokers, answer.controller_id) == ((), -1)
+    assert leads_nothing(answer)
+
+
+def test_a_client_hears_of_brokers_by_its_own_listener() -> None:
+    """And is sent to none that it cannot reach."""
+    other = VIEW._replace(listener="OTHER")
+    request = MetadataRequest(topics=(_asked(name="t"),))
+    answer = answer_to(request, 12, beating().image, other)
+    assert answer.brokers == ()
+    assert {partition.leader_id for partition in answer.topics[0].partitions} == {-1}
+
+
+def test_operations_are_told_to_whoever_asks() -> None:
+    """KIP-430: without authorisation, all there are. The numbers are those a Kafka broker tells."""
+    image = beating().image
+    request = MetadataRequest(
+        topics=(_asked(name="t"),),
+        include_cluster_authorized_operations=True,
+        include_topic_authorized_operations=True,
+    )
+    answer = answer_to(request, 8, image)
+    assert answer.cluster_authorized_operations == 0b1_1111_1010_0000
+    assert answer.topics[0].topic_authorized_operations == 0b1101_1111_1000
+    silent = ask(image, "t", version=8)
+    assert silent.cluster_authorized_operations == -(2**31)
+    assert silent.topics[0].topic_authorized_operations == -(2**31)
+
+
+def test_chunks_travel_in_tagged_fields() -> None:
+    world = beating()
+    world.ask(chunk(replicas=(3, 1), start=10))
+    cut, whole = ask(world.image, "t").topics[0].partitions
+    assert cut.start_offset == 10
+    assert [(c.start_offset, c.end_offset, c.replica_nodes) for c in cut.chunks] == [(0, 9, (1, 2))]
+    assert (whole.start_offset, whole.chunks) == (-1, ())
+    assert reachable(world.image, "PLAIN") == unfenced(world.image)
+
+
+# --- DESIGN §8: any broker leads ------------------------------------------------------------------
+
+racks = st.none() | st.sampled_from("abc")
+brokers = st.dictionaries(st.integers(0, 40), racks, max_size=7).map(
+    lambda found: [PlacedBroker(broker_id, rack) for broker_id, rack in sorted(found.items())]
+)
+topic_ids = st.integers(1, 2**128 - 1).map(lambda value: UUID(int=value))
+
+
+@given(
+    brokers=brokers, topic_id=topic_ids, index=st.integers(0, 99), rack=racks, order=st.randoms()
+)
+def test_every_broker_answers_the_same(
+    brokers: list[PlacedBroker], topic_id: UUID, index: int, rack: str | None, order: object
+) -> None:
+    """Whatever order it heard of the brokers in; and the replicas are each rack's leaders."""
+    shuffled = list(brokers)
+    order.shuffle(shuffled)  # type: ignore[attr-defined]
+    here = place(topic_id, index, Placing(brokers, rack))
+    assert here == place(topic_id, index, Placing(shuffled, rack))
+    assert here.leader_id == leader(topic_id, index, rack, brokers)
+    best, by_rack = leaders(topic_id, index, brokers)
+    assert best == leader(topic_id, index, None, brokers)
+    for one in {broker.rack for broker in brokers if broker.rack is not None}:
+        assert by_rack[one] == leader(topic_id, index, one, brokers)
+        assert by_rack[one] in here.replicas
+    assert (here.leader_id is None) == (not brokers)
+
+
+@given(
+    brokers=brokers.filter(bool),
+    topic_id=topic_ids,
+    rack=racks,
+    which=st.integers(min_value=0),
+)
+def test_one_brokers_going_or_coming_moves_only_its_share(
+    brokers: list[PlacedBroker], topic_id: UUID, rack: str | None, which: int
+) -> None:
+    gone = brokers[which % len(brokers)]
+    rest = [broker for broker in brokers if broker != gone]
+    for index in range(30):
+        before = place(topic_id, index, Placing(brokers, rack)).leader_id
+        after = place(topic_id, index, Placing(rest, rack)).leader_id
+        assert before == after or before == gone.broker_id

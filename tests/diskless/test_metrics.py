@@ -1,0 +1,96 @@
+"""What Prometheus reads of a broker is what happened. Source: docs/broker.md, Metrics."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from diskless.metrics import BrokerCollector
+from diskless.stores.faults import Fault, FaultRule
+from tests.diskless.cluster_world import ClusterWorld
+from tests.diskless.records_world import RecordsBroker, batch
+from tests.diskless.virtual_time import run
+
+PAGE = Path(__file__).parents[2] / "docs" / "broker.md"
+
+
+def collector(broker: RecordsBroker) -> BrokerCollector:
+    return BrokerCollector(
+        broker.cluster,
+        produce=broker.produce_service,
+        fetch=broker.fetch_service,
+        writers=broker.writers,
+        in_flight=broker.in_flight,
+        cache=broker.cache,
+        cleaner=broker.cleaner,
+        staleness=broker.staleness,
+        unknown_racks=lambda: {"nowhere": 3},
+    )
+
+
+def values(broker: RecordsBroker) -> dict[str, float]:
+    registry = CollectorRegistry()
+    registry.register(collector(broker))
+    text = generate_latest(registry).decode()
+    lines = [line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")]
+    return {name.removeprefix("esker_broker_"): float(value) for name, value in lines}
+
+
+def test_what_is_counted_is_what_happened() -> None:
+    async def story() -> None:
+        async with ClusterWorld() as world:
+            await world.create("t")
+            broker = RecordsBroker(world, 1)
+            for number in range(3):
+                await broker.produce("t", 0, batch(number, 9, now_ms=world.wall_ms()))
+            await broker.produce("nowhere", 0, batch(4, now_ms=world.wall_ms()))
+            found = await broker.fetch("t", 0, 0)
+            await broker.fetch("t", 0, 77)
+            upload = frozenset({"upload"})
+            broker.store.rules = (FaultRule(fault=Fault.REFUSED, operations=upload),)
+            await broker.produce("t", 0, batch(5, now_ms=world.wall_ms()))
+            broker.cluster.ages_ms[0] = 31_000.0
+            await broker.fetch("t", 0, 0)
+            seen = values(broker)
+            expected = {
+                "produce_requests_total": 5,
+                "batches_in_total": 4,
+                "records_in_total": 7,
+                'produce_refusals_total{error="3"}': 1,
+                "objects_total": 3,
+                "object_batches_total": 3,
+                "uploads_failed_total": 1,
+                "upload_seconds_count": 3,
+                'commit_seconds_bucket{le="+Inf"}': 3,
+                "fetch_requests_total": 3,
+                "bytes_out_total": len(found.records or b""),
+                'fetch_errors_total{error="1"}': 1,
+                'fetch_errors_total{error="6"}': 1,
+                "fetch_barriers_total": 1,
+                "stale_refusals_total": 1,
+                "store_gets_total": 0,
+                "in_flight_bytes": 0,
+                "append_bytes": 0,
+                'replica_lag{coordinator="0"}': 0,
+                'replica_age_seconds{coordinator="0"}': 31,
+                "replica_age_limit_seconds": 30,
+                'unknown_racks_total{rack="nowhere"}': 3,
+            }
+            assert {name: seen.get(name) for name in expected} == expected
+            await broker.end()
+
+    run(story)
+
+
+def test_every_metric_is_in_the_documents_and_the_other_way_round() -> None:
+    async def story() -> set[str]:
+        async with ClusterWorld() as world:
+            broker = RecordsBroker(world, 1)
+            names = {metric.name for metric in collector(broker).collect()}
+            await broker.end()
+            return names
+
+    documented = set(re.findall(r"`(esker_broker_[a-z_]+)`", PAGE.read_text()))
+    assert documented == run(story)

@@ -1,0 +1,108 @@
+"""Brokers that go wrong in one way each: a story finds them out. DESIGN §8, §11.
+
+Each mutant is one change to the real code and one pinned seed; the real code lives through the same
+story. The first three are of the writer alone, in `tests.diskless.test_object_writer`'s stories
+too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+import diskless.produce.writers
+from diskless.fetch.service import OFFSET_OUT_OF_RANGE, FetchService, _Answer, _Asked
+from diskless.produce.buffer import AppendResult
+from diskless.produce.object_writer import KAFKA_STORAGE_ERROR, ObjectWriter
+from diskless.stores.faults import Fault, FaultRule
+from tests.diskless.story import Story
+from tests.diskless.test_object_writer import (
+    AcknowledgesUploads,
+    CommitsAsUploadsEnd,
+    NewIdForAnotherTry,
+    lives,
+    outcomes,
+    overtaking,
+    quiet,
+)
+from tests.diskless.virtual_time import run
+
+
+def dies(story: Story) -> None:
+    """The story's claims do not hold."""
+
+    async def live() -> None:
+        await story.run()
+        story.check()
+
+    with pytest.raises(AssertionError):
+        run(live)
+
+
+@pytest.mark.parametrize(("mutant", "seed"), [(AcknowledgesUploads, 0), (NewIdForAnotherTry, 11)])
+def test_a_writer_that_goes_wrong_is_found_out(
+    mutant: type[ObjectWriter], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Acknowledge before the commit; a new object id for another try."""
+    monkeypatch.setattr(diskless.writers, "ObjectWriter", mutant)
+    dies(Story(seed))
+
+
+def test_committing_in_the_order_of_completion_is_found_out() -> None:
+    assert outcomes(overtaking(ObjectWriter)) == {0}
+    assert outcomes(overtaking(CommitsAsUploadsEnd)) != {0}
+
+
+class GivesUpLostPuts(ObjectWriter):
+    """Takes an upload whose answer was lost for one that failed."""
+
+    async def _upload(self, key: str, parts: Any, size_bytes: int) -> None:
+        try:
+            await self._store.upload(key, parts, size_bytes)
+        finally:
+            self._uploads.release()
+
+
+def lost_puts(writer: type[ObjectWriter]) -> set[int]:
+    world = quiet()
+    world.writer_type = writer
+    world.store.rules = (
+        FaultRule(fault=Fault.LOST_ANSWER, operations=frozenset({"upload"}), probability=0.5),
+    )
+    return outcomes(lives(world))
+
+
+def test_counting_a_lost_put_answer_as_failure_is_found_out() -> None:
+    assert lost_puts(ObjectWriter) == {0}
+    assert lost_puts(GivesUpLostPuts) == {0, KAFKA_STORAGE_ERROR}
+
+
+class SkipsTheBarrier(FetchService):
+    """Believes its own replica that an offset is out of range."""
+
+    async def _behind_the_barrier(self, _: int, asked: Sequence[_Asked]) -> list[_Answer]:
+        return [_Answer(OFFSET_OUT_OF_RANGE, one.offset, 0) for one in asked]
+
+
+def test_skipping_the_barrier_is_found_out() -> None:
+    dies(Story(0, fetch_type=SkipsTheBarrier))
+
+
+class TellsHalf(ObjectWriter):
+    """Tells the first batch of an object what became of the last."""
+
+    def _tell(self, written: Any, response: Any) -> None:
+        tell_each = written.closed.tell_each
+
+        def reversed_(results: list[AppendResult]) -> None:
+            tell_each(results[::-1])
+
+        written.closed.tell_each = reversed_
+        super()._tell(written, response)
+
+
+def test_answers_that_are_mixed_up_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diskless.writers, "ObjectWriter", TellsHalf)
+    dies(Story(0))

@@ -1,0 +1,129 @@
+"""Object ids are given out only while their lease surely outlives an upload. DESIGN §8."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+
+import pytest
+
+from coordinator.batch.interface import CoordinatorError, ErrorCode
+from diskless.produce.object_ids import ObjectIds
+from records.rpc.objects import (
+    AcquireObjectLeaseRequest,
+    AcquireObjectLeaseResponse,
+    ReleaseObjectLeaseRequest,
+    ReleaseObjectLeaseResponse,
+)
+from tests.diskless.virtual_time import run
+
+USABLE_S = 100.0
+BLOCK = 8
+
+
+class Leasing:
+    """Grants blocks one after the other, unless it is away; knows when each was asked for."""
+
+    def __init__(self) -> None:
+        self.is_away = False
+        self.asked_at: list[float] = []
+
+    async def acquire_lease(self, request: AcquireObjectLeaseRequest) -> AcquireObjectLeaseResponse:
+        await asyncio.sleep(0.01)
+        if self.is_away:
+            raise CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "nobody leads")
+        self.asked_at.append(asyncio.get_running_loop().time())
+        lease_id = len(self.asked_at) - 1
+        return AcquireObjectLeaseResponse(
+            lease_id=lease_id,
+            first_object_id=lease_id * BLOCK,
+            object_count=request.object_count,
+        )
+
+    async def release_lease(self, _: ReleaseObjectLeaseRequest) -> ReleaseObjectLeaseResponse:
+        return ReleaseObjectLeaseResponse()
+
+
+def ids_of(leasing: Leasing) -> ObjectIds:
+    return ObjectIds(
+        leasing,
+        coordinator_partition=0,
+        broker_id=1,
+        broker_epoch=5,
+        block_size=BLOCK,
+        usable_s=USABLE_S,
+    )
+
+
+async def take(ids: ObjectIds, count: int) -> list[int]:
+    return [(await ids.next()).object_id for _ in range(count)]
+
+
+@pytest.mark.parametrize("taken", [1, BLOCK - 1, BLOCK, BLOCK + 1])
+def test_an_id_is_never_older_than_its_lease_is_usable(taken: int) -> None:
+    """Also one of a block that was asked for ahead, before all was quiet for a while."""
+
+    async def story() -> None:
+        leasing = Leasing()
+        ids = ids_of(leasing)
+        await take(ids, taken)
+        for pause_s in (USABLE_S - 1, 10 * USABLE_S):
+            await asyncio.sleep(pause_s)
+            leased = await ids.next()
+            age_s = asyncio.get_running_loop().time() - leasing.asked_at[leased.lease_id]
+            assert age_s < USABLE_S, f"an id of a lease that was asked for {age_s} s ago"
+
+    run(story)
+
+
+def test_a_block_that_was_refused_ahead_is_asked_for_again() -> None:
+    """What failed a while ago is no reason to fail now."""
+
+    async def story() -> None:
+        leasing = Leasing()
+        ids = ids_of(leasing)
+        await take(ids, 1)
+        leasing.is_away = True
+        await take(ids, BLOCK - 1)
+        await asyncio.sleep(1)
+        leasing.is_away = False
+        assert await take(ids, 1) == [BLOCK]
+
+    run(story)
+
+
+def test_ids_rise_and_each_is_given_once() -> None:
+    async def story() -> None:
+        ids = ids_of(Leasing())
+        assert await take(ids, 5 * BLOCK) == list(range(5 * BLOCK))
+
+    run(story)
+
+
+@pytest.mark.parametrize("ends", ["released", "dropped", "cancelled"])
+def test_a_block_that_is_refused_and_never_needed_troubles_nobody(ends: str) -> None:
+    """Nobody leads, and nobody asks for more ids: the loop has nothing to complain about."""
+    complaints: list[str] = []
+
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: complaints.append(context["message"]))
+        leasing = Leasing()
+        ids = ids_of(leasing)
+        if ends == "cancelled":
+            leasing.is_away = True
+            waiting = asyncio.ensure_future(ids.next())
+            await asyncio.sleep(0)
+            waiting.cancel()
+        else:
+            await take(ids, 1)
+            leasing.is_away = True
+            await take(ids, BLOCK - 1)
+        await asyncio.sleep(1)
+        if ends == "released":
+            await ids.release()
+        del ids
+        gc.collect()
+
+    run(story)
+    assert complaints == []

@@ -1,0 +1,245 @@
+"""From buffered batches to committed objects, whatever fails. DESIGN §8, Produce.
+
+Every story is one seed; an error names it. In each, about forty batches meet uploads that fail,
+answers that are lost and leaders that are away, in virtual time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from coordinator.batch.interface import ErrorCode
+from diskless.produce.buffer import AppendResult
+from diskless.produce.object_writer import (
+    CLOSING,
+    KAFKA_STORAGE_ERROR,
+    NOT_WRITTEN,
+    UNKNOWN,
+    ObjectWriter,
+    WriterSettings,
+)
+from diskless.stores import StorageError
+from diskless.stores.faults import Fault, FaultRule
+from records.rpc.coordinator import CommitBatchesResponse
+from tests.diskless.produce_world import TOPICS, Sent, World, a_batch
+from tests.diskless.virtual_time import run
+from tests.examples import seeds
+
+SEEDS = seeds(150)
+
+
+def lives(world: World) -> World:
+    try:
+        run(world.live)
+        world.check()
+    except AssertionError as error:
+        error.add_note(world.note)
+        raise
+    return world
+
+
+def test_no_story_loses_doubles_or_reorders_what_was_acknowledged() -> None:
+    acknowledged = repeated = lost = failed = 0
+    for seed in SEEDS:
+        world = lives(World(seed))
+        outcomes = [sent.results[0].error for sent in world.sent]
+        acknowledged += outcomes.count(0)
+        failed += outcomes.count(KAFKA_STORAGE_ERROR)
+        repeated += world.coordinator.repeated
+        lost += world.store.struck.get(("upload", Fault.LOST_ANSWER), 0)
+    assert acknowledged > len(SEEDS) * 20
+    assert min(failed, repeated, lost) > 50, (failed, repeated, lost)
+
+
+# --- mutants: each is caught by a story ---------------------------------------------------------
+
+
+class CommitsAsUploadsEnd(ObjectWriter):
+    """Commits in the order in which uploads are done."""
+
+    async def _next_uploaded(self) -> Any:
+        uploads = [written.upload for written in self._uploading]
+        await asyncio.wait(uploads, return_when=asyncio.FIRST_COMPLETED)
+        return next(written for written in self._uploading if written.upload.done())
+
+
+class AcknowledgesUploads(ObjectWriter):
+    """Says that it is written once it is in the store."""
+
+    async def _outcome(self, written: Any, answer: Any) -> None:
+        self._commits.release()
+        self._tell_all(written.closed, AppendResult(0, None, 0))
+        await asyncio.wait([answer])
+
+
+class CountsLostAnswersAsFailures(ObjectWriter):
+    """Takes a commit whose answer was lost for one that did not happen."""
+
+    async def _outcome(self, written: Any, answer: Any) -> None:
+        try:
+            self._tell(written, await answer)
+        except Exception:
+            self._tell_all(written.closed, NOT_WRITTEN)
+        finally:
+            self._commits.release()
+
+
+class CommitsWhatFailed(ObjectWriter):
+    """Takes an upload that failed for one that may be committed."""
+
+    async def _upload(self, key: str, parts: Any, size_bytes: int) -> None:
+        try:
+            await super()._upload(key, parts, size_bytes)
+        except StorageError:
+            return
+
+
+class NewIdForAnotherTry(ObjectWriter):
+    """After a lost answer it writes the same batches again, as another object."""
+
+    async def _outcome(self, written: Any, answer: Any) -> None:
+        try:
+            self._tell(written, await answer)
+        except Exception:
+            self._closed.append(written.closed)
+            if self._naming is None:
+                self._naming = self._loop.create_task(self._name_all())
+        finally:
+            self._commits.release()
+
+
+@pytest.mark.parametrize(
+    ("mutant", "seed"),
+    [
+        (AcknowledgesUploads, 0),
+        (CountsLostAnswersAsFailures, 1),
+        (CommitsWhatFailed, 0),
+        (NewIdForAnotherTry, 2),
+    ],
+)
+def test_a_mutant_is_caught(mutant: type[ObjectWriter], seed: int) -> None:
+    world = World(seed, writer=mutant)
+    with pytest.raises(AssertionError):
+        lives(world)
+
+
+# --- single claims ------------------------------------------------------------------------------
+
+SETTINGS = WriterSettings(commit_interval_ms=50, upload_timeout_ms=1_000)
+
+
+def quiet(seed: int = 1, settings: WriterSettings = SETTINGS) -> World:
+    """A world in which nothing fails until a test says so."""
+    world = World(seed, settings=settings)
+    world.store.rules = ()
+    world.coordinator.lost = world.coordinator.away = 0.0
+    return world
+
+
+def outcomes(world: World) -> set[int]:
+    return {sent.results[0].error for sent in world.sent}
+
+
+def test_nothing_is_written_while_no_ids_are_leased() -> None:
+    world = quiet()
+    world.coordinator.away = 1.0
+    lives(world)
+    assert {sent.results[0] for sent in world.sent} == {NOT_WRITTEN}
+    assert not world.memory.objects
+
+
+def test_a_store_that_is_down_fails_its_own_objects_only() -> None:
+    world = quiet()
+    world.store.rules = (FaultRule(fault=Fault.REFUSED, operations=frozenset({"upload"})),)
+
+    def during() -> None:
+        if len(world.sent) == 20:
+            world.store.rules = ()
+
+    run(lambda: world.live(during=during))
+    world.check()
+    assert outcomes(world) == {0, KAFKA_STORAGE_ERROR}
+    assert world.sent[-1].results[0].error == 0
+
+
+def overtaking(writer: type[ObjectWriter]) -> World:
+    """Uploads take from nothing to half a second, several at a time; none fails."""
+    world = quiet()
+    world.writer_type = writer
+    world.store.rules = (
+        FaultRule(fault=Fault.SLOW, operations=frozenset({"upload"}), probability=0.5, delay_s=0.5),
+    )
+    return lives(world)
+
+
+def test_uploads_that_overtake_each_other_change_nothing() -> None:
+    assert outcomes(overtaking(ObjectWriter)) == {0}
+
+
+def test_committing_as_uploads_end_kills_the_overtaken() -> None:
+    assert NOT_WRITTEN.error in outcomes(overtaking(CommitsAsUploadsEnd))
+
+
+def test_an_upload_is_tried_again_under_its_name() -> None:
+    world = quiet()
+    world.store.rules = (
+        FaultRule(fault=Fault.LOST_ANSWER, operations=frozenset({"upload"}), probability=0.5),
+    )
+    lives(world)
+    assert outcomes(world) == {0}
+    assert world.store.struck[("upload", Fault.LOST_ANSWER)] > 5
+    assert len(world.memory.objects) == len(world.coordinator.answers)
+
+
+def test_closing_ends_even_if_outcomes_stay_unknown() -> None:
+    world = quiet()
+    world.coordinator.lost = 1.0
+    run(world.live)
+    assert {sent.results[0] for sent in world.sent} == {UNKNOWN}
+
+
+def test_a_batch_larger_than_the_buffer_is_an_object_of_its_own() -> None:
+    world = quiet(settings=WriterSettings(commit_interval_ms=10_000, buffer_max_bytes=1_000))
+    lives(world)
+    assert outcomes(world) == {0}
+    large = [place for place in world.coordinator.placed if place[5] > 1_000]
+    assert large
+    for place in large:
+        assert [p for p in world.coordinator.placed if p[3] == place[3]] == [place]
+
+
+def test_a_lease_must_outlive_an_upload() -> None:
+    with pytest.raises(ValueError, match="does not outlive"):
+        WriterSettings(upload_timeout_ms=60_000, lease_timeout_ms=100_000)
+
+
+def test_a_closed_writer_takes_nothing() -> None:
+    world = quiet()
+
+    async def story() -> None:
+        writer = world.a_writer()
+        await writer.close(1)
+        late = Sent(0, (TOPICS[0], 0), a_batch(0, 1, 1))
+        writer.append(*late.where, late.accepted, append_time=False, waiter=late)
+        assert late.results == [CLOSING]
+
+    run(story)
+
+
+def test_a_committed_object_whose_answer_is_forgotten_is_unknown_to_its_producers() -> None:
+    """Its batches may each have been refused, and clients take DUPLICATE for success."""
+    world = quiet()
+
+    async def story() -> None:
+        writer = world.a_writer()
+        forgotten = CommitBatchesResponse(error_code=ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
+        world.coordinator.answers[0] = forgotten
+        sent = Sent(0, (TOPICS[0], 0), a_batch(0, 1, 1))
+        writer.append(*sent.where, sent.accepted, append_time=False, waiter=sent)
+        await writer.close(10)
+        assert sent.results == [UNKNOWN]
+
+    run(story)

@@ -1,0 +1,394 @@
+"""Produce over a real socket: each partition judged by itself, one answer. DESIGN §8."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from coordinator.controller.image import MetadataImage
+from diskless.produce.buffer import AppendResult, Waiter
+from diskless.produce.in_flight import InFlight
+from diskless.produce.service import HEAR_S, ProduceService
+from diskless.produce.validation import Accepted, Outcome, validate
+from raft.net import Listener, run
+from raft.net.client import connect
+from raft.net.connection import Answer, ServerConnection
+from raft.net.errors import ConnectionLostError
+from raft.net.frames import Frame
+from raft.net.header import parse_request_header
+from raft.net.rpc import request_kind
+from records.batch import TRANSACTIONAL
+from records.batch_writer import build_batch
+from records.codec import decode_message, encode_parts
+from records.compression import Compression
+from records.rpc.produce import ProduceRequest, ProduceResponse
+from tests.coordinator.controller.test_chunks import with_topic
+from tests.coordinator.controller.test_refusals import alter
+
+NOW_MS = 1_700_000_000_000
+PRODUCE = 0
+_topic = ProduceRequest.TopicProduceData
+
+
+def batch(*values: bytes, attributes: int = 0, timestamp: int = NOW_MS) -> bytes:
+    records = [(None, value, timestamp, ()) for value in values or (b"one", b"two")]
+    return bytes(build_batch(records, base_offset=0, leader_epoch=-1, attributes=attributes))
+
+
+def request(
+    *parts: tuple[str, int, bytes | None],
+    acks: int = -1,
+    timeout_ms: int = 10_000,
+    transactional_id: str | None = None,
+    topic_id: UUID = UUID(int=0),  # noqa: B008
+) -> ProduceRequest:
+    return ProduceRequest(
+        transactional_id=transactional_id,
+        acks=acks,
+        timeout_ms=timeout_ms,
+        topic_data=tuple(
+            _topic(
+                name=name,
+                topic_id=topic_id,
+                partition_data=(_topic.PartitionProduceData(index=index, records=records),),
+            )
+            for name, index, records in parts
+        ),
+    )
+
+
+class Kept:
+    """A writer that keeps what it is given, until a test says what became of it."""
+
+    def __init__(self) -> None:
+        self.appended: list[tuple[UUID, int, Accepted, bool, Waiter]] = []
+        self.at_once: AppendResult | None = None
+
+    def append(
+        self,
+        topic_id: UUID,
+        partition: int,
+        accepted: Accepted,
+        *,
+        append_time: bool,
+        waiter: Waiter,
+    ) -> None:
+        self.appended.append((topic_id, partition, accepted, append_time, waiter))
+        if self.at_once is not None:
+            waiter.appended(self.at_once)
+
+
+class Broker:
+    """A listener that serves Produce alone."""
+
+    def __init__(self, image: MetadataImage, max_bytes: int = 1 << 20) -> None:
+        self.image = image
+        self.writer: Kept | None = Kept()
+        self.writer.at_once = AppendResult(0, None, 70, -1, 5)
+        self.in_flight = InFlight(max_bytes)
+        self.news = asyncio.Event()
+        self.awaits_news = False  # else what is not heard of never is
+        self.heard_by = 0  # requests that waited for it
+        self.patience_s = HEAR_S  # of the last one
+        service = ProduceService(
+            image=lambda: self.image,
+            image_where=self.hear_of,
+            writer=lambda _: self.writer,
+            now_ms=lambda: NOW_MS,
+            in_flight=self.in_flight,
+        )
+
+        def handle(connection: ServerConnection, frame: Frame) -> Answer:
+            header = parse_request_header(frame, {PRODUCE: 9})
+            return service.serve(connection, header, frame[header.body_at :])
+
+        self.listener = Listener(handle, name="test")
+
+    async def hear_of(
+        self, holds: Callable[[MetadataImage], bool], timeout_s: float
+    ) -> MetadataImage | None:
+        assert 0 <= timeout_s <= HEAR_S
+        self.patience_s = timeout_s
+        self.heard_by += 1
+        if self.awaits_news:
+            await self.news.wait()
+        return self.image if holds(self.image) else None
+
+    async def ask(self, message: ProduceRequest, version: int = 9) -> ProduceResponse:
+        """The answer. Raises ConnectionLostError where the connection is closed instead."""
+        connection = await connect("127.0.0.1", self.listener.port)
+        loop = asyncio.get_running_loop()
+        found: asyncio.Future[ProduceResponse] = loop.create_future()
+
+        def on_answer(answer: Frame | ConnectionLostError) -> None:
+            if isinstance(answer, ConnectionLostError):
+                found.set_exception(answer)
+            else:
+                found.set_result(decode_message(ProduceResponse, answer, version))
+
+        parts = tuple(encode_parts(message, version))
+        connection.send(request_kind(ProduceRequest, version), parts, on_answer, timeout_ms=5_000)
+        try:
+            return await found
+        finally:
+            connection.close()
+
+
+def claim(work: Callable[[Broker], Awaitable[None]], image: MetadataImage | None = None) -> None:
+    async def on_loop() -> None:
+        broker = Broker(image or with_topic().image)
+        await broker.listener.start("127.0.0.1", 0)
+        try:
+            await work(broker)
+        finally:
+            await broker.listener.close()
+
+    run(on_loop())
+
+
+def errors(answer: ProduceResponse) -> list[int]:
+    return [p.error_code for topic in answer.responses for p in topic.partition_responses]
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+def test_a_batch_is_answered_with_its_offset(version: int) -> None:
+    image = with_topic().image
+    topic_id = image.topic_ids["t"]
+
+    async def work(broker: Broker) -> None:
+        answer = await broker.ask(request(("t", 1, batch()), topic_id=topic_id), version)
+        (partition,) = answer.responses[0].partition_responses
+        assert (partition.error_code, partition.index, partition.base_offset) == (0, 1, 70)
+        assert partition.log_start_offset == (5 if version >= 5 else -1)
+        assert broker.writer is not None
+        ((found, index, accepted, append_time, _),) = broker.writer.appended
+        assert (found, index, append_time) == (topic_id, 1, False)
+        assert accepted.batch.view == batch()
+
+    claim(work, image)
+
+
+@pytest.mark.parametrize("acks", [-1, 0])
+def test_a_topic_that_another_broker_knows_is_waited_for_in_order(acks: int) -> None:
+    """Its id is not in our image yet; the client's next requests wait behind it."""
+    later = with_topic().image
+    topic_id = later.topic_ids["t"]
+
+    async def work(broker: Broker) -> None:
+        broker.awaits_news = True
+        connection = await connect("127.0.0.1", broker.listener.port)
+        loop = asyncio.get_running_loop()
+        kind = request_kind(ProduceRequest, 13)
+        answers: list[asyncio.Future[Frame | ConnectionLostError]] = []
+        for value in (b"1", b"2", b"3"):
+            message = request(("t", 0, batch(value)), topic_id=topic_id, acks=acks)
+            answers.append(loop.create_future())
+            on_answer = answers[-1].set_result if acks else None
+            parts = tuple(encode_parts(message, 13))
+            connection.send(kind, parts, on_answer, timeout_ms=5_000)
+        writer = broker.writer
+        assert writer is not None
+        while not broker.heard_by:
+            await asyncio.sleep(0.001)
+        assert not writer.appended
+        broker.image = later
+        broker.news.set()
+        while len(writer.appended) < 3:
+            await asyncio.sleep(0.001)
+        assert [bytes(one[2].batch.view) for one in writer.appended] == [
+            batch(value) for value in (b"1", b"2", b"3")
+        ]
+        assert broker.heard_by == 1
+        if acks:
+            for answer in answers:
+                body = await answer
+                assert not isinstance(body, ConnectionLostError)
+                assert errors(decode_message(ProduceResponse, body, 13)) == [0]
+        connection.close()
+
+    claim(work, MetadataImage())
+
+
+@pytest.mark.parametrize(("timeout_ms", "patience_s"), [(500, 0.45), (0, 0), (30_000, HEAR_S)])
+def test_a_topic_that_nobody_knows_is_waited_for_within_the_requests_time(
+    timeout_ms: int, patience_s: float
+) -> None:
+    """And said to be unknown: a time that is over would say that it may have been written."""
+
+    async def work(broker: Broker) -> None:
+        asked = request(("t", 0, batch()), topic_id=UUID(int=1), timeout_ms=timeout_ms)
+        assert errors(await broker.ask(asked, 13)) == [100]
+        assert broker.heard_by == (timeout_ms > 0)
+        assert not timeout_ms or broker.patience_s == pytest.approx(patience_s)
+
+    claim(work, MetadataImage())
+
+
+BOMB = bytes(50_000_000)
+
+
+@pytest.mark.parametrize(
+    ("codec", "value"),
+    [
+        (Compression.NONE, b""),
+        (Compression.GZIP, Random(1).randbytes(300_000)),
+        (Compression.ZSTD, BOMB),
+    ],
+)
+def test_records_that_take_long_to_validate_hold_up_nobody_else(
+    codec: Compression, value: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are looked at in a thread; only their own connection waits, and keeps its order."""
+    records = [(None, value, NOW_MS, ())] * (1 if value else 50_000)
+    heavy = bytes(build_batch(records, base_offset=0, leader_epoch=-1, compression=codec))
+    threads: list[threading.Thread] = []
+
+    def watched(*about: Any) -> Outcome:
+        outcome = validate(*about)
+        threads.append(threading.current_thread())
+        return outcome
+
+    monkeypatch.setattr("diskless.produce.service.validate", watched)
+
+    async def work(broker: Broker) -> None:
+        connection = await connect("127.0.0.1", broker.listener.port)
+        kind = request_kind(ProduceRequest, 9)
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        for sent in (heavy, batch(b"behind")):
+            parts = tuple(encode_parts(request(("t", 0, sent)), 9))
+            on_answer = done.set_result if sent is not heavy else None
+            connection.send(kind, parts, on_answer or (lambda _: None), timeout_ms=60_000)
+        assert errors(decode_message(ProduceResponse, await done, 9)) == [0]
+        connection.close()
+        assert broker.writer is not None
+        found = [bytes(one[2].batch.view) for one in broker.writer.appended]
+        assert found == [heavy, batch(b"behind")]
+        assert [one is threading.main_thread() for one in threads] == [False, True]
+
+    claim(work)
+
+
+def test_each_partition_is_judged_by_itself() -> None:
+    async def work(broker: Broker) -> None:
+        spoiled = bytearray(batch())
+        spoiled[-1] ^= 1
+        answer = await broker.ask(
+            request(
+                ("t", 0, batch()),
+                ("t", 1, bytes(spoiled)),
+                ("t", 9, batch()),
+                ("nowhere", 0, batch()),
+                ("__consumer_offsets", 0, batch()),
+                ("t", 0, None),
+                ("t", 0, batch(attributes=TRANSACTIONAL)),
+            )
+        )
+        assert errors(answer) == [0, 2, 3, 3, 17, 87, 53]
+        assert broker.writer is not None
+        assert len(broker.writer.appended) == 1
+
+    claim(work)
+
+
+def test_an_unknown_id_is_told_from_an_unknown_name() -> None:
+    async def work(broker: Broker) -> None:
+        answer = await broker.ask(request(("", 0, batch()), topic_id=UUID(int=99)), 13)
+        assert errors(answer) == [100]
+
+    claim(work)
+
+
+@pytest.mark.parametrize(("version", "code"), [(9, 3), (12, 3), (13, 100)])
+def test_a_topic_that_is_deleted_under_a_batch_is_unknown_by_what_it_was_named(
+    version: int, code: int
+) -> None:
+    """The coordinator knows ids only; a client that sent a name need not know of ids."""
+    image = with_topic().image
+
+    async def work(broker: Broker) -> None:
+        assert broker.writer is not None
+        broker.writer.at_once = AppendResult(100, "no such topic any more")
+        topic_id = image.topic_ids["t"]
+        answer = await broker.ask(request(("t", 0, batch()), topic_id=topic_id), version)
+        assert errors(answer) == [code]
+
+    claim(work, image)
+
+
+def test_whole_requests_that_cannot_be_are_refused() -> None:
+    async def work(broker: Broker) -> None:
+        assert errors(await broker.ask(request(("t", 0, batch()), acks=2))) == [21]
+        transactional = request(("t", 0, batch()), transactional_id="x")
+        assert errors(await broker.ask(transactional)) == [53]
+        assert errors(await broker.ask(request())) == []
+        assert broker.writer is not None
+        assert not broker.writer.appended
+
+    claim(work)
+
+
+def test_a_broker_without_an_epoch_writes_nothing() -> None:
+    async def work(broker: Broker) -> None:
+        broker.writer = None
+        assert errors(await broker.ask(request(("t", 0, batch())))) == [6]
+
+    claim(work)
+
+
+def test_what_is_not_known_in_time_is_answered_so_and_may_still_happen() -> None:
+    async def work(broker: Broker) -> None:
+        assert broker.writer is not None
+        broker.writer.at_once = None
+        asked = asyncio.ensure_future(
+            broker.ask(request(("t", 0, batch()), ("t", 1, batch()), timeout_ms=500))
+        )
+        while len(broker.writer.appended) < 2:
+            await asyncio.sleep(0.001)
+        broker.writer.appended[0][4].appended(AppendResult(0, None, 3))
+        answer = await asked
+        assert errors(answer) == [0, 7]
+        broker.writer.appended[1][4].appended(AppendResult(0, None, 4))  # nobody hears it
+
+    claim(work)
+
+
+def test_acks_0_is_not_answered_and_an_error_closes_the_connection() -> None:
+    async def work(broker: Broker) -> None:
+        assert broker.writer is not None
+        with pytest.raises(ConnectionLostError):
+            await broker.ask(request(("nowhere", 0, batch()), acks=0))
+        assert not broker.writer.appended
+        broker.writer.at_once = None
+        asked = asyncio.ensure_future(broker.ask(request(("t", 0, batch()), acks=0)))
+        while not broker.writer.appended:
+            await asyncio.sleep(0.001)
+        broker.writer.appended[0][4].appended(AppendResult(56, "the object store failed"))
+        with pytest.raises(ConnectionLostError):
+            await asked
+
+    claim(work)
+
+
+def test_a_topics_rules_are_those_of_its_settings() -> None:
+    world = with_topic()
+    for key, value in (
+        ("max.message.bytes", "80"),
+        ("message.timestamp.type", "LogAppendTime"),
+    ):
+        answer = world.ask(alter(2, "t", key, value))
+        assert answer.responses[0].error_code == 0
+
+    async def work(broker: Broker) -> None:
+        small, large = batch(b"x", timestamp=5), batch(b"x" * 100)
+        answer = await broker.ask(request(("t", 0, small), ("t", 1, large)))
+        assert errors(answer) == [0, 10]
+        assert broker.writer is not None
+        assert [append_time for *_, append_time, _ in broker.writer.appended] == [True]
+
+    claim(work, world.image)

@@ -1,0 +1,224 @@
+"""InitProducerId: ids that nobody else has, epochs that rise, transactions refused at once.
+
+KIP-98, KIP-360, KIP-730; DESIGN §7.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from diskless.apis import producers
+from diskless.apis.producers import LAST_EPOCH, ProducerApis
+from records.rpc.base import Request
+from records.rpc.brokers import AllocateProducerIdsRequest
+from records.rpc.partitions import InitProducerIdRequest, InitProducerIdResponse
+from tests.diskless.calling import call
+from tests.diskless.cluster_world import ClusterWorld, WorldCluster
+from tests.diskless.virtual_time import run
+
+BLOCK = 1_000  # of the controller
+
+
+class Asking:
+    """A broker's cluster that counts how often blocks are asked for."""
+
+    def __init__(self, cluster: WorldCluster) -> None:
+        self._cluster = cluster
+        self.blocks = 0
+        self.delay_s = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cluster, name)
+
+    async def ask_controller(self, request: Request, response: Any) -> Any:
+        assert isinstance(request, AllocateProducerIdsRequest)
+        self.blocks += 1
+        await asyncio.sleep(self.delay_s)
+        return await self._cluster.ask_controller(request, response)
+
+
+class Scene(NamedTuple):
+    """A broker's producers, and what is around them."""
+
+    apis: ProducerApis
+    asking: Asking
+    world: ClusterWorld
+
+
+def producer_story(story: Callable[[Scene], Awaitable[None]], **more: Any) -> None:
+    async def main() -> None:
+        async with ClusterWorld(**more) as world:
+            asking = Asking(world.cluster(1))
+            apis = ProducerApis(asking)  # type: ignore[arg-type]
+            await story(Scene(apis, asking, world))
+            await apis.close()
+
+    run(main)
+
+
+async def ask(
+    apis: ProducerApis,
+    version: int = 5,
+    *,
+    transactional_id: str | None = None,
+    producer: tuple[int, int] = (-1, -1),
+) -> tuple[int, int, int]:
+    """The error code, the id and the epoch."""
+    request = InitProducerIdRequest(
+        transactional_id=transactional_id,
+        transaction_timeout_ms=60_000,
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+    )
+    answer = await call(apis.handlers, request, InitProducerIdResponse, version)
+    return answer.error_code, answer.producer_id, answer.producer_epoch
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_a_producer_gets_an_id_and_the_first_epoch(version: int) -> None:
+    async def story(scene: Scene) -> None:
+        assert await ask(scene.apis, version) == (0, 0, 0)
+        assert await ask(scene.apis, version) == (0, 1, 0)
+        assert scene.world.image.next_producer_id == BLOCK
+
+    producer_story(story)
+
+
+def test_no_two_producers_have_one_id_whichever_brokers_they_ask() -> None:
+    async def story(scene: Scene) -> None:
+        other = ProducerApis(scene.world.cluster(2))
+        answers = await asyncio.gather(
+            *(ask(one) for _ in range(2 * BLOCK + 50) for one in (scene.apis, other))
+        )
+        assert {code for code, _, _ in answers} == {0}
+        assert len({producer_id for _, producer_id, _ in answers}) == len(answers)
+        assert await other.close() is None
+
+    producer_story(story, brokers=(1, 2))
+
+
+def test_the_next_block_is_there_before_this_one_is_used_up() -> None:
+    """A producer waits for the controller only when a broker has just begun."""
+
+    async def story(scene: Scene) -> None:
+        scene.asking.delay_s = 2.0
+        loop = asyncio.get_running_loop()
+        await ask(scene.apis)
+        begun = loop.time()
+        for number in range(1, 3 * BLOCK):
+            assert await ask(scene.apis) == (0, number, 0)
+            await asyncio.sleep(0.05)
+        waited_s = loop.time() - begun - 0.05 * (3 * BLOCK - 1)
+        assert waited_s == pytest.approx(0, abs=1e-6)
+        assert scene.asking.blocks == 4
+
+    producer_story(story)
+
+
+def test_blocks_that_go_faster_than_they_come_are_waited_for() -> None:
+    async def story(scene: Scene) -> None:
+        scene.asking.delay_s = 0.5
+        answers = await asyncio.gather(*(ask(scene.apis) for _ in range(3 * BLOCK)))
+        assert sorted(producer_id for _, producer_id, _ in answers) == list(range(3 * BLOCK))
+        assert scene.asking.blocks == 4
+
+    producer_story(story)
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_a_producer_that_lost_its_place_gets_its_next_epoch(version: int) -> None:
+    """KIP-360; the same when it asks twice, because the first answer was lost."""
+
+    async def story(scene: Scene) -> None:
+        assert await ask(scene.apis, version, producer=(7, 3)) == (0, 7, 4)
+        assert await ask(scene.apis, version, producer=(7, 3)) == (0, 7, 4)
+        assert scene.asking.blocks == 0
+
+    producer_story(story)
+
+
+def test_after_the_last_epoch_comes_another_id() -> None:
+    async def story(scene: Scene) -> None:
+        assert await ask(scene.apis, producer=(7, LAST_EPOCH - 1)) == (0, 7, LAST_EPOCH)
+        assert await ask(scene.apis, producer=(7, LAST_EPOCH)) == (0, 0, 0)
+        assert await ask(scene.apis, producer=(7, LAST_EPOCH + 1)) == (0, 1, 0)
+
+    producer_story(story)
+
+
+@pytest.mark.parametrize("producer", [(7, -1), (-1, 7), (-2, -2), (-2, 0), (5, -7)])
+def test_an_id_without_an_epoch_is_nonsense(producer: tuple[int, int]) -> None:
+    async def story(scene: Scene) -> None:
+        assert await ask(scene.apis, producer=producer) == (42, -1, -1)
+
+    producer_story(story)
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_transactions_are_refused_at_once_and_for_good(version: int) -> None:
+    """53 is fatal to the Java client and to librdkafka; an empty id is nonsense to Kafka too."""
+
+    async def story(scene: Scene) -> None:
+        scene.world.controller_away = True  # and nobody has to be asked for that
+        begun = asyncio.get_running_loop().time()
+        assert await ask(scene.apis, version, transactional_id="tx") == (53, -1, -1)
+        assert await ask(scene.apis, version, transactional_id="") == (42, -1, -1)
+        assert asyncio.get_running_loop().time() == begun
+
+    producer_story(story)
+
+
+def test_what_needs_transactions_is_not_announced() -> None:
+    """Version 6 is of two-phase commit (KIP-939)."""
+
+    async def story(scene: Scene) -> None:
+        served = scene.apis.handlers[22]
+        assert (served.lowest, served.highest) == (0, 5)
+
+    producer_story(story)
+
+
+def test_without_a_controller_producers_are_told_to_ask_again() -> None:
+    """COORDINATOR_LOAD_IN_PROGRESS, after a wait that no client takes for a broken connection."""
+
+    async def story(scene: Scene) -> None:
+        scene.world.controller_away = True
+        begun = asyncio.get_running_loop().time()
+        answers = await asyncio.gather(*(ask(scene.apis) for _ in range(100)))
+        assert set(answers) == {(14, -1, -1)}
+        assert asyncio.get_running_loop().time() - begun == pytest.approx(producers.WAIT_S)
+        assert scene.asking.blocks == 1
+        scene.world.controller_away = False
+        await asyncio.sleep(20)
+        assert await ask(scene.apis) == (0, 0, 0)
+
+    producer_story(story)
+
+
+def test_a_broker_that_is_no_member_hands_out_nothing() -> None:
+    """Its epoch is stale: the controller gives it no block, and it does not ask on and on."""
+
+    async def story(scene: Scene) -> None:
+        scene.world.cluster(1).pause()
+        await scene.world.register(1, listeners={"PLAIN": ("moved", 9092)})
+        assert await ask(scene.apis) == (14, -1, -1)
+        assert scene.asking.blocks == 1
+        scene.world.cluster(1).go_on()
+        assert await ask(scene.apis) == (0, 0, 0)
+
+    producer_story(story)
+
+
+def test_a_broker_that_ends_leaves_no_call_behind() -> None:
+    async def story(scene: Scene) -> None:
+        scene.asking.delay_s = 100.0
+        waiting = asyncio.ensure_future(ask(scene.apis))
+        await asyncio.sleep(1)
+        await scene.apis.close()
+        assert await waiting == (14, -1, -1)
+
+    producer_story(story)

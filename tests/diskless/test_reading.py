@@ -1,0 +1,304 @@
+"""Reading objects: few GETs, sound bytes, right offsets. DESIGN §8, Fetch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+
+import pytest
+
+from diskless.fetch.object_cache import MERGE_GAP_BYTES, READ_S, CacheSettings, ObjectCache
+from diskless.fetch.runs_reader import DamagedRunError, Run, read_runs
+from diskless.stores import ByteRange, ObjectNotFoundError, StorageError
+from diskless.stores.faults import Fault, FaultRule, FaultyStore
+from diskless.stores.memory import MemoryStore
+from records.batch import HEADER_SIZE_BYTES, iter_batches, iter_records
+from records.batch_writer import build_value_batch
+from tests.diskless.virtual_time import run
+
+SIZE = 1_000_000
+BYTES = Random(1).randbytes(SIZE)
+
+
+def store_with(*objects: tuple[str, bytes]) -> FaultyStore:
+    store = MemoryStore(lambda: 0)
+    for key, data in objects:
+        store.objects[key] = (data, 0)
+    return FaultyStore(store, Random(1), asyncio.sleep)
+
+
+def claim(work: Callable[[ObjectCache, FaultyStore], Awaitable[None]], **bounds: int) -> None:
+    """Run `work` with a cache over a store that holds `a` and `b`."""
+
+    async def on_loop() -> None:
+        store = store_with(("a", BYTES), ("b", BYTES[::-1]))
+        store.rules = (FaultRule(fault=Fault.SLOW, delay_s=0.1),)
+        cache = ObjectCache(store, CacheSettings(**bounds))
+        await work(cache, store)
+        await cache.close()
+
+    run(on_loop)
+
+
+def test_equal_reads_share_one_get_and_its_bytes_are_kept() -> None:
+    async def work(cache: ObjectCache, _: FaultyStore) -> None:
+        where = ByteRange(100, 50)
+        found = await asyncio.gather(*(cache.read("a", where) for _ in range(10)))
+        late = await cache.read("a", ByteRange(110, 5))
+        assert {bytes(data) for data in found} == {BYTES[100:150]}
+        assert bytes(late) == BYTES[110:115]
+        assert (cache.counters.gets, cache.counters.hits, cache.counters.reads) == (1, 10, 11)
+
+    claim(work)
+
+
+def test_a_store_that_stands_still_is_not_waited_for_for_ever_and_not_asked_twice() -> None:
+    """Clients wait for half a minute; what arrives later is there for whoever asks again."""
+
+    async def work(cache: ObjectCache, store: FaultyStore) -> None:
+        store.rules = (FaultRule(fault=Fault.SLOW, delay_s=READ_S + 5),)
+        loop, where = asyncio.get_running_loop(), ByteRange(0, 10)
+        began = loop.time()
+        with pytest.raises(StorageError, match="has not answered within 20 s"):
+            await cache.read("a", where)
+        assert loop.time() - began == pytest.approx(READ_S)
+        assert bytes(await cache.read("a", where)) == BYTES[:10]
+        assert loop.time() - began == pytest.approx(READ_S + 5)
+        assert cache.counters.gets == 1
+
+    claim(work)
+
+
+def test_neighbours_are_merged_and_strangers_are_not() -> None:
+    async def work(cache: ObjectCache, _: FaultyStore) -> None:
+        far = 200 + MERGE_GAP_BYTES + 10_000
+        ranges = [ByteRange(150, 50), ByteRange(0, 100), ByteRange(far, 10), ByteRange(90, 20)]
+        found = await asyncio.gather(*(cache.read("a", where) for where in ranges))
+        for where, data in zip(ranges, found, strict=True):
+            assert bytes(data) == BYTES[where.offset : where.offset + where.size]
+        assert (cache.counters.gets, cache.counters.get_bytes) == (2, 210)
+        assert cache.kept_bytes == 210
+
+    claim(work)
+
+
+def test_a_merged_get_is_bounded() -> None:
+    async def work(cache: ObjectCache, _: FaultyStore) -> None:
+        await asyncio.gather(*(cache.read("a", ByteRange(at, 100)) for at in range(0, 1_000, 100)))
+        assert cache.counters.gets == 4
+        await cache.read("b", ByteRange(0, 5_000))  # a single read may be larger
+
+    claim(work, max_get_bytes=300)
+
+
+def test_what_is_kept_is_bounded_and_the_longest_unused_goes_first() -> None:
+    async def work(cache: ObjectCache, _: FaultyStore) -> None:
+        far = 200_000
+        for number in range(4):
+            await cache.read("a", ByteRange(number * far, 100))
+            await cache.read("a", ByteRange(0, 100))
+        assert cache.kept_bytes == 300
+        gets = cache.counters.gets
+        await cache.read("a", ByteRange(0, 100))
+        assert cache.counters.gets == gets
+        await cache.read("a", ByteRange(far, 100))
+        assert cache.counters.gets == gets + 1
+
+    claim(work, max_bytes=300)
+
+
+def test_what_was_just_written_is_not_fetched() -> None:
+    async def work(cache: ObjectCache, _: FaultyStore) -> None:
+        cache.add("c", b"0123456789")
+        assert bytes(await cache.read("c", ByteRange(2, 3))) == b"234"
+        cache.add("c", b"0123456789")  # again: nothing changes
+        cache.add("d", bytes(101))  # larger than all that is kept
+        assert (cache.counters.gets, cache.kept_bytes) == (0, 10)
+        for number in range(20):
+            cache.add(f"e{number}", bytes(10))
+        assert cache.kept_bytes == 50
+        cache.forget("e19")
+        assert cache.kept_bytes == 40
+
+    claim(work, max_bytes=100, max_pieces=5)
+
+
+def test_bytes_are_verified_once_for_as_long_as_they_are_kept() -> None:
+    data, runs = two_runs()
+
+    async def on_loop() -> None:
+        cache = ObjectCache(store_with(("o", data)))
+        _, notes = await cache.read_noted("o", ByteRange(runs[0].byte_offset, runs[0].size_bytes))
+        assert not notes
+        for _ in range(3):
+            await read_runs(cache, runs[:1], from_offset=100, max_bytes=1)
+            _, notes = await cache.read_noted(
+                "o", ByteRange(runs[0].byte_offset, runs[0].size_bytes)
+            )
+            assert len(notes) == 1
+        cache.forget("o")
+        _, notes = await cache.read_noted("o", ByteRange(runs[0].byte_offset, 61))
+        assert not notes
+
+    run(on_loop)
+
+
+def test_a_failure_is_everybodys_and_is_not_kept() -> None:
+    async def work(cache: ObjectCache, store: FaultyStore) -> None:
+        store.rules = (FaultRule(fault=Fault.ERROR, delay_s=0.1),)
+        reads = [cache.read("a", ByteRange(at, 10)) for at in (0, 5, 100)]
+        found = await asyncio.gather(*reads, return_exceptions=True)
+        assert [type(error) for error in found] == [StorageError] * 3
+        store.rules = ()
+        assert bytes(await cache.read("a", ByteRange(0, 10))) == BYTES[:10]
+        with pytest.raises(ObjectNotFoundError):
+            await cache.read("never", ByteRange(0, 10))
+
+    claim(work)
+
+
+def test_a_reader_that_leaves_spoils_nobodys_read() -> None:
+    async def work(cache: ObjectCache, _: FaultyStore) -> None:
+        leaving = asyncio.ensure_future(cache.read("a", ByteRange(0, 10)))
+        staying = asyncio.ensure_future(cache.read("a", ByteRange(0, 10)))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        assert bytes(await staying) == BYTES[:10]
+
+    claim(work)
+
+
+# --- runs ---------------------------------------------------------------------------------------
+
+
+def batch(first: int, count: int) -> bytes:
+    values = [b"%06d" % number for number in range(first, first + count)]
+    return bytes(build_value_batch(values, base_offset=0, leader_epoch=-1, timestamp=77))
+
+
+def two_runs() -> tuple[bytes, list[Run]]:
+    """Offsets 100 to 105 in batches of 2, 3 and 1; then 106 to 109 in one of 4, elsewhere."""
+    one = batch(100, 2) + batch(102, 3) + batch(105, 1)
+    two = batch(106, 4)
+    data = b"x" * 10 + one + b"y" * 20 + two
+    return data, [
+        Run("o", 10, len(one), 100, 105, 0, -1),
+        Run("o", 30 + len(one), len(two), 106, 109, 1, 555),
+    ]
+
+
+def fetch(data: bytes, runs: list[Run], from_offset: int, max_bytes: int = 1 << 20) -> bytes:
+    async def on_loop() -> bytes:
+        cache = ObjectCache(store_with(("o", data)))
+        return await read_runs(cache, runs, from_offset=from_offset, max_bytes=max_bytes)
+
+    return run(on_loop)
+
+
+def offsets(answer: bytes) -> list[int]:
+    found = []
+    for each in iter_batches(answer):
+        assert each.header.leader_epoch == 0
+        for record in iter_records(each):
+            assert bytes(record.value or b"") == b"%06d" % record.offset
+            found.append(int(record.offset))
+    return found
+
+
+def test_batches_get_their_offsets() -> None:
+    data, runs = two_runs()
+    assert offsets(fetch(data, runs, 100)) == list(range(100, 110))
+
+
+def test_a_fetch_begins_with_the_batch_that_holds_its_offset() -> None:
+    data, runs = two_runs()
+    assert offsets(fetch(data, runs, 103)) == list(range(102, 110))
+    assert offsets(fetch(data, runs[1:], 109)) == [106, 107, 108, 109]
+
+
+def test_an_answer_is_bounded_but_for_its_first_batch() -> None:
+    data, runs = two_runs()
+    assert offsets(fetch(data, runs, 100, max_bytes=1)) == [100, 101]
+    assert offsets(fetch(data, runs, 100, max_bytes=len(batch(0, 2)) * 2 + 30)) == [
+        *range(100, 105)
+    ]
+
+
+def test_log_append_time_is_that_of_the_commit() -> None:
+    data, runs = two_runs()
+    batches = list(iter_batches(fetch(data, runs, 100)))
+    times = [record.timestamp for each in batches for record in iter_records(each)]
+    assert times == [77] * 6 + [555] * 4
+    assert [each.header.is_log_append_time for each in batches] == [False] * 3 + [True]
+
+
+def test_damage_ends_the_answer_before_it() -> None:
+    data, runs = two_runs()
+    spoiled = bytearray(data)
+    spoiled[-1] ^= 1
+    assert offsets(fetch(bytes(spoiled), runs, 100)) == list(range(100, 106))
+    with pytest.raises(DamagedRunError, match="offsets 106 to 109"):
+        fetch(bytes(spoiled), runs[1:], 106)
+
+
+def test_what_is_sound_in_a_damaged_run_is_served_and_nothing_else() -> None:
+    """Each byte of its middle batch, one after the other: what lies before is served, then there is
+    an error, and who seeks past it is served, if it is known where the next batch begins."""
+    data, runs = two_runs()
+    begin, size = runs[0].byte_offset + len(batch(0, 2)), len(batch(0, 3))
+    served = 0
+    for at in range(begin, begin + size):
+        spoiled = bytearray(data)
+        spoiled[at] ^= 1
+        if at < begin + 8 or begin + 12 <= at < begin + 16:  # the offset and the leader's epoch,
+            assert offsets(fetch(bytes(spoiled), runs, 100)) == list(range(100, 110))  # are stamped
+            continue
+        assert offsets(fetch(bytes(spoiled), runs, 100)) == [100, 101]
+        for offset in (102, 104):
+            with pytest.raises(DamagedRunError, match="offsets 100 to 105"):
+                fetch(bytes(spoiled), runs, offset)
+        try:
+            assert offsets(fetch(bytes(spoiled), runs, 105)) == list(range(105, 110))
+            served += 1
+        except DamagedRunError:
+            assert at < begin + HEADER_SIZE_BYTES, "its header was sound"
+    assert served >= size - HEADER_SIZE_BYTES
+
+
+def test_damage_on_the_way_is_read_again() -> None:
+    data, runs = two_runs()
+
+    async def on_loop() -> None:
+        store = store_with(("o", data))
+        store.rules = (FaultRule(fault=Fault.DAMAGED),)
+        original = store.fetch
+
+        async def once(key: str, where: ByteRange) -> object:
+            answer = await original(key, where)
+            store.rules = ()
+            return answer
+
+        store.fetch = once  # type: ignore[assignment,method-assign]
+        answer = await read_runs(ObjectCache(store), runs, from_offset=100, max_bytes=1 << 20)
+        assert offsets(answer) == list(range(100, 110))
+
+    run(on_loop)
+
+
+@pytest.mark.parametrize("wrong", [(99, 105), (100, 104), (100, 106)])
+def test_batches_that_are_not_the_run_are_damage(wrong: tuple[int, int]) -> None:
+    data, runs = two_runs()
+    lying = runs[0]._replace(base_offset=wrong[0], last_offset=wrong[1])
+    with pytest.raises(DamagedRunError, match="were committed"):
+        fetch(data, [lying], 100)
+
+
+def test_an_object_that_is_gone_is_not_found() -> None:
+    _, runs = two_runs()
+
+    async def on_loop() -> None:
+        with pytest.raises(ObjectNotFoundError):
+            await read_runs(ObjectCache(store_with()), runs, from_offset=100, max_bytes=100)
+
+    run(on_loop)

@@ -1,0 +1,36 @@
+"""Whole brokers, from producers to consumers, whatever fails. DESIGN §8, §11.
+
+Every story is one seed and some virtual minutes; an error names the seed.
+"""
+
+from __future__ import annotations
+
+from tests.diskless.story import Story
+from tests.diskless.virtual_time import run
+from tests.examples import seeds
+
+SEEDS = seeds(25)
+
+
+def lives(story: Story) -> Story:
+    try:
+        run(story.run)
+        story.check()
+    except AssertionError as error:
+        error.add_note(story.note)
+        raise
+    return story
+
+
+def test_no_story_loses_doubles_or_reorders_and_consumers_see_what_is_there() -> None:
+    again = lost = acknowledged = 0
+    errors: set[int] = set()
+    for seed in SEEDS:
+        story = lives(Story(seed))
+        again += story.sent_again
+        lost += story.lost
+        acknowledged += len(story.acknowledged)
+        errors.update(story.errors)
+    assert errors >= {0, 6, 7, 19, 56}, f"only {errors} ever happened"
+    assert min(again, lost) > len(SEEDS), (again, lost)
+    assert acknowledged > 50 * len(SEEDS), acknowledged

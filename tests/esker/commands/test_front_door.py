@@ -1,0 +1,217 @@
+"""The command line itself: help, refusals, pipes and terminals."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pty
+import shlex
+import subprocess
+import sys
+
+import pytest
+import typer
+
+from esker.cli import COMMANDS, SUMMARIES
+from records.batch_writer import build_value_batch
+from records.frame import encode_record
+from records.metadata import FeatureLevelRecord
+from tests.esker.commands.files import SEGMENT, TIME, write_segment
+
+ESKER = [sys.executable, "-m", "esker"]
+
+
+def run(*words: str, **settings) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*ESKER, *words], capture_output=True, text=True, timeout=280, **settings)
+
+
+def test_help_ends_with_an_example(esker):
+    for words, example in ((["--help"], "dev"), (["dump-log", "--help"], "dump-log")):
+        ran = esker(*words)
+        assert ran.code == 0
+        last = ran.out.rstrip().splitlines()[-1].lstrip()
+        assert last.startswith(f"Example: esker {example}")
+
+
+def test_the_list_of_commands_says_what_each_says_of_itself() -> None:
+    """It is told without importing them, which takes a second."""
+    for name, module in COMMANDS.items():
+        command = typer.main.get_command(importlib.import_module(module).app)
+        first = (command.help or "").split("\n\n")[0].replace("\n", " ")
+        assert SUMMARIES[name] == first
+    assert list(SUMMARIES) == list(COMMANDS)
+
+
+@pytest.mark.parametrize("optimize", ["1", "2"])
+def test_python_without_assertions_is_refused(tmp_path, optimize):
+    write_segment(tmp_path)
+    ran = run("dump-log", SEGMENT, cwd=tmp_path, env=os.environ | {"PYTHONOPTIMIZE": optimize})
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.startswith("esker: refuses to run with assertions off; start it without -O")
+    assert ran.stderr.count("\n") == 1
+
+
+def test_a_full_disk_under_standard_output_is_one_line(tmp_path) -> None:
+    log = shlex.quote(str(write_segment(tmp_path)))
+    for words in ("storage random-uuid", "--help", f"dump-log {log}"):
+        shell = f"{sys.executable} -m esker {words} > /dev/full"
+        ran = subprocess.run(shell, shell=True, capture_output=True, text=True, check=False)
+        assert ran.returncode == 1
+        assert ran.stderr == "esker: standard output: No space left on device\n"
+
+
+def test_standard_files_that_are_closed_get_no_socket_s_number() -> None:
+    """uvloop aborts where a socket's is one of theirs."""
+    asked = f"{sys.executable} -m esker topics list --bootstrap-server 127.0.0.1:1"
+    for closed in ("<&-", ">&-", "<&- >&-"):
+        ran = subprocess.run(
+            f"{asked} {closed}", shell=True, capture_output=True, text=True, check=False
+        )
+        assert ran.returncode == 1, ran.stderr
+        assert ran.stderr.startswith("esker: no broker answers")
+    ran = subprocess.run(f"{asked} <&- >&- 2>&-", shell=True, check=False)
+    assert ran.returncode == 1
+
+
+def test_a_mistyped_command_gets_a_suggestion(esker):
+    ran = esker("dumplog")
+    assert ran.code == 2
+    assert "dump-log" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        (".", "a directory; name the files in it, for example ./*.log"),
+        ("missing.log", "missing.log: No such file or directory"),
+        ("0000.snapshot", "producer state of a Kafka broker"),
+        ("17.txt", "not a file that dump-log can read; it reads segments (.log)"),
+        ("x" * 300 + ".log", "File name too long"),
+    ],
+)
+@pytest.mark.parametrize("options", [[], ["--verify"], ["--json"]])
+def test_what_cannot_be_read_is_refused_in_one_line(esker, tmp_path, name, says, options):
+    for present in ("0000.snapshot", "17.txt"):
+        (tmp_path / present).touch()
+    ran = esker("dump-log", *options, name)
+    assert ran.code == 2
+    text = ran.lines[0]["reason"] if options == ["--json"] else ran.err
+    assert says in text
+    assert (ran.out + ran.err).count("\n") == 1
+
+
+def test_a_pipe_is_refused_instead_of_waited_for(esker, tmp_path):
+    os.mkfifo(tmp_path / SEGMENT)
+    ran = esker("dump-log", SEGMENT)
+    assert (ran.code, ran.err) == (2, f"esker: {SEGMENT}: not a regular file\n")
+
+
+def test_options_of_verify_need_verify(esker):
+    assert esker("dump-log", "--deep", SEGMENT).code == 2
+
+
+def test_a_reader_that_goes_away_is_no_error(tmp_path):
+    values = [b"\x01\x14\x00\x00"] * 50_000
+    data = build_value_batch(values, base_offset=100, leader_epoch=1, timestamp=TIME)
+    write_segment(tmp_path, bytes(data))
+    ran = subprocess.run(
+        f"{sys.executable} -m esker dump-log {SEGMENT} | head -n 1",
+        shell=True,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        executable="/bin/bash",
+    )
+    assert (ran.stdout, ran.stderr) == (f"{SEGMENT}\n", "")
+
+
+def test_piped_output_holds_no_escape_codes(tmp_path):
+    write_segment(tmp_path)
+    ran = run("dump-log", SEGMENT, cwd=tmp_path, env=os.environ | {"FORCE_COLOR": "1"})
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "\x1b" not in ran.stdout
+
+
+def on_a_terminal(*words: str, cwd, stream: str = "stdout", **environment: str) -> str:
+    """What a command prints to standard output or error when that is a terminal."""
+    leader, follower = pty.openpty()
+    settings = {"TERM": "xterm-256color", "COLUMNS": "70"} | environment
+    inherited = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")}
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL} | {stream: follower}
+    with subprocess.Popen(
+        [*ESKER, *words], **streams, cwd=cwd, env=inherited | settings
+    ) as process:
+        os.close(follower)
+        shown = b""
+        try:
+            while chunk := os.read(leader, 65536):
+                shown += chunk
+        except OSError:  # Linux: the last follower is closed
+            pass
+        process.wait(timeout=280)
+    os.close(leader)
+    return shown.decode().replace("\r\n", "\n")
+
+
+def test_a_long_file_shows_progress_on_a_terminal_and_only_there(tmp_path):
+    batch = build_value_batch(
+        [bytes(8_000_000)] * 5, base_offset=100, leader_epoch=1, timestamp=TIME
+    )
+    write_segment(tmp_path, bytes(batch))
+    words = ["dump-log", "--verify", SEGMENT]
+    assert "40.0 MB" in on_a_terminal(*words, cwd=tmp_path, stream="stderr")
+    assert run(*words, cwd=tmp_path).stderr == ""
+    write_segment(tmp_path)
+    assert on_a_terminal(*words, cwd=tmp_path, stream="stderr") == ""
+
+
+def test_a_terminal_gets_colours_and_its_own_width(tmp_path):
+    write_segment(tmp_path)
+    shown = on_a_terminal("dump-log", SEGMENT, cwd=tmp_path)
+    assert "\x1b[36mTopicRecord\x1b[0m" in shown
+    fields = [line for line in shown.splitlines() if line.startswith(" " * 15)]
+    assert fields
+    assert all(len(line) <= 70 for line in fields)
+
+
+def test_no_color_is_respected(tmp_path):
+    write_segment(tmp_path)
+    assert "\x1b" not in on_a_terminal("dump-log", SEGMENT, cwd=tmp_path, NO_COLOR="1")
+
+
+def test_a_locale_without_the_letters_gets_escapes(tmp_path):
+    value = encode_record(FeatureLevelRecord(name="bøb", feature_level=1))
+    data = build_value_batch([value], base_offset=100, leader_epoch=1, timestamp=TIME)
+    write_segment(tmp_path, bytes(data))
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    ran = run("dump-log", SEGMENT, cwd=tmp_path, env=environment)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert r'name="b\xf8b"' in ran.stdout
+
+
+LOADED = """
+import sys
+from esker.cli import main
+sys.argv = ["esker", "start", "missing.properties"]
+try:
+    main()
+except SystemExit as end:
+    print(end.code, *({"boto3", "numpy", "pydantic", "pyspark"} & set(sys.modules)))
+"""
+
+
+def test_a_node_starts_without_what_it_may_never_need(tmp_path):
+    """numpy is for retention, pydantic for Typer's options: a third of the time to a node."""
+    ran = subprocess.run(
+        [sys.executable, "-c", LOADED], cwd=tmp_path, capture_output=True, text=True, timeout=280
+    )
+    says = "esker: missing.properties: No such file or directory: name the node's properties file\n"
+    assert (ran.stdout, ran.stderr) == ("2\n", says)
+
+
+@pytest.mark.parametrize("words", [["start"], ["start", "--help"], ["start", "a", "b"]])
+def test_any_other_start_is_read_as_every_command_is(tmp_path, words):
+    ran = run(*words, cwd=tmp_path)
+    assert ran.returncode == (0 if "--help" in words else 2)
+    assert "Usage:" in ran.stdout + ran.stderr

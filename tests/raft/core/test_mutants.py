@@ -1,0 +1,27 @@
+"""Every deliberate mistake makes a story come out differently, or stops it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from raft.core.quorum import Quorum
+from tests.raft.core.mutants import MUTANTS
+from tests.raft.core.transcript import play
+
+TRANSCRIPTS = Path(__file__).parent / "transcripts"
+
+
+@pytest.mark.parametrize(
+    ("mutant", "story"), MUTANTS.items(), ids=lambda value: getattr(value, "__name__", value)
+)
+def test_a_mutant_is_told_apart(mutant: type[Quorum], story: str) -> None:
+    path = TRANSCRIPTS / f"{story}.txt"
+    blocks, outputs = play(path)
+    assert [list(block.expected) for block in blocks] == outputs, "the story itself is stale"
+    try:
+        _, mutated = play(path, mutant)
+    except AssertionError:
+        return  # found out by an invariant
+    assert mutated != outputs, f"{mutant.__name__} goes unnoticed in {story}"

@@ -1,0 +1,117 @@
+"""The transition table is what the code obeys, and what the document shows."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from raft.core.log import LogState
+from raft.core.quorum import Quorum
+from raft.core.roles import (
+    NEXT,
+    OBSERVER_NEXT,
+    Candidate,
+    ElectionState,
+    Follower,
+    Leader,
+    Prospective,
+    Resigned,
+    Role,
+    Unattached,
+)
+from raft.core.transitions import transition_table
+from raft.core.voters import ReplicaKey, VoterSet, VoterSetHistory
+from records.types import ZERO_UUID, Epoch, NodeId
+
+ROLES: dict[type[Role], Role] = {
+    Unattached: Unattached(epoch=Epoch(5)),
+    Prospective: Prospective(
+        epoch=Epoch(5), voted=None, leader_id=None, granted=frozenset(), rejected=frozenset()
+    ),
+    Candidate: Candidate(epoch=Epoch(5), granted=frozenset(), rejected=frozenset()),
+    Leader: Leader(epoch=Epoch(5), granted=frozenset({NodeId(1), NodeId(2)})),
+    Follower: Follower(epoch=Epoch(5), leader_id=NodeId(2), voted=None),
+    Resigned: Resigned(epoch=Epoch(5), preferred_candidates=()),
+}
+
+
+def member(node_id: int = 1, *, recovering: bool = False) -> Quorum:
+    return Quorum(
+        identity=ReplicaKey(NodeId(node_id)),
+        cluster_id=None,
+        voters=VoterSetHistory(VoterSet.of_ids(1, 2, 3)),
+        log=LogState(),
+        election=ElectionState(epoch=Epoch(5)),
+        random=Random(1),
+        recovering=recovering,
+    )
+
+
+def moves(quorum: Quorum, old: Role, new: Role) -> bool:
+    quorum.role = old
+    if isinstance(old, Leader):
+        quorum._enter_leader()
+    try:
+        quorum._become(new, "test")
+    except AssertionError as error:
+        if "illegal transition" not in str(error):
+            raise
+        return False
+    return True
+
+
+@pytest.mark.parametrize(("old", "new"), list(product(ROLES, ROLES)))
+def test_a_voter_moves_as_the_table_says(old: type[Role], new: type[Role]) -> None:
+    assert moves(member(), ROLES[old], ROLES[new]) == (new in NEXT[old])
+
+
+@pytest.mark.parametrize(("old", "new"), list(product(ROLES, ROLES)))
+@pytest.mark.parametrize("quorum", [member(4), member(recovering=True)], ids=["observer", "lost"])
+def test_observers_and_recovering_voters_only_follow(
+    quorum: Quorum, old: type[Role], new: type[Role]
+) -> None:
+    allowed = new in OBSERVER_NEXT.get(old, ())
+    assert moves(quorum, ROLES[old], ROLES[new]) == allowed
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [(old, new) for old in ROLES for new in ROLES if new in NEXT[old]]
+)
+def test_no_move_goes_back_in_epochs(old: type[Role], new: type[Role]) -> None:
+    quorum = member()
+    quorum.role = ROLES[old]
+    lower = {name: getattr(ROLES[new], name) for name in ROLES[new].__slots__} | {"epoch": Epoch(4)}
+    with pytest.raises(AssertionError, match="epoch went backwards"):
+        quorum._become(new(**lower), "test")
+
+
+def test_every_state_is_in_the_table_and_reachable() -> None:
+    assert set(NEXT) == set(ROLES)
+    assert set().union(*NEXT.values()) == set(ROLES)
+
+
+KEY = ReplicaKey(NodeId(1), ZERO_UUID)
+
+
+@pytest.mark.parametrize(
+    ("disk", "role"),
+    [
+        ({}, Unattached),
+        ({"leader_id": NodeId(2)}, Follower),
+        ({"leader_id": NodeId(2), "voted": KEY}, Follower),
+        ({"leader_id": NodeId(1), "voted": KEY}, Resigned),
+        ({"voted": KEY}, Unattached),  # a candidate: never again in this epoch
+        ({"leader_id": NodeId(9)}, Unattached),  # a leader nobody can reach
+    ],
+)
+def test_what_the_disk_says_decides_the_first_state(disk: dict, role: type[Role]) -> None:
+    quorum = member()
+    assert type(quorum._restored_role(ElectionState(epoch=Epoch(7), **disk))) is role
+
+
+def test_the_document_shows_the_table_of_the_code() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "quorum.md").read_text()
+    assert transition_table() in text, "docs/quorum.md: paste `python -m raft.core.transitions`"

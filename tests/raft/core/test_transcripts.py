@@ -1,0 +1,35 @@
+"""The protocol's stories, told by the core itself and compared line by line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from raft.core.roles import NEXT
+from tests.raft.core.transcript import play, render
+
+TRANSCRIPTS = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
+
+
+@pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.stem)
+def test_the_story_goes_as_written(path: Path, request: pytest.FixtureRequest) -> None:
+    blocks, outputs = play(path)
+    if request.config.getoption("--rewrite"):
+        path.write_text(render(blocks, outputs))
+        return
+    for block, output in zip(blocks, outputs, strict=True):
+        assert output == list(block.expected), "\n".join(block.head)
+
+
+def test_every_legal_move_is_in_some_story() -> None:
+    """The stories together walk every arrow of `NEXT`; a table nobody walks proves nothing."""
+    text = "\n".join(path.read_text() for path in TRANSCRIPTS)
+    walked = set(re.findall(r"^\d+ (\w+) > (\w+) epoch=", text, re.MULTILINE))
+    legal = {
+        (old.__name__.lower(), new.__name__.lower())
+        for old, allowed in NEXT.items()
+        for new in allowed
+    }
+    assert walked == legal

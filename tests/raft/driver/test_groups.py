@@ -1,0 +1,15 @@
+"""Groups named together begin together. DESIGN §5, groups' lives."""
+
+from raft.driver.registry import GROUPS_FILE
+from tests.raft.driver.cluster import Cluster
+
+TOPICS = ("__diskless-metadata", "__consumer_offsets", "esker-bench-log")
+
+
+def test_groups_named_by_one_transaction_begin_without_getting_in_each_others_way(tmp_path):
+    with Cluster(tmp_path, topics=TOPICS) as cluster:
+        cluster.start()
+        cluster.wait_for_leader()
+        for node in cluster.stop():
+            listed = (cluster.log_dir(node) / GROUPS_FILE).read_text()
+            assert all(f"{topic} 0 " in listed for topic in TOPICS), listed

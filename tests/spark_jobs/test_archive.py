@@ -1,0 +1,416 @@
+"""An archive gives back what was archived, byte for byte, and says so of what it cannot.
+
+Source: DESIGN §10, §11 (2: an offset and epoch name one byte string for ever).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from records.batch import iter_batches
+from records.batch_writer import build_value_batch
+from records.errors import RecordError
+from records.frame import decode_record, encode_record
+from spark_jobs.archive.check import check_archive
+from spark_jobs.archive.engines import LocalArchiveEngine
+from spark_jobs.archive.job import archive, open_archive
+from spark_jobs.readers.archive_layout import AVRO, CHECKPOINT, PARQUET, Range
+from spark_jobs.readers.archived_logs import ArchivedLogs, read_manifest
+from spark_jobs.readers.avro_files import AvroWriter, read_avro
+from spark_jobs.readers.envelope import SCHEMA, batches_of, rows_of
+from spark_jobs.readers.log_files import LostRangeError
+from spark_jobs.readers.object_store import ObjectStore, open_store
+from spark_jobs.tables.arrow_batches import read_table
+from spark_jobs.tables.schemas import RECORD, RECORD_OF, schema_of
+from tests.examples import seeds
+from tests.records.strategies import CASES, messages
+from tests.spark_jobs.archive_world import (
+    CLUSTER_ID,
+    LOG,
+    RANGE_BYTES,
+    DyingStore,
+    FileLogs,
+    KilledError,
+    logs,
+    odd_batches,
+    one_pass,
+    raw,
+    store,
+    values,
+)
+
+__all__ = ["logs", "store"]  # fixtures
+
+
+# --- what comes back ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", seeds(8))
+def test_a_batch_made_again_from_its_rows_is_the_batch(seed: int) -> None:
+    """Compressed, keyed, with headers, transactional, control; frames spelt oddly, or none."""
+    data = b"".join(odd_batches(seed, 80))
+    batches = list(iter_batches(data))
+    writer = AvroWriter(SCHEMA, {"of": "a test"})
+    carried_whole = 0
+    for batch in batches:
+        rows = rows_of(batch)
+        assert [row["offset"] for row in rows] == list(
+            range(batch.header.base_offset, batch.header.end_offset)
+        )
+        carried_whole += len(rows[0]["batch"] or b"") > 61
+        writer.write(rows)
+    again = list(batches_of(read_avro(writer.finish())))
+    assert [bytes(batch.view) for batch in again] == [bytes(batch.view) for batch in batches]
+    assert 0 < carried_whole < len(batches)
+
+
+def test_the_archive_is_the_log_byte_for_byte(logs: FileLogs, store: ObjectStore) -> None:
+    done = one_pass(logs, store)
+    assert done.end_offset == logs.end_offset
+    assert done.ranges > 5
+    assert raw(store) == logs.raw()
+    archived = ArchivedLogs(store)
+    assert (archived.cluster_id, archived.names()) == (CLUSTER_ID, [LOG])
+    assert archived.log(LOG).end_offset() == logs.end_offset
+    assert values(archived.log(LOG), logs.end_offset) == values(logs.log(LOG), logs.end_offset)
+
+
+def test_every_record_reads_the_same_from_the_archive(tmp_path: Path, store: ObjectStore) -> None:
+    """Tasks are pickled on their way, with their store; any end and any beginning will do."""
+    logs = FileLogs(tmp_path / "node")
+    logs.append(odd_batches(seed=5, count=60, framed=True))
+    one_pass(logs, store)
+    archived = ArchivedLogs(store).log(LOG)
+    for start, end in [(None, logs.end_offset), (0, 40), (17, 90), (101, 102)]:
+        rows = []
+        for spans in (
+            logs.log(LOG).spans(end, start_offset=start),
+            pickle.loads(pickle.dumps(archived.spans(end, start_offset=start))),
+        ):
+            batches = [one for span in spans for one in read_table(RECORD, span)]
+            rows.append([row for batch in batches for row in batch.to_pylist()])
+        assert rows[0] == rows[1]
+        assert 0 < len(rows[0]) <= end
+
+
+def test_a_span_is_read_as_far_as_it_is_wanted(logs: FileLogs, store: ObjectStore) -> None:
+    one_pass(logs, store)
+    (span,) = ArchivedLogs(store).log(LOG).spans(logs.end_offset)
+    part = span.within(50, 60)
+    assert part is not None
+    assert [place.offset for place, _ in part.values()] == [
+        place.offset for place, _ in span.values() if 50 <= place.offset <= 60
+    ]
+    assert len(part.ranges) < len(span.ranges)
+    assert span.within(logs.end_offset, logs.end_offset + 5) is None
+
+
+def test_small_files_are_read_together_and_large_ones_apart(
+    logs: FileLogs, store: ObjectStore
+) -> None:
+    done = one_pass(logs, store)
+    log = ArchivedLogs(store).log(LOG)
+    assert len(log.spans(logs.end_offset)) == 1
+    apart = log.spans(logs.end_offset, split_bytes=1)
+    assert len(apart) == done.ranges
+    assert all(one.end_offset == two.start_offset for one, two in pairwise(apart))
+
+
+def test_every_process_writes_the_same_bytes() -> None:
+    """Python hashes differently in each, and sets come in another order."""
+    program = (
+        "from spark_jobs.readers.avro_files import AvroWriter; import hashlib;"
+        "from spark_jobs.archive.avro_schemas import avro_schemas;"
+        "print(hashlib.sha256(b''.join(AvroWriter(one, {'a': 'b', 'c': 'd'}).finish()"
+        " for one in avro_schemas().values())).hexdigest())"
+    )
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": str(seed)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in (1, 2)
+    }
+    assert len(said) == 1
+
+
+# --- pass after pass ------------------------------------------------------------------------------
+
+
+def test_a_second_pass_writes_what_is_new_and_a_third_nothing(
+    logs: FileLogs, store: ObjectStore
+) -> None:
+    first = one_pass(logs, store)
+    assert one_pass(logs, store).records == 0
+    logs.append(odd_batches(6, 5, first_offset=logs.end_offset, epoch=2))
+    second = one_pass(logs, store)
+    assert (second.start_offset, second.end_offset) == (first.end_offset, logs.end_offset)
+    assert raw(store) == logs.raw()
+    assert not check_archive(store, engine=LocalArchiveEngine()).faults
+
+
+def test_what_is_not_committed_is_not_archived(logs: FileLogs, store: ObjectStore) -> None:
+    whole, logs.end_offset = logs.end_offset, 60
+    assert one_pass(logs, store).end_offset == 60
+    logs.end_offset = whole
+    one_pass(logs, store)
+    assert raw(store) == logs.raw()
+
+
+def test_a_replica_that_is_behind_its_archive_adds_nothing(
+    logs: FileLogs, store: ObjectStore
+) -> None:
+    """Nor does it finish a plan that goes further than what it knows to be committed."""
+    whole = logs.end_offset
+    dying = DyingStore(store, 4, after=True)  # archive.json, the plan, two files
+    with pytest.raises(KilledError):
+        one_pass(logs, dying)  # type: ignore[arg-type]
+    logs.end_offset = 30
+    assert one_pass(logs, store).end_offset <= 30
+    logs.end_offset = whole
+    assert one_pass(logs, store).end_offset == whole
+    assert raw(store) == logs.raw()
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_killed_at_any_write_nothing_is_lost_and_nothing_twice(
+    tmp_path: Path, *, after: bool
+) -> None:
+    """The log grows meanwhile, so a plan made anew would have other ranges. What is in the
+    directories is what the manifests name: who reads files by a pattern reads each record once.
+    """
+    batches = odd_batches(seed=5, count=20)
+    died = 0
+    for writes in range(1_000):
+        directory = tmp_path / f"archive-{after}-{writes}"
+        directory.mkdir()
+        store = open_store(str(directory))
+        grown = FileLogs(tmp_path / f"node-{after}-{writes}")
+        grown.append(batches[:17])
+        try:
+            one_pass(grown, DyingStore(store, writes, after=after))  # type: ignore[arg-type]
+        except KilledError:
+            died += 1
+        grown.append(batches[17:])
+        done = one_pass(grown, store)
+        assert done.end_offset == grown.end_offset
+        assert raw(store) == grown.raw(), f"killed at write {writes}"
+        found = check_archive(store, engine=LocalArchiveEngine())
+        assert not found.faults, f"killed at write {writes}"
+        assert not found.strangers, f"killed at write {writes}"
+        if writes > died:
+            break
+    assert died > 10
+
+
+def test_two_jobs_at_once_write_the_same(logs: FileLogs, store: ObjectStore) -> None:
+    """Whoever writes the plan first decides; the other one follows it."""
+    other = FileLogs(logs.directory, logs.end_offset)
+    about = open_archive(store, CLUSTER_ID)
+
+    class Interrupted(LocalArchiveEngine):
+        """Between any two ranges of ours the other one does a whole pass."""
+
+        def run(self, work, items):  # type: ignore[no-untyped-def]
+            for item in items:
+                archive(other, store, about=about, engine=LocalArchiveEngine(), range_bytes=700)
+                yield work(item)
+
+    archive(logs, store, about=about, engine=Interrupted(), range_bytes=RANGE_BYTES)
+    assert raw(store) == logs.raw()
+    found = check_archive(store, engine=LocalArchiveEngine())
+    assert (found.faults, found.strangers) == ([], [])
+
+
+# --- a head that was cut --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cut(tmp_path: Path) -> tuple[FileLogs, bytes]:
+    """A log that begins at 100 with a checkpoint, and the checkpoint's bytes."""
+    logs = FileLogs(tmp_path / "node")
+    logs.append(odd_batches(7, 25))
+    while logs.end_offset < 100:
+        logs.append(odd_batches(8, 1, first_offset=logs.end_offset))
+    at = logs.end_offset
+    logs.append(odd_batches(9, 20, first_offset=at, epoch=3), roll=True)
+    snapshot_id = logs.checkpoint(at, 2, ["x", "y"])
+    return logs, (
+        logs.directory / LOG / f"{at:020d}-{snapshot_id.epoch:010d}.checkpoint"
+    ).read_bytes()
+
+
+def test_an_archive_may_begin_with_a_checkpoint(
+    cut: tuple[FileLogs, bytes], store: ObjectStore
+) -> None:
+    logs, checkpoint = cut
+    logs.cut_to(100)
+    done = one_pass(logs, store)
+    assert done.lost == []  # it never had what was before
+    assert raw(store) == checkpoint + logs.raw()
+    assert values(ArchivedLogs(store).log(LOG), logs.end_offset) == values(
+        logs.log(LOG), logs.end_offset
+    )
+    with pytest.raises(LostRangeError) as lost:
+        ArchivedLogs(store).log(LOG).spans(50)
+    assert lost.value.earliest == 100
+    assert not check_archive(store, engine=LocalArchiveEngine()).faults
+
+
+def test_what_was_lost_is_told_and_the_archive_goes_on_from_the_checkpoint(
+    cut: tuple[FileLogs, bytes], store: ObjectStore
+) -> None:
+    logs, checkpoint = cut
+    before = logs.raw()
+    ends = [batch.header.end_offset for batch in iter_batches(before)]
+    whole, logs.end_offset = logs.end_offset, max(end for end in ends if end <= 60)
+    archived = one_pass(logs, store).end_offset
+    logs.end_offset = whole
+    logs.cut_to(100)
+    done = one_pass(logs, store)
+    assert done.lost == [(archived, 100)]
+    manifest = read_manifest(store, Range(LOG, archived, 100, CHECKPOINT))
+    assert json.loads(manifest.to_json())["lost_offsets"] == [archived, 100]
+
+    log = ArchivedLogs(store).log(LOG)
+    assert raw(store) == checkpoint + logs.raw()
+    early = b"".join(bytes(one.view) for span in log.spans(archived) for one in span.batches())
+    assert before.startswith(early)
+    assert len(early) > 1_000
+    for end, start in [(archived + 1, None), (99, None), (101, 0), (100, archived)]:
+        with pytest.raises(LostRangeError):
+            log.spans(end, start_offset=start)
+    assert [span.is_checkpoint for span in log.spans(100)] == [True]
+    assert not log.spans(whole, start_offset=100)[0].is_checkpoint
+    found = check_archive(store, engine=LocalArchiveEngine())
+    assert [(one.start_offset, one.end_offset) for one in found.lost] == [(archived, 100)]
+    assert found.faults == []
+
+
+def test_the_head_may_be_cut_between_plan_and_reading(
+    cut: tuple[FileLogs, bytes], store: ObjectStore
+) -> None:
+    logs, checkpoint = cut
+    about = open_archive(store, CLUSTER_ID)
+
+    class Late(LocalArchiveEngine):
+        """The segments go when two ranges are done."""
+
+        def run(self, work, items):  # type: ignore[no-untyped-def]
+            for number, item in enumerate(items):
+                if number == 2:
+                    logs.cut_to(100)
+                yield work(item)
+
+    (done,) = archive(logs, store, about=about, engine=Late(), range_bytes=RANGE_BYTES)
+    assert [end for _, end in done.lost] == [100]
+    assert done.end_offset == logs.end_offset
+    assert raw(store) == checkpoint + logs.raw()
+    assert not check_archive(store, engine=LocalArchiveEngine()).faults
+
+
+def test_a_log_without_head_and_without_checkpoint_is_an_error(
+    cut: tuple[FileLogs, bytes], store: ObjectStore
+) -> None:
+    logs, _ = cut
+    logs.cut_to(100)
+    for path in (logs.directory / LOG).glob("*.checkpoint"):
+        path.unlink()
+    with pytest.raises(LostRangeError, match="no checkpoint"):
+        one_pass(logs, store)
+
+
+# --- what this code does not know -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tables", [AVRO, PARQUET])
+def test_what_cannot_be_decoded_is_kept_and_counted_and_the_rest_decoded(
+    logs: FileLogs, store: ObjectStore, tables: str
+) -> None:
+    done = one_pass(logs, store, tables)
+    good = {"topic": [], "feature_level": []}  # type: dict[str, list[int]]
+    bad = 0
+    for place, value in values(logs.log(LOG), logs.end_offset):
+        try:
+            name = type(decode_record(value)).__name__
+        except RecordError:
+            bad += 1
+            continue
+        table = {"TopicRecord": "topic", "FeatureLevelRecord": "feature_level"}.get(name)
+        if table is not None:
+            good[table].append(place.offset)  # type: ignore[attr-defined]
+    assert sum(one.kept_as_bytes for one in done.kept_as_bytes) == bad > 5
+    assert {one.type for one in done.kept_as_bytes} >= {9_999, 2, -1}
+    for table, offsets in good.items():
+        rows = table_rows(store, table, tables)
+        assert [row["log_offset"] for row in rows] == offsets
+        assert set(rows[0]) == set(schema_of(table).names)
+
+
+def table_rows(store: ObjectStore, table: str, suffix: str) -> list[dict[str, object]]:
+    """A table's rows from all its files, in the order of their names."""
+    rows = []
+    for found in store.list(f"data/{LOG}/{table}/"):
+        assert found.key.endswith(f".{suffix}")
+        data = store.read(found.key, 0, found.size_bytes)
+        rows += read_avro(data) if suffix == AVRO else pq.read_table(io.BytesIO(data)).to_pylist()
+    return rows
+
+
+RECORDS = [case for case in CASES if case[0] in RECORD_OF.values()]
+
+
+@given(data=st.data())
+@settings(  # an example has every type; a smaller one would not be found in minutes
+    max_examples=2, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate)
+)
+def test_every_type_at_every_version_has_the_rows_of_the_data_source(data: st.DataObject) -> None:
+    """Nested structures, arrays of two, null and absent fields, tags that nobody knows."""
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        values = [
+            encode_record(data.draw(messages(cls, version)), version) for cls, version in RECORDS
+        ]
+        logs = FileLogs(directory / "node")
+        logs.append([build_value_batch(values, base_offset=0, leader_epoch=1, timestamp=5)])
+        (directory / "archive").mkdir()
+        store = open_store(str(directory / "archive"))
+        done = one_pass(logs, store)
+        kept = {one.type for one in done.kept_as_bytes}
+        for table, record in RECORD_OF.items():
+            try:
+                spans = logs.log(LOG).spans(logs.end_offset)
+                batches = [one for span in spans for one in read_table(table, span)]
+            except RecordError:  # columns of a commit that are not equally long
+                assert record.schema().key in kept
+                continue
+            rows = [row for batch in batches for row in batch.to_pylist()]
+            assert table_rows(store, table, AVRO) == rows
+
+
+def test_parquet_has_the_rows_of_avro(tmp_path: Path, logs: FileLogs) -> None:
+    rows = []
+    for suffix in (AVRO, PARQUET):
+        (tmp_path / suffix).mkdir()
+        store = open_store(str(tmp_path / suffix))
+        one_pass(logs, store, suffix)
+        rows.append(table_rows(store, "topic", suffix))
+        assert not check_archive(store, engine=LocalArchiveEngine()).faults
+    assert rows[0] == rows[1]
+    assert len(rows[0]) > 20

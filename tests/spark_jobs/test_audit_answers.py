@@ -1,0 +1,126 @@
+"""What a checkpoint keeps of answers and dead ids is the log's, at every offset of a life.
+
+Source: DESIGN §7 (object leases; CommitBatches is idempotent by object id), §11 (4, 6, 7).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from records.diskless import (
+    KeptAnswerState,
+    LeaseState,
+    ObjectCommitRecord,
+    ObjectsState,
+    OrphansFoundRecord,
+)
+from records.frame import encode_record
+from spark_jobs.audit import one_log as audit_one_log
+from spark_jobs.audit.answers import KEPT_ANSWERS
+from tests.coordinator.batch.actors import (
+    TOPIC,
+    Broker,
+    batch,
+    create,
+    delete_records,
+    mark_orphans,
+)
+from tests.coordinator.batch.subjects import SETTINGS, MemoryWorld
+from tests.spark_jobs.audit_world import (
+    Entry,
+    audited,
+    checkpoint_at,
+    complaints,
+    told,
+    write_checkpoint,
+    write_entries,
+)
+
+
+def a_life_of_sweeps() -> list[Entry]:
+    """Orphans of a lease that is forgotten are found, gone, and found again; answers fall out."""
+    return [Entry(1), *asyncio.run(_live())]
+
+
+async def _live() -> list[Entry]:
+    world = MemoryWorld(SETTINGS)
+    await create(world, TOPIC, 1)
+    one, two = Broker(world, 1), Broker(world, 2)
+    await one.acquire(10)
+    await one.commit(batch(0, 1))
+    one.next_id += 2
+    assert await one.is_safe(one.next_id + 1)
+    await one.commit(batch(0, 2))
+    await two.acquire(200)
+    for _ in range(KEPT_ANSWERS - 1):
+        await two.commit(batch(0, 1), size=100)
+    await one.release()
+    await world.advance(SETTINGS.file_delete_delay_ms)
+    await one.deleted(*await one.files())
+    await world.advance(SETTINGS.answer_retention_ms)  # the first lease is forgotten
+    assert await mark_orphans(world, 1, 7) == [0, 0]
+    await two.commit(batch(0, 1))
+    await two.commit(batch(0, 1))
+    await delete_records(world, 4)
+    await world.advance(SETTINGS.file_delete_delay_ms)
+    await one.deleted(*await one.files())
+    assert await mark_orphans(world, 1) == [0]
+    await two.commit(batch(0, 1))
+    again = Broker(world, 2, 2)
+    await again.acquire(200)
+    await again.commit(batch(0, 1))
+    return [Entry(record) for _, record in world.coordinator.log]
+
+
+LIFE = a_life_of_sweeps()
+
+
+@pytest.mark.parametrize("first", [0, 6, 30, 60, 80])
+def test_checkpoints_of_every_offset_are_the_log_s(
+    first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log from its beginning, or cut off at a checkpoint and going on from there."""
+    monkeypatch.setattr(audit_one_log, "MAX_CHECKPOINTS", 1_000)
+    write_entries(tmp_path, LIFE, 1)
+    for path in tmp_path.glob("*.log"):
+        if int(path.stem) < first:
+            path.unlink()
+    kinds: set[type] = set()
+    fields: set[str] = set()
+    found = 0
+    for offset in range(max(first, 1), len(LIFE)):
+        records = checkpoint_at(LIFE, offset)
+        write_checkpoint(tmp_path, offset, [encode_record(record) for record in records])
+        kinds |= {type(record) for record in records}
+        leases = [one for one in records if isinstance(one, LeaseState)]
+        named = ("skipped", "fenced", "orphans")
+        fields |= {name for one in leases for name in named if getattr(one, name)}
+        objects = [one for one in records if isinstance(one, ObjectsState)]
+        found += sum(one.broker_ids.count(-1) for one in objects)
+    report = audited(tmp_path)
+    assert not told(report), complaints(report)
+    assert len(report.logs[0].checkpoints) == len(LIFE) - 1 - first
+    assert found > 1
+    assert KeptAnswerState in kinds
+    assert fields == {"skipped", "fenced", "orphans"} or first > 6
+
+
+def test_an_orphan_that_a_sweep_found_is_never_committed(tmp_path: Path) -> None:
+    life = list(LIFE)
+    at = next(i for i, one in enumerate(life) if isinstance(one.value, OrphansFoundRecord))
+    values = (one.value for one in life[at:])
+    later = next(value for value in values if isinstance(value, ObjectCommitRecord))
+    found = OrphansFoundRecord(object_ids=(later.object_id,), marked_at_ms=5)
+    write_entries(tmp_path, [*life[:at], Entry(found), *life[at:]])
+    report = audited(tmp_path)
+    assert set(told(report)) == {"fenced-uncommitted"}, complaints(report)
+
+
+@pytest.mark.parametrize("object_id", [-1, 10_000])
+def test_what_a_sweep_found_was_once_in_a_lease(object_id: int, tmp_path: Path) -> None:
+    found = OrphansFoundRecord(object_ids=(object_id,), marked_at_ms=5)
+    write_entries(tmp_path, [*LIFE, Entry(found)])
+    assert set(told(audited(tmp_path))) == {"objects-leased"}

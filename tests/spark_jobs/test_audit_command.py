@@ -1,0 +1,115 @@
+"""`esker spark audit`: its exit codes, what it says, and what it says to programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from esker.commands.spark import app
+from records.frame import encode_record
+from spark_jobs.readers.logs import CLUSTER_METADATA
+from tests.coordinator.batch.subjects import KEYS
+from tests.spark_jobs.audit_plants import edit_commit
+from tests.spark_jobs.audit_world import (
+    CLUSTER_ID,
+    COORDINATOR,
+    Entry,
+    Unknown,
+    checkpoint_at,
+    write_checkpoint,
+    write_entries,
+)
+from tests.spark_jobs.logs import mark_committed
+from tests.spark_jobs.test_audit_cluster import the_life
+from tests.spark_jobs.test_audit_store import put, the_world
+
+
+def run(*arguments: object) -> tuple[int, str, str]:
+    done = CliRunner().invoke(app, ["audit", *map(str, arguments)])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.stdout, done.stderr
+
+
+def a_node(directory: Path, coordinator: list[Entry]) -> Path:
+    cluster = [Entry(1), *(Entry(record) for record in the_life())]
+    ends = {
+        CLUSTER_METADATA: write_entries(directory / CLUSTER_METADATA, cluster),
+        COORDINATOR: write_entries(directory / COORDINATOR, coordinator),
+    }
+    mark_committed(directory, ends, CLUSTER_ID)
+    return directory
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Path:
+    entries, objects = the_world()
+    directory = a_node(tmp_path / "node1", list(entries))
+    put(tmp_path / "store", objects)
+    return directory
+
+
+def test_what_is_clean_says_what_it_looked_at(node: Path) -> None:
+    code, told, _ = run("--log-dir", node)
+    assert code == 0
+    first, _, cluster, coordinator, *unchecked, last = told.splitlines()
+    assert first == f"Audit of cluster {CLUSTER_ID}, engine local"
+    assert cluster.split()[:2] == [CLUSTER_METADATA, "0"]
+    assert coordinator.split()[4] == "20"
+    assert [line.partition("(")[2] for line in unchecked] == [
+        "no --store)",
+        "one replica was given)",
+        "there is no checkpoint but what a log begins with)",
+    ]
+    assert last.startswith("Clean: ")
+
+
+def test_a_violation_is_a_finding_and_a_line_of_the_file(node: Path, tmp_path: Path) -> None:
+    entries, _ = the_world()
+    other = a_node(tmp_path / "node2", edit_commit(list(entries), 9, broker_epoch=5))
+    out = tmp_path / "violations.jsonl"
+    code, told, _ = run("--log-dir", node, "--log-dir", other, "--out", out)
+    assert code == 1
+    assert f"replicas-agree: {COORDINATOR}, offset 13, batch: {node} has epoch 1" in told
+    (line,) = [json.loads(line) for line in out.read_text().splitlines()]
+    assert (line["rule"], line["offset"]) == ("replicas-agree", 13)
+
+
+def test_lost_bytes_are_worse(node: Path, tmp_path: Path) -> None:
+    (tmp_path / "store" / KEYS.key(8)).unlink()
+    options = ("--log-dir", node, "--store", tmp_path / "store", "--prefix", KEYS.prefix)
+    code, told, _ = run(*options, "--bytes", "full", "--json")
+    assert code == 6
+    found: dict[str, Any] = json.loads(told)
+    assert found["data_loss"] is True
+    (violation,) = found["violations"]
+    assert (violation["rule"], violation["count"]) == ("object-exists", 1)
+    assert violation["first"]["object_id"] == 8
+    assert (found["logs"][1]["objects"], found["logs"][1]["objects_read"]) == (19, 18)
+    assert "offsets 40 to 44" in violation["first"]["what"]
+
+
+def test_checkpoints_and_unknown_records_are_told(tmp_path: Path) -> None:
+    entries, _ = the_world()
+    unknown = Entry(Unknown(b"\x01\xd0\x0f\x00later"))
+    node = a_node(tmp_path / "node1", [*entries, unknown])
+    values = [encode_record(record) for record in checkpoint_at(entries, 20)]
+    write_checkpoint(node / COORDINATOR, 20, values)
+    code, told, _ = run("--log-dir", node)
+    assert code == 0
+    assert f"type 2000 version 0 is not known here, first at offset {len(entries)}" in told
+    assert "checkpoint-*" not in told
+
+
+def test_what_cannot_be_read_is_no_finding(node: Path, tmp_path: Path) -> None:
+    code, _, said = run("--log-dir", tmp_path / "nothing")
+    assert (code, "is no log directory" in said) == (3, True)
+    code, _, said = run("--log-dir", node, "--store", tmp_path / "nowhere")
+    assert (code, "no such directory" in said) == (3, True)
+    code, _, said = run()
+    assert (code, "say where the logs are" in said) == (2, True)
+    code, _, said = run("--log-dir", node, "--store", "ftp://x")
+    assert code == 2

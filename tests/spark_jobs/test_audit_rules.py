@@ -1,0 +1,414 @@
+"""Each rule finds what breaks it, and no other rule says anything: one plant for every rule.
+
+The plants are records and batches (`audit_plants`), checkpoints (here) of a life that is otherwise
+legal. Those about objects in a store are in `test_audit_store`, those about the cluster's log in
+`test_audit_cluster`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from raft.segments.segment import segment_name
+from records.batch import iter_batches
+from records.diskless import (
+    CoordinatorState,
+    DisklessBrokerState,
+    DisklessTopicState,
+    KeptAnswerState,
+    LeaseState,
+    ObjectCommitRecord,
+    ObjectsState,
+    ProducersExpiredRecord,
+    ProducersState,
+    RunsState,
+)
+from records.frame import encode_record
+from spark_jobs.audit.job import audit
+from spark_jobs.audit.one_log import Asked
+from spark_jobs.readers.engines import LocalEngine
+from spark_jobs.readers.logs import LogsError
+from tests.spark_jobs.audit_plants import PLANTS, Plant, at, changed, edit_commit, the_life
+from tests.spark_jobs.audit_world import (
+    COORDINATOR,
+    DirectoryLogs,
+    Entry,
+    Unknown,
+    audited,
+    checkpoint_at,
+    complaints,
+    told,
+    write_checkpoint,
+    write_entries,
+)
+
+
+@pytest.mark.parametrize("per_segment", [None, 1, 7], ids=["in one", "one by one", "in pieces"])
+@pytest.mark.parametrize(
+    ("name", "plant"), [(name, plant) for name, plants in PLANTS.items() for plant in plants]
+)
+def test_what_breaks_a_rule_is_found_by_that_rule_alone(
+    name: str, plant: Plant, per_segment: int | None, tmp_path: Path
+) -> None:
+    """However the log is cut into the pieces that are judged by themselves."""
+    write_entries(tmp_path, plant(list(the_life())), per_segment)
+    report = audited(tmp_path)
+    expected = {name}
+    if name == "log-offsets-gapless" and per_segment == 1:
+        expected |= {"log-readable"}  # a file ends where the next one does not begin
+    assert set(told(report)) == expected, complaints(report)
+    first = report.findings.first(name)
+    assert first.log == COORDINATOR
+    assert first.offset is not None
+
+
+def test_the_life_itself_is_clean(tmp_path: Path) -> None:
+    end = write_entries(tmp_path, the_life())
+    report = audited(tmp_path)
+    assert not told(report), complaints(report)
+    assert report.logs[0].end_offset == end
+    assert report.logs[0].types[1104, 0] > 10
+
+
+def test_a_byte_of_the_log_is_wrong(tmp_path: Path) -> None:
+    """What is before it is judged, what is behind it is not, and the report says so."""
+    write_entries(tmp_path, the_life())
+    path = tmp_path / segment_name(0)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    report = audited(tmp_path)
+    assert set(told(report)) == {"log-readable"}, complaints(report)
+    assert "can be judged" in report.unchecked[COORDINATOR]
+
+
+# --- checkpoints --------------------------------------------------------------------------------
+
+IN_CHECKPOINTS: Final[dict[str, list[Callable[[list[Any]], list[Any]]]]] = {}
+
+
+def in_checkpoint(name: str) -> Callable[[Any], Any]:
+    def declare(plant: Any) -> Any:
+        IN_CHECKPOINTS.setdefault(name, []).append(plant)
+        return plant
+
+    return declare
+
+
+def within(records: list[Any], cls: type, **fields: Any) -> int:
+    return next(
+        i for i, one in enumerate(records)
+        if isinstance(one, cls) and all(getattr(one, k) == v for k, v in fields.items())
+    )  # fmt: skip
+
+
+def column(values: Sequence[int], index: int, change: int) -> tuple[int, ...]:
+    found = list(values)
+    found[index] += change
+    return tuple(found)
+
+
+@in_checkpoint("checkpoint-used-bytes")
+def _(records: list[Any]) -> list[Any]:
+    index = within(records, ObjectsState)
+    used = column(records[index].used_bytes, 0, 1)
+    records[index] = changed(records[index], used_bytes=used)
+    return records
+
+
+@in_checkpoint("checkpoint-objects-replay")
+def _(records: list[Any]) -> list[Any]:
+    index = within(records, ObjectsState)
+    brokers = column(records[index].broker_ids, 0, 1)
+    records[index] = changed(records[index], broker_ids=brokers)
+    return records
+
+
+@in_checkpoint("checkpoint-runs-replay")
+def _(records: list[Any]) -> list[Any]:
+    index = within(records, RunsState)
+    times = column(records[index].max_timestamps, 0, 1)
+    records[index] = changed(records[index], max_timestamps=times)
+    return records
+
+
+@in_checkpoint("checkpoint-topics-replay")
+def _(records: list[Any]) -> list[Any]:
+    index = within(records, DisklessTopicState)
+    records[index] = changed(records[index], topic_name="another")
+    return records
+
+
+@in_checkpoint("checkpoint-producers-replay")
+def _(records: list[Any]) -> list[Any]:
+    index = within(records, ProducersState)
+    times = column(records[index].appended_at_ms, 0, 1)
+    records[index] = changed(records[index], appended_at_ms=times)
+    return records
+
+
+@in_checkpoint("checkpoint-leases-replay")
+def _(records: list[Any]) -> list[Any]:
+    index = within(records, LeaseState)
+    last = records[index].last_committed_id + 1
+    records[index] = changed(records[index], last_committed_id=last)
+    return records
+
+
+@in_checkpoint("checkpoint-leases-replay")
+def dead_ids_are_left_out(records: list[Any]) -> list[Any]:
+    """The late commit of one would be taken."""
+    index = within(records, LeaseState)
+    lease = records[index]
+    field = "skipped" if lease.skipped else "fenced" if lease.fenced else "orphans"
+    value = () if getattr(lease, field) else (lease.first_object_id, lease.first_object_id + 1)
+    records[index] = changed(lease, **{field: value})
+    return records
+
+
+@in_checkpoint("checkpoint-counters-replay")
+def an_id_is_given_twice(records: list[Any]) -> list[Any]:
+    index = within(records, CoordinatorState)
+    records[index] = changed(records[index], next_object_id=records[index].next_object_id - 1)
+    return records
+
+
+@in_checkpoint("checkpoint-counters-replay")
+def an_old_controller_may_call(records: list[Any]) -> list[Any]:
+    index = within(records, CoordinatorState)
+    records[index] = changed(records[index], controller_epoch=0)
+    return records
+
+
+@in_checkpoint("checkpoint-answers-replay")
+def an_answer_is_not_kept(records: list[Any]) -> list[Any]:
+    """A retry would be told that it is too late to know."""
+    del records[within(records, KeptAnswerState)]
+    return records
+
+
+@in_checkpoint("checkpoint-answers-replay")
+def an_answer_has_another_offset(records: list[Any]) -> list[Any]:
+    index = within(records, KeptAnswerState)
+    bases = column(records[index].base_offsets, 0, 1)
+    records[index] = changed(records[index], base_offsets=bases)
+    return records
+
+
+@in_checkpoint("checkpoint-answers-replay")
+def an_answer_has_another_log_start(records: list[Any]) -> list[Any]:
+    index = within(records, KeptAnswerState)
+    starts = column(records[index].log_start_offsets, 0, 1)
+    records[index] = changed(records[index], log_start_offsets=starts)
+    return records
+
+
+@in_checkpoint("checkpoint-answers-replay")
+def an_answer_is_of_another_partition(records: list[Any]) -> list[Any]:
+    index = within(records, KeptAnswerState)
+    partitions = column(records[index].partitions, 0, 1)
+    records[index] = changed(records[index], partitions=partitions)
+    return records
+
+
+@in_checkpoint("checkpoint-answers-replay")
+def an_old_epoch_gets_a_lease(records: list[Any]) -> list[Any]:
+    index = within(records, DisklessBrokerState)
+    records[index] = changed(records[index], broker_epoch=records[index].broker_epoch - 1)
+    return records
+
+
+@in_checkpoint("checkpoint-answers-replay")
+def answers_are_forgotten_in_another_order(records: list[Any]) -> list[Any]:
+    index = next(i for i, r in enumerate(records)
+                 if isinstance(r, DisklessBrokerState) and len(r.answered) > 1)  # fmt: skip
+    records[index] = changed(records[index], answered=records[index].answered[::-1])
+    return records
+
+
+@pytest.mark.parametrize(
+    ("name", "plant"),
+    [(name, plant) for name, plants in IN_CHECKPOINTS.items() for plant in plants],
+)
+@pytest.mark.parametrize("offset", [18, 42])
+def test_what_is_wrong_in_a_checkpoint_is_found(
+    name: str, plant: Any, offset: int, tmp_path: Path
+) -> None:
+    write_entries(tmp_path, the_life())
+    records = plant(checkpoint_at(the_life(), offset))
+    write_checkpoint(tmp_path, offset, [encode_record(record) for record in records])
+    report = audited(tmp_path)
+    names = name.split()
+    assert set(told(report)) == set(names), complaints(report)
+    assert report.findings.first(names[0]).log.startswith(f"{COORDINATOR}/000000")
+
+
+UNSOUND: Final[list[tuple[str, type, dict[str, int]]]] = [
+    ("checkpoint-used-bytes", ObjectsState, {"used_bytes": 1}),
+    ("checkpoint-runs-contiguous", DisklessTopicState, {"high_watermarks": 1}),
+    ("checkpoint-runs-contiguous", RunsState, {"base_offset": 1}),
+    ("checkpoint-log-starts", DisklessTopicState, {"log_start_offsets": 1_000}),
+    ("checkpoint-marked-unused", ObjectsState, {"marked_at_ms": 1_000}),
+    ("checkpoint-objects-known", ObjectsState, {"sizes_bytes": -950}),
+]
+
+
+@pytest.mark.parametrize(("name", "cls", "fields"), UNSOUND)
+def test_a_checkpoint_is_sound_by_itself(
+    name: str, cls: type, fields: dict[str, int], tmp_path: Path
+) -> None:
+    """With no log before it to compare it with, each is found all the same."""
+    records = checkpoint_at(the_life(), 42)
+    index = within(records, cls)
+    (field, change) = next(iter(fields.items()))
+    before = getattr(records[index], field)
+    after = before + change if isinstance(before, int) else column(before, 0, change)
+    records[index] = changed(records[index], **{field: after})
+    write_checkpoint(tmp_path, 42, [encode_record(record) for record in records])
+    (tmp_path / segment_name(42)).touch()
+    report = audited(tmp_path)
+    assert set(told(report)) == {name}, complaints(report)
+
+
+def test_a_damaged_checkpoint_is_a_finding(tmp_path: Path) -> None:
+    write_entries(tmp_path, the_life())
+    write_checkpoint(tmp_path, 42, [encode_record(r) for r in checkpoint_at(the_life(), 42)])
+    (path,) = tmp_path.glob("*.checkpoint")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.chmod(0o600)
+    path.write_bytes(data)
+    assert set(told(audited(tmp_path))) == {"checkpoint-readable"}
+    (tmp_path / segment_name(0)).rename(tmp_path / segment_name(42))
+    (tmp_path / segment_name(42)).write_bytes(b"")
+    report = audited(tmp_path)
+    assert set(told(report)) == {"log-readable", "checkpoint-readable"}, complaints(report)
+    assert "damaged" in report.unchecked[COORDINATOR]
+
+
+def test_replicas_that_differ_are_found(tmp_path: Path) -> None:
+    """In one record's bytes; the batch is named."""
+    one, other = tmp_path / "one", tmp_path / "other"
+    write_entries(one, the_life())
+    life = list(the_life())
+    write_entries(other, edit_commit(life, 60, max_timestamps=(5, 6)))
+    logs = DirectoryLogs({COORDINATOR: other})
+    report = audited(one, asked=Asked(replicas=(("node 2", logs),), name="node 1"))
+    assert told(report) == {"replicas-agree": 1}, complaints(report)
+    assert report.findings.first("replicas-agree").offset == at(
+        life, ObjectCommitRecord, object_id=60
+    )
+    same = Asked(replicas=(("node 2", DirectoryLogs({COORDINATOR: one})),))
+    assert not told(audited(one, asked=same))
+
+
+def test_a_log_whose_head_is_cut_off_meanwhile_is_audited_again(tmp_path: Path) -> None:
+    """That is nobody's mistake, and no finding."""
+    write_entries(tmp_path, the_life(), 7)
+    logs = DirectoryLogs({COORDINATOR: tmp_path})
+
+    class Cutting(LocalEngine):
+        def run(self, *given: Any, **named: Any) -> Any:
+            if (tmp_path / segment_name(0)).exists():
+                (tmp_path / segment_name(0)).unlink()
+                values = [encode_record(record) for record in checkpoint_at(the_life(), 14)]
+                write_checkpoint(tmp_path, 14, values)
+            return super().run(*given, **named)
+
+    with pytest.raises(LogsError, match="audit again"):
+        audit(logs, Cutting())
+    report = audit(logs, LocalEngine())
+    assert not told(report), complaints(report)
+    assert report.logs[0].start_offset == 14
+
+
+def test_a_damaged_replica_is_a_finding_of_its_own(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    for directory in (one, other):
+        write_entries(directory, the_life())
+    path = other / segment_name(0)
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    for first, second in ((one, other), (other, one)):
+        replicas = (("node 2", DirectoryLogs({COORDINATOR: second}, {COORDINATOR: 42})),)
+        logs = DirectoryLogs({COORDINATOR: first}, {COORDINATOR: 42})
+        report = audit(logs, LocalEngine(), Asked(replicas=replicas))
+        assert told(report) == {"log-readable": 1}, complaints(report)
+        assert any("replicas-agree" in name for name in report.unchecked)
+
+
+def test_replicas_are_compared_where_both_have_the_log(tmp_path: Path) -> None:
+    """One lags, and one has lost its head to a checkpoint."""
+    one, other = tmp_path / "one", tmp_path / "other"
+    end = write_entries(one, the_life())
+    write_entries(other, the_life()[:30])
+    logs = DirectoryLogs({COORDINATOR: other}, {COORDINATOR: 28})
+    assert not told(audited(one, asked=Asked(replicas=(("node 2", logs),))))
+    offset = 20
+    whole = (one / segment_name(0)).read_bytes()
+    start = next(
+        batch.position for batch in iter_batches(whole) if batch.header.base_offset == offset
+    )
+    (one / segment_name(offset)).write_bytes(whole[start:])
+    (one / segment_name(0)).unlink()
+    values = [encode_record(record) for record in checkpoint_at(the_life(), offset)]
+    write_checkpoint(one, offset, values)
+    report = audited(one, asked=Asked(replicas=(("node 2", logs),)))
+    assert not told(report), complaints(report)
+    assert (report.logs[0].start_offset, report.logs[0].end_offset) == (offset, end)
+
+
+def test_one_partition_at_two_coordinators(tmp_path: Path) -> None:
+    names = [COORDINATOR, "__diskless-metadata-1"]
+    for name in names:
+        write_entries(tmp_path / name, the_life())
+    logs = DirectoryLogs({name: tmp_path / name for name in names})
+    report = audit(logs, LocalEngine())
+    assert set(told(report)) == {"one-coordinator"}, complaints(report)
+
+
+def test_what_no_code_knows_is_counted_and_told(tmp_path: Path) -> None:
+    """A record of a later version of Esker: no violation, and no silence."""
+    unknown = Unknown(b"\x01\xd0\x0f\x00later")  # frame 1, type 2000, version 0
+    write_entries(tmp_path, [*the_life(), Entry(unknown, 2)])
+    report = audited(tmp_path)
+    assert not told(report), complaints(report)
+    assert report.logs[0].unknown == {(2000, 0): len(the_life())}
+
+
+def test_nothing_is_not_clean() -> None:
+    with pytest.raises(LogsError, match="no log to audit"):
+        audit(DirectoryLogs({}), LocalEngine())
+
+
+NOTHING: Final = ProducersExpiredRecord(log_ids=(), producer_ids=())
+
+
+def test_no_record_can_be_left_out_unseen(tmp_path: Path) -> None:
+    """Whichever it is, the records behind it or the last checkpoint contradict; but for a fence,
+    which forbids what never came.
+    """
+    life = list(the_life())
+    values = [encode_record(record) for record in checkpoint_at(life, len(life))]
+    unseen = []
+    for index, entry in enumerate(life):
+        directory = tmp_path / str(index)
+        changed_one = [*life[:index], replace(entry, value=NOTHING), *life[index + 1 :]]
+        write_entries(directory, changed_one)
+        write_checkpoint(directory, len(life), values)
+        if not told(audited(directory)):
+            unseen.append(type(entry.value).__name__)
+    assert unseen == ["DeleteFenceRecord"]
+
+
+def test_no_commit_can_stand_twice_unseen(tmp_path: Path) -> None:
+    life = list(the_life())
+    for index, entry in enumerate(life):
+        if isinstance(entry.value, ObjectCommitRecord):
+            directory = tmp_path / str(index)
+            write_entries(directory, [*life[: index + 1], entry, *life[index + 1 :]])
+            assert "object-ids-rise" in told(audited(directory))

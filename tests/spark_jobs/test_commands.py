@@ -1,0 +1,109 @@
+"""What a command shows of a session: one sentence, its code, and where the rest is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyspark
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from esker.commands.spark.session import (
+    KEPT_LOGS,
+    MEMORY,
+    Debug,
+    Master,
+    Memory,
+    SparkLog,
+    spark_session,
+)
+from spark_jobs.session import java
+from tests.spark_jobs.fake_java import fake_java
+
+NO_MEMORY = "echo 'Could not reserve enough space for 1048576KB object heap'; exit 1"
+
+app = typer.Typer()
+
+
+@app.command()
+def job(
+    master: Master = None, memory: Memory = MEMORY, spark_log: SparkLog = None, debug: Debug = False
+) -> None:
+    """What every job does first."""
+    with spark_session("job", master, memory, spark_log, debug=debug):
+        raise AssertionError("no session can be had here")
+
+
+@pytest.fixture(autouse=True)
+def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Java that gets no memory, and a cache of the test's own."""
+    monkeypatch.setattr(pyspark.SparkContext, "_active_spark_context", None)  # of other tests
+    monkeypatch.setattr(java, "bundled", lambda: None)
+    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "java", "17.0.1", NO_MEMORY)))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def logs(tmp_path: Path) -> list[Path]:
+    return sorted((tmp_path / "cache" / "esker" / "logs").iterdir())
+
+
+def test_the_terminal_gets_a_sentence_and_the_log_file_the_rest(tmp_path: Path) -> None:
+    shown = CliRunner().invoke(app)
+    (log,) = logs(tmp_path)
+    sentence = "the machine has not as much memory as the JVM asks for; try --memory 512m"
+    assert (shown.exit_code, shown.stderr) == (3, f"esker: {sentence} (all of it: {log})\n")
+    assert "1048576KB" in log.read_text()
+    assert "Traceback" in log.read_text()
+
+
+def test_who_asks_for_everything_gets_it() -> None:
+    shown = CliRunner().invoke(app, ["--debug"])
+    assert shown.exit_code == 3
+    assert "Traceback" in shown.stderr
+    assert shown.stderr.splitlines()[-1].startswith("esker: the machine has not as much memory")
+
+
+def test_a_log_file_may_be_named_and_is_added_to(tmp_path: Path) -> None:
+    (tmp_path / "mine.log").write_text("before\n")
+    shown = CliRunner().invoke(app, ["--spark-log", str(tmp_path / "mine.log")])
+    assert f"(all of it: {tmp_path}/mine.log)" in shown.stderr
+    assert (tmp_path / "mine.log").read_text().startswith("before\nCould not reserve")
+    shown = CliRunner().invoke(app, ["--spark-log", str(tmp_path / "none" / "mine.log")])
+    assert (shown.exit_code, "No such file or directory" in shown.stderr) == (3, True)
+
+
+def test_only_so_many_logs_are_kept_and_the_oldest_go(tmp_path: Path) -> None:
+    directory = tmp_path / "cache" / "esker" / "logs"
+    directory.mkdir(parents=True)
+    for number in range(KEPT_LOGS + 5):
+        (directory / f"20260101-0000{number:02}-job-1.log").touch()
+    CliRunner().invoke(app)
+    assert len(logs(tmp_path)) == KEPT_LOGS
+    assert logs(tmp_path)[0].name == "20260101-000006-job-1.log"
+
+
+@pytest.mark.parametrize("options", [["--memory", "much"], ["--master", "http://a:1"]])
+def test_options_that_cannot_be_end_with_2(options: list[str]) -> None:
+    shown = CliRunner().invoke(app, options)
+    assert shown.exit_code == 2
+    assert repr(options[1]) in shown.stderr
+    assert shown.stderr.count("\n") == 1
+
+
+def test_no_java_ends_with_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", "")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    shown = CliRunner().invoke(app)
+    assert shown.exit_code == 3
+    assert shown.stderr.startswith("esker: Spark needs Java 17 or newer; found none; install Java")
+    assert shown.stderr.count("\n") == 1
+
+
+def test_where_no_cache_can_be_written_a_job_starts_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    shown = CliRunner().invoke(app)
+    assert (shown.exit_code, "not as much memory" in shown.stderr) == (3, True), shown.stderr

@@ -1,0 +1,151 @@
+"""Logs come from one of three places, and from no other; only what is committed is read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+import typer
+
+from esker.commands.spark.inputs import inputs_of
+from raft.segments.errors import CorruptFileError
+from raft.segments.files import RealFileSystem
+from raft.segments.high_watermarks import HIGH_WATERMARKS_FILE, write_high_watermarks
+from raft.segments.properties import MetaProperties, write_meta_properties
+from raft.segments.segment import segment_name
+from records.metadata import NoOpRecord
+from records.types import NodeId
+from snapshot.errors import DamagedFileError
+from spark_jobs.readers import inputs
+from spark_jobs.readers.inputs import Inputs, open_logs
+from spark_jobs.readers.log_files import LostRangeError
+from spark_jobs.readers.logs import CLUSTER_METADATA, LogsError, coordinators_of
+from tests.spark_jobs.logs import write_log
+
+META = MetaProperties(cluster_id="xBIb", node_id=NodeId(1), directory_id=UUID(int=5))
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    write_meta_properties(RealFileSystem(), tmp_path, META)
+    for name in (CLUSTER_METADATA, "__diskless-metadata-0", "__consumer_offsets-0"):
+        write_log(tmp_path / name, [[NoOpRecord()]] * 10)
+    return tmp_path
+
+
+def mark(log_dir: Path, cluster: int, diskless: int) -> None:
+    marks = {("__cluster_metadata", 0): cluster, ("__diskless-metadata", 0): diskless}
+    write_high_watermarks(RealFileSystem(), log_dir, marks)
+
+
+def test_a_directory_alone_is_read_as_far_as_its_node_has_written_down(log_dir: Path) -> None:
+    mark(log_dir, 7, 1_000)
+    logs = open_logs(Inputs(log_dir=log_dir))
+    assert (logs.cluster_id, coordinators_of(logs)) == ("xBIb", [0])
+    log = logs.log(CLUSTER_METADATA)
+    assert log.end_offset() == 7
+    assert [p.offset for s in log.spans(7) for p, _ in s.values()] == list(range(7))
+    assert logs.log("__diskless-metadata-0").end_offset() == 10  # the log lags what was committed
+    mark(log_dir, 9, 1_000)
+    assert log.end_offset() == 9  # as of now
+
+
+def test_what_is_not_known_to_be_committed_is_not_read(log_dir: Path) -> None:
+    with pytest.raises(LogsError, match="how much of __cluster_metadata-0 is committed is not"):
+        open_logs(Inputs(log_dir=log_dir)).log(CLUSTER_METADATA)
+    (log_dir / HIGH_WATERMARKS_FILE).write_text("0\n1\nnonsense\n")
+    with pytest.raises(CorruptFileError, match="is no topic, partition and offset"):
+        open_logs(Inputs(log_dir=log_dir)).log(CLUSTER_METADATA)
+
+
+def test_a_torn_end_is_no_damage_but_what_was_committed_must_be_whole(log_dir: Path) -> None:
+    path = log_dir / CLUSTER_METADATA / segment_name(0)
+    with path.open("ab") as file:
+        file.write(bytes(200))  # as a crash leaves it
+    mark(log_dir, 10, 10)
+    log = open_logs(Inputs(log_dir=log_dir)).log(CLUSTER_METADATA)
+    assert log.end_offset() == 10
+    mark(log_dir, 11, 10)
+    with pytest.raises(DamagedFileError):
+        log.end_offset()
+    os.truncate(path, path.stat().st_size - 201)  # inside the last batch: it came from elsewhere
+    assert log.end_offset() == 9
+
+
+def test_no_piece_goes_beyond_what_is_known_to_be_committed(log_dir: Path) -> None:
+    """A stream that goes on in another directory asks for what the first one had."""
+    mark(log_dir, 7, 10)
+    log = open_logs(Inputs(log_dir=log_dir)).log(CLUSTER_METADATA)
+    with pytest.raises(LostRangeError, match="only what is before 7 is committed"):
+        log.spans(9, start_offset=5)
+
+
+class Quorum:
+    """A quorum that has everything up to 10, and one epoch for all of it."""
+
+    cluster_id = "xBIb"
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.logs = [CLUSTER_METADATA]
+
+    def names(self) -> list[str]:
+        return self.logs
+
+    def log(self, name: str) -> Quorum:
+        self.name = name
+        return self
+
+    def end_offset(self) -> int:
+        return 10
+
+    def goes_through(self, offset: int, epoch: int) -> bool:
+        assert offset == 10
+        return epoch == self.epoch
+
+
+def test_what_a_node_that_was_cut_off_has_at_committed_offsets_is_not_read(
+    log_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It led epoch 1, and appended up to 10; then others led epoch 2, and committed up to 10."""
+    both = Inputs(log_dir=log_dir, controllers=(("a", 1),))
+    quorum = Quorum(epoch=1)
+    monkeypatch.setattr(inputs, "QuorumLogs", lambda *_, **__: quorum)
+    assert open_logs(both).log(CLUSTER_METADATA).end_offset() == 10
+    quorum.epoch = 2
+    with pytest.raises(LogsError, match="how much of __cluster_metadata-0 is committed is not"):
+        open_logs(both)
+    mark(log_dir, 6, 0)
+    assert open_logs(both).log(CLUSTER_METADATA).end_offset() == 6
+    quorum.logs = [CLUSTER_METADATA, "__diskless-metadata-0", "__diskless-metadata-1"]
+    with pytest.raises(LogsError, match="has no log __diskless-metadata-1, which the cluster has"):
+        open_logs(both)
+    quorum.cluster_id = "another"
+    with pytest.raises(LogsError, match="is of cluster xBIb, the quorum of another"):
+        open_logs(both)
+
+
+def test_what_is_no_place_is_refused(tmp_path: Path) -> None:
+    for place, said in (
+        (Inputs(), "say where the logs are"),
+        (Inputs(log_dir=tmp_path), "no log directory of a node"),
+        (Inputs(archive="a", log_dir=tmp_path), "stands alone"),
+        (Inputs(archive="gs://b"), "neither a directory nor s3://"),
+    ):
+        with pytest.raises(LogsError, match=said):
+            open_logs(place)
+
+
+def test_the_command_line_names_one_place() -> None:
+    assert inputs_of(None, "a:1,[::1]:2", None, 5) == Inputs(
+        controllers=(("a", 1), ("::1", 2)), timeout_ms=5
+    )
+    for log_dir, quorum, archive in (
+        (None, None, None),
+        (Path("d"), None, "a"),
+        (None, "a:1", "a"),
+    ):
+        with pytest.raises(typer.BadParameter, match="--archive"):
+            inputs_of(log_dir, quorum, archive, 5)

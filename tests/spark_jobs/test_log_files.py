@@ -1,0 +1,179 @@
+"""Everything committed is read once, whatever files it is in; what is lost is never passed over."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raft.segments.files import RealFileSystem
+from raft.segments.segment import segment_name
+from records.batch_writer import build_value_batch
+from records.frame import encode_record
+from records.key_value import KeyValueState
+from records.metadata import FeatureLevelRecord, NoOpRecord
+from records.schema import MetadataRecord
+from records.types import Epoch, Offset, OffsetAndEpoch
+from snapshot.errors import DamagedFileError
+from snapshot.writer import CheckpointWriter
+from spark_jobs.readers.log_files import LogFiles, LostRangeError, read_values
+from spark_jobs.tables.arrow_batches import read_table
+from tests.spark_jobs.logs import write_log
+
+FILES = RealFileSystem()
+
+
+def feature(level: int) -> FeatureLevelRecord:
+    return FeatureLevelRecord(name="f", feature_level=level)
+
+
+def batches(count: int, per_batch: int = 3) -> Iterator[list[MetadataRecord]]:
+    for number in range(count):
+        yield [feature(number * per_batch + i) for i in range(per_batch)]
+
+
+def offsets(log: LogFiles, end_offset: int, **options: Any) -> list[int]:
+    return [
+        place.offset for span in log.spans(end_offset, **options) for place, _ in read_values(span)
+    ]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> LogFiles:
+    """30 records in batches of three and segments of two batches."""
+    write_log(tmp_path / "log-0", batches(10), segment_batches=2)
+    return LogFiles(tmp_path / "log-0")
+
+
+def test_all_segments_are_read_in_order(log: LogFiles) -> None:
+    assert log.segments() == [0, 6, 12, 18, 24]
+    assert offsets(log, 30) == list(range(30))
+
+
+@pytest.mark.parametrize("end_offset", [0, 1, 5, 6, 7, 29, 30])
+def test_nothing_above_the_end_is_read(log: LogFiles, end_offset: int) -> None:
+    assert offsets(log, end_offset) == list(range(end_offset))
+
+
+@pytest.mark.parametrize("start_offset", [0, 1, 5, 6, 13, 29, 30])
+def test_reading_goes_on_where_it_stopped(log: LogFiles, start_offset: int) -> None:
+    assert offsets(log, 30, start_offset=start_offset) == list(range(start_offset, 30))
+
+
+def test_a_large_segment_is_read_in_pieces_that_touch(tmp_path: Path) -> None:
+    end_offset = write_log(tmp_path / "log-0", batches(500), index_interval_bytes=256)
+    log = LogFiles(tmp_path / "log-0")
+    spans = log.spans(end_offset, split_bytes=4_000)
+    assert len(spans) > 5
+    assert offsets(log, end_offset, split_bytes=4_000) == list(range(end_offset))
+    assert offsets(log, 700, start_offset=400, split_bytes=1_000) == list(range(400, 700))
+
+
+def test_a_span_can_be_read_in_another_process(log: LogFiles) -> None:
+    span = pickle.loads(pickle.dumps(log.spans(6)[0]))
+    assert [place.offset for place, _ in read_values(span)] == list(range(6))
+
+
+def test_a_batch_that_is_being_written_disturbs_nobody(log: LogFiles) -> None:
+    active = log.directory / segment_name(24)
+    with active.open("ab") as file:
+        file.write(build_value_batch(
+            [encode_record(NoOpRecord())], base_offset=30, leader_epoch=1, timestamp=1
+        )[:40])  # fmt: skip
+    assert offsets(log, 30) == list(range(30))
+
+
+def test_damage_below_the_end_is_an_error(log: LogFiles) -> None:
+    path = log.directory / segment_name(6)
+    data = bytearray(path.read_bytes())
+    data[70] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(DamagedFileError, match=path.name):
+        offsets(log, 30)
+    assert offsets(log, 6) == list(range(6)), "and below it, none"
+
+
+def test_a_head_that_was_cut_off_is_never_passed_over(log: LogFiles) -> None:
+    (log.directory / segment_name(0)).unlink()
+    with pytest.raises(LostRangeError, match=r"from 3 on are gone.*first offset is 6"):
+        log.spans(30, start_offset=3)
+    with pytest.raises(LostRangeError, match="no checkpoint"):
+        log.spans(30)
+    assert offsets(log, 30, start_offset=6) == list(range(6, 30))
+
+
+def test_a_file_that_goes_between_planning_and_reading_is_told_of(log: LogFiles) -> None:
+    spans = log.spans(30)
+    (log.directory / segment_name(0)).unlink()
+    with pytest.raises(LostRangeError, match="deleted meanwhile"):
+        list(read_values(spans[0]))
+
+
+def checkpoint(directory: Path, end_offset: int, key: bytes) -> None:
+    snapshot_id = OffsetAndEpoch(Offset(end_offset), Epoch(1))
+    with CheckpointWriter.create(FILES, directory, snapshot_id, last_timestamp=900) as writer:
+        writer.append(KeyValueState(key=key, value=b"v"))
+        writer.freeze()
+
+
+def test_a_log_without_head_begins_with_a_checkpoint(log: LogFiles) -> None:
+    (log.directory / segment_name(0)).unlink()
+    checkpoint(log.directory, 12, b"old")
+    checkpoint(log.directory, 18, b"new")
+    first, *rest = log.spans(30)
+    assert first.is_checkpoint
+    assert first.end_offset == 12, "the one that has swallowed least"
+    assert [place.offset for span in rest for place, _ in read_values(span)] == list(range(12, 30))
+    (batch,) = read_table("key_value_state", first)
+    (row,) = batch.to_pylist()
+    assert (row["from_checkpoint"], row["log_offset"], row["key"]) == (True, 11, b"old")
+
+
+def test_a_log_with_its_head_needs_no_checkpoint(log: LogFiles) -> None:
+    checkpoint(log.directory, 12, b"old")
+    assert not any(span.is_checkpoint for span in log.spans(30))
+
+
+def test_a_state_between_checkpoints_needs_the_one_before(log: LogFiles) -> None:
+    (log.directory / segment_name(0)).unlink()
+    (log.directory / segment_name(6)).unlink()
+    checkpoint(log.directory, 12, b"old")
+    with pytest.raises(LostRangeError, match="no checkpoint before it"):
+        log.spans(11)
+    assert log.spans(12)[0].end_offset == 12
+
+
+def test_a_table_has_its_own_records_only(tmp_path: Path) -> None:
+    mixed: list[list[MetadataRecord]] = [[feature(1), NoOpRecord()], [feature(2)]]
+    write_log(tmp_path / "log-0", mixed)
+    spans = LogFiles(tmp_path / "log-0").spans(3)
+    rows = [
+        row for span in spans for b in read_table("feature_level", span) for row in b.to_pylist()
+    ]
+    assert [(row["log_offset"], row["feature_level"]) for row in rows] == [(0, 1), (2, 2)]
+    assert [row["log_timestamp_ms"] for row in rows] == [1_000, 1_001]
+
+
+def test_large_tables_come_in_batches(log: LogFiles) -> None:
+    sizes = [
+        batch.num_rows
+        for span in log.spans(6)
+        for batch in read_table("feature_level", span, batch_rows=4)
+    ]
+    assert sizes == [4, 2]
+
+
+@pytest.mark.parametrize(("lowest", "highest"), [(0, 29), (5, 5), (7, 12), (30, 40), (12, 3)])
+def test_bounds_of_offsets_decide_what_is_read(log: LogFiles, lowest: int, highest: int) -> None:
+    spans = [span.within(lowest, highest) for span in log.spans(30)]
+    found = [place.offset for span in spans if span for place, _ in read_values(span)]
+    assert found == [offset for offset in range(30) if lowest <= offset <= highest]
+
+
+def test_what_a_task_lost_is_told_to_its_driver() -> None:
+    error = LostRangeError("log-0", 5, 9, "it was cut")
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.wanted, again.earliest) == (str(error), 5, 9)

@@ -1,0 +1,58 @@
+"""Our modules travel whole, or do not run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+from spark_jobs.session.shipping import PACKAGES, code_zip
+from tests.test_layers import MAY_IMPORT
+
+IMPORT = (
+    "import sys; sys.path.insert(0, sys.argv[1]); "
+    "import spark_jobs.tables.schemas as t; print(t.__file__)"
+)
+
+
+def run(archive: Path) -> subprocess.CompletedProcess[str]:
+    """Far from the checkout, as on a worker."""
+    command = [sys.executable, "-c", IMPORT, str(archive)]
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        cwd=archive.parent,
+        env=dict(os.environ),
+        check=False,
+    )
+
+
+def test_a_worker_imports_from_what_was_sent_and_not_what_is_installed(tmp_path: Path) -> None:
+    archive = code_zip(tmp_path)
+    done = run(archive)
+    assert done.stdout.strip() == f"{archive}/spark_jobs/tables.py", done.stderr
+
+
+def test_the_same_code_has_the_same_name(tmp_path: Path) -> None:
+    (tmp_path / "again").mkdir()
+    assert code_zip(tmp_path).name == code_zip(tmp_path / "again").name
+
+
+def test_every_room_that_jobs_may_import_is_sent(tmp_path: Path) -> None:
+    rooms = {name.partition(".")[0] for name in ("spark_jobs", *MAY_IMPORT["spark_jobs"])}
+    assert rooms <= set(PACKAGES)
+    names = zipfile.ZipFile(code_zip(tmp_path)).namelist()
+    assert {name.partition("/")[0] for name in names} == set(PACKAGES)
+    assert all(name.endswith(".py") for name in names)
+
+
+def test_code_that_changed_on_its_way_does_not_run(tmp_path: Path) -> None:
+    archive = code_zip(tmp_path)
+    with zipfile.ZipFile(archive, "a") as changed:
+        changed.writestr("spark_jobs/added.py", "")
+    done = run(archive)
+    assert done.returncode == 1
+    assert f"ImportError: {archive} is damaged" in done.stderr

@@ -1,1 +1,1 @@
-"""One Spark session and its JVM: found, started, shipped our modules, and its failures explained."""
+"""The Spark session and its JVM: settings, start, shipping our modules, and failures explained."""

@@ -279,7 +279,7 @@ async def whatever_happens(directory: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", seeds(6))
 def test_whatever_happens_nothing_of_it_shows(tmp_path: Path, seed: int) -> None:
-    """Reproduce: pytest tests/coordinator/batch/test_graves.py -k of_it_shows; the id is the seed."""
+    """Reproduce: pytest -k of_it_shows on this file; the id is the seed."""
     asyncio.run(whatever_happens(tmp_path, seed))
 
 

@@ -52,7 +52,15 @@ PURE: Final = {
             "snapshot.policy",
             *(
                 f"coordinator.groups.{name}"
-                for name in ("core", "decide", "group", "leader", "loading", "machine", "membership")
+                for name in (
+                    "core",
+                    "decide",
+                    "group",
+                    "leader",
+                    "loading",
+                    "machine",
+                    "membership",
+                )
             ),
             *(
                 f"coordinator.groups.{name}"

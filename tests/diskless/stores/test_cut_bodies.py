@@ -13,8 +13,8 @@ import pytest
 
 from diskless.stores import ByteRange, RangeError, StorageError
 from diskless.stores.s3 import S3Config, S3Storage
-from spark_jobs.object_store import S3Store, StoreError, StoreOptions, open_store
-from tests.stores.cutting_server import BODY, CuttingServer, Spoil, cutting_server
+from spark_jobs.readers.object_store import S3Store, StoreError, StoreOptions, open_store
+from tests.diskless.stores.cutting_server import BODY, CuttingServer, Spoil, cutting_server
 
 ATTEMPTS: Final = 3
 READ_TIMEOUT_S: Final = 0.3
@@ -52,8 +52,8 @@ def broker_store(only_server: CuttingServer) -> Iterator[S3Storage]:
 @pytest.fixture(scope="module")
 def job_store(only_server: CuttingServer) -> Iterator[S3Store]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("spark_jobs.object_store.READ_TIMEOUT_S", READ_TIMEOUT_S)
-        patch.setattr("spark_jobs.object_store.ATTEMPTS", ATTEMPTS)
+        patch.setattr("spark_jobs.readers.object_store.READ_TIMEOUT_S", READ_TIMEOUT_S)
+        patch.setattr("spark_jobs.readers.object_store.ATTEMPTS", ATTEMPTS)
         store = open_store("s3://b", StoreOptions(only_server.endpoint, "us-east-1"))
         assert isinstance(store, S3Store)
         yield store

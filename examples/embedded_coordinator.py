@@ -4,7 +4,7 @@
 
 Each process runs an EmbeddedCoordinator. One of them creates a topic and commits objects; another
 one, which committed nothing, says where the batches lie. Then the leader is killed, and a survivor
-goes on where it was. Nothing here survives power loss; see `coordinator.embedded.coordinator`.
+goes on where it was. Nothing here survives power loss; see `coordinator.embedded`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from uuid import UUID
 
 from coordinator.batch.interface import BatchCoordinator, CoordinatorError
 from coordinator.batch.settings import CoordinatorSettings
-from coordinator.embedded.coordinator import EmbeddedCoordinator, EmbeddedSettings
+from coordinator.embedded import EmbeddedCoordinator, EmbeddedSettings
 from examples.ports import free_ports
 from records.object_keys import ObjectKeys
 from records.rpc.coordinator import (

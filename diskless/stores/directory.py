@@ -53,7 +53,7 @@ ABANDONED_AFTER_S: Final = 24 * 3600.0
 """A temporary file this old belongs to a process that died; no upload takes a day."""
 
 LIST_PAGE: Final = 1_000
-PATH: Final = "esker.server.storage.directory.path"
+PATH: Final = "esker.storage.directory.path"
 
 
 class DirectoryStorage:

@@ -127,21 +127,19 @@ class S3Storage:
     @classmethod
     def configured(cls, values: Mapping[str, Any]) -> Self:
         """See `diskless.stores.opening`. Keys have their prefix already, so none is added here."""
-        bucket = values.get("esker.server.storage.s3.bucket")
+        bucket = values.get("esker.storage.s3.bucket")
         if not bucket:
-            raise StoreSettingError(
-                "esker.server.storage.s3.bucket", "must be set: the bucket's name"
-            )
+            raise StoreSettingError("esker.storage.s3.bucket", "must be set: the bucket's name")
         config = S3Config(
             bucket=bucket,
-            endpoint_url=values.get("esker.server.storage.s3.endpoint") or None,
-            region=values.get("esker.server.storage.s3.region") or None,
-            path_style=bool(values.get("esker.server.storage.s3.path.style")),
+            endpoint_url=values.get("esker.storage.s3.endpoint") or None,
+            region=values.get("esker.storage.s3.region") or None,
+            path_style=bool(values.get("esker.storage.s3.path.style")),
         )
         try:
             return cls(config)
         except StorageError as error:
-            raise StoreSettingError("esker.server.storage.s3.bucket", str(error)) from error
+            raise StoreSettingError("esker.storage.s3.bucket", str(error)) from error
 
     # --- an ObjectStorage -----------------------------------------------------------------------
 

@@ -68,17 +68,17 @@ class Store:
         if self.bucket is None:
             return {
                 "diskless.storage.class.name": DIRECTORY_STORE,
-                "esker.server.storage.directory.path": str(directory / OBJECTS),
+                "esker.storage.directory.path": str(directory / OBJECTS),
             }
         found = {
             "diskless.storage.class.name": S3_STORE,
-            "esker.server.storage.s3.bucket": self.bucket,
+            "esker.storage.s3.bucket": self.bucket,
         }
         if self.endpoint is not None:
-            found["esker.server.storage.s3.endpoint"] = self.endpoint
-            found["esker.server.storage.s3.path.style"] = "true"
+            found["esker.storage.s3.endpoint"] = self.endpoint
+            found["esker.storage.s3.path.style"] = "true"
         if self.region is not None:
-            found["esker.server.storage.s3.region"] = self.region
+            found["esker.storage.s3.region"] = self.region
         return found
 
     def place(self, directory: Path) -> str:

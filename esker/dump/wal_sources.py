@@ -216,14 +216,14 @@ async def cluster_of(client: KafkaClient) -> Cluster:
     if result.error_code:
         raise ClientError(f"broker {node}: {result.error_message or result.error_code}")
     values = {one.name: one.value or "" for one in result.configs}
-    bucket = values.get("esker.server.storage.s3.bucket", "")
-    directory = values.get("esker.server.storage.directory.path", "")
+    bucket = values.get("esker.storage.s3.bucket", "")
+    directory = values.get("esker.storage.directory.path", "")
     place: Path | S3Place
     if "s3" in values.get("diskless.storage.class.name", "") and bucket:
         place = S3Place(
             bucket=bucket,
-            endpoint=values.get("esker.server.storage.s3.endpoint") or None,
-            region=values.get("esker.server.storage.s3.region") or None,
+            endpoint=values.get("esker.storage.s3.endpoint") or None,
+            region=values.get("esker.storage.s3.region") or None,
         )
     elif directory:
         place = Path(directory)

@@ -35,7 +35,13 @@ DISKLESS_METADATA: Final = "__diskless-metadata"
 
 QUORUM: Final = "coordinator.batch.leader.QuorumCoordinator"
 IN_MEMORY: Final = "coordinator.batch.memory.InMemoryCoordinator"
-EMBEDDED: Final = "coordinator.embedded.coordinator.EmbeddedCoordinator"
+EMBEDDED: Final = "coordinator.embedded.EmbeddedCoordinator"
+
+FORMER_NAMES: Final[Mapping[str, str]] = {
+    "coordinator.leader.QuorumCoordinator": QUORUM,
+    "coordinator.memory.InMemoryCoordinator": IN_MEMORY,
+}
+"""Names that properties files of version 0.1 may have for the same classes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +142,7 @@ def find_implementation(class_name: str, *, voters: int) -> Callable[[Group], Ho
 
     Raises:  ValueError saying what is wrong with it.
     """
+    class_name = FORMER_NAMES.get(class_name, class_name)
     if class_name == IN_MEMORY and voters > 1:
         raise ValueError(f"{class_name} is not replicated: for a quorum of one node only")
     if class_name == EMBEDDED:

@@ -192,10 +192,10 @@ def _check_broker(values: Mapping[str, Any]) -> None:
         )
     if (
         values["diskless.storage.class.name"] == DIRECTORY
-        and not (values["esker.server.storage.directory.path"])
+        and not (values["esker.storage.directory.path"])
     ):
         raise ConfigError(
-            "esker.server.storage.directory.path",
+            "esker.storage.directory.path",
             "must be set: where all brokers keep their objects",
         )
     if values["diskless.file.delete.delay.ms"] < LEAST_DELETE_DELAY_MS:

@@ -17,27 +17,27 @@ SETTINGS: Final = (
         "The object store: a class of ours, or one that is imported by this name.",
     ),
     Setting(
-        "esker.server.storage.directory.path",
+        "esker.storage.directory.path",
         str,
         "",
         "The directory store's directory; every broker must see the same one.",
     ),
-    Setting("esker.server.storage.s3.bucket", str, "", "The S3 store's bucket; it must exist."),
+    Setting("esker.storage.s3.bucket", str, "", "The S3 store's bucket; it must exist."),
     Setting(
-        "esker.server.storage.s3.endpoint",
+        "esker.storage.s3.endpoint",
         str,
         "",
         "`http[s]://HOST:PORT` of an S3 that is not Amazon's; default: Amazon's of the region.",
     ),
     Setting(
-        "esker.server.storage.s3.path.style",
+        "esker.storage.s3.path.style",
         boolean,
         False,
         "`true`: the bucket is part of the path, not of the host name, as servers of one's own "
         "need.",
     ),
     Setting(
-        "esker.server.storage.s3.region",
+        "esker.storage.s3.region",
         str,
         "",
         "The bucket's region; default: as AWS tools find it.",

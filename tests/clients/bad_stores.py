@@ -20,7 +20,7 @@ from diskless.stores.directory import DirectoryStorage
 from diskless.stores.faults import Fault, FaultRule, FaultyStore
 
 CLASS_NAME: Final = "tests.clients.bad_stores.SpoiledDirectory"
-DIRECTORY: Final = "esker.server.storage.directory.path"
+DIRECTORY: Final = "esker.storage.directory.path"
 
 
 def rules_file(directory: Path) -> Path:

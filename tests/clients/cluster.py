@@ -121,7 +121,7 @@ class EskerCluster:
             "controller.listener.names": "CONTROLLER",
             "listeners": f"{name}://127.0.0.1:{self.ports[node]}",
             "log.dirs": str(self.log_dir(node)),
-            "esker.server.storage.directory.path": str(self.store),
+            "esker.storage.directory.path": str(self.store),
             **settings,
         }
         text = "".join(f"{key}={value}\n" for key, value in lines.items())

@@ -46,7 +46,7 @@ def test_a_writer_that_goes_wrong_is_found_out(
     mutant: type[ObjectWriter], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Acknowledge before the commit; a new object id for another try."""
-    monkeypatch.setattr(diskless.writers, "ObjectWriter", mutant)
+    monkeypatch.setattr(diskless.produce.writers, "ObjectWriter", mutant)
     dies(Story(seed))
 
 
@@ -104,5 +104,5 @@ class TellsHalf(ObjectWriter):
 
 
 def test_answers_that_are_mixed_up_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diskless.writers, "ObjectWriter", TellsHalf)
+    monkeypatch.setattr(diskless.produce.writers, "ObjectWriter", TellsHalf)
     dies(Story(0))

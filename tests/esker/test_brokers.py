@@ -301,5 +301,5 @@ def test_a_store_that_cannot_be_opened_is_one_line_that_names_the_setting(tmp_pa
         cluster.store.write_text("no directory")
         cluster.launch(FIRST)
         assert cluster.processes.pop(FIRST).wait(90) == 1
-        said = f"esker: esker.server.storage.directory.path: {cluster.store}: File exists"
+        said = f"esker: esker.storage.directory.path: {cluster.store}: File exists"
         assert cluster.output(FIRST).splitlines() == [said]

@@ -89,7 +89,7 @@ BROKER = {
     "controller.quorum.voters": GOOD["controller.quorum.voters"],
     "listeners": "PLAINTEXT://127.0.0.1:9092",
     "log.dirs": "/var/lib/esker",
-    "esker.server.storage.directory.path": "/objects",
+    "esker.storage.directory.path": "/objects",
 }
 
 
@@ -135,7 +135,7 @@ def test_both_roles_have_both_kinds_of_listeners():
             "coordinator.batch.memory.InMemoryCoordinator",
             ".",
         ),
-        ("esker.server.storage.directory.path", "", "must be set"),
+        ("esker.storage.directory.path", "", "must be set"),
         ("broker.heartbeat.interval.ms", "5000", "more than half of broker.session.timeout.ms"),
         ("esker.object.lease.timeout.ms", "1000", "does not outlive an upload"),
         ("diskless.file.delete.delay.ms", "1999", "hears of an idle log every 500 ms"),

@@ -45,7 +45,7 @@ listeners=PLAINTEXT://0.0.0.0:9092
 advertised.listeners=PLAINTEXT://broker-101.example:9092
 log.dirs=/var/lib/esker
 diskless.storage.class.name=diskless.stores.s3.S3Storage
-esker.server.storage.s3.bucket=our-bucket
+esker.storage.s3.bucket=our-bucket
 broker.rack=eu-1a
 ```
 
@@ -57,7 +57,7 @@ node.id=1
 controller.quorum.voters=1@127.0.0.1:9093
 listeners=CONTROLLER://127.0.0.1:9093,PLAINTEXT://127.0.0.1:9092
 log.dirs=/var/lib/esker
-esker.server.storage.directory.path=/var/lib/esker-objects
+esker.storage.directory.path=/var/lib/esker-objects
 ```
 
 [operations.md](operations.md) says how they are started.

@@ -21,7 +21,13 @@ from coordinator.batch.interface import ErrorCode
 from coordinator.batch.settings import CoordinatorSettings
 from esker.cli import app
 from esker.client.quorum_admin import AdminError, QuorumDescription, describe_quorum
-from esker.server.coordinators import EMBEDDED, IN_MEMORY, CoordinatorOptions, CoordinatorRoom
+from esker.server.coordinators import (
+    EMBEDDED,
+    FORMER_NAMES,
+    IN_MEMORY,
+    CoordinatorOptions,
+    CoordinatorRoom,
+)
 from esker.settings.config import ConfigError, parse_config
 from esker.settings.values import Endpoint
 from raft.net import run
@@ -391,6 +397,7 @@ def properties(class_name: str, *, voters: int = 3) -> dict[str, str]:
         ("nodots", 3, "has no for_group"),
         ("records.object_keys.ObjectKeys", 3, "has no for_group"),
         (IN_MEMORY, 1, ""),
+        *((name, 1, "") for name in FORMER_NAMES),
         (f"{__name__}.Elsewhere", 3, ""),
     ],
 )

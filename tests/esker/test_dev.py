@@ -107,9 +107,9 @@ def test_records_go_to_s3_where_that_is_asked_for(tmp_path: Path) -> None:
     plan = make_plan(tmp_path, identify(tmp_path, store), port=free_port(), brokers=1, extra={})
     settings = read_properties(plan.brokers[0].properties)
     assert settings["diskless.storage.class.name"].endswith("S3Storage")
-    assert settings["esker.server.storage.s3.bucket"] == "b"
-    assert settings["esker.server.storage.s3.path.style"] == "true"
-    assert "esker.server.storage.directory.path" not in settings
+    assert settings["esker.storage.s3.bucket"] == "b"
+    assert settings["esker.storage.s3.path.style"] == "true"
+    assert "esker.storage.directory.path" not in settings
     assert identify(tmp_path, None).store == store
 
 

@@ -92,7 +92,7 @@ def test_a_node_that_meets_damage_ends_with_that_sentence(tmp_path: Path) -> Non
         "controller.listener.names": "CONTROLLER",
         "listeners": "PLAINTEXT://127.0.0.1:2",
         "log.dirs": str(home),
-        "esker.server.storage.directory.path": str(tmp_path / "store"),
+        "esker.storage.directory.path": str(tmp_path / "store"),
     }
     file = tmp_path / "node.properties"
     file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))

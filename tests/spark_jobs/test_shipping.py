@@ -33,7 +33,7 @@ def run(archive: Path) -> subprocess.CompletedProcess[str]:
 def test_a_worker_imports_from_what_was_sent_and_not_what_is_installed(tmp_path: Path) -> None:
     archive = code_zip(tmp_path)
     done = run(archive)
-    assert done.stdout.strip() == f"{archive}/spark_jobs/tables.py", done.stderr
+    assert done.stdout.strip() == f"{archive}/spark_jobs/tables/schemas.py", done.stderr
 
 
 def test_the_same_code_has_the_same_name(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ class Nodes:
             "controller.listener.names": "CONTROLLER",
             "listeners": ",".join(places),
             "log.dirs": str(home / str(node)),
-            "esker.server.storage.directory.path": str(home / "objects"),
+            "esker.storage.directory.path": str(home / "objects"),
         }
         return parse_config(settings | QUICK)
 

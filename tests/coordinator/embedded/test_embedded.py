@@ -24,8 +24,9 @@ from coordinator.batch.cluster_view import StaticView, TopicConfig
 from coordinator.batch.interface import CoordinatorError, ErrorCode
 from coordinator.batch.memory import InMemoryCoordinator
 from coordinator.batch.settings import CoordinatorSettings
+from coordinator.embedded import EmbeddedCoordinator, EmbeddedSettings
 from coordinator.embedded.commands import SWEEP, Replica
-from coordinator.embedded.coordinator import EmbeddedCoordinator, EmbeddedSettings, _Later
+from coordinator.embedded.coordinator import _Later
 from examples import embedded_coordinator as example
 from records.codec import encode_message
 from records.object_keys import ObjectKeys

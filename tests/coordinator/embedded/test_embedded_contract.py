@@ -17,7 +17,7 @@ from pysyncobj.monotonic import monotonic as library_time  # another clock than 
 
 from coordinator.batch.interface import CoordinatorError
 from coordinator.batch.settings import CoordinatorSettings
-from coordinator.embedded.coordinator import EmbeddedCoordinator, EmbeddedSettings
+from coordinator.embedded import EmbeddedCoordinator, EmbeddedSettings
 from tests.coordinator.batch.contract import Contract
 from tests.coordinator.batch.subjects import SETTINGS, START_MS, MutableView, World
 from tests.ports import free_ports

@@ -26,10 +26,10 @@ def test_a_broker_that_lost_its_directory_serves_everything_from_the_bucket(
     assert config.endpoint_url is not None
     settings = {
         "diskless.storage.class.name": "diskless.stores.s3.S3Storage",
-        "esker.server.storage.s3.bucket": config.bucket,
-        "esker.server.storage.s3.endpoint": config.endpoint_url,
-        "esker.server.storage.s3.region": "us-east-1",
-        "esker.server.storage.s3.path.style": "true",
+        "esker.storage.s3.bucket": config.bucket,
+        "esker.storage.s3.endpoint": config.endpoint_url,
+        "esker.storage.s3.region": "us-east-1",
+        "esker.storage.s3.path.style": "true",
         "esker.object.key.prefix": "here",
     }
     with EskerCluster(tmp_path, brokers=1, settings=settings) as cluster:

@@ -36,7 +36,7 @@ def test_a_directory_is_opened_by_its_path(tmp_path: Path) -> None:
         store = open_store(
             {
                 "diskless.storage.class.name": DIRECTORY,
-                "esker.server.storage.directory.path": str(tmp_path / "objects"),
+                "esker.storage.directory.path": str(tmp_path / "objects"),
             }
         )
         await store.upload("a", [b"x"], 1)
@@ -51,10 +51,10 @@ def test_a_bucket_is_opened_by_its_name(s3_config: S3Config) -> None:
         store = open_store(
             {
                 "diskless.storage.class.name": S3,
-                "esker.server.storage.s3.bucket": s3_config.bucket,
-                "esker.server.storage.s3.endpoint": s3_config.endpoint_url,
-                "esker.server.storage.s3.region": s3_config.region,
-                "esker.server.storage.s3.path.style": True,
+                "esker.storage.s3.bucket": s3_config.bucket,
+                "esker.storage.s3.endpoint": s3_config.endpoint_url,
+                "esker.storage.s3.region": s3_config.region,
+                "esker.storage.s3.path.style": True,
             }
         )
         await store.upload("a", [b"x"], 1)
@@ -70,22 +70,22 @@ def test_a_bucket_is_opened_by_its_name(s3_config: S3Config) -> None:
         ({"diskless.storage.class.name": "no.such.Class"}, "diskless.storage.class.name"),
         ({"diskless.storage.class.name": "Class"}, "diskless.storage.class.name"),
         ({"diskless.storage.class.name": "os.path"}, "diskless.storage.class.name"),
-        ({"diskless.storage.class.name": DIRECTORY}, "esker.server.storage.directory.path"),
-        ({"diskless.storage.class.name": S3}, "esker.server.storage.s3.bucket"),
+        ({"diskless.storage.class.name": DIRECTORY}, "esker.storage.directory.path"),
+        ({"diskless.storage.class.name": S3}, "esker.storage.s3.bucket"),
         (
             {
                 "diskless.storage.class.name": DIRECTORY,
-                "esker.server.storage.directory.path": "/dev/null/objects",
+                "esker.storage.directory.path": "/dev/null/objects",
             },
-            "esker.server.storage.directory.path",
+            "esker.storage.directory.path",
         ),
         (
             {
                 "diskless.storage.class.name": S3,
-                "esker.server.storage.s3.bucket": "b",
-                "esker.server.storage.s3.endpoint": "no address",
+                "esker.storage.s3.bucket": "b",
+                "esker.storage.s3.endpoint": "no address",
             },
-            "esker.server.storage.s3.bucket",
+            "esker.storage.s3.bucket",
         ),
     ],
 )

@@ -28,6 +28,7 @@ from tests.coordinator.quorum_world import (
     checkpoint_batches,
 )
 from tests.coordinator.subjects import SETTINGS
+from tests.waiting import DEADLINE_S
 
 
 def find(world: QuorumWorld) -> FindBatchesRequest:
@@ -159,7 +160,7 @@ def test_who_gives_up_waiting_is_not_remembered(tmp_path: Path) -> None:
         await asyncio.wait(calls[1:])
         assert len(replica._waiters) == 1
         apply_to(machine, world, world.log.end_offset)
-        assert (await asyncio.wait_for(calls[0], timeout=60)).responses == ()
+        assert (await asyncio.wait_for(calls[0], timeout=DEADLINE_S)).responses == ()
         await replica.close()
         machine.close()
         await world.close()

@@ -22,6 +22,7 @@ from coordinator.view import TopicConfig
 from tests.coordinator.actors import Broker, batch, create, results
 from tests.coordinator.quorum_world import ManualClocks, QuorumWorld
 from tests.coordinator.subjects import SETTINGS, START_MS
+from tests.waiting import DEADLINE_S
 
 
 class Timers(ManualClocks):
@@ -177,7 +178,7 @@ def test_a_decision_that_raises_costs_its_asker_an_answer_and_nobody_else(tmp_pa
         before = asyncio.ensure_future(broker.acquire())
         await asyncio.sleep(0)
         proposer.submit(unreadable, answers.append)  # type: ignore[arg-type]
-        await asyncio.wait_for(before, 10)
+        await asyncio.wait_for(before, DEADLINE_S)
         (error,) = answers
         assert isinstance(error, CoordinatorError)
         assert error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -27,6 +27,7 @@ from records.rpc.quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from tests.broker.virtual_time import run
 from tests.coordinator.served import Node, never
 from tests.groups.world import GROUP, Applier, FewTopics, commit_request
+from tests.waiting import DEADLINE_S
 
 
 class LogNode(Node):
@@ -71,7 +72,7 @@ async def ask(groups: RunningGroups, request: Request, version: int | None = Non
     """Ask as one client."""
     last = request.schema().versions.last if version is None else version
     answer = groups.ask(request, last, client_id="app", client_host="/127.0.0.1")
-    return await asyncio.wait_for(answer, 20)
+    return await asyncio.wait_for(answer, DEADLINE_S)
 
 
 async def joined(groups: RunningGroups) -> tuple[str, int]:

@@ -27,8 +27,9 @@ from snapshot import checkpoint_name
 from tests.controller.world import creation
 from tests.driver.client import Client
 from tests.interop.esker_nodes import EskerQuorum
-from tests.interop.kafka_run import Kafka, configure_node, until
+from tests.interop.kafka_run import Kafka, configure_node
 from tests.interop.kafka_scenario import CLUSTER_ID
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.java
 
@@ -71,7 +72,7 @@ def broker(
     )
     plan.format(CLUSTER_ID)
     with plan.started([]) as running:
-        until(lambda: brokers(quorum).get(BROKER) is False, running.said)
+        wait_until(lambda: brokers(quorum).get(BROKER) is False, state=running.said)
         yield BROKER
 
 

@@ -17,9 +17,8 @@ from spark_jobs.engines import LocalEngine
 from spark_jobs.inputs import Inputs, open_logs
 from spark_jobs.logs import LogsError
 from spark_jobs.object_store import open_store
-from tests.clients.client import eventually
 from tests.clients.cluster import EskerCluster
-from tests.nemesis.cluster import HEALED_WITHIN_S
+from tests.waiting import wait_until
 
 SHOWN: Final = 5
 
@@ -39,7 +38,7 @@ def check_audit(cluster: EskerCluster) -> Report:
             return False
         return True
 
-    eventually(readable, "the logs can be read", HEALED_WITHIN_S)
+    wait_until(readable, "the logs can be read")
     return clean(found[-1])
 
 

@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 from esker.cli import app
 from tests.ports import free_ports
 from tests.raft.driver.client import Client, ClientError
+from tests.waiting import wait_until
 
 NODES = (1, 2, 3)
-PATIENCE_S = 100  # ten interpreters may be starting on two cores
 
 
 class QuorumFailedError(Exception):
@@ -83,12 +83,10 @@ class Quorum:
 
         A majority is enough for a leader; another node may be an interpreter that only begins.
         """
-        deadline = time.monotonic() + PATIENCE_S
-        for node in self.processes:
-            while not self.listens(node):
-                if time.monotonic() > deadline:
-                    raise QuorumFailedError(f"node {node} does not listen; see {self.home}")
-                time.sleep(0.01)
+        wait_until(
+            lambda: all(map(self.listens, self.processes)),
+            f"all nodes listen; see {self.home}/node*.log",
+        )
         return self.leader()
 
     def listens(self, node: int) -> bool:
@@ -106,17 +104,18 @@ class Quorum:
 
     def leader(self) -> int:
         """The node that answers linearizable reads of the group; waits for one."""
-        deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline:
+
+        def leading() -> int | None:
             for node in self.processes:
-                try:
-                    with Client("127.0.0.1", self.ports[node]) as client:
-                        client.end_offset()
-                        return node
-                except (OSError, ClientError):
-                    pass
-            time.sleep(0.01)
-        raise QuorumFailedError(f"no leader within {PATIENCE_S} s; see {self.home}/node*.log")
+                with (
+                    suppress(OSError, ClientError),
+                    Client("127.0.0.1", self.ports[node]) as client,
+                ):
+                    client.end_offset()
+                    return node
+            return None
+
+        return int(wait_until(leading, f"a node leads; see {self.home}/node*.log"))
 
     def __enter__(self) -> Quorum:
         return self

@@ -15,7 +15,6 @@ from aiokafka.errors import KafkaError, for_code
 from tests.clients.client import (
     EARLIEST,
     ORDINARY,
-    PATIENCE_S,
     PLAIN,
     Client,
     How,
@@ -28,6 +27,7 @@ from tests.clients.client import (
     Refused,
     Start,
 )
+from tests.waiting import DEADLINE_S
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ class Loop:
         self._thread = threading.Thread(target=self._loop.run_forever, name="aiokafka")
         self._thread.start()
 
-    def run(self, work: Awaitable[T], timeout_s: float = 2 * PATIENCE_S) -> T:
+    def run(self, work: Awaitable[T], timeout_s: float = 2 * DEADLINE_S) -> T:
         """Raises Refused for the library's errors."""
 
         async def bounded() -> T:

@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from tests.clients.client import Refused, eventually
+from tests.clients.client import Refused
 from tests.clients.world import World
 from tests.interop.kafka_run import Kafka, configure_node
 from tests.interop.kafka_scenario import CLUSTER_ID
+from tests.waiting import wait_until
 
 SETTINGS: Final = {
     "offsets.topic.replication.factor": "1",
@@ -38,5 +39,5 @@ def apache_kafka(kafka: Kafka, home: Path) -> Iterator[World]:
                 return False
             return True
 
-        eventually(ready, "Kafka creates topics")
+        wait_until(ready, "Kafka creates topics")
         yield world

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, NamedTuple, TypeAlias
 
-PATIENCE_S: Final = 60.0
+from tests.waiting import DEADLINE_S
 
 MESSAGE_TOO_LARGE: Final = 10
 UNKNOWN_TOPIC_OR_PARTITION: Final = 3
@@ -105,7 +105,7 @@ class Reader(ABC):
     def close(self) -> None:
         """Leave. A member commits where it is."""
 
-    def read(self, count: int, *, timeout_s: float = PATIENCE_S) -> list[Read]:
+    def read(self, count: int, *, timeout_s: float = DEADLINE_S) -> list[Read]:
         """So many messages at least. Raises AssertionError with what came, if they did not."""
         deadline = time.monotonic() + timeout_s
         got: list[Read] = []
@@ -245,11 +245,3 @@ class Client(ABC):
         traceback: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def eventually(holds: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
-    """Poll until it is so. Raises AssertionError."""
-    deadline = time.monotonic() + timeout_s
-    while not holds():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        time.sleep(0.01)

@@ -29,15 +29,13 @@ from typer.testing import CliRunner
 
 from esker.cli import app
 from records.rpc.cluster import DescribeClusterRequest, DescribeClusterResponse
-from tests.clients.client import eventually
 from tests.ports import free_port
 from tests.raft.driver.client import Client as Wire
 from tests.raft.driver.cluster import ROOT
+from tests.waiting import DEADLINE_S, wait_until
 
 NODES: Final = (1, 2, 3)
 FIRST_BROKER: Final = 101
-READY_WITHIN_S: Final = 100.0  # ten interpreters may be starting on two cores
-STOP_WITHIN_S: Final = 60.0
 DESCRIBE_CLUSTER_VERSION: Final = 0
 SHOWN_BYTES: Final = 4_000
 PROGRAM: Final = ("-m", "esker", "start")
@@ -162,14 +160,13 @@ class EskerCluster:
                     env={**os.environ, **(environment or {})},
                 )  # fmt: skip
 
-    def wait_until_ready(self, *brokers: int, timeout_s: float = READY_WITHIN_S) -> None:
+    def wait_until_ready(self, *brokers: int) -> None:
         """Until each of these brokers (or all that run) tells of all that run."""
         running = [one for one in self.broker_ids if one in self.processes]
         for broker in brokers or running:
-            eventually(
+            wait_until(
                 lambda broker=broker: self.knows(broker) >= set(running),  # type: ignore[misc]
                 f"broker {broker} tells of {running}",
-                timeout_s,
             )
 
     def knows(self, broker: int) -> set[int]:
@@ -216,7 +213,7 @@ class EskerCluster:
         for node in nodes:
             process = self.processes.pop(node)
             try:
-                code = process.wait(STOP_WITHIN_S)
+                code = process.wait(DEADLINE_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

@@ -28,7 +28,6 @@ from confluent_kafka.admin import (
 from tests.clients.client import (
     EARLIEST,
     ORDINARY,
-    PATIENCE_S,
     PLAIN,
     Client,
     How,
@@ -41,6 +40,7 @@ from tests.clients.client import (
     Refused,
     Start,
 )
+from tests.waiting import DEADLINE_S
 
 BATCH: Final = 500
 QUICK: Final = {"log_level": 0, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200}
@@ -83,7 +83,7 @@ class Confluent(Client):
                 "enable.idempotence": how.idempotent,
                 "message.max.bytes": how.max_request_bytes,
                 "linger.ms": 5,
-                "message.timeout.ms": int(PATIENCE_S * 1000),
+                "message.timeout.ms": int(DEADLINE_S * 1000),
             }
         )
         places: dict[int, tuple[int, int]] = {}
@@ -107,7 +107,7 @@ class Confluent(Client):
                 )  # fmt: skip
             except KafkaException as error:
                 raise refused(error.args[0]) from error
-        left = producer.flush(PATIENCE_S)
+        left = producer.flush(DEADLINE_S)
         if errors:
             raise refused(errors[0])
         assert not left, f"{left} of {len(messages)} messages have no answer"
@@ -138,7 +138,7 @@ class Confluent(Client):
         consumer = self._consumer("nobody", **{"isolation.level": isolation})
         place = TopicPartition(topic, partition)
         try:
-            consumer.list_topics(topic, timeout=PATIENCE_S)  # else it looks after half a second
+            consumer.list_topics(topic, timeout=DEADLINE_S)  # else it looks after half a second
             place.offset = self._offset(consumer, place, start)
         except KafkaException as error:
             consumer.close()
@@ -150,13 +150,13 @@ class Confluent(Client):
     def _offset(consumer: Consumer, place: TopicPartition, start: Start) -> int:
         match start:
             case Last(count):
-                _, end_offset = consumer.get_watermark_offsets(place, timeout=PATIENCE_S)
+                _, end_offset = consumer.get_watermark_offsets(place, timeout=DEADLINE_S)
                 return int(end_offset - count)
             case int():
                 return start  # librdkafka has -2 for the earliest, too
             case _:
                 asked = TopicPartition(place.topic, place.partition, start.timestamp_ms)
-                (found,) = consumer.offsets_for_times([asked], timeout=PATIENCE_S)
+                (found,) = consumer.offsets_for_times([asked], timeout=DEADLINE_S)
                 return int(found.offset)
 
     def join(self, group: str, topic: str, how: Membership = ORDINARY) -> Member:
@@ -172,11 +172,11 @@ class Confluent(Client):
     # --- topics -------------------------------------------------------------------------------
 
     def leaders(self, topic: str) -> dict[int, int]:
-        found = self.admin.list_topics(topic, timeout=PATIENCE_S).topics[topic]
+        found = self.admin.list_topics(topic, timeout=DEADLINE_S).topics[topic]
         return {one.id: one.leader for one in found.partitions.values()}
 
     def topics(self) -> frozenset[str]:
-        return frozenset(self.admin.list_topics(timeout=PATIENCE_S).topics)
+        return frozenset(self.admin.list_topics(timeout=DEADLINE_S).topics)
 
     def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
         new = NewTopic(topic, partitions, 1, config=dict(configs))
@@ -205,12 +205,12 @@ class Confluent(Client):
     # --- groups -------------------------------------------------------------------------------
 
     def list_groups(self) -> frozenset[str]:
-        found = _wait(self.admin.list_consumer_groups(request_timeout=PATIENCE_S))
+        found = _wait(self.admin.list_consumer_groups(request_timeout=DEADLINE_S))
         assert not found.errors, found.errors
         return frozenset(group.group_id for group in found.valid)
 
     def describe_group(self, group: str) -> tuple[str, int]:
-        futures = self.admin.describe_consumer_groups([group], request_timeout=PATIENCE_S)
+        futures = self.admin.describe_consumer_groups([group], request_timeout=DEADLINE_S)
         found = _wait(futures[group])
         return found.state.name, len(found.members)
 
@@ -225,14 +225,14 @@ class Confluent(Client):
     def begin_transactions(self, transactional_id: str) -> None:
         producer = Producer(self._common | {"transactional.id": transactional_id})
         try:
-            producer.init_transactions(PATIENCE_S)
+            producer.init_transactions(DEADLINE_S)
         except KafkaException as error:
             raise refused(error.args[0]) from error
 
 
 def _wait(future: Future[Any]) -> Any:
     try:
-        return future.result(PATIENCE_S)
+        return future.result(DEADLINE_S)
     except KafkaException as error:
         raise refused(error.args[0]) from error
 

@@ -17,7 +17,6 @@ from kafka.errors import KafkaError
 from tests.clients.client import (
     EARLIEST,
     ORDINARY,
-    PATIENCE_S,
     PLAIN,
     Client,
     How,
@@ -30,6 +29,7 @@ from tests.clients.client import (
     Refused,
     Start,
 )
+from tests.waiting import DEADLINE_S
 
 T = TypeVar("T")
 
@@ -79,7 +79,7 @@ class KafkaPython(Client):
             max_in_flight_requests_per_connection=5 if how.idempotent else 1,
             batch_size=65_536,
             linger_ms=5,
-            max_block_ms=int(PATIENCE_S * 1000),
+            max_block_ms=int(DEADLINE_S * 1000),
             retry_backoff_ms=20,
         )
 
@@ -91,8 +91,8 @@ class KafkaPython(Client):
                 )
                 for message in messages
             ]  # fmt: skip
-            producer.flush(PATIENCE_S)
-            sent = [future.get(PATIENCE_S) for future in futures]
+            producer.flush(DEADLINE_S)
+            sent = [future.get(DEADLINE_S) for future in futures]
             return [(one.partition, one.offset) for one in sent] if how.acks else None
 
         try:
@@ -206,7 +206,7 @@ class KafkaPython(Client):
         producer = KafkaProducer(
             **self._common,
             transactional_id=transactional_id,
-            max_block_ms=int(PATIENCE_S * 1000),
+            max_block_ms=int(DEADLINE_S * 1000),
         )
         try:
             asking(producer.init_transactions)

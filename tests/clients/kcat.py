@@ -20,7 +20,6 @@ from tests.clients.client import (
     EARLIEST,
     MESSAGE_TOO_LARGE,
     ORDINARY,
-    PATIENCE_S,
     PLAIN,
     UNKNOWN_TOPIC_OR_PARTITION,
     Client,
@@ -34,6 +33,7 @@ from tests.clients.client import (
     Refused,
     Start,
 )
+from tests.waiting import DEADLINE_S
 
 OWN_ERROR: Final = -1
 SENTENCES: Final = (
@@ -67,7 +67,7 @@ class Kcat(Client):
     ) -> list[tuple[int, int]] | None:
         words = ["-P", "-t", topic, "-K", "\\t", "-z", how.codec]
         words += ["-X", f"acks={how.acks}", "-X", f"message.max.bytes={how.max_request_bytes}"]
-        words += ["-X", f"message.timeout.ms={int(PATIENCE_S * 1000)}"]
+        words += ["-X", f"message.timeout.ms={int(DEADLINE_S * 1000)}"]
         words += ["-X", "linger.ms=5"]
         if how.idempotent:
             words += ["-X", "enable.idempotence=true"]
@@ -79,7 +79,7 @@ class Kcat(Client):
             words += ["-H", f"{name}={value.decode()}"]
         text = b"".join(b"%b\t%b\n" % (one.key or b"", one.value or b"") for one in messages)
         done = subprocess.run(
-            self._command(*words), input=text, capture_output=True, timeout=2 * PATIENCE_S,
+            self._command(*words), input=text, capture_output=True, timeout=2 * DEADLINE_S,
             check=False,
         )  # fmt: skip
         if done.returncode or b"failed" in done.stderr:
@@ -115,7 +115,7 @@ class Kcat(Client):
 
     def leaders(self, topic: str) -> dict[int, int]:
         done = subprocess.run(
-            self._command("-L", "-J", "-t", topic), capture_output=True, timeout=PATIENCE_S,
+            self._command("-L", "-J", "-t", topic), capture_output=True, timeout=DEADLINE_S,
             check=False,
         )  # fmt: skip
         if done.returncode:
@@ -127,7 +127,7 @@ class Kcat(Client):
 
     def topics(self) -> frozenset[str]:
         done = subprocess.run(
-            self._command("-L", "-J"), capture_output=True, timeout=PATIENCE_S, check=False
+            self._command("-L", "-J"), capture_output=True, timeout=DEADLINE_S, check=False
         )
         if done.returncode:
             raise _refused(done.stderr.decode())
@@ -138,7 +138,7 @@ class Kcat(Client):
         words = ["-P", "-t", "transactions", "-X", f"transactional.id={transactional_id}"]
         done = subprocess.run(
             self._command(*words), input=b"value\n", capture_output=True,
-            timeout=2 * PATIENCE_S, check=False,
+            timeout=2 * DEADLINE_S, check=False,
         )  # fmt: skip
         if done.returncode:
             raise _refused(done.stderr.decode())
@@ -201,7 +201,7 @@ class KcatReader(Reader):
     def close(self) -> None:
         self._process.send_signal(signal.SIGINT)  # it commits, leaves its group, and ends
         try:
-            self._process.wait(PATIENCE_S)
+            self._process.wait(DEADLINE_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

@@ -7,14 +7,9 @@ from typing import Final
 
 import pytest
 
-from tests.clients.client import (
-    UNKNOWN_TOPIC_OR_PARTITION,
-    Client,
-    How,
-    Refused,
-    eventually,
-)
+from tests.clients.client import UNKNOWN_TOPIC_OR_PARTITION, Client, How, Refused
 from tests.clients.world import World, check_sent, numbered
+from tests.waiting import wait_until
 
 PARTITIONS: Final = 3
 TOPIC_ALREADY_EXISTS: Final = 36
@@ -50,7 +45,7 @@ def create_partitions(client: Client, world: World) -> None:
     """More of them, which can be written to."""
     topic = world.topic()
     client.create_partitions(topic, PARTITIONS)
-    eventually(lambda: len(client.leaders(topic)) == PARTITIONS, "all partitions are there")
+    wait_until(lambda: len(client.leaders(topic)) == PARTITIONS, "all partitions are there")
     client.send(topic, numbered(3), How(partition=PARTITIONS - 1))
     assert len(client.read(topic, 3, partition=PARTITIONS - 1)) == 3
 
@@ -91,13 +86,13 @@ def alter_configs(client: Client, world: World) -> None:
     """A change is there for who asks next; an impossible one is refused, and changes nothing."""
     topic = world.topic()
     client.alter_topic(topic, "retention.ms", "7200000")
-    eventually(
+    wait_until(
         lambda: client.describe_topic(topic)["retention.ms"] == "7200000", "the change is there"
     )
     with pytest.raises(Refused) as refused:
         client.alter_topic(topic, "retention.ms", "soon")
     assert refused.value.code == INVALID_CONFIG, refused.value
-    eventually(  # another broker may be asked than before
+    wait_until(  # another broker may be asked than before
         lambda: client.describe_topic(topic)["retention.ms"] == "7200000", "nothing has changed"
     )
 
@@ -110,7 +105,7 @@ def groups(client: Client, world: World) -> None:
         member.read(3)
         assert group in client.list_groups()
         assert client.describe_group(group) == ("STABLE", 1)
-    eventually(lambda: client.describe_group(group) == ("EMPTY", 0), "the group is empty")
+    wait_until(lambda: client.describe_group(group) == ("EMPTY", 0), "the group is empty")
 
 
 def group_offsets(client: Client, world: World) -> None:

@@ -8,7 +8,6 @@ from typing import Final
 
 from tests.clients.client import (
     EARLIEST,
-    PATIENCE_S,
     Client,
     How,
     Last,
@@ -18,9 +17,9 @@ from tests.clients.client import (
     Read,
     Refused,
     Since,
-    eventually,
 )
 from tests.clients.world import World, numbered, values
+from tests.waiting import wait_until
 
 MANY: Final = 30
 PARTITIONS: Final = 4
@@ -102,7 +101,7 @@ def group_of_two(client: Client, world: World) -> None:
         assert sorted(values(first.read(len(alone))), key=str) == sorted(alone, key=str)
         with client.join(group, topic) as second:
             early: list[Read] = []
-            eventually(lambda: _share(first, second, early), "two members share the partitions")
+            wait_until(lambda: _share(first, second, early), "two members share the partitions")
             assert not early, f"read again, although committed: {early[:3]}"
             sent = _fill(world, topic)
             found = {one: one.read(len(sent) // 2) for one in (first, second)}
@@ -112,7 +111,7 @@ def group_of_two(client: Client, world: World) -> None:
             assert sorted(together, key=str) == sorted(sent, key=str)
         everything = frozenset(range(PARTITIONS))
         got: list[Read] = []
-        eventually(lambda: _polled(first, got) == everything, "who stays has all")
+        wait_until(lambda: _polled(first, got) == everything, "who stays has all")
         assert not got, f"read again, although committed: {got[:3]}"
         late = _fill(world, topic, "late")
         assert sorted(values(first.read(len(late))), key=str) == sorted(late, key=str)
@@ -135,13 +134,13 @@ def static_members(client: Client, world: World) -> None:
     _have_all(first)
     with client.join(group, topic, Membership(instance="second")) as second:
         try:
-            eventually(lambda: _share(first, second, []), "two members share the partitions")
+            wait_until(lambda: _share(first, second, []), "two members share the partitions")
             mine, yours = first.assigned(), second.assigned()
         finally:
             first.close()
         with client.join(group, topic, Membership(instance="first")) as again:
             got: list[Read] = []
-            eventually(
+            wait_until(
                 lambda: (_polled(again, got), _polled(second, got)) == (mine, yours),
                 "each has its partitions again",
             )
@@ -157,7 +156,7 @@ def cooperative_members(client: Client, world: World) -> None:
     how, got = Membership(cooperative=True), list[Read]()
     everything = frozenset(range(PARTITIONS))
     with client.join(group, topic, how) as first:
-        eventually(lambda: _polled(first, got) == everything, "the first has all")
+        wait_until(lambda: _polled(first, got) == everything, "the first has all")
         fewest = [everything]
         with client.join(group, topic, how) as second:
 
@@ -166,7 +165,7 @@ def cooperative_members(client: Client, world: World) -> None:
                 fewest.append(first.assigned())
                 return done
 
-            eventually(shared, "two members share the partitions")
+            wait_until(shared, "two members share the partitions")
             assert min(map(len, fewest)) >= PARTITIONS // 2, f"gave up more: {fewest}"
             sent = _fill(world, topic)
             half = len(sent) // 2
@@ -245,7 +244,7 @@ def _make_anew(world: World, topic: str) -> None:
             world.other.create_topic(topic, 1, {})
         return world.topic_id(topic) not in (None, old)
 
-    eventually(is_there_again, f"{topic} is there again", PATIENCE_S)
+    wait_until(is_there_again, f"{topic} is there again")
 
 
 def _fill(world: World, topic: str, prefix: str = "value") -> list[bytes | None]:
@@ -268,7 +267,7 @@ def _have_all(member: Member) -> None:
     never learn of its assignment."""
     everything = frozenset(range(PARTITIONS))
     try:
-        eventually(lambda: _polled(member, []) == everything, "the first has all")
+        wait_until(lambda: _polled(member, []) == everything, "the first has all")
     except BaseException:
         member.close()
         raise

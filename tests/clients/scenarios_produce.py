@@ -10,8 +10,9 @@ from typing import Final
 import pytest
 
 from records.compression import Compression
-from tests.clients.client import MESSAGE_TOO_LARGE, Client, How, Message, Refused, eventually
+from tests.clients.client import MESSAGE_TOO_LARGE, Client, How, Message, Refused
 from tests.clients.world import World, check_sent, numbered
+from tests.waiting import wait_until
 
 MANY: Final = 50
 LIMIT: Final = 200_000  # max.message.bytes of a topic
@@ -125,4 +126,4 @@ def auto_created(client: Client, world: World) -> None:
     """A topic that is not there is made by the first who writes to it."""
     topic = world.name("auto")
     check_sent(client, topic, numbered(3), How(partition=0))
-    eventually(lambda: 0 in client.leaders(topic), f"{topic} is in the metadata")
+    wait_until(lambda: 0 in client.leaders(topic), f"{topic} is in the metadata")

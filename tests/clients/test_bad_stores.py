@@ -20,12 +20,18 @@ from confluent_kafka import Producer
 
 from diskless.stores.faults import Fault
 from tests.clients.bad_stores import CLASS_NAME, spoiled
-from tests.clients.client import EARLIEST, PATIENCE_S, Client, How, Refused, eventually
+from tests.clients.client import (
+    EARLIEST,
+    Client,
+    How,
+    Refused,
+)
 from tests.clients.cluster import EskerCluster
 from tests.clients.kafka_python import KafkaPython
 from tests.clients.wire import fetch, produce
 from tests.clients.world import World, check_sent, numbered, values
 from tests.nemesis.disks import Disks, NoMounts
+from tests.waiting import Deadline, wait_until
 
 NONE: Final = 0
 REQUEST_TIMED_OUT: Final = 7
@@ -71,12 +77,12 @@ def at_each_broker(
     """Every broker has just these values, at gapless offsets."""
     for broker in cluster.brokers:
         got: list[tuple[int, bytes]] = []
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = Deadline(f"{broker} has {len(expected)} records")
         while len(got) < len(expected):
             found = fetch(broker, topic, first + len(got))
             assert found.error_code == NONE, found
             got += found.values  # none, if it has not heard yet that they are committed
-            assert time.monotonic() < deadline, f"{broker} has {len(got)} of {len(expected)}"
+            time.sleep(deadline.pause_s(f"{len(got)} records"))
         assert got == [(first + at, value) for at, value in enumerate(expected)]
 
 
@@ -111,7 +117,7 @@ def test_a_producer_hears_that_the_store_failed(world: World, cluster: EskerClus
         assert produce(broker, topic, [b"failed"])[0] == KAFKA_STORAGE_ERROR
         before = given_up(cluster)
         assert produce(broker, topic, [b"impatient"], timeout_ms=200)[0] == REQUEST_TIMED_OUT
-        eventually(lambda: given_up(cluster) > before, "it is not written after all")
+        wait_until(lambda: given_up(cluster) > before, "it is not written after all")
     assert produce(broker, topic, [b"stored"]) == (NONE, 0)
     at_each_broker(cluster, topic, [b"stored"])
 

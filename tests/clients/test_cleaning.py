@@ -15,9 +15,10 @@ import pytest
 
 from diskless.stores.faults import Fault
 from tests.clients.bad_stores import CLASS_NAME, spoiled
-from tests.clients.client import How, Message, eventually
+from tests.clients.client import How, Message
 from tests.clients.cluster import EskerCluster
 from tests.clients.world import World, numbered, values
+from tests.waiting import wait_until
 
 SETTINGS: Final = {
     "diskless.storage.class.name": CLASS_NAME,
@@ -28,7 +29,6 @@ SETTINGS: Final = {
     "broker.session.timeout.ms": "1500",
     "broker.heartbeat.interval.ms": "200",
 }
-CLEANED_WITHIN_S: Final = 60.0
 
 
 @pytest.fixture
@@ -59,15 +59,13 @@ def test_what_nothing_refers_to_is_deleted_and_the_rest_stays(cluster: EskerClus
     assert orphans, "an object that nobody committed"
     world.other.delete_topic(gone)
     world.other.delete_records(cut, 0, 50)
-    eventually(
-        lambda: len(objects(cluster)) <= 5, "only what is referred to is left", CLEANED_WITHIN_S
-    )
+    wait_until(lambda: len(objects(cluster)) <= 5, "only what is referred to is left")
     assert not orphans & objects(cluster), "what was never committed is gone, too"
     assert objects(cluster) <= before
     sent = [one.value for part in range(5) for one in numbered(10, f"{kept}-{part}")]
     assert values(world.other.read(kept, 50)) == sent
     world.other.delete_topic(kept)
-    eventually(lambda: not objects(cluster), "nothing is left", CLEANED_WITHIN_S)
+    wait_until(lambda: not objects(cluster), "nothing is left")
 
 
 def die_while_uploading(cluster: EskerCluster, world: World, topic: str) -> set[Path]:
@@ -83,7 +81,7 @@ def die_while_uploading(cluster: EskerCluster, world: World, topic: str) -> set[
     thread = threading.Thread(target=send)
     with spoiled(cluster.store, Fault.LOST_ANSWER, "upload"):
         thread.start()
-        eventually(lambda: objects(cluster) > before, "an upload is done")
+        wait_until(lambda: objects(cluster) > before, "an upload is done")
         cluster.kill(*cluster.broker_ids)
     found = objects(cluster)
     cluster.launch(*cluster.broker_ids)

@@ -25,15 +25,14 @@ from coordinator.rendezvous import group_broker
 from esker.client.quorum_admin import describe_quorum
 from esker.settings.values import Endpoint
 from raft.net import run
-from tests.clients.client import eventually
 from tests.clients.cluster import EskerCluster
 from tests.clients.confluent import Confluent
 from tests.raft.driver.cluster import ROOT
+from tests.waiting import DEADLINE_S, wait_until
 
 LIBRARIES: Final = ("confluent", "aiokafka", "kafka-python")
 TOPIC: Final = "orders"
 PARTITIONS: Final = 4
-WITHIN_S: Final = 60.0
 PAUSE_S: Final = 0.02  # between two messages
 SOME: Final = 3  # commits of every member, to call it progress
 
@@ -79,7 +78,7 @@ class Process:
             pipe.close()
 
     def wait(self) -> None:
-        self._process.wait(WITHIN_S)
+        self._process.wait(DEADLINE_S)
         self._reader.join()
 
 
@@ -145,7 +144,7 @@ class Writer:
                 TOPIC, value, partition=number % PARTITIONS, on_delivery=self._told
             )
             self._producer.poll(PAUSE_S)
-        self._producer.flush(WITHIN_S)
+        self._producer.flush(DEADLINE_S)
 
     def _told(self, error: Any, message: Any) -> None:
         if error is not None:
@@ -197,7 +196,7 @@ def progress(groups: list[Group], cluster: EskerCluster) -> None:
             for process, had, many in zip(group.processes, all_had, all_many, strict=True)
         )
 
-    eventually(some_more, f"everybody commits on: {[group.name for group in groups]}", WITHIN_S)
+    wait_until(some_more, f"everybody commits on: {[group.name for group in groups]}")
 
 
 def owned(group: Group) -> dict[str, set[int]]:
@@ -222,7 +221,7 @@ def settle(groups: list[Group]) -> None:
         return all_held == [*range(PARTITIONS)] and len(held) == len(committed) == 2
 
     for group in groups:
-        eventually(lambda group=group: shared(group), f"{group.name} is shared", WITHIN_S)  # type: ignore[misc]
+        wait_until(lambda group=group: shared(group), f"{group.name} is shared")  # type: ignore[misc]
         group.mark(group.settled)
 
 
@@ -251,7 +250,7 @@ def begin(cluster: EskerCluster, group: str) -> None:
         return True
 
     try:
-        eventually(begun, f"{group} begins at 0")
+        wait_until(begun, f"{group} begins at 0")
     finally:
         consumer.close()
 
@@ -261,7 +260,7 @@ def resume(cluster: EskerCluster, group: str) -> dict[int, int]:
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": group})
     try:
         places = [TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)]
-        return {one.partition: one.offset for one in consumer.committed(places, timeout=WITHIN_S)}
+        return {one.partition: one.offset for one in consumer.committed(places, timeout=DEADLINE_S)}
     finally:
         consumer.close()
 
@@ -304,15 +303,14 @@ def tell(cluster: EskerCluster, started: list[Process]) -> Told:
         restarted = groups["static"]
         restarted.processes[0].end()
         restarted.processes.append(start(restarted.name, "confluent", "a", *static))
-        eventually(lambda: len(restarted.processes[2].of("committed")) >= SOME, "it is back")
+        wait_until(lambda: len(restarted.processes[2].of("committed")) >= SOME, "it is back")
 
         cluster.kill(acts)
         progress(moved, cluster)
         survivor = groups["mortal"].processes[1]
-        eventually(
+        wait_until(
             lambda: {p for e in survivor.of("read") for p, *_ in e["at"]} == {*range(PARTITIONS)},
             "the survivor reads everything",
-            WITHIN_S,
         )
         cluster.launch(acts)
         cluster.wait_until_ready()
@@ -321,10 +319,9 @@ def tell(cluster: EskerCluster, started: list[Process]) -> Told:
         writer.stop()
     ends = writer.end_offsets
     for group in groups.values():
-        eventually(
+        wait_until(
             lambda group=group: group.committed() == ends,  # type: ignore[misc]
             f"{group.name} is level with {ends}",
-            WITHIN_S,
         )
         group.mark(group.ended)
     for process in started:

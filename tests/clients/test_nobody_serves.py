@@ -31,6 +31,7 @@ from diskless.broker import Broker
 from records.rpc.brokers import BrokerHeartbeatRequest
 from tests.diskless.broker_world import running_broker
 from tests.diskless.cluster_world import WALL_MS, ClusterWorld
+from tests.waiting import DEADLINE_S, wait_until_async
 
 CLIENTS: Final = 6
 OURS: Final = 100
@@ -103,15 +104,14 @@ class FencedCluster:
 
     async def pause(self) -> None:
         """Nobody serves until all clients have asked where their topic is, and were told."""
-        async with self.paused(), asyncio.timeout(WITHIN_S):
-            while len(self._told_of_topics) < CLIENTS:
-                await asyncio.sleep(0.01)
+        async with self.paused():
+            await wait_until_async(
+                lambda: len(self._told_of_topics) >= CLIENTS, "all clients ask for their topic"
+            )
 
     async def all_have_asked(self) -> None:
         """Until all clients have asked who is there, while nobody serves, and were told."""
-        async with asyncio.timeout(WITHIN_S):
-            while len(self._told) < CLIENTS:
-                await asyncio.sleep(0.01)
+        await wait_until_async(lambda: len(self._told) >= CLIENTS, "all clients ask who is there")
 
 
 @asynccontextmanager
@@ -131,7 +131,7 @@ async def fenced_cluster(
 
 def run(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(4 * WITHIN_S):
+        async with asyncio.timeout(2 * DEADLINE_S):
             await story()
 
     asyncio.run(bounded())

@@ -17,15 +17,14 @@ from typing import Any
 
 import pytest
 
-from tests.clients.client import eventually
 from tests.clients.cluster import EskerCluster
 from tests.clients.test_cleaning import (
-    CLEANED_WITHIN_S,
     SETTINGS,
     die_while_uploading,
     objects,
 )
 from tests.clients.world import World, numbered, values
+from tests.waiting import wait_until
 
 GRACE_S = 1.0
 SHORT = ("--grace", "1s", "--dangerously-short-grace")
@@ -100,7 +99,7 @@ def test_a_late_upload_of_a_killed_broker_is_found_and_its_file_disappears(
     before = objects(cluster)
     orphans = die_while_uploading(cluster, world, topic) - before
     assert orphans, "an object that nobody committed"
-    eventually(lambda: not orphans & objects(cluster), "the orphans of leases go", CLEANED_WITHIN_S)
+    wait_until(lambda: not orphans & objects(cluster), "the orphans of leases go")
     live = objects(cluster)
     for path in orphans:
         path.write_bytes(b"late")  # the request of a process that is dead ends after all
@@ -115,7 +114,7 @@ def test_a_late_upload_of_a_killed_broker_is_found_and_its_file_disappears(
     sweep.apply_killed_after(0.7)
     applied = sweep.apply()
     assert (applied["taken"], applied["refused"], applied["left"]) == (len(keys), {}, 0)
-    eventually(lambda: not orphans & objects(cluster), "the files disappear", CLEANED_WITHIN_S)
+    wait_until(lambda: not orphans & objects(cluster), "the files disappear")
     assert live <= objects(cluster)
     assert sweep.plan(*SHORT)["of_them"]["orphan"]["objects"] == 0
     sent = [one.value for one in numbered(20, "kept")]

@@ -10,8 +10,8 @@ from records.batch import iter_batches, iter_records
 from records.batch_writer import build_value_batch
 from records.rpc.fetch import FetchRequest, FetchResponse
 from records.rpc.produce import ProduceRequest, ProduceResponse
-from tests.clients.client import PATIENCE_S
 from tests.raft.driver.client import Client as Wire
+from tests.waiting import DEADLINE_S
 
 PRODUCE_VERSION: Final = 9
 FETCH_VERSION: Final = 11
@@ -38,7 +38,7 @@ def produce(
         acks=-1, timeout_ms=timeout_ms,
         topic_data=(data(name=topic, partition_data=(partition,)),),
     )  # fmt: skip
-    with Wire(*address, timeout_s=timeout_ms / 1000 + PATIENCE_S) as wire:
+    with Wire(*address, timeout_s=timeout_ms / 1000 + DEADLINE_S) as wire:
         answer = wire.ask(request, ProduceResponse, PRODUCE_VERSION)
     (found,) = answer.responses[0].partition_responses
     return found.error_code, found.base_offset
@@ -56,7 +56,7 @@ def fetch(
         max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=MAX_BYTES,
         topics=(asked(topic=topic, partitions=(place,)),),
     )  # fmt: skip
-    with Wire(*address, timeout_s=PATIENCE_S) as wire:
+    with Wire(*address, timeout_s=DEADLINE_S) as wire:
         answer = wire.ask(request, FetchResponse, FETCH_VERSION)
     (found,) = answer.responses[0].partitions
     records = [

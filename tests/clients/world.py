@@ -16,9 +16,16 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
 from records.batch import BatchHeader, iter_batches
 from records.rpc.fetch import FetchRequest, FetchResponse
-from tests.clients.client import PATIENCE_S, PLAIN, Client, How, Message, Read
+from tests.clients.client import (
+    PLAIN,
+    Client,
+    How,
+    Message,
+    Read,
+)
 from tests.clients.confluent import Confluent
 from tests.raft.driver.client import Client as Wire
+from tests.waiting import DEADLINE_S
 
 FETCH_VERSION: Final = 11  # the last that names topics and has no tagged fields
 RAW_BYTES: Final = 16 * 1024 * 1024
@@ -48,7 +55,7 @@ class World:
         """None: there is no such topic, as far as is known."""
         found = self.other.admin.describe_topics(TopicCollection([topic]))[topic]
         try:
-            return str(found.result(PATIENCE_S).topic_id)
+            return str(found.result(DEADLINE_S).topic_id)
         except KafkaException as error:
             if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 return None
@@ -66,14 +73,14 @@ class World:
             max_wait_ms=1_000, min_bytes=1, max_bytes=RAW_BYTES,
             topics=(asked(topic=topic, partitions=(place,)),),
         )  # fmt: skip
-        with Wire(host, port, timeout_s=PATIENCE_S) as wire:
+        with Wire(host, port, timeout_s=DEADLINE_S) as wire:
             answer = wire.ask(request, FetchResponse, FETCH_VERSION)
         (found,) = answer.responses[0].partitions
         assert not found.error_code, f"{topic}-{partition}: error {found.error_code}"
         return [batch.header for batch in iter_batches(found.records or b"")]
 
     def _leader(self, topic: str, partition: int) -> tuple[str, int]:
-        found = self.other.admin.list_topics(topic, timeout=PATIENCE_S)
+        found = self.other.admin.list_topics(topic, timeout=DEADLINE_S)
         leader = found.brokers[found.topics[topic].partitions[partition].leader]
         return leader.host, leader.port
 

@@ -29,6 +29,7 @@ from tests.coordinator.batch.actors import (
 )
 from tests.coordinator.batch.quorum_world import QuorumWorld
 from tests.coordinator.batch.subjects import KEYS, SETTINGS
+from tests.waiting import DEADLINE_S
 
 T = TypeVar("T")
 
@@ -47,7 +48,7 @@ async def agreed(world: QuorumWorld, call: Coroutine[Any, Any, T]) -> T:
     """The answer to a call, everything in the log being committed."""
     task = await decided(call)
     world.log.commit()
-    return await asyncio.wait_for(task, timeout=60)
+    return await asyncio.wait_for(task, timeout=DEADLINE_S)
 
 
 async def begin(world: QuorumWorld, lease_ids: int = 100) -> Broker:
@@ -69,7 +70,7 @@ async def a_duplicate_is_not_answered_before_its_original_is_committed(path: Pat
     world.log.depose(lose_uncommitted=True)
     for task in (original, again):
         with pytest.raises(CoordinatorError) as caught:
-            await asyncio.wait_for(task, timeout=60)
+            await asyncio.wait_for(task, timeout=DEADLINE_S)
         assert caught.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     world.elect()
     assert results(await agreed(world, broker.again()))[0][:2] == (0, 0)
@@ -83,7 +84,7 @@ async def an_answered_duplicate_is_there_after_the_leader_is_gone(path: Path) ->
     original = await decided(broker.commit(batch(0, 5)))
     again = await decided(broker.again())
     world.log.commit()
-    answers = await asyncio.wait_for(asyncio.gather(original, again), timeout=60)
+    answers = await asyncio.wait_for(asyncio.gather(original, again), timeout=DEADLINE_S)
     assert answers[0] == answers[1]
     world.log.depose()
     world.elect()
@@ -101,7 +102,7 @@ async def a_refusal_waits_like_everything_else(path: Path) -> None:
     world.log.depose(lose_uncommitted=True)
     for task in (released, refused):
         with pytest.raises(CoordinatorError):
-            await asyncio.wait_for(task, timeout=60)
+            await asyncio.wait_for(task, timeout=DEADLINE_S)
     world.elect()
     assert results(await agreed(world, broker.again()))[0][:2] == (0, 0)
     await world.close()
@@ -136,11 +137,11 @@ async def what_wrote_nothing_is_said_by_a_leader_only(path: Path) -> None:
                 assert not answer.done(), f"said by one who may lead no more: {answer}"
                 if certain:
                     barriers.pop().set_result(world.log.end_offset)
-                    await asyncio.wait_for(answer, timeout=60)
+                    await asyncio.wait_for(answer, timeout=DEADLINE_S)
                 else:
                     barriers.pop().set_exception(NotLeaderError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
                     with pytest.raises(CoordinatorError) as caught:
-                        await asyncio.wait_for(answer, timeout=60)
+                        await asyncio.wait_for(answer, timeout=DEADLINE_S)
                     assert caught.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert results(await broker.commit(batch(0, 5)))[0][:2] == (0, 0)
         await broker.acquire()
@@ -155,7 +156,7 @@ async def a_close_ends_what_waits_for_its_commit(path: Path) -> None:
     asked = await decided(broker.commit(batch(0, 5)))
     await world.coordinator.close()
     with pytest.raises(CoordinatorError) as caught:
-        await asyncio.wait_for(asked, timeout=60)
+        await asyncio.wait_for(asked, timeout=DEADLINE_S)
     assert caught.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     with pytest.raises(CoordinatorError, match="closed"):
         await broker.commit(batch(0, 5))
@@ -180,7 +181,7 @@ async def what_is_in_flight_counts_until_it_is_applied(path: Path) -> None:
     world.log.commit(world.log.end_offset)
     waiting.append(await decided(broker.commit(batch(0, 1, producer=7, first=3))))
     world.log.commit()
-    answers = await asyncio.wait_for(asyncio.gather(*waiting), timeout=60)
+    answers = await asyncio.wait_for(asyncio.gather(*waiting), timeout=DEADLINE_S)
     assert [results(answer)[0][:2] for answer in answers] == [
         (0, offset) for offset in (0, 2, 4, 6, 8, 10, 12, 15)
     ]
@@ -202,7 +203,7 @@ async def a_new_leader_decides_only_on_all_that_it_inherited(path: Path) -> None
     for _ in range(TURNS):
         await asyncio.sleep(0)
     world.log.commit()
-    assert results(await asyncio.wait_for(early, timeout=60))[0][:2] == (0, 5)
+    assert results(await asyncio.wait_for(early, timeout=DEADLINE_S))[0][:2] == (0, 5)
     await world.close()
 
 
@@ -215,7 +216,7 @@ async def orphans_are_listed_from_applied_state(path: Path) -> None:
     assert await broker.files() == []
     world.log.depose(lose_uncommitted=True)
     with pytest.raises(CoordinatorError):
-        await asyncio.wait_for(released, timeout=60)
+        await asyncio.wait_for(released, timeout=DEADLINE_S)
     world.elect()
     assert results(await agreed(world, broker.commit()))[0][:2] == (0, 0)
     await agreed(world, broker.release())
@@ -239,7 +240,7 @@ async def what_was_lost_is_counted_no_more(path: Path) -> None:
     world.log.depose(lose_uncommitted=True)
     for task in lost:
         with pytest.raises(CoordinatorError):
-            await asyncio.wait_for(task, timeout=60)
+            await asyncio.wait_for(task, timeout=DEADLINE_S)
     world.elect()
     assert astuple(world.coordinator.leader.pending.counters) == counters
     await agreed(world, create(world, topic=OTHER_TOPIC))

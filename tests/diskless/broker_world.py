@@ -24,6 +24,7 @@ from raft.net.routes import first_flexible
 from records.codec import decode_message, encode_message
 from records.rpc.base import Request, Response
 from tests.diskless.cluster_world import ClusterWorld
+from tests.waiting import DEADLINE_S
 
 R = TypeVar("R", bound=Response)
 
@@ -69,12 +70,12 @@ async def running_broker(
         random=Random(broker_id),
         on_lost=lost.append,
     )
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(DEADLINE_S):
         await broker.start()
     try:
         yield broker
     finally:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(DEADLINE_S):
             await broker.stop()
     assert not lost, lost
 

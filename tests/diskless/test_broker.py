@@ -28,6 +28,7 @@ from records.rpc.brokers import (
 from records.rpc.produce import ProduceRequest, ProduceResponse
 from tests.diskless.broker_world import ask_at, running_broker
 from tests.diskless.cluster_world import ClusterWorld
+from tests.waiting import DEADLINE_S, wait_until_async
 
 PRODUCE_VERSION = 9
 NOT_LEADER_OR_FOLLOWER = 6
@@ -36,7 +37,7 @@ HOST = "127.0.0.1"
 
 def run(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(DEADLINE_S):
             await story()
 
     asyncio.run(bounded())
@@ -81,12 +82,6 @@ async def send(broker: Broker, value: bytes) -> tuple[int, int]:
     answer = await ask_at(port, produce(value), ProduceResponse, PRODUCE_VERSION)
     found = answer.responses[0].partition_responses[0]
     return found.error_code, found.base_offset
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Poll; the story has a deadline."""
-    while not holds():
-        await asyncio.sleep(0.005)
 
 
 def test_it_listens_before_it_is_a_member_and_tells_where(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +165,7 @@ def test_what_is_buffered_is_written_and_answered_before_it_ends() -> None:
                 await world.create("t")
                 port = broker.listeners["PLAIN"].port
                 sending = asyncio.ensure_future(send(broker, b"buffered"))
-                await until(lambda: broker.services.in_flight.used_bytes > 0)
+                await wait_until_async(lambda: broker.services.in_flight.used_bytes > 0)
             assert await sending == (0, 0)
             own = world.image.brokers[1]
             assert own.fenced, "clients were sent elsewhere"
@@ -193,12 +188,13 @@ def test_a_new_epoch_has_writers_of_its_own() -> None:
             assert old is not None
             forgotten = UnregisterBrokerRequest(broker_id=1)
             await world.ask(forgotten, UnregisterBrokerResponse)
-            await until(lambda: broker.epoch not in (old, None))  # none for a moment in between
+            # There is none for a moment in between.
+            await wait_until_async(lambda: broker.epoch not in (old, None))
             assert broker.services.writers.epoch == broker.epoch
             assert broker.epoch is not None
             assert broker.epoch > old
             assert await send(broker, b"two") == (0, 1)
-            await until(lambda: not broker.is_fenced)
+            await wait_until_async(lambda: not broker.is_fenced)
 
     run(story)
 
@@ -214,7 +210,8 @@ def test_a_broker_whose_id_somebody_else_has_acts_for_nobody() -> None:
                 forgotten = UnregisterBrokerRequest(broker_id=1)
                 await world.ask(forgotten, UnregisterBrokerResponse)
                 other = await world.register(1, incarnation=7)
-                await until(lambda: broker.epoch is None)  # it is told by the image, and asks
+                # The image says so, and the broker asks.
+                await wait_until_async(lambda: broker.epoch is None)
                 assert broker.is_fenced
                 assert await send(broker, b"two") == (NOT_LEADER_OR_FOLLOWER, -1)
                 assert world.image.brokers[1].broker_epoch == other
@@ -232,8 +229,7 @@ def test_a_broker_whose_session_is_over_leaves_at_once() -> None:
             quick = {"broker_heartbeat_interval_ms": 10, "broker_session_timeout_ms": 50}
             async with running_broker(world, **quick) as broker:
                 world.controller_away = True
-                silent_since = asyncio.get_running_loop().time()
-                await until(lambda: asyncio.get_running_loop().time() - silent_since > 0.2)
+                await asyncio.sleep(0.2)
                 assert not broker.is_fenced, "it waits for an answer, and has not looked yet"
                 began = asyncio.get_running_loop().time()
             assert asyncio.get_running_loop().time() - began < 2
@@ -254,7 +250,7 @@ def test_a_doubt_that_was_unfounded_ends() -> None:
             assert epoch is not None
             broker.services.writers.end()
             broker._on_epoch_doubted()
-            await until(lambda: broker.services.writers.epoch == epoch)
+            await wait_until_async(lambda: broker.services.writers.epoch == epoch)
             assert await send(broker, b"then") == (0, 0)
 
     run(story)
@@ -274,7 +270,7 @@ def test_records_wait_for_a_store_that_is_away(tmp_path: Path) -> None:
             path.mkdir()
             sent = asyncio.ensure_future(send(broker, b"meanwhile"))
             counters = broker.services.writers.counters
-            await until(lambda: counters.uploads_repeated > 0)
+            await wait_until_async(lambda: counters.uploads_repeated > 0)
             assert not sent.done()
             assert not list(path.iterdir())
             path.rmdir()

@@ -37,6 +37,7 @@ from records.rpc.produce import ProduceRequest, ProduceResponse
 from tests.diskless.broker_world import ask_at, running_broker
 from tests.diskless.cluster_world import ClusterWorld
 from tests.diskless.nonsense import Nonsense
+from tests.waiting import DEADLINE_S, wait_until_async
 
 UNREGISTER_BROKER = 64
 """Left out: it is no nonsense, and with the right id it ends the broker's membership."""
@@ -72,9 +73,9 @@ class Scene:
     async def stranger(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection("127.0.0.1", self.port)
 
-    async def still_serves(self, *, within_s: float = 5.0) -> None:
+    async def still_serves(self) -> None:
         """A well-behaved client writes and reads as if nothing had happened."""
-        async with asyncio.timeout(within_s):
+        async with asyncio.timeout(DEADLINE_S):
             answer = await ask_at(
                 self.port, MetadataRequest(topics=(_topic(name="t"),)), MetadataResponse, 12
             )
@@ -108,12 +109,6 @@ def frame_of(request: Request, version: int) -> bytes:
     return framed(key, version, encode_message(request, version))
 
 
-async def until(condition: Callable[[], bool], *, within_s: float = 10.0) -> None:
-    async with asyncio.timeout(within_s):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
 def on_a_broker(
     story: Callable[[Scene], Awaitable[None]], *, limits: Limits | None = None, **values: Any
 ) -> None:
@@ -123,7 +118,7 @@ def on_a_broker(
     async def main() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, c: unexpected.append(c))
         async with (
-            asyncio.timeout(60),
+            asyncio.timeout(DEADLINE_S),
             ClusterWorld(brokers=()) as world,
             running_broker(world, limits=limits, **values) as broker,
         ):
@@ -144,9 +139,9 @@ async def throw(scene: Scene, frames: list[bytes]) -> None:
         before = taken.total() + ended.total()
         _, writer = await scene.stranger()
         writer.write(frame)
-        await until(lambda before=before: taken.total() + ended.total() > before)
+        await wait_until_async(lambda before=before: taken.total() + ended.total() > before)
         writer.close()
-        await until(lambda: not scene.listener.connections)
+        await wait_until_async(lambda: not scene.listener.connections)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -305,16 +300,14 @@ def test_clients_that_never_read_cost_what_one_answer_costs(name: str) -> None:
             one.setblocking(False)
             silent.append(one)
             await loop.sock_connect(one, ("127.0.0.1", scene.port))
-        await until(lambda: len(scene.listener.connections) == 4)
+        await wait_until_async(lambda: len(scene.listener.connections) == 4)
         for connection in scene.listener.connections:  # or the kernel takes megabytes of each
             assert connection._transport is not None
             there = connection._transport.get_extra_info("socket")
             there.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8_192)
         for one in silent:
             await loop.sock_sendall(one, asked)
-        await until(
-            lambda: all(not one.writable for one in scene.listener.connections), within_s=30
-        )
+        await wait_until_async(lambda: all(not one.writable for one in scene.listener.connections))
         await scene.still_serves()
         held = tracemalloc.get_traced_memory()[0] - before
         tracemalloc.stop()
@@ -322,7 +315,7 @@ def test_clients_that_never_read_cost_what_one_answer_costs(name: str) -> None:
         assert held < 4 * 400_000, f"{held} bytes"
         for one in silent:
             one.close()
-        await until(lambda: not scene.listener.connections)
+        await wait_until_async(lambda: not scene.listener.connections)
         await scene.still_serves()
 
     on_a_broker(story, limits=limits)
@@ -344,13 +337,13 @@ def test_a_thousand_idle_clients_hold_nobody_up() -> None:
             await loop.sock_connect(one, ("127.0.0.1", scene.port))
             await loop.sock_sendall(one, hello)
             if number % 100 == 99:
-                await until(lambda n=number: scene.dispatcher.requests[18] > n)
-        await until(lambda: scene.dispatcher.requests[18] == count)
-        await scene.still_serves(within_s=2)
-        await until(lambda: len(scene.listener.connections) == count)
+                await wait_until_async(lambda n=number: scene.dispatcher.requests[18] > n)
+        await wait_until_async(lambda: scene.dispatcher.requests[18] == count)
+        await scene.still_serves()
+        await wait_until_async(lambda: len(scene.listener.connections) == count)
         for one in idle:
             one.close()
-        await until(lambda: not scene.listener.connections)
+        await wait_until_async(lambda: not scene.listener.connections)
         print(f"{count} idle clients")
 
     on_a_broker(story)
@@ -368,9 +361,9 @@ def test_clients_that_ask_and_go_leave_nothing_behind() -> None:
             writer.write(frame_of(produce(b"gone"), 9))
             await writer.drain()
             writer.transport.abort()
-        await until(lambda: not scene.listener.connections)
-        await until(lambda: scene.listener.memory_used == 0)
-        await until(lambda: len(asyncio.all_tasks()) <= before + 1)
+        await wait_until_async(lambda: not scene.listener.connections)
+        await wait_until_async(lambda: scene.listener.memory_used == 0)
+        await wait_until_async(lambda: len(asyncio.all_tasks()) <= before + 1)
         await scene.still_serves()
 
     on_a_broker(story)

@@ -22,6 +22,7 @@ from records.compression import Buffer
 from records.rpc.produce import ProduceRequest, ProduceResponse
 from tests.diskless.cluster_world import ClusterWorld
 from tests.diskless.records_world import RecordsBroker, batch, values
+from tests.waiting import DEADLINE_S, wait_until_async
 
 VERSION = 9
 BOUND = 4 << 20
@@ -99,9 +100,11 @@ class Scene:
 
     async def all_are_held(self) -> None:
         """Until no producer's socket is read any more."""
-        async with asyncio.timeout(60):
-            while sum(one._held for one in self.listener.connections) < PRODUCERS:
-                await asyncio.sleep(0.005)
+
+        def held() -> int:
+            return sum(one._held for one in self.listener.connections)
+
+        await wait_until_async(lambda: held() >= PRODUCERS, "no socket is read", state=held)
 
 
 @pytest.mark.parametrize("acks", [-1, 0])
@@ -146,7 +149,7 @@ async def everything_is_there(scene: Scene) -> None:
         producer: [(number, producer * 1_000 + number) for number in range(REQUESTS)]
         for producer in range(PRODUCERS)
     }
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(DEADLINE_S):
         for producer, records in expected.items():
             found: list[tuple[int, int]] = []
             while len(found) < REQUESTS:

@@ -21,6 +21,7 @@ from records.rpc.topics import DeleteTopicsRequest, DeleteTopicsResponse
 from tests.diskless.cluster_world import ClusterWorld
 from tests.diskless.records_world import RecordsBroker, batch, fetching, values
 from tests.diskless.virtual_time import run
+from tests.waiting import wait_until_async
 
 APIS = {0: 9, 1: 12}
 
@@ -178,12 +179,6 @@ def on_socket(
     asyncio.run(on_loop())
 
 
-async def until(holds: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not holds():
-            await asyncio.sleep(0.002)
-
-
 FETCH = request_kind(FetchRequest, 12)
 
 
@@ -203,10 +198,10 @@ def test_a_client_that_goes_away_leaves_no_fetch_behind() -> None:
                     lambda _: None,
                     timeout_ms=60_000,
                 )
-        await until(lambda: apis.fetches == 15)
+        await wait_until_async(lambda: apis.fetches == 15)
         for number, client in enumerate(clients):
             client.close()
-            await until(lambda number=number: apis.fetches == 12 - 3 * number)  # type: ignore[misc]
+            await wait_until_async(lambda number=number: apis.fetches == 12 - 3 * number)  # type: ignore[misc]
         assert not socket.broker.news._waiting
 
     on_socket(work)
@@ -275,7 +270,7 @@ def test_clients_that_never_read_hold_little_and_disturb_nobody() -> None:
         client.close()
         for writer in silent:
             writer.close()
-        await until(lambda: not socket.listener.connections)
+        await wait_until_async(lambda: not socket.listener.connections)
 
     on_socket(work, max_answer_bytes=4_000_000)
 

@@ -20,7 +20,8 @@ from typer import BadParameter
 from esker.cli import app
 from esker.commands.cluster_access import target
 from tests.esker.commands.test_front_door import on_a_terminal
-from tests.esker.test_dev import HOST, PATIENCE_S, Dev, free_port, runner, running, until
+from tests.esker.test_dev import HOST, Dev, free_port, runner, running
+from tests.waiting import DEADLINE_S, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,7 @@ def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
     with running(directory, free_port(), "--set", setting) as dev:
         yield dev
         dev.process.send_signal(signal.SIGINT)
-        dev.process.wait(PATIENCE_S)
+        dev.process.wait(DEADLINE_S)
 
 
 def as_json(dev: Dev, *words: str) -> Any:
@@ -123,7 +124,7 @@ def test_a_name_that_is_no_text_is_refused_in_one_line(dev: Dev) -> None:
     at = f"{HOST}:{dev.port}".encode()
     ran = subprocess.run(
         [sys.executable, "-m", "esker", *words, at],
-        capture_output=True, timeout=PATIENCE_S, check=False,
+        capture_output=True, timeout=DEADLINE_S, check=False,
     )  # fmt: skip
     assert (ran.returncode, ran.stderr) == (2, b"esker: 'caf\\udce9' is not UTF-8\n")
 
@@ -201,7 +202,7 @@ def test_ctrl_c_ends_a_member_that_then_has_left_and_committed(dev: Dev) -> None
         (member,) = as_json(dev, "groups", "describe", "--group", "leaver")["members"]
         assert member["partitions"] == [{"topic": "endless", "partition": 0}]
         process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE_S) == 130
+        assert process.wait(DEADLINE_S) == 130
         assert process.stderr.read() == ""
     assert "".join(read) == numbers(20)
     found = as_json(dev, "groups", "describe", "--group", "leaver")
@@ -226,16 +227,16 @@ def test_two_members_share_a_topic_and_one_takes_over(dev: Dev) -> None:
     first = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     second = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
-        until(lambda: shares() == [1, 1], lambda: f"each has a partition: {shares()}")
+        wait_until(lambda: shares() == [1, 1], "each has a partition", state=shares)
         dev.esker(*write, text=keyed)
-        until(lambda: lag(dev) == 0, lambda: f"all is read: {lag(dev)}")
+        wait_until(lambda: lag(dev) == 0, "all is read", state=lambda: lag(dev))
         second.send_signal(signal.SIGINT)
-        theirs = of(second.communicate(timeout=PATIENCE_S)[0])
-        until(lambda: shares() == [2], lambda: f"one has both: {shares()}")
+        theirs = of(second.communicate(timeout=DEADLINE_S)[0])
+        wait_until(lambda: shares() == [2], "one has both", state=shares)
         dev.esker(*write, text=keyed.replace(":", ":again "))
-        until(lambda: lag(dev) == 0, lambda: f"all is read: {lag(dev)}")
+        wait_until(lambda: lag(dev) == 0, "all is read", state=lambda: lag(dev))
         first.send_signal(signal.SIGINT)
-        ours = of(first.communicate(timeout=PATIENCE_S)[0])
+        ours = of(first.communicate(timeout=DEADLINE_S)[0])
     finally:
         for process in (first, second):
             process.kill()
@@ -269,7 +270,7 @@ def test_a_group_without_members_can_be_deleted(dev: Dev) -> None:
         assert reader.stdout.read(6) == numbers(3).encode()
         assert "group leavers has members" in dev.esker(*delete, code=1)
         reader.send_signal(signal.SIGINT)
-        assert reader.wait(PATIENCE_S) == 130
+        assert reader.wait(DEADLINE_S) == 130
     assert dev.esker(*delete) == "Deleted group leavers.\n"
     assert "leavers" not in dev.esker("groups", "list").split()
     assert "no such group: leavers" in dev.esker(*delete, code=1)
@@ -280,7 +281,7 @@ def test_a_reader_that_goes_away_is_no_error(dev: Dev) -> None:
     ran = subprocess.run(
         f"{sys.executable} -m esker consume --topic piped --from-beginning "
         f"--bootstrap-server {HOST}:{dev.port} | head -n 1",
-        shell=True, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+        shell=True, capture_output=True, text=True, timeout=DEADLINE_S, check=False,
     )  # fmt: skip
     assert (ran.stdout, ran.stderr) == ("0\n", "")
 
@@ -297,9 +298,9 @@ def test_lines_typed_one_by_one_are_written_while_the_input_is_open(dev: Dev) ->
         process.stdin.write(b"first\n")
         process.stdin.flush()
         read = ("consume", "--topic", "typed", "--from-beginning", "--until-end")
-        until(lambda: dev.esker(*read) == "first\n", lambda: "the first line is not there")
+        wait_until(lambda: dev.esker(*read) == "first\n", "the first line is there")
         process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE_S) == 130
+        assert process.wait(DEADLINE_S) == 130
         assert process.stderr.read() == b""
 
 

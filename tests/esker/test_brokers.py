@@ -16,11 +16,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from records.rpc.fetch import FetchRequest, FetchResponse
-from tests.clients.client import EARLIEST, Message, eventually
+from tests.clients.client import EARLIEST, Message
 from tests.clients.cluster import EskerCluster
 from tests.clients.confluent import Confluent
 from tests.ports import free_port
 from tests.raft.driver.client import Client as Wire
+from tests.waiting import wait_until
 
 FIRST, SECOND = 101, 102
 FETCH_BY_NAME = 11
@@ -56,7 +57,7 @@ def wait_until_ready_again(cluster: EskerCluster, node: int, before: int) -> Non
         cluster.check_alive()
         return len(lives(cluster, node)) > before
 
-    eventually(ready, f"broker {node} is ready for the {before + 1}th time", 90)
+    wait_until(ready, f"broker {node} is ready for the {before + 1}th time")
 
 
 def round_trip(cluster: EskerCluster, topic: str, count: int = 20) -> None:
@@ -102,7 +103,7 @@ def test_a_broker_tells_of_itself_and_each_metric_once(cluster: EskerCluster) ->
             return bool(json.load(health)["healthy"])
         return False
 
-    eventually(healthy, "the broker says that it is healthy")
+    wait_until(healthy, "the broker says that it is healthy")
     with urlopen(f"http://{place}/metrics") as page:
         families = list(text_string_to_metric_families(page.read().decode()))
     names = [family.name for family in families]
@@ -171,7 +172,7 @@ def test_the_leader_of_the_quorum_dies_and_brokers_go_on(cluster: EskerCluster) 
         round_trip(cluster, f"without-{node}")
         cluster.launch(node)
     for node in cluster.quorum_ids:
-        eventually(lambda node=node: cluster.listens(node), f"node {node} is back")  # type: ignore[misc]
+        wait_until(lambda node=node: cluster.listens(node), f"node {node} is back")  # type: ignore[misc]
     cluster.check_alive()
 
 
@@ -259,7 +260,7 @@ def test_without_a_quorum_a_broker_waits_says_so_and_gives_up(tmp_path: Path) ->
         round_trip(cluster, "kept")
         cluster.kill(1, 2)
         assert fetch_error(cluster, "kept") == 0, "what it knows, it goes on serving"
-        eventually(
+        wait_until(
             lambda: fetch_error(cluster, "kept") == NOT_LEADER_OR_FOLLOWER,
             "its metadata is older than half of the deletion delay",
         )
@@ -271,7 +272,7 @@ def test_without_a_quorum_a_broker_waits_says_so_and_gives_up(tmp_path: Path) ->
 def test_a_start_that_is_interrupted_ends_cleanly(tmp_path: Path) -> None:
     with EskerCluster(tmp_path, brokers=1, settings=SETTINGS) as cluster:
         cluster.launch(FIRST)
-        eventually(lambda: "listening=no" in cluster.output(FIRST), "its logs are open")
+        wait_until(lambda: "listening=no" in cluster.output(FIRST), "its logs are open")
         cluster.signal(FIRST, signal.SIGINT)
         assert cluster.processes.pop(FIRST).wait(60) == 0
         assert "Traceback" not in cluster.output(FIRST)

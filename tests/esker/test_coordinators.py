@@ -7,7 +7,6 @@ import json
 import shutil
 import time
 from collections import Counter, deque
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
@@ -54,12 +53,12 @@ from records.rpc.snapshots import (
 )
 from snapshot.reader import CheckpointReader
 from tests.quorum_processes import NODES, Quorum
+from tests.waiting import DEADLINE_S, wait_until, wait_until_async
 
 R = TypeVar("R", bound=Response)
 
 TOPIC = UUID(int=7)
-PATIENCE_S = 100
-PATIENT = ClientSettings(timeout_ms=PATIENCE_S * 1000, retry_ms=5, retry_max_ms=50)
+PATIENT = ClientSettings(timeout_ms=int(DEADLINE_S * 1_000), retry_ms=5, retry_max_ms=50)
 OUTRANKS_ALL = 2**31 - 1
 """A controller epoch: the quorum's own controller does not know our topic and would delete it."""
 RECORDS = 10
@@ -115,10 +114,13 @@ async def upload(
 async def progress(told: list[list[int]], uploads: list[asyncio.Future[None]]) -> None:
     """Wait until every uploader has been told of some more commits."""
     before = [len(one) for one in told]
-    while any(len(one) < count + 10 for one, count in zip(told, before, strict=True)):
+
+    def all_progressed() -> bool:
         for ended in (one for one in uploads if one.done()):
             ended.result()
-        await asyncio.sleep(0.01)
+        return all(len(one) >= count + 10 for one, count in zip(told, before, strict=True))
+
+    await wait_until_async(all_progressed, "every uploader is told of more commits")
 
 
 async def runs_of(client: CoordinatorClient) -> list[tuple[int, int, str]]:
@@ -194,12 +196,12 @@ def runs(quorum: Quorum) -> list[tuple[int, int, str]]:
 def described(quorum: Quorum) -> QuorumDescription:
     """The coordinator's group, as its leader sees it."""
     bootstrap = tuple(Endpoint(*address) for address in addresses(quorum))
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            return run(describe_quorum(bootstrap, "__diskless-metadata", 0, timeout_ms=5_000))
-        except AdminError:  # an election on a busy machine
-            assert time.monotonic() < deadline, "nobody leads"
+
+    def described() -> QuorumDescription:
+        return run(describe_quorum(bootstrap, "__diskless-metadata", 0, timeout_ms=5_000))
+
+    found: QuorumDescription = wait_until(described, "a node leads", retry_on=(AdminError,))
+    return found
 
 
 def leader_of(quorum: Quorum) -> int:
@@ -229,18 +231,6 @@ def checkpoint(quorum: Quorum, node: int) -> tuple[int, list[bytes]]:
     path = quorum.home / str(node) / "__diskless-metadata-0" / name
     with CheckpointReader(RealFileSystem(), path) as reader:
         return taken.end_offset, [encode_record(record) for _, record in reader.records()]
-
-
-def eventually(check: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            if check():
-                return
-        except NetError:  # a node that starts
-            pass
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 def kill_leader(quorum: Quorum) -> None:
@@ -303,7 +293,7 @@ def test_nodes_that_come_back_tell_the_whole_or_nothing_from_their_first_answer_
                 await asyncio.sleep(0.002)
 
     async def all_three() -> list[FindBatchesResponse.Topic.Partition]:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(DEADLINE_S):
             return list(await asyncio.gather(*(first_answer(node) for node in NODES)))
 
     end_offset = len(runs) * RECORDS
@@ -339,10 +329,16 @@ def test_replicas_have_the_same_checkpoint_one_that_lost_its_disk_too(
 ) -> None:
     leader = leader_of(quorum)
     wiped = next(node for node in NODES if node != leader)
-    eventually(lambda: [replica(quorum, node) for node in NODES], "all nodes answer")
+    wait_until(
+        lambda: [replica(quorum, node) for node in NODES], "all nodes answer", retry_on=(NetError,)
+    )
     for node in NODES:
         checkpoint(quorum, node)
-    eventually(lambda: replica(quorum, leader).log_start_offset > 0, "the log begins later")
+    wait_until(
+        lambda: replica(quorum, leader).log_start_offset > 0,
+        "the log begins later",
+        retry_on=(NetError,),
+    )
     quorum.kill(wiped)
     shutil.rmtree(quorum.home / str(wiped))
     quorum.run(
@@ -351,7 +347,11 @@ def test_replicas_have_the_same_checkpoint_one_that_lost_its_disk_too(
     )  # fmt: skip
     quorum.start(wiped)
     end_offset = replica(quorum, leader).high_watermark
-    eventually(lambda: replica(quorum, wiped).applied_offset >= end_offset, "it has all again")
+    wait_until(
+        lambda: replica(quorum, wiped).applied_offset >= end_offset,
+        "it has all again",
+        retry_on=(NetError,),
+    )
     assert replica(quorum, wiped).log_start_offset > 0, "it never had what is in the snapshot"
 
     def equal() -> bool:
@@ -362,7 +362,7 @@ def test_replicas_have_the_same_checkpoint_one_that_lost_its_disk_too(
         assert taken[0] == taken[1] == taken[2]
         return len(taken[0][1]) > len(runs) // 1000
 
-    eventually(equal, "three checkpoints at one offset")
+    wait_until(equal, "three checkpoints at one offset", retry_on=(NetError,))
 
 
 # --- the setting --------------------------------------------------------------------------------

@@ -12,8 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,8 +37,8 @@ from esker.dev.cluster import (
 )
 from esker.settings.properties import read_properties
 from tests.ports import free_row
+from tests.waiting import DEADLINE_S, wait_until
 
-PATIENCE_S = 120  # what hangs, on however busy a machine
 runner = CliRunner()
 
 
@@ -238,18 +237,11 @@ class Dev:
         else:
             ran = subprocess.run(
                 [sys.executable, "-m", "esker", *line],
-                input=text, capture_output=True, text=True, check=False, timeout=PATIENCE_S,
+                input=text, capture_output=True, text=True, check=False, timeout=DEADLINE_S,
             )  # fmt: skip
             ended, out, error = ran.returncode, ran.stdout, ran.stderr
         assert ended == code, f"{words}: {ended}\n{out}\n{error}"
         return out if code == 0 else error
-
-
-def until(condition: Callable[[], bool], what: Callable[[], str]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, what()
-        time.sleep(0.05)
 
 
 def alive(pid: int) -> bool:
@@ -267,8 +259,10 @@ def running(directory: Path, port: int, *words: str) -> Iterator[Dev]:
     directory.with_suffix(".out").unlink(missing_ok=True)
     dev = Dev(directory, port, *words)
     try:
-        until(lambda: "Ctrl-C stops it" in dev.said or dev.process.poll() is not None,
-              lambda: dev.said)  # fmt: skip
+        wait_until(
+            lambda: "Ctrl-C stops it" in dev.said or dev.process.poll() is not None,
+            "the cluster is ready", state=lambda: dev.said,
+        )  # fmt: skip
         assert dev.process.poll() is None, dev.said
         yield dev
     finally:
@@ -289,7 +283,10 @@ def test_a_cluster_outlives_its_processes_and_its_own_end(tmp_path: Path) -> Non
         # A child that dies is said so, and comes back.
         old = dev.pid("quorum-1")
         os.kill(old, signal.SIGKILL)
-        until(lambda: dev.pid("quorum-1") != old, lambda: dev.said)
+        wait_until(
+            lambda: dev.pid("quorum-1") != old, "quorum-1 is another process",
+            state=lambda: dev.said,
+        )  # fmt: skip
         assert "quorum-1 died (signal 9); it is started again" in dev.said
 
         # A second one is refused: by the directory, then by the port.
@@ -299,7 +296,7 @@ def test_a_cluster_outlives_its_processes_and_its_own_end(tmp_path: Path) -> Non
 
         pids = [dev.pid(f"quorum-{node}") for node in (1, 2, 3)] + [dev.pid("broker-101")]
         dev.process.send_signal(signal.SIGINT)
-        assert dev.process.wait(PATIENCE_S) == 0, dev.said
+        assert dev.process.wait(DEADLINE_S) == 0, dev.said
         assert "Stopping" in dev.said
         assert not any(map(alive, pids)), "what it started ends with it"
 
@@ -309,7 +306,7 @@ def test_a_cluster_outlives_its_processes_and_its_own_end(tmp_path: Path) -> Non
         pids = [dev.pid(f"quorum-{node}") for node in (1, 2, 3)] + [dev.pid("broker-101")]
         dev.process.kill()  # as nobody can prepare for
         dev.process.wait()
-        until(lambda: not any(map(alive, pids)), lambda: f"{pids} go when their parent has gone")
+        wait_until(lambda: not any(map(alive, pids)), f"{pids} go when their parent has gone")
 
 
 def test_what_cannot_end_in_good_order_ends_all_the_same() -> None:
@@ -324,7 +321,7 @@ def test_what_cannot_end_in_good_order_ends_all_the_same() -> None:
         [sys.executable, "-c", busy], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as child:
         try:
-            said, _ = child.communicate(timeout=PATIENCE_S)
+            said, _ = child.communicate(timeout=DEADLINE_S)
         finally:
             child.kill()
     assert (said, child.returncode) == (b"asked\n", -signal.SIGKILL)
@@ -338,7 +335,7 @@ def test_what_dies_at_its_start_stops_everything(tmp_path: Path) -> None:
     (directory / "quorum-2" / "meta.properties").write_text("version=1\nnode.id=7\n")
     dev = Dev(directory, free_port())
     try:
-        assert dev.process.wait(PATIENCE_S) == 1, dev.said
+        assert dev.process.wait(DEADLINE_S) == 1, dev.said
     finally:
         dev.process.kill()
         dev.process.wait()

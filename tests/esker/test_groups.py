@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from uuid import uuid4
@@ -20,7 +20,7 @@ from coordinator.groups.core import GroupBroker
 from coordinator.groups.running import RunningGroups
 from coordinator.groups.settings import GroupSettings
 from coordinator.rendezvous import group_broker
-from esker.client.quorum_admin import AdminError, describe_quorum
+from esker.client.quorum_admin import AdminError, QuorumDescription, describe_quorum
 from esker.settings.values import Endpoint
 from raft.net import run
 from raft.net.errors import NetError
@@ -47,12 +47,12 @@ from tests.coordinator.controller.test_refusals import delete
 from tests.coordinator.controller.world import creation
 from tests.coordinator.groups.world import FewTopics
 from tests.quorum_processes import NODES, Quorum
+from tests.waiting import DEADLINE_S, Deadline, wait_until_async
 
 R = TypeVar("R", bound=Response)
 
 GROUP: Final = "readers"
 BROKERS: Final = (1001, 1002)
-PATIENCE_S: Final = 100
 MAY_PASS: Final = {14, 15, 16}  # the group is being taken, the log has no leader, ask elsewhere
 
 
@@ -79,7 +79,7 @@ class Broker:
 
     def __init__(self, quorum: Quorum, broker_id: int, topics: FewTopics) -> None:
         self.broker_id = broker_id
-        self.controller = ControllerClient(addresses(quorum), timeout_ms=PATIENCE_S * 1000)
+        self.controller = ControllerClient(addresses(quorum), timeout_ms=int(DEADLINE_S * 1_000))
         self.log = GroupLogClient(addresses(quorum))
         self.registration = Registration(
             self.controller,
@@ -124,7 +124,7 @@ class Broker:
     async def ask(self, request: Request) -> Any:
         version = request.schema().versions.last
         answer = self.groups.ask(request, version, client_id="app", client_host="/127.0.0.1")
-        return await asyncio.wait_for(answer, PATIENCE_S)
+        return await asyncio.wait_for(answer, DEADLINE_S)
 
 
 class Member:
@@ -139,15 +139,14 @@ class Member:
         self.acknowledged = -1
 
     async def ask(self, request: Request, code: Callable[[Any], int]) -> Any:
-        deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline:
+        deadline = Deadline(f"an answer to {request}")
+        while True:
             answer = await self.brokers[0].ask(request)
             if code(answer) not in MAY_PASS:
                 return answer
             if code(answer) == 16:
                 self.brokers.append(self.brokers.pop(0))
-            await asyncio.sleep(0.05)
-        raise AssertionError(f"no answer within {PATIENCE_S} s: {request}")
+            await asyncio.sleep(deadline.pause_s(answer))
 
     async def join(self) -> None:
         protocol = JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"t")
@@ -213,13 +212,12 @@ def cluster_id(quorum: Quorum) -> str:
 
 async def leader_of(quorum: Quorum) -> int:
     bootstrap = tuple(Endpoint(*address) for address in addresses(quorum))
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            described = await describe_quorum(bootstrap, CONSUMER_OFFSETS, 0, timeout_ms=20_000)
-            return int(described.partition.leader_id)
-        except AdminError:  # an election on a busy machine
-            assert time.monotonic() < deadline, "nobody leads"
+
+    async def described() -> QuorumDescription:
+        return await describe_quorum(bootstrap, CONSUMER_OFFSETS, 0, timeout_ms=20_000)
+
+    found = await wait_until_async(described, "a node leads", retry_on=(AdminError,))
+    return int(found.partition.leader_id)
 
 
 async def kill_leader(quorum: Quorum) -> None:
@@ -232,37 +230,25 @@ async def kill_leader(quorum: Quorum) -> None:
 async def progress(members: list[Member], work: Sequence[asyncio.Future[None]]) -> None:
     """Wait until every member has committed some more."""
     before = [member.acknowledged for member in members]
-    deadline = time.monotonic() + PATIENCE_S
-    while any(m.acknowledged < count + 5 for m, count in zip(members, before, strict=True)):
+
+    def all_progressed() -> bool:
         for ended in (one for one in work if one.done()):
             ended.result()
-        assert time.monotonic() < deadline, "nobody commits any more"
-        await asyncio.sleep(0.01)
+        return all(m.acknowledged >= count + 5 for m, count in zip(members, before, strict=True))
+
+    await wait_until_async(all_progressed, "every member commits more")
 
 
 async def stored(broker: Broker) -> FetchGroupStateResponse:
     """The group, behind the log's read barrier."""
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        request = FetchGroupStateRequest(group_id=GROUP, topics=None, with_members=True)
+    request = FetchGroupStateRequest(group_id=GROUP, topics=None, with_members=True)
+    deadline = Deadline("the log of groups answers")
+    while True:
         answer = await broker.log.call(request)
         if answer is not None and not answer.error_code:  # type: ignore[attr-defined]
             assert isinstance(answer, FetchGroupStateResponse)
             return answer
-        await asyncio.sleep(0.05)
-    raise AssertionError("the log of groups does not answer")
-
-
-async def eventually(check: Callable[[], Awaitable[bool]], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            if await check():
-                return
-        except NetError:  # a node that starts
-            pass
-        assert time.monotonic() < deadline, what
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(deadline.pause_s(answer))
 
 
 def test_members_work_on_while_the_logs_leader_dies_and_then_their_own_broker(
@@ -326,7 +312,7 @@ async def the_offsets_of_a_deleted_topic_go(
     async def gone() -> bool:
         return {topic.topic_name for topic in (await stored(broker)).topics} == {"t"}
 
-    await eventually(gone, "the deleted topic's offsets are removed")
+    await wait_until_async(gone, "the deleted topic's offsets are removed", retry_on=(NetError,))
 
 
 async def ask_node(quorum: Quorum, node: int, request: Request, response: type[R]) -> R:
@@ -377,7 +363,7 @@ def test_replicas_have_the_same_checkpoint_one_that_lost_its_disk_too(quorum: Qu
         async def begins_later() -> bool:
             return (await replica(quorum, leader)).log_start_offset > 0
 
-        await eventually(begins_later, "the log begins at a checkpoint")
+        await wait_until_async(begins_later, "the log begins at a checkpoint", retry_on=(NetError,))
         await asyncio.to_thread(quorum.kill, wiped)
         known = cluster_id(quorum)
         shutil.rmtree(quorum.home / str(wiped))
@@ -391,7 +377,7 @@ def test_replicas_have_the_same_checkpoint_one_that_lost_its_disk_too(quorum: Qu
         async def has_all() -> bool:
             return (await replica(quorum, wiped)).applied_offset >= end_offset
 
-        await eventually(has_all, "the wiped node has all again")
+        await wait_until_async(has_all, "the wiped node has all again", retry_on=(NetError,))
         assert (await replica(quorum, wiped)).log_start_offset > 0
 
         async def equal() -> bool:
@@ -401,6 +387,6 @@ def test_replicas_have_the_same_checkpoint_one_that_lost_its_disk_too(quorum: Qu
             assert taken[0] == taken[1] == taken[2]
             return len(taken[0][1]) == 4  # the epochs, the group, its generation, an offset
 
-        await eventually(equal, "three checkpoints at one offset")
+        await wait_until_async(equal, "three checkpoints at one offset", retry_on=(NetError,))
 
     run(story())

@@ -23,6 +23,7 @@ from snapshot.kv import KeyValueMachine
 from snapshot.log_start import LogStartSettings
 from tests.doubles.memory_log import MemoryLog, SilentTicket
 from tests.snapshot.machines import draft
+from tests.waiting import DEADLINE_S, wait_until_async
 
 NAME = "closing-0"
 
@@ -55,19 +56,16 @@ def test_a_group_that_ends_leaves_no_thread_and_no_part(tmp_path: Path, *, finis
         host = hosted(tmp_path)
         taken: asyncio.Future[Taken] = asyncio.get_running_loop().create_future()
         host.take_now(taken.set_result)
-        while not host.generating and not taken.done():
-            await asyncio.sleep(0)
-        while not threads():
-            await asyncio.sleep(0)
+        await wait_until_async(lambda: host.generating or taken.done(), longest_pause_s=0)
+        await wait_until_async(threads, "a thread writes", longest_pause_s=0)
         if finish:
             await taken
         host.close()
         told = await taken
         assert (told.error is None) == finish
-        while threads():
-            await asyncio.sleep(0.001)
+        await wait_until_async(lambda: not threads(), "no thread is left", state=threads)
 
-    asyncio.run(asyncio.wait_for(live_and_end(), 60))
+    asyncio.run(asyncio.wait_for(live_and_end(), DEADLINE_S))
     names = [path.name for path in tmp_path.iterdir()]
     assert [name.endswith(".checkpoint") for name in names] == [True] * finish
 

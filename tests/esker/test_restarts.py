@@ -15,12 +15,12 @@ from typing import Final
 import pytest
 
 from records.rpc.cluster import MetadataRequest, MetadataResponse
-from tests.clients.client import eventually
 from tests.clients.cluster import EskerCluster
 from tests.clients.confluent import Confluent
 from tests.clients.wire import produce
 from tests.esker.denials import ANYWHERE, Asking, Known, commit
 from tests.raft.driver.client import Client as Wire
+from tests.waiting import wait_until
 
 BROKERS: Final = (101, 102)
 QUORUM: Final = (1, 2, 3)
@@ -63,7 +63,7 @@ def known(cluster: EskerCluster) -> Known:
                     return True
         return False
 
-    eventually(committed, "an offset is committed")
+    wait_until(committed, "an offset is committed")
     return known
 
 
@@ -123,12 +123,12 @@ def test_nothing_that_is_there_is_denied_while_all_comes_back(
         happens(cluster)
         cluster.wait_until_ready()
         before = [one.told.copy() for one in asking]
-        eventually(
+        wait_until(
             lambda: all(
                 len(one.told - past) >= ANYWHERE for one, past in zip(asking, before, strict=True)
             ),
             "both brokers tell all there is, again",
         )
-        eventually(lambda: all(map(cluster.listens, QUORUM)), "all nodes are back")
+        wait_until(lambda: all(map(cluster.listens, QUORUM)), "all nodes are back")
     for one in asking:
         assert not one.denied, f"denied though it is there: {dict(one.denied)}"

@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from esker.cli import app
-from tests.nemesis.cluster import eventually
 from tests.quorum_processes import NODES, Quorum
 from tests.raft.driver.client import Client
+from tests.waiting import wait_until
 
 runner = CliRunner()
 CLUSTER, BENCH = "__cluster_metadata-0", "esker-bench-log-0"
@@ -77,14 +77,14 @@ def test_the_newest_snapshot_and_the_log_start_stand_beside_each_replica(quorum)
         rows = [row.split() for row in esker(quorum, *words).stdout.splitlines()[1:]]
         return next(row[-1] for row in rows if row[0] == node)
 
-    eventually(lambda: newest("1") == f"{taken['endOffset']}-{taken['epoch']}", "it is the newest")
+    wait_until(lambda: newest("1") == f"{taken['endOffset']}-{taken['epoch']}", "it is the newest")
 
     def starts() -> list[int | None]:
         (described,) = lines(esker(quorum, *words, "--json"))
         return [one["logStartOffset"] for one in described["replicas"]]
 
     # A node that is too busy to answer in time is shown without.
-    eventually(lambda: None not in starts(), "every node tells its log start")
+    wait_until(lambda: None not in starts(), "every node tells its log start")
     assert all(start is None or start >= 0 for start in starts())
 
 

@@ -12,6 +12,7 @@ from coordinator.controller.leader import ControllerConfig
 from esker.server import controllers
 from esker.server.controllers import ControllerRoom, ControllerSettings
 from tests.doubles.memory_log import MemoryLog
+from tests.waiting import wait_until_async
 
 
 class Standing:
@@ -70,13 +71,10 @@ def test_who_waits_for_a_coordinator_hears_that_another_leads(
             room._calls.log_starts(coordinator, [], print)
         await asyncio.sleep(0)
         first, second, third = Standing.made
-        async with asyncio.timeout(30):
-            while not second.led_by:
-                await asyncio.sleep(0.001)
-            assert first.led_by == []
-            host.leaders[0] = 3
-            while not first.led_by:
-                await asyncio.sleep(0.001)
+        await wait_until_async(lambda: second.led_by, "the second is told of its leader")
+        assert first.led_by == []
+        host.leaders[0] = 3
+        await wait_until_async(lambda: first.led_by, "the first is told of its leader")
         assert (set(first.led_by), set(second.led_by), third.led_by) == ({3}, {2}, [])
         await room.end("__cluster_metadata", 0)
 

@@ -18,10 +18,11 @@ from typing import Any, Final
 from esker.server.storage import format_storage
 from esker.settings.config import load_config
 from tests.interop.kafka_rpc import Connection, RpcError
-from tests.interop.kafka_run import stop_process, until
+from tests.interop.kafka_run import stop_process
 from tests.interop.kafka_scenario import CLUSTER_ID
 from tests.ports import free_port
 from tests.raft.driver.client import Client, ClientError
+from tests.waiting import wait_until
 
 PROJECT: Final = Path(__file__).parents[2]
 METADATA_TOPIC: Final = "__cluster_metadata"
@@ -97,12 +98,12 @@ class EskerQuorum:
                     leaders.append(node)
             return bool(leaders)
 
-        until(one_leads, self.said)
+        wait_until(one_leads, state=self.said)
         return leaders[0]
 
     def wait_for_leader(self) -> int:
         """The node that leads the metadata log and has committed in its epoch; all listen."""
-        until(lambda: all(map(self.listens, self._processes)), self.said)
+        wait_until(lambda: all(map(self.listens, self._processes)), state=self.said)
         leaders: list[int] = []
 
         def one_leads() -> bool:
@@ -112,7 +113,7 @@ class EskerQuorum:
                     leaders.append(node)
             return bool(leaders)
 
-        until(one_leads, self.said)
+        wait_until(one_leads, state=self.said)
         return leaders[0]
 
     def listens(self, node: int) -> bool:

@@ -13,14 +13,14 @@ import os
 import shutil
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from tests.ports import free_port
+from tests.waiting import wait_until
 
 LOG4J: Final = Path(__file__).with_name("log4j2.properties")
 DUMP: Final = "org.apache.kafka.tools.DumpLogSegments"
@@ -29,10 +29,7 @@ STORAGE: Final = "kafka.tools.StorageTool"
 NODE: Final = "kafka.Kafka"
 
 _CONTROL_RECORD: Final = "SnapshotFileReader Ignoring control record with type"
-START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 30.0
-WAIT_TIMEOUT_S: Final = 60.0
-POLL_INTERVAL_S: Final = 0.02
 
 _ENCODINGS: Final = ("file.encoding", "stdout.encoding", "sun.stdout.encoding")
 
@@ -224,30 +221,16 @@ def configure_node(
     return Plan(kafka, node_id, home, ports, properties)
 
 
-def until(condition: Callable[[], bool], said: Callable[[], str]) -> None:
-    """Ask again and again, until it is so.
-
-    Raises:  AssertionError with what `said` says, if it is not so in time.
-    """
-    deadline = time.monotonic() + WAIT_TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {WAIT_TIMEOUT_S} s: {said()}"
-        time.sleep(POLL_INTERVAL_S)
-
-
 def _wait_until_listening(node: Node, port: int) -> None:
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while True:
+    def listens() -> bool:
         if node.process.poll() is not None:
             raise ToolFailedError(f"node {node.node_id} died while starting: {node.said()}")
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-        except OSError:
-            if time.monotonic() > deadline:
-                raise ToolFailedError(f"nobody listens at {port}: {node.said()}") from None
-            time.sleep(POLL_INTERVAL_S)
-        else:
-            return
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        return True
+
+    wait_until(
+        listens, f"node {node.node_id} listens at {port}", state=node.said, retry_on=(OSError,)
+    )
 
 
 def _publish(partial: Path, target: Path) -> None:

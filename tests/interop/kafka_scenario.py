@@ -17,7 +17,8 @@ from typing import Any, Final
 from uuid import UUID
 
 from tests.interop.kafka_rpc import Connection, RpcError
-from tests.interop.kafka_run import Kafka, Plan, configure_node, until
+from tests.interop.kafka_run import Kafka, Plan, configure_node
+from tests.waiting import wait_until
 
 CLUSTER_ID: Final = "ZXNrZXIgaW50ZXJvcCAwMQ"
 SNAPSHOT_BYTES: Final = 6000
@@ -72,7 +73,7 @@ def write_static_voter_log(kafka: Kafka, home: Path) -> Path:
     plan.format(CLUSTER_ID)
     with plan.started(["CONTROLLER"]) as node:
         log = plan.directory / "__cluster_metadata-0" / f"{0:020}.log"
-        until(lambda: log.exists() and log.stat().st_size > 1000, node.said)
+        wait_until(lambda: log.exists() and log.stat().st_size > 1000, state=node.said)
     return plan.directory
 
 
@@ -101,7 +102,9 @@ def _second_life(plan: Plan) -> None:
     with plan.started(["PLAINTEXT"]) as node, Connection(node.ports["PLAINTEXT"]) as broker:
         for number in range(4):
             _create_topic(broker, f"more-{number}", partitions=12)
-        until(lambda: len(list(node.metadata_log.glob("*[1-9].checkpoint"))) > 0, node.said)
+        wait_until(
+            lambda: len(list(node.metadata_log.glob("*[1-9].checkpoint"))) > 0, state=node.said
+        )
 
 
 def _create_topic(broker: Connection, name: str, *, partitions: int, **more: Any) -> Any:
@@ -243,4 +246,4 @@ def _once_it_can(broker: Connection, name: str, version: int, **values: Any) -> 
             return False
         return True
 
-    until(accepted, lambda: f"{refusal}")
+    wait_until(accepted, state=lambda: f"{refusal}")

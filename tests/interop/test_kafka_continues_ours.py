@@ -41,9 +41,10 @@ from records.types import METADATA_TOPIC_ID, Epoch, NodeId
 from snapshot.names import BOOTSTRAP_NAME
 from snapshot.reader import CheckpointReader
 from tests.interop.kafka_rpc import Connection
-from tests.interop.kafka_run import Kafka, configure_node, until
+from tests.interop.kafka_run import Kafka, configure_node
 from tests.interop.kafka_scenario import CLUSTER_ID
 from tests.interop.ours import TIMESTAMP, append_leader_change
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.java
 
@@ -157,9 +158,9 @@ def test_kafka_starts_in_a_directory_that_esker_formatted(kafka: Kafka, tmp_path
     assert formatted.log_dir == plan.directory
     log = plan.directory / "__cluster_metadata-0" / f"{0:020}.log"
     with plan.started(["CONTROLLER"]) as node:
-        until(
+        wait_until(
             lambda: log.exists() and EndTransactionRecord() in _metadata_records(log.read_bytes()),
-            node.said,
+            state=node.said,
         )
     with CheckpointReader(FILES, plan.directory / BOOTSTRAP_NAME) as reader:
         expected = [record for _, record in reader.records()]

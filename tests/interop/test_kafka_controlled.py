@@ -26,9 +26,10 @@ from records.types import Epoch, Offset, OffsetAndEpoch
 from snapshot import checkpoint_name
 from tests.coordinator.controller.world import creation
 from tests.interop.esker_nodes import EskerQuorum
-from tests.interop.kafka_run import Kafka, configure_node, until
+from tests.interop.kafka_run import Kafka, configure_node
 from tests.interop.kafka_scenario import CLUSTER_ID
 from tests.raft.driver.client import Client
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.java
 
@@ -71,7 +72,7 @@ def broker(
     )
     plan.format(CLUSTER_ID)
     with plan.started([]) as running:
-        until(lambda: brokers(quorum).get(BROKER) is False, running.said)
+        wait_until(lambda: brokers(quorum).get(BROKER) is False, state=running.said)
         yield BROKER
 
 

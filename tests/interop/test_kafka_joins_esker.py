@@ -17,9 +17,10 @@ import pytest
 from records.batch import iter_batches
 from tests.interop.dump_output import dump
 from tests.interop.esker_nodes import EskerQuorum
-from tests.interop.kafka_run import Kafka, configure_node, until
+from tests.interop.kafka_run import Kafka, configure_node
 from tests.interop.kafka_scenario import CLUSTER_ID
 from tests.interop.reading import read
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.java
 
@@ -90,12 +91,12 @@ def test_a_kafka_broker_follows_our_leaders_to_the_same_bytes(
     first = quorum.wait_for_leader()
     with plan.started([]) as observer:
         copy = Copy(observer.metadata_log / f"{0:020}.log")
-        until(lambda: copy.last_epoch() is not None, observer.said)
+        wait_until(lambda: copy.last_epoch() is not None, state=observer.said)
         epoch = copy.last_epoch() or 0
-        until(lambda: OBSERVER in quorum.observers(first), quorum.said)
+        wait_until(lambda: OBSERVER in quorum.observers(first), state=quorum.said)
         quorum.stop(first)
         second = quorum.wait_for_leader()
-        until(lambda: (copy.last_epoch() or 0) > epoch, observer.said)
+        wait_until(lambda: (copy.last_epoch() or 0) > epoch, state=observer.said)
     copied = copy.data()
     assert copied
     written = (quorum.metadata_log(second) / f"{0:020}.log").read_bytes()

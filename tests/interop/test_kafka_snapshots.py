@@ -25,10 +25,11 @@ from snapshot import checkpoint_name, list_checkpoints, verify_checkpoint
 from snapshot.framing import Origin
 from tests.interop.dump_output import dump
 from tests.interop.esker_nodes import EskerQuorum
-from tests.interop.kafka_run import DUMP, Kafka, Plan, configure_node, until
+from tests.interop.kafka_run import DUMP, Kafka, Plan, configure_node
 from tests.interop.kafka_scenario import CLUSTER_ID
 from tests.interop.reading import read
 from tests.raft.driver.client import Client
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.java
 
@@ -88,8 +89,8 @@ def test_a_java_controller_that_is_no_voter_replicates_our_log_byte_for_byte(
         leader = alone.wait_for_leader()
         plan = controller_of_kafka(kafka, alone, tmp_path / "observer")
         with plan.started([]) as observer:
-            until(lambda: len(logged(observer.metadata_log)) > 3, observer.said)
-            until(lambda: OBSERVER in alone.observers(leader), alone.said)
+            wait_until(lambda: len(logged(observer.metadata_log)) > 3, state=observer.said)
+            wait_until(lambda: OBSERVER in alone.observers(leader), state=alone.said)
         theirs, ours = logged(plan.directory / METADATA), logged(alone.metadata_log(leader))
     assert theirs == ours[: len(theirs)]
     assert not list_checkpoints(FILES, plan.directory / METADATA), "it came by the log alone"
@@ -105,16 +106,18 @@ def test_a_java_controller_started_late_comes_up_by_our_snapshot(
         for line in quorum.esker("snapshot", "take", *bootstrap, "--json").splitlines()
     ]
     assert {one["nodeId"] for one in taken} == set(quorum.ports)
-    until(
+    wait_until(
         lambda: all(one["logStartOffset"] > 0 for one in listed(quorum, METADATA)),
-        lambda: f"{listed(quorum, METADATA)}",
+        state=lambda: f"{listed(quorum, METADATA)}",
     )
     plan = controller_of_kafka(kafka, quorum, tmp_path / "observer")
     copy = plan.directory / METADATA
     with plan.started([]) as observer:
-        until(lambda: copy.exists() and list_checkpoints(FILES, copy) != [], observer.said)
+        wait_until(
+            lambda: copy.exists() and list_checkpoints(FILES, copy) != [], state=observer.said
+        )
         (fetched, *_) = list_checkpoints(FILES, copy)
-        until(lambda: len(logged(copy)) > 3, observer.said)
+        wait_until(lambda: len(logged(copy)) > 3, state=observer.said)
     theirs = (copy / checkpoint_name(fetched)).read_bytes()
     assert theirs == (quorum.metadata_log(leader) / checkpoint_name(fetched)).read_bytes()
     their_log = logged(copy)

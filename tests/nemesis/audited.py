@@ -3,7 +3,7 @@
 The quorum is asked, as an observer, while the cluster works; the nodes' directories are compared
 with what it says; and every object is read.
 
-Source: DESIGN §10, §11; `spark_jobs.audit.job`.
+Source: DESIGN §10, §11; `spark_jobs.audit`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from spark_jobs.readers.engines import LocalEngine
 from spark_jobs.readers.inputs import Inputs, open_logs
 from spark_jobs.readers.logs import LogsError
 from spark_jobs.readers.object_store import open_store
-from tests.clients.client import eventually
 from tests.clients.cluster import EskerCluster
-from tests.nemesis.cluster import HEALED_WITHIN_S
+from tests.waiting import wait_until
 
 SHOWN: Final = 5
 
@@ -39,7 +38,7 @@ def check_audit(cluster: EskerCluster) -> Report:
             return False
         return True
 
-    eventually(readable, "the logs can be read", HEALED_WITHIN_S)
+    wait_until(readable, "the logs can be read")
     return clean(found[-1])
 
 

@@ -21,13 +21,12 @@ from raft.net import run
 from records.batch import iter_batches, iter_records
 from records.rpc.fetch import FetchRequest, FetchResponse
 from records.rpc.list_offsets import ListOffsetsRequest, ListOffsetsResponse
-from tests.clients.client import eventually
 from tests.clients.cluster import EskerCluster
-from tests.nemesis.cluster import HEALED_WITHIN_S
 from tests.nemesis.record_history import Value
 from tests.nemesis.record_traffic import REQUEST_TIMEOUT_MS, Traffic
 from tests.raft.driver.client import Client as Wire
 from tests.raft.driver.client import ClientError
+from tests.waiting import Deadline, wait_until
 
 DISKLESS_METADATA: Final = "__diskless-metadata"
 CLUSTER_METADATA: Final = "__cluster_metadata"
@@ -74,10 +73,9 @@ class BrokerNemesis:
         """Until so many records are acknowledged that are sent from now on."""
         traffic = self._traffic
         before = traffic.acknowledged + traffic.outstanding + count
-        eventually(
+        wait_until(
             lambda: traffic.acknowledged > before or traffic.failed is not None,
             "records are acknowledged after a fault",
-            HEALED_WITHIN_S,
         )
         traffic.check_alive()
 
@@ -115,9 +113,8 @@ class BrokerNemesis:
         victim = self._random.choice(self._cluster.broker_ids)
         (other, *_) = [one for one in self._cluster.broker_ids if one != victim]
         with self._paused(victim):
-            eventually(
+            wait_until(
                 lambda: victim not in self._cluster.knows(other), f"broker {victim} is fenced",
-                HEALED_WITHIN_S,
             )  # fmt: skip
             self.wait_for_records(CALM)
 
@@ -149,9 +146,8 @@ class BrokerNemesis:
         """It wakes up believing that it still leads."""
         victim = self._leader(DISKLESS_METADATA)
         with self._paused(victim):
-            eventually(
+            wait_until(
                 lambda: self._leader(DISKLESS_METADATA) != victim, "another coordinator leads",
-                HEALED_WITHIN_S,
             )  # fmt: skip
             self.wait_for_records()
 
@@ -182,14 +178,14 @@ class BrokerNemesis:
                 found[:] = [answer.partition.leader_id]
             return bool(found) and found[0] in self._cluster.quorum_ids
 
-        eventually(told, f"{topic}-{partition} has a leader", HEALED_WITHIN_S)
+        wait_until(told, f"{topic}-{partition} has a leader")
         return found[0]
 
     def _kill_and_restart(self, victim: int) -> None:
         self._cluster.kill(victim)
         self.wait_for_records()  # by the two others
         self._cluster.launch(victim)
-        eventually(lambda: self._listens(victim), f"node {victim} listens", HEALED_WITHIN_S)
+        wait_until(lambda: self._listens(victim), f"node {victim} listens")
 
     def _listens(self, node: int) -> bool:
         try:
@@ -215,11 +211,11 @@ class BrokerNemesis:
 def read_partition(address: tuple[str, int], topic: str, partition: int) -> list[tuple[int, Value]]:
     """All of a partition, as one broker has it once it has what is committed; CRCs are checked."""
     log: list[tuple[int, Value]] = []
-    deadline = time.monotonic() + HEALED_WITHIN_S
+    deadline = Deadline(f"{topic}-{partition} is read up to its end")
     with Wire(*address, timeout_s=10) as wire:
         end_offset = _end_offset(wire, topic, partition)
         while len(log) < end_offset:
-            assert time.monotonic() < deadline, f"{topic}-{partition}: {len(log)} of {end_offset}"
+            time.sleep(deadline.pause_s(f"{len(log)} of {end_offset}"))
             asked = FetchRequest.FetchTopic
             place = asked.FetchPartition(
                 partition=partition, fetch_offset=len(log), partition_max_bytes=FETCH_BYTES

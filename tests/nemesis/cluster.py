@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -14,17 +12,9 @@ from tests.nemesis.proxy import Links
 from tests.nemesis.workload import TOPIC, Values, Workload, read_all, read_disk
 from tests.raft.driver.client import ClientError
 from tests.raft.driver.cluster import Cluster
+from tests.waiting import wait_until
 
 QUICK: Final = {"election_timeout_ms": 300, "fetch_timeout_ms": 1_000, "fetch_max_wait_ms": 250}
-HEALED_WITHIN_S: Final = 60  # from the end of a fault to an acknowledged append, on a busy machine
-
-
-def eventually(condition: Callable[[], bool], what: str, *, timeout_s: float = 60) -> None:
-    """Wait until a condition is true; fail when time is up."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        time.sleep(0.01)
 
 
 class NemesisCluster(Cluster):
@@ -90,7 +80,7 @@ class NemesisCluster(Cluster):
 
         Everything must be healed, and the workload at its end. Kills the nodes. Returns the log.
         """
-        eventually(self.caught_up, "all nodes hold what is committed")
+        wait_until(self.caught_up, "all nodes hold what is committed")
         final = read_all(self.ports[self.wait_for_leader()])
         workload.check(final)
         self.kill()

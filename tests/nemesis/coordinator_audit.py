@@ -16,7 +16,6 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
 from uuid import UUID
 
 from coordinator.batch.log_records import records_of
@@ -28,11 +27,9 @@ from records.types import Epoch, Offset, OffsetAndEpoch
 from records.uuids import decode_uuid
 from snapshot import CheckpointReader, checkpoint_name
 from tests.nemesis.batch_history import Partition, Place
-from tests.nemesis.cluster import eventually
 from tests.nemesis.coordinators import GROUP, NODES, CommandError, CoordinatorQuorum, esker
 from tests.nemesis.uploads import Uploads
-
-DISMANTLED_WITHIN_S: Final = 60.0
+from tests.waiting import Deadline, wait_until
 
 
 class ReplicasDifferError(Exception):
@@ -52,7 +49,7 @@ def take_checkpoints(quorum: CoordinatorQuorum) -> OffsetAndEpoch:
         found[:] = {OffsetAndEpoch(Offset(t["endOffset"]), Epoch(t["epoch"])) for t in taken}
         return len(taken) == len(NODES) and len(found) == 1
 
-    eventually(at_one_offset, "checkpoints of all replicas at one offset")
+    wait_until(at_one_offset, "checkpoints of all replicas at one offset")
     return found[0]
 
 
@@ -164,10 +161,10 @@ def _check_objects(quorum: CoordinatorQuorum, uploads: Uploads, most: int = 3) -
     for object_id in sorted(owners)[:most]:
         key = uploads.keys.key(object_id)
         used = sum(owners[object_id].values())
-        deadline = time.monotonic() + DISMANTLED_WITHIN_S
+        deadline = Deadline(f"object {object_id} has {used} used bytes")
         (said,) = quorum.ask("diskless", "object", key)
-        while said["usedBytes"] > used and time.monotonic() < deadline:
-            time.sleep(0.2)  # runs of deleted topics go in steps, and count until then
+        while said["usedBytes"] > used:  # runs of deleted topics go in steps, and count until then
+            time.sleep(deadline.pause_s(said))
             (said,) = quorum.ask("diskless", "object", key)
         assert (said["objectId"], said["usedBytes"]) == (object_id, used), said
         assert said["sizeBytes"] >= sum(batch.size for batch in sizes[object_id])

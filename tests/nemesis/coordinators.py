@@ -32,10 +32,10 @@ from esker.cli import app
 from esker.client.quorum_admin import AdminError, describe_quorum
 from esker.settings.values import Endpoint
 from raft.net import run
-from tests.nemesis.cluster import HEALED_WITHIN_S, eventually
 from tests.nemesis.snapshots import at_once
 from tests.nemesis.uploads import Uploads
 from tests.raft.driver.cluster import ROOT, free_ports
+from tests.waiting import wait_until
 
 DISKLESS_METADATA: Final = "__diskless-metadata"
 CLUSTER_METADATA: Final = "__cluster_metadata"
@@ -175,7 +175,7 @@ class CoordinatorQuorum:
                 return False
             return found[0] in NODES
 
-        eventually(told, f"{topic} has a leader", timeout_s=HEALED_WITHIN_S)
+        wait_until(told, f"{topic} has a leader")
         return found[0]
 
     def ask(self, *words: str) -> list[dict[str, Any]]:
@@ -257,7 +257,7 @@ class CoordinatorNemesis:
             self._quorum.check_alive()
             return self._uploads.acknowledged > before or self._uploads.failed is not None
 
-        eventually(told, "commits go on after a fault", timeout_s=HEALED_WITHIN_S)
+        wait_until(told, "commits go on after a fault")
         self._uploads.check_alive()
 
     # --- faults -------------------------------------------------------------------------------
@@ -293,9 +293,8 @@ class CoordinatorNemesis:
         """SIGSTOP until another node leads; it wakes up believing that it still does."""
         leader = self._quorum.leader()
         with self._paused(leader):
-            eventually(
+            wait_until(
                 lambda: self._quorum.leader() != leader, f"another node than {leader} leads",
-                timeout_s=HEALED_WITHIN_S,
             )  # fmt: skip
             self.wait_for_commits()
 
@@ -363,10 +362,9 @@ class CoordinatorNemesis:
         self._quorum.kill(leader)
         self._quorum.start(leader)
         self.leaders_killed += 1
-        eventually(
+        wait_until(
             lambda: self._quorum.fetched(victim) > before,
             f"node {victim} has fetched a checkpoint",
-            timeout_s=HEALED_WITHIN_S,
         )
         self._wait_for_whole(victim)
         self.by_snapshot += 1
@@ -380,7 +378,7 @@ class CoordinatorNemesis:
             starts = [log["logStartOffset"] for log in self._quorum.logs().values()]
             return bool(starts) and min(starts) > 0
 
-        eventually(are_cut, "logs are cut behind a checkpoint")
+        wait_until(are_cut, "logs are cut behind a checkpoint")
 
     def _wait_for_install(self, victim: int, before: int) -> None:
         """Until a node fetches or loads a checkpoint, or has done so by now."""
@@ -399,7 +397,7 @@ class CoordinatorNemesis:
             committed = max(int(log["highWatermark"]) for log in logs.values())
             return int(logs[node]["appliedOffset"]) > committed - NEARLY
 
-        eventually(is_whole, f"node {node} is whole again", timeout_s=HEALED_WITHIN_S)
+        wait_until(is_whole, f"node {node} is whole again")
 
     def _others(self, node: int) -> list[int]:
         return [other for other in NODES if other != node]

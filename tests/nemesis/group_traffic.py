@@ -20,13 +20,12 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from tests.clients.client import eventually
 from tests.nemesis.record_history import WrongRecordsError
 from tests.nemesis.record_traffic import COMMON
+from tests.waiting import DEADLINE_S, Deadline, wait_until
 
 MEMBERS: Final = 2
 READ_S: Final = 0.1
-COMMITTED_WITHIN_S: Final = 60.0
 CONSUMING: Final = COMMON | {
     "enable.auto.commit": False,
     "auto.offset.reset": "earliest",
@@ -79,7 +78,7 @@ class GroupTraffic:
             CONSUMING | {"bootstrap.servers": self._bootstrap, "group.id": self._group}
         )
         try:
-            found = consumer.list_topics(self._topic, COMMITTED_WITHIN_S).topics[self._topic]
+            found = consumer.list_topics(self._topic, DEADLINE_S).topics[self._topic]
             places = [TopicPartition(self._topic, at, 0) for at in found.partitions]
             consumer.commit(offsets=places, asynchronous=False)
         finally:
@@ -99,7 +98,7 @@ class GroupTraffic:
     ) -> None:
         self._stop.set()
         for thread in self._members:
-            thread.join(COMMITTED_WITHIN_S)
+            thread.join(DEADLINE_S)
         if error is None and any(thread.is_alive() for thread in self._members):
             raise WrongRecordsError("a member of the group does not come back from librdkafka")
         if error is None and self.failed is not None:
@@ -107,7 +106,7 @@ class GroupTraffic:
 
     def settle(self) -> None:
         """Wait until every member has its share."""
-        eventually(
+        wait_until(
             lambda: (
                 len([one for one in self._assigned.values() if one]) == MEMBERS
                 or self.failed is not None
@@ -179,7 +178,7 @@ class GroupTraffic:
 
     def _commit(self, consumer: Consumer, following: dict[int, int]) -> None:
         """Until it is taken, or the group has gone on without this member."""
-        deadline = time.monotonic() + COMMITTED_WITHIN_S
+        deadline = Deadline("a commit is taken")
         with self._lock:
             due = {at: end for at, end in following.items() if end > self._committed[at]}
         while due and not self._stop.is_set():
@@ -192,9 +191,7 @@ class GroupTraffic:
                 if code in LEFT_BEHIND:
                     following.clear()
                     return
-                if time.monotonic() > deadline:
-                    raise WrongRecordsError(f"no commit was taken: {error}") from error
-                time.sleep(0.05)
+                time.sleep(deadline.pause_s(error))
             else:
                 with self._lock:
                     for at, end in due.items():

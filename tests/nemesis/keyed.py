@@ -23,10 +23,11 @@ from raft.segments.log import Log, LogConfig
 from records.key_value import KeyValueState
 from records.rpc import list_offsets
 from snapshot import CheckpointReader, checkpoint_name, list_checkpoints
-from tests.nemesis.cluster import NemesisCluster, eventually
+from tests.nemesis.cluster import NemesisCluster
 from tests.nemesis.workload import READ_BYTES, TOPIC, LogClient, Values, Workload, values_of
 from tests.raft.driver.client import Client, ClientError
 from tests.simulation.history import NEVER, LogAppend, NotLinearizable
+from tests.waiting import wait_until
 
 GROUP: Final = f"{TOPIC}-0"
 EARLIEST: Final = -2
@@ -183,7 +184,7 @@ def audit(cluster: NemesisCluster, workload: KeyedWorkload) -> Sequence[bytes | 
 
     Everything must be healed, and the workload at its end. Kills the nodes. Returns the log.
     """
-    eventually(cluster.caught_up, "all nodes hold what is committed")
+    wait_until(cluster.caught_up, "all nodes hold what is committed")
     with cluster.client(cluster.wait_for_leader()) as client:
         end_offset = client.end_offset()
     cluster.kill()

@@ -15,10 +15,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
-from tests.nemesis.cluster import HEALED_WITHIN_S, NemesisCluster, eventually
+from tests.nemesis.cluster import NemesisCluster
 from tests.nemesis.proxy import Links
 from tests.nemesis.workload import PATIENCE_S, LogClient, Workload
 from tests.raft.driver.client import ClientError
+from tests.waiting import wait_until
 
 SLOW_BYTES_PER_S = 4_000
 CALM = 100  # commits between two faults, and under those that must not stop them
@@ -57,9 +58,9 @@ class Nemesis:
     def wait_for_progress(self, commits: int = 1) -> None:
         """Until clients have been told of so many commits that they asked for by now."""
         before = self._workload.acknowledged + 3 + commits  # three more may have been on their way
-        eventually(
+        wait_until(
             lambda: self._workload.acknowledged > before,
-            "commits go on after a fault", timeout_s=HEALED_WITHIN_S,
+            "commits go on after a fault",
         )  # fmt: skip
 
     # --- processes ----------------------------------------------------------------------------
@@ -178,7 +179,7 @@ class Nemesis:
         self._cluster.lose_disk(victim)
         self.wait_for_progress()  # by the two others
         self._cluster.start(victim)
-        eventually(lambda: not self._cluster.recovering(victim), f"node {victim} is whole again")
+        wait_until(lambda: not self._cluster.recovering(victim), f"node {victim} is whole again")
 
     # --- helpers ------------------------------------------------------------------------------
 
@@ -203,9 +204,9 @@ class Nemesis:
     def _wait_for_other_leader(self, victim: int) -> None:
         """Until one of the others has acknowledged something."""
         others = self._cluster.others(victim)
-        eventually(
+        wait_until(
             lambda: any(self._commits_at(node) for node in others),
-            f"another node than {victim} leads", timeout_s=HEALED_WITHIN_S,
+            f"another node than {victim} leads",
         )  # fmt: skip
 
     def _commits_at(self, node: int) -> bool:

@@ -12,19 +12,19 @@ from __future__ import annotations
 
 import contextlib
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Final
 
 from snapshot import list_checkpoints
-from tests.nemesis.cluster import HEALED_WITHIN_S, NemesisCluster, eventually
+from tests.nemesis.cluster import NemesisCluster
 from tests.nemesis.keyed import FILES, GROUP, KeyedWorkload
 from tests.nemesis.nemesis import Nemesis
 from tests.nemesis.proxy import Links
 from tests.nemesis.workload import TOPIC
 from tests.raft.driver.client import ClientError
+from tests.waiting import wait_until
 
 KIB: Final = 1024
 SETTINGS: Final = {
@@ -67,7 +67,7 @@ class SnapshotCluster(NemesisCluster):
                 ends.append(client.snapshots(TOPIC).log_end_offset)
             return bool(ends)
 
-        eventually(told, f"node {node} says where its log ends")
+        wait_until(told, f"node {node} says where its log ends")
         return ends[0]
 
     def take(self, node: int) -> None:
@@ -108,14 +108,9 @@ class SnapshotCluster(NemesisCluster):
         return self.part_bytes(node, _DOWNLOADED) >= at_bytes
 
 
-def at_once(
-    condition: Callable[[], bool], what: str, *, timeout_s: float = HEALED_WITHIN_S
-) -> None:
-    """Wait without sleeping, so that what follows happens at that very moment."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        time.sleep(0.0005)
+def at_once(condition: Callable[[], bool], what: str) -> None:
+    """Wait with hardly a pause, so that what follows happens at that very moment."""
+    wait_until(condition, what, longest_pause_s=0.0005)
 
 
 class SnapshotNemesis(Nemesis):
@@ -151,7 +146,7 @@ class SnapshotNemesis(Nemesis):
             leader = self._leader_but(victim)
             self._cluster.kill(leader)
             self._cluster.start(leader)
-        eventually(lambda: not self._cluster.recovering(victim), f"node {victim} is whole again")
+        wait_until(lambda: not self._cluster.recovering(victim), f"node {victim} is whole again")
 
     def a_day_behind(self) -> None:
         """A node is away until the log it would need is gone; the leader dies as it comes back."""
@@ -162,7 +157,7 @@ class SnapshotNemesis(Nemesis):
         self.wait_for_progress()
         for node in sorted(others, key=lambda one: one == self._leader):
             self._disks.take(node)  # the leader last: its log's start must pass the other's
-        eventually(
+        wait_until(
             lambda: min(self._disks.log_start(node) for node in others) > end_offset,
             f"the logs of nodes {others} begin past {end_offset}",
         )
@@ -194,7 +189,7 @@ class SnapshotNemesis(Nemesis):
                 self._until_downloading(victim, int(part * self._state_bytes))
                 self._cluster.kill(victim)
                 self._cluster.start(victim)
-        eventually(lambda: not self._cluster.recovering(victim), f"node {victim} is whole again")
+        wait_until(lambda: not self._cluster.recovering(victim), f"node {victim} is whole again")
 
     def kill_installing(self) -> None:
         """An empty node, as soon as its checkpoint has its name: the log is yet to be reset."""
@@ -205,7 +200,7 @@ class SnapshotNemesis(Nemesis):
         at_once(lambda: self._disks.newest(victim) > 0, f"node {victim} has a checkpoint")
         self._cluster.kill(victim)
         self._cluster.start(victim)
-        eventually(lambda: not self._cluster.recovering(victim), f"node {victim} is whole again")
+        wait_until(lambda: not self._cluster.recovering(victim), f"node {victim} is whole again")
         self.by_snapshot += 1
 
     def kill_all_generating(self) -> None:
@@ -261,11 +256,10 @@ class _ComesBySnapshot:
         if error is not None:
             return
         nemesis, victim = self._nemesis, self._victim
-        eventually(
+        wait_until(
             lambda: nemesis._disks.fetched(victim) > self._before,
             f"node {victim} has fetched a checkpoint",
-            timeout_s=2 * HEALED_WITHIN_S,
         )
         nemesis._links.heal()
-        eventually(nemesis._cluster.caught_up, f"node {victim} has caught up")
+        wait_until(nemesis._cluster.caught_up, f"node {victim} has caught up")
         nemesis.by_snapshot += 1

@@ -11,11 +11,12 @@ from random import Random
 
 import pytest
 
-from tests.nemesis.cluster import NemesisCluster, eventually
+from tests.nemesis.cluster import NemesisCluster
 from tests.nemesis.disks import Disks
 from tests.nemesis.node_main import FAIL
 from tests.nemesis.test_nemesis import seed_of_run
 from tests.nemesis.workload import Workload
+from tests.waiting import wait_until
 
 ROOM_BYTES = 64 * 1024 * 1024
 LAST_BYTES = 128 * 1024  # left on a disk that is to fill up
@@ -32,7 +33,7 @@ def test_a_full_disk_ends_its_node_and_nothing_else(tmp_path: Path, disks: Disks
         cluster.start()
         cluster.wait_for_leader()
         with Workload(cluster.ports, seed=seed, value_bytes=VALUE_BYTES) as workload:
-            eventually(lambda: workload.acknowledged > 10, "clients work")
+            wait_until(lambda: workload.acknowledged > 10, "clients work")
             leader = workload.leader
             follower = Random(seed).choice([node for node in cluster.ids if node != leader])
             fill_up(cluster, disks, workload, follower)
@@ -48,7 +49,7 @@ def fill_up(cluster: NemesisCluster, disks: Disks, workload: Workload, victim: i
     see_it_end(cluster, workload, victim, "DiskFullError")
     disks.resize(mount, ROOM_BYTES)
     cluster.start(victim)
-    eventually(cluster.caught_up, f"node {victim} has caught up")
+    wait_until(cluster.caught_up, f"node {victim} has caught up")
 
 
 def test_a_flush_that_fails_ends_its_node_and_nothing_else(tmp_path: Path) -> None:
@@ -57,7 +58,7 @@ def test_a_flush_that_fails_ends_its_node_and_nothing_else(tmp_path: Path) -> No
         cluster.start()
         cluster.wait_for_leader()
         with Workload(cluster.ports, seed=seed_of_run("flush_that_fails")) as workload:
-            eventually(lambda: workload.acknowledged > 10, "clients work")
+            wait_until(lambda: workload.acknowledged > 10, "clients work")
             victim = workload.leader
             assert victim is not None
             mark = cluster.log_dir(victim).parent / FAIL
@@ -65,17 +66,17 @@ def test_a_flush_that_fails_ends_its_node_and_nothing_else(tmp_path: Path) -> No
             see_it_end(cluster, workload, victim, "FlushFailedError")
             mark.unlink()
             cluster.start(victim)
-            eventually(cluster.caught_up, f"node {victim} has caught up")
+            wait_until(cluster.caught_up, f"node {victim} has caught up")
         cluster.audit(workload)
 
 
 def see_it_end(cluster: NemesisCluster, workload: Workload, victim: int, error: str) -> None:
     """The node ends with this error, and clients are served by the others."""
     process = cluster.processes[victim]
-    eventually(lambda: process.poll() is not None, f"node {victim} ends")
+    wait_until(lambda: process.poll() is not None, f"node {victim} ends")
     assert process.returncode == 1, process.returncode
     del cluster.processes[victim]
     last_words = cluster.output(victim).splitlines()[-1]
     assert last_words.startswith(error), last_words
     before = workload.acknowledged
-    eventually(lambda: workload.acknowledged > before + 20, "the others go on")
+    wait_until(lambda: workload.acknowledged > before + 20, "the others go on")

@@ -18,13 +18,11 @@ import pytest
 
 from diskless.stores.faults import Fault, FaultRule
 from tests.clients.bad_stores import CLASS_NAME, spoiled_by
-from tests.clients.client import eventually
 from tests.clients.cluster import PROGRAM, EskerCluster
 from tests.clients.confluent import Confluent
 from tests.nemesis.audited import check_audit
 from tests.nemesis.broker_faults import SETTINGS, BrokerNemesis, read_partition
 from tests.nemesis.broker_main import SPOILED
-from tests.nemesis.cluster import HEALED_WITHIN_S
 from tests.nemesis.group_traffic import GroupTraffic
 from tests.nemesis.record_history import (
     Acknowledged,
@@ -35,6 +33,7 @@ from tests.nemesis.record_history import (
 )
 from tests.nemesis.record_traffic import Traffic
 from tests.nemesis.test_nemesis import seed_of_run
+from tests.waiting import wait_until
 
 SHORT: Final = ("kill_broker", "kill_coordinator", "hold_quorum", "kill_all")
 ALL: Final = (
@@ -113,7 +112,7 @@ def check(cluster: EskerCluster, traffic: Traffic, group: GroupTraffic) -> None:
         traffic.history.check(logs[0])
     finally:
         traffic.read_up_to(ends)
-    eventually(lambda: group.has_had(ends), "the group has had everything", HEALED_WITHIN_S)
+    wait_until(lambda: group.has_had(ends), "the group has had everything")
     committed = Confluent(cluster.bootstrap).committed(GROUP, TOPIC)
     if committed != ends:
         raise WrongRecordsError(f"the group committed {ends}, and {committed} is there")

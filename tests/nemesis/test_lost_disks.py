@@ -8,8 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
-from tests.nemesis.cluster import NemesisCluster, eventually
+from tests.nemesis.cluster import NemesisCluster
 from tests.nemesis.test_nemesis import seed_of_run
+from tests.waiting import wait_until
 
 
 def in_vain(output: str) -> int:
@@ -24,14 +25,14 @@ def test_nobody_leads_after_two_disks_of_three_were_lost(tmp_path: Path) -> None
         cluster.start()
         with cluster.client(cluster.wait_for_leader()) as client:
             client.produce([b"promised"])
-        eventually(cluster.caught_up, "all have it")
+        wait_until(cluster.caught_up, "all have it")
         cluster.kill()
         survivor, *lost = Random(seed).sample(cluster.ids, 3)
         for node in lost:
             cluster.lose_disk(node)
         asked = in_vain(cluster.output(survivor))
         cluster.start()
-        eventually(
+        wait_until(
             lambda: in_vain(cluster.output(survivor)) >= asked + 3, "the survivor asks in vain"
         )
         for node in cluster.ids:

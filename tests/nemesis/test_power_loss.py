@@ -19,11 +19,12 @@ from random import Random
 
 import pytest
 
-from tests.nemesis.cluster import NemesisCluster, eventually
+from tests.nemesis.cluster import NemesisCluster
 from tests.nemesis.disks import Disks
 from tests.nemesis.test_nemesis import seed_of_run
 from tests.nemesis.workload import Workload
 from tests.simulation.history import NotLinearizable
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.root
 ROUNDS = 25
@@ -57,13 +58,13 @@ def power_loss(
         cluster.start()
         cluster.wait_for_leader()
         if spoiled:
-            eventually(cluster.caught_up, "the group is on all nodes")
+            wait_until(cluster.caught_up, "the group is on all nodes")
             for node in cluster.ids:
                 disks.flush(directory / str(node))
         with Workload(cluster.ports, seed=seed) as workload:
             for _ in range(rounds):
                 enough = workload.acknowledged + random.randrange(20, 300)
-                eventually(lambda enough=enough: workload.acknowledged >= enough, "clients work")
+                wait_until(lambda enough=enough: workload.acknowledged >= enough, "clients work")
                 count = 3 if rounds == 1 else random.choice((1, 2, 3))
                 if spoiled:
                     workload.stop()  # or new records would take the places of lost ones

@@ -17,13 +17,13 @@ import pytest
 
 from snapshot import verify_checkpoint
 from snapshot.framing import Origin
-from tests.nemesis.cluster import eventually
 from tests.nemesis.disks import Disks
 from tests.nemesis.keyed import FILES, KeyedWorkload, audit
 from tests.nemesis.proxy import Links
 from tests.nemesis.snapshots import KIB, LINK_BYTES_PER_S, VALUE_BYTES, SnapshotCluster, at_once
 from tests.nemesis.test_nemesis import seed_of_run
 from tests.nemesis.test_power_loss import lose_power
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.root
 
@@ -117,14 +117,14 @@ def power_loss(directory: Path, disks: Disks, seed: int, phases: list[str]) -> N
             watched = Phases(cluster, links, workload, random)
             for phase in phases:
                 before = workload.acknowledged + 20
-                eventually(lambda enough=before: workload.acknowledged >= enough, "clients work")
+                wait_until(lambda enough=before: workload.acknowledged >= enough, "clients work")
                 getattr(watched, phase)()
                 lose_power(cluster, disks, cluster.ids)
                 print(f"power lost while {phase}")
                 links.heal()
                 for node in cluster.ids:
-                    eventually(lambda node=node: not cluster.recovering(node), f"{node} is whole")
-                eventually(cluster.caught_up, "all have caught up")
+                    wait_until(lambda node=node: not cluster.recovering(node), f"{node} is whole")
+                wait_until(cluster.caught_up, "all have caught up")
         audit(cluster, workload)
     print(f"{workload.acknowledged} acknowledged")
 
@@ -154,7 +154,7 @@ def test_checkpoints_named_before_they_are_flushed_are_found_out(
             watched = Phases(cluster, links, workload, Random(seed))
             watched.renamed()
             lose_power(cluster, disks, cluster.ids)
-            eventually(lambda: bool(stopped_by_damage(cluster)), "a node misses its checkpoint")
+            wait_until(lambda: bool(stopped_by_damage(cluster)), "a node misses its checkpoint")
 
 
 def stopped_by_damage(cluster: SnapshotCluster) -> list[int]:
@@ -184,18 +184,18 @@ def test_a_disk_that_is_full_in_mid_download_stops_nobody(tmp_path: Path, disks:
         workload = KeyedWorkload(cluster.ports, seed=seed, value_bytes=VALUE_BYTES)
         workload.fill(cluster, state_bytes)
         with workload:
-            eventually(lambda: cluster.log_start(workload.leader or 1) > 0, "the log is cut")
+            wait_until(lambda: cluster.log_start(workload.leader or 1) > 0, "the log is cut")
             mount = cluster.log_dir(victim).parent
             disks.resize(mount, disks.used_bytes(mount) + state_bytes // 2)
             cluster.start(victim)
-            eventually(lambda: complaints(cluster, victim) >= 2, "the download fails, and again")
+            wait_until(lambda: complaints(cluster, victim) >= 2, "the download fails, and again")
             process = cluster.processes[victim]
             assert process.poll() is None, "the node goes on"
             before = workload.acknowledged
-            eventually(lambda: workload.acknowledged > before + 50, "clients go on")
+            wait_until(lambda: workload.acknowledged > before + 50, "clients go on")
             disks.resize(mount, ROOM_BYTES)
-            eventually(lambda: cluster.fetched(victim) > 0, f"node {victim} has a checkpoint")
-            eventually(cluster.caught_up, f"node {victim} has caught up")
+            wait_until(lambda: cluster.fetched(victim) > 0, f"node {victim} has a checkpoint")
+            wait_until(cluster.caught_up, f"node {victim} has caught up")
         audit(cluster, workload)
         checkpoints = list(cluster.group_directory(victim).glob("*.checkpoint"))
         assert all(verify_checkpoint(FILES, one).origin is Origin.ESKER for one in checkpoints)

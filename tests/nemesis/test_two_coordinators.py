@@ -11,15 +11,14 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from esker.cli import app
-from tests.clients.client import eventually
 from tests.clients.cluster import EskerCluster
 from tests.clients.confluent import Confluent
 from tests.nemesis.audited import check_audit
 from tests.nemesis.broker_faults import SETTINGS, BrokerNemesis, read_partition
-from tests.nemesis.cluster import HEALED_WITHIN_S
 from tests.nemesis.record_history import check_same
 from tests.nemesis.record_traffic import Traffic
 from tests.nemesis.test_nemesis import seed_of_run
+from tests.waiting import wait_until
 
 OLD: Final = "old"
 NEW: Final = "new"
@@ -63,10 +62,9 @@ def test_two_coordinators_commit_while_either_leader_dies(tmp_path: Path) -> Non
         client = Confluent(cluster.bootstrap)
         client.create_topic(OLD, PARTITIONS, {})
         esker(cluster, "topics", "alter", "--topic", "__diskless-metadata", "--partitions", "2")
-        eventually(
+        wait_until(
             lambda: not told(cluster, "quorum", "describe", "--group", SECOND).exit_code,
             "the second coordinator has a leader",
-            HEALED_WITHIN_S,
         )
         client.create_topic(NEW, PARTITIONS, {})
         assert coordinators(cluster, OLD) == {0}

@@ -16,10 +16,10 @@ from types import TracebackType
 
 from raft.net import run
 from records.object_keys import ObjectKeys
-from tests.nemesis.batch_history import History, Partition, Place, WrongHistoryError
+from tests.nemesis.batch_history import History, Partition, Place
 from tests.nemesis.brokers import PARTITIONS, Broker, Shared
 from tests.nemesis.caretaker import Caretaker, find_all
-from tests.nemesis.cluster import HEALED_WITHIN_S
+from tests.waiting import Deadline
 
 
 class Uploads:
@@ -96,14 +96,13 @@ class Uploads:
             for broker in self._brokers:
                 group.create_task(broker.work())
             group.create_task(caretaker.work())
-        client, deadline = shared.client(), self._loop.time() + HEALED_WITHIN_S
+        client = shared.client()
+        deadline = Deadline("topics are deleted and log starts moved", clock=self._loop.time)
         places = {(topic_id, at) for topic_id in shared.topics for at in range(PARTITIONS)}
         for place in sorted(places | set(shared.ends)):
             found = await find_all(client, self.keys, place)
             while isinstance(found, Partition) and self._is_due(place, found):
-                if self._loop.time() > deadline:
-                    raise WrongHistoryError(f"{place} was not settled in time: {found}")
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(deadline.pause_s((place, found)))
                 found = await find_all(client, self.keys, place)
             if isinstance(found, Partition):
                 self.final[place] = found

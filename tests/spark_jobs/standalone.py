@@ -11,15 +11,15 @@ import os
 import re
 import signal
 import subprocess
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Final
 
 import pyspark
 
 from spark_jobs.session.java import find_java, home_for_spark
+from tests.waiting import wait_until
 
 HOST: Final = "127.0.0.1"
 SECONDS: Final = 90.0
@@ -47,7 +47,7 @@ class StandaloneCluster:
             work = self._directory / f"work-{number}"
             sizes = ("--cores", "1", "--memory", "600m", "--work-dir", str(work))
             self._spawn(f"worker-{number}", f"{deploy}.worker.Worker", *sizes, *ports, self.url)
-        until(lambda: self.alive() == workers, f"{workers} workers at {self._pages}")
+        wait_until(lambda: self.alive() == workers, f"{workers} workers at {self._pages}")
 
     def alive(self) -> int:
         """Workers that the master counts on."""
@@ -95,16 +95,8 @@ class StandaloneCluster:
             found[:] = re.findall(pattern, path.read_text(errors="replace"))
             return bool(found)
 
-        until(said, pattern)
+        wait_until(said, pattern)
         return found[0]
-
-
-def until(holds: Callable[[], bool], what: str) -> None:
-    """Wait for a condition; AssertionError after SECONDS."""
-    deadline = time.monotonic() + SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, f"not within {SECONDS} s: {what}"
-        time.sleep(0.05)
 
 
 @contextlib.contextmanager

@@ -28,6 +28,7 @@ from spark_jobs.archive.engines import LocalArchiveEngine
 from spark_jobs.readers.archived_logs import ArchivedLogs
 from spark_jobs.readers.object_store import open_store
 from tests.spark_jobs.archive_world import CLUSTER_ID, LOG, FileLogs, odd_batches
+from tests.waiting import DEADLINE_S, Deadline, wait_until
 
 
 def run(*arguments: object) -> tuple[int, str, str]:
@@ -208,10 +209,13 @@ def test_killed_with_minus_nine_again_and_again_it_ends_up_whole(tmp_path: Path)
     for reached in ("plan/*/*.json", "manifest/*/*.json", "manifest/*/*1*.json"):
         process = start(*options)
         try:
-            deadline = time.monotonic() + 30
-            while not list(out.glob(reached)) and process.poll() is None:
-                assert time.monotonic() < deadline, f"never came to {reached}"
-                time.sleep(0.002)
+            wait_until(
+                lambda reached=reached, process=process: (
+                    list(out.glob(reached)) or process.poll() is not None
+                ),
+                f"it comes to {reached}",
+                longest_pause_s=0.002,
+            )
         finally:
             process.kill()
             process.communicate()
@@ -236,14 +240,13 @@ def test_it_follows_until_it_is_interrupted(tmp_path: Path) -> None:
     try:
         for _ in range(3):
             end = f"{node.logs.end_offset:020d}.log.json"
-            deadline = time.monotonic() + 30
+            deadline = Deadline(f"it comes to {end}")
             while not list(out.glob(f"manifest/*/*{end}")):
                 assert process.poll() is None, process.communicate()
-                assert time.monotonic() < deadline, f"never came to {end}"
-                time.sleep(0.01)
+                time.sleep(deadline.pause_s())
             node.append(many(node.logs.end_offset, 1))
         os.kill(process.pid, signal.SIGINT)
-        told, _ = process.communicate(timeout=20)
+        told, _ = process.communicate(timeout=DEADLINE_S)
     finally:
         process.kill()
         process.wait()

@@ -24,8 +24,9 @@ from spark_jobs.readers.object_store import ObjectStore, open_store
 from spark_jobs.readers.quorum_link import Quorum
 from spark_jobs.readers.quorum_logs import QuorumLog, QuorumLogs
 from tests.raft.driver.cluster import CLUSTER_ID, Cluster
-from tests.raft.driver.test_cluster import QUICK, eventually
+from tests.raft.driver.test_cluster import QUICK
 from tests.raft.driver.test_snapshots import METADATA, fill, taken
+from tests.waiting import wait_until
 
 LOG = "esker-bench-log-0"
 BOUND = 400_000
@@ -82,7 +83,7 @@ def cut_what_nobody_holds(cluster: Cluster) -> None:
     """A checkpoint of the cluster log, and then it begins there."""
     with cluster.client(cluster.wait_for_leader(METADATA)) as client:
         snapshot_id = taken(client, METADATA)
-        eventually(
+        wait_until(
             lambda: client.snapshots(METADATA).log_start_offset >= snapshot_id.offset,
             "the log that nobody holds is cut",
         )
@@ -114,7 +115,7 @@ def test_a_running_archive_holds_the_log_start_up_to_its_bound_and_then_tells_wh
         second = one_pass(logs, store, about)
         assert second.start_offset == first.end_offset
         hold.archived(LOG, second.end_offset)
-        eventually(lambda: client.snapshots().log_start_offset == held_at.offset, "the log is cut")
+        wait_until(lambda: client.snapshots().log_start_offset == held_at.offset, "the log is cut")
 
         # Past the bound it goes without it.
         size = client.snapshots().log_size
@@ -124,7 +125,7 @@ def test_a_running_archive_holds_the_log_start_up_to_its_bound_and_then_tells_wh
         end_offset = client.end_offset()
         while client.snapshots().log_size < size + 2 * BOUND:
             fill(client, 5)
-        eventually(
+        wait_until(
             lambda: client.snapshots().log_start_offset >= lost_to.offset, "it waits no longer"
         )
         assert end_offset > second.end_offset

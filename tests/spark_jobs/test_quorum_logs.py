@@ -26,8 +26,9 @@ from spark_jobs.source.log_source import LogReader
 from spark_jobs.source.options import parse_options
 from spark_jobs.source.stream import LogStreamReader
 from tests.raft.driver.cluster import CLUSTER_ID, Cluster
-from tests.raft.driver.test_cluster import QUICK, eventually
+from tests.raft.driver.test_cluster import QUICK
 from tests.raft.driver.test_snapshots import AT_ONCE, fill, taken
+from tests.waiting import wait_until
 
 BENCH = "esker-bench-log-0"
 
@@ -116,7 +117,7 @@ def test_a_quorum_is_read_while_leaders_die_and_heads_are_cut(
 
         # A stream goes on where it was, whoever leads: the history is the same.
         port = cluster.ports[follower]
-        eventually(lambda: bool(streamed(port, place)[1]), "records, not only a LeaderChange")
+        wait_until(lambda: bool(streamed(port, place)[1]), "records, not only a LeaderChange")
         later, more = streamed(port, place)
         assert later["epoch"] >= place["epoch"] > 0
         assert offsets + more == sorted({*offsets, *more})
@@ -126,7 +127,7 @@ def test_a_quorum_is_read_while_leaders_die_and_heads_are_cut(
         leader = cluster.wait_for_leader()
         with cluster.client(leader) as client:
             snapshot_id = taken(client)
-            eventually(
+            wait_until(
                 lambda: client.snapshots().log_start_offset == snapshot_id.offset, "the log is cut"
             )
             fill(client, 3, first=40)

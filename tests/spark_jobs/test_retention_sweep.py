@@ -23,10 +23,11 @@ from spark_jobs.readers.inputs import Inputs, open_logs
 from spark_jobs.readers.logs import Logs
 from spark_jobs.retention.plan_file import Plan, read_plan, write_plan
 from spark_jobs.tables.coordinator_log import state_at
-from tests.clients.client import Message, eventually
+from tests.clients.client import Message
 from tests.clients.cluster import EskerCluster
 from tests.clients.world import World
 from tests.raft.driver.cluster import ROOT
+from tests.waiting import Deadline, wait_until
 
 PARTITIONS = 30
 APPLIED = 3  # rows, when the one who applies them is killed
@@ -82,10 +83,12 @@ class Sweep:
         """SIGKILL as soon as it holds."""
         with process:
             try:
-                deadline = time.monotonic() + WITHIN_S
+                deadline = Deadline(
+                    f"{process.args} comes so far", WITHIN_S, longest_pause_s=0.0005
+                )
                 while not there():
                     assert process.poll() is None or there(), process.communicate()
-                    assert time.monotonic() < deadline, f"not within {WITHIN_S} s: {process.args}"
+                    time.sleep(deadline.pause_s())
             finally:
                 process.send_signal(signal.SIGKILL)
             process.communicate()
@@ -130,7 +133,7 @@ def killed_and_gone_on(cluster: EskerCluster, tmp_path: Path, engine: str) -> No
     assert not sweep.plan("next").rows, "a second sweep finds nothing"
     assert sweep.apply("plan")[0] == 0, "and the first may be applied again"
     assert len(world.other.read(keep, 3)) == 3
-    eventually(
+    wait_until(
         lambda: sum(path.is_file() for path in cluster.store.rglob("*")) < files,
         "an object's file is deleted",
     )

@@ -39,7 +39,8 @@ def test_a_job_outlives_a_worker_that_is_killed_in_its_middle(
     Every offset is there once all the same, and was read by the code that was sent along."""
     from spark_jobs.session.spark_session import session
     from spark_jobs.source.log_source import EskerLog
-    from tests.spark_jobs.standalone import standalone_cluster, until
+    from tests.spark_jobs.standalone import standalone_cluster
+    from tests.waiting import wait_until
 
     running, go = tmp_path / "running", tmp_path / "go"
     running.mkdir()
@@ -65,7 +66,7 @@ def test_a_job_outlives_a_worker_that_is_killed_in_its_middle(
 
         def kill_one() -> None:
             try:
-                until(lambda: len(list(running.iterdir())) >= 2, "two tasks at once")
+                wait_until(lambda: len(list(running.iterdir())) >= 2, "two tasks at once")
                 cluster.kill("worker-1")
             finally:
                 go.touch()
@@ -79,7 +80,7 @@ def test_a_job_outlives_a_worker_that_is_killed_in_its_middle(
                 source.load().mapInArrow(held_up, "log_offset long, where string").collect()
             )
             killing.join()
-            until(lambda: cluster.alive() == 1, "the master notices")
+            wait_until(lambda: cluster.alive() == 1, "the master notices")
     assert sorted(row.log_offset for row in rows) == list(range(240))
     files = {row.where.partition(" ")[2] for row in rows}
     assert all(".zip/spark_jobs/__init__.py" in file for file in files), files
@@ -88,7 +89,7 @@ def test_a_job_outlives_a_worker_that_is_killed_in_its_middle(
 def test_what_workers_lack_is_said_in_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from spark_jobs.session import spark_session as session
+    from spark_jobs import session
     from spark_jobs.session.failures import SessionError
     from spark_jobs.session.probe import probe
     from tests.spark_jobs.standalone import standalone_cluster

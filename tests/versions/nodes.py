@@ -28,12 +28,12 @@ from records.rpc.descriptions import DescribeBrokersRequest
 from records.rpc.quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from tests.ports import free_ports
 from tests.versions.judge import objection
+from tests.waiting import DEADLINE_S
 
 BROKER, LEADER, FOLLOWER = "broker", "leader", "follower"
 LISTENERS: Final = (BROKER, LEADER, FOLLOWER)
 CLUSTER_ID: Final = "QFqbzYkRRZ-Rf2EQpZ0lNQ"
 BROKER_ID: Final = 1  # and a voter; the other voter is 2
-PATIENCE_S: Final = 100.0
 ANSWER_MS: Final = 60_000
 
 QUICK: Final = {
@@ -91,7 +91,7 @@ class Nodes:
             format_storage(settings, CLUSTER_ID)
             task = asyncio.create_task(run_node(settings, stop))
             self._running.append(task)
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(DEADLINE_S):
             leader = await self._leader()
             self.ports = {
                 BROKER: self._broker_port,

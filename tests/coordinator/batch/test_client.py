@@ -32,6 +32,7 @@ from records.rpc.coordinator import (
 )
 from records.rpc.objects import GetFilesToDeleteRequest, IsSafeToDeleteFileRequest
 from tests.coordinator.batch.served import Node, never, nodes
+from tests.waiting import DEADLINE_S, wait_until_async
 
 TOPIC = UUID(int=7)
 FAST = ClientSettings(timeout_ms=10_000, attempt_timeout_ms=2_000, retry_ms=1, retry_max_ms=5)
@@ -204,8 +205,7 @@ def test_nothing_new_is_sent_between_a_refusal_and_the_last_answer() -> None:
         recorder.then = then
         await client.submit(commit(0))
         answers = [client.submit(commit(1)), client.submit(commit(2))]
-        while len(recorder.committed) < 3:
-            await asyncio.sleep(0)
+        await wait_until_async(lambda: len(recorder.committed) == 3)
         async with await open_rpc(*started[0].address):
             pass  # several round trips later the refusal has certainly arrived
         answers.append(client.submit(commit(3)))
@@ -229,8 +229,7 @@ def test_a_lost_connection_sends_the_same_commits_to_the_next_leader() -> None:
 
         old.before = fall_silent
         answers = [client.submit(commit(i)) for i in range(1, 6)]
-        while old.seen.count(1094) < 6:
-            await asyncio.sleep(0)
+        await wait_until_async(lambda: old.seen.count(1094) >= 6)
         old.leads, new.leads = False, True
         await old.stop()
         await asyncio.gather(*answers)
@@ -255,12 +254,11 @@ def test_a_client_that_hears_of_another_leader_waits_for_the_old_one_no_longer()
 
         old.before = fall_silent
         answers = [client.submit(commit(i)) for i in range(1, 4)]
-        while old.seen.count(1094) < 4:
-            await asyncio.sleep(0)
+        await wait_until_async(lambda: old.seen.count(1094) >= 4)
         client.leads(0)  # no news
         old.leads, new.leads = False, True
         client.leads(1)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE_S):
             await asyncio.gather(*answers)
         assert recorder.committed == list(range(4))
         before = new.seen.count(18)
@@ -275,8 +273,7 @@ def test_a_client_waits_for_a_leader() -> None:
     async def story(recorder: Recorder, started: list[Node], client: CoordinatorClient) -> None:
         started[0].leads = False
         answer = client.submit(commit(1))
-        while started[0].seen.count(55) < 3:
-            await asyncio.sleep(0.001)
+        await wait_until_async(lambda: started[0].seen.count(55) >= 3)
         assert not answer.done()
         started[0].leads = True
         await answer
@@ -348,8 +345,7 @@ def test_who_closes_with_commits_in_flight_that_nobody_waits_for_makes_no_noise(
         waited = asyncio.ensure_future(client.commit_file(commit(4)))
         gone = client.submit(commit(5))
         gone.cancel()
-        while not recorder.calls:
-            await asyncio.sleep(0)
+        await wait_until_async(lambda: recorder.calls)
         await client.close()
         client.submit(commit(6))
         with pytest.raises(CoordinatorError, match="closed"):
@@ -378,11 +374,11 @@ def test_a_close_while_the_leader_is_looked_for_is_told_as_an_error() -> None:
                 client.find_batches(FindBatchesRequest(topics=(), max_bytes=1))
             )
             written = client.submit(commit(1))
-            await asyncio.wait_for(asked.wait(), timeout=60)
+            await asyncio.wait_for(asked.wait(), timeout=DEADLINE_S)
             await client.close()
             for call in (read, written):
                 with pytest.raises(CoordinatorError, match="closed"):
-                    await asyncio.wait_for(call, timeout=60)
+                    await asyncio.wait_for(call, timeout=DEADLINE_S)
 
     asyncio.run(story())
 
@@ -391,8 +387,7 @@ def test_a_close_ends_every_call_and_says_what_is_known() -> None:
     async def story(recorder: Recorder, _: list[Node], client: CoordinatorClient) -> None:
         recorder.then = lambda *_: never()
         answer = client.submit(commit(1))
-        while not recorder.calls:
-            await asyncio.sleep(0)
+        await wait_until_async(lambda: recorder.calls)
         await client.close()
         with pytest.raises(OutcomeUnknownError, match="closed"):
             await answer

@@ -22,9 +22,9 @@ from coordinator.batch.interface import CoordinatorError
 from coordinator.batch.sqlite.frozen import ScanFailedError
 from tests.coordinator.batch.actors import Broker, batch, create, offset_for, results
 from tests.coordinator.batch.quorum_world import QuorumWorld
+from tests.waiting import Deadline
 
 PAGE: Final = 4096
-PATIENCE_S: Final = 60.0
 OBJECTS: Final = 120
 PRODUCERS: Final = 3 * OBJECTS
 ALL: Final = tuple(batch(k, producer=k, size=1) for k in range(PRODUCERS))
@@ -112,13 +112,12 @@ def checkpointed(world: QuorumWorld) -> bool:
     world.machine.on_damage = told.append
     world.machine._in_process = False
     frozen = world.machine.freeze()
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = Deadline("the scan ends")
     failed: list[ScanFailedError] = []
     try:
         for value in frozen.values():
             if not value:
-                assert time.monotonic() < deadline, "the scan never ends"
-                time.sleep(0.001)
+                time.sleep(deadline.pause_s())
     except ScanFailedError as error:
         failed.append(error)
     assert bool(told) == bool(failed), f"tried again for ever, and nobody hears of it: {failed}"

@@ -25,6 +25,7 @@ from records.rpc.coordinator import (
 )
 from tests.coordinator.batch.actors import OTHER_TOPIC, TOPIC, Broker, batch, create
 from tests.coordinator.batch.quorum_world import QuorumWorld, checkpoint_batches
+from tests.waiting import DEADLINE_S
 
 T = TypeVar("T")
 
@@ -165,7 +166,7 @@ def test_a_state_that_is_replaced_meanwhile_is_waited_for(tmp_path: Path) -> Non
         assert not task.done()
         for _ in world.machine.load(applied, checkpoint_batches(values, applied, timestamp)):
             pass
-        assert await asyncio.wait_for(task, timeout=60) == before
+        assert await asyncio.wait_for(task, timeout=DEADLINE_S) == before
 
     told(tmp_path, story)
 
@@ -177,7 +178,7 @@ def test_one_that_is_closed_meanwhile_says_so(tmp_path: Path) -> None:
             await asyncio.sleep(0)
         await world.coordinator.close()
         with pytest.raises(CoordinatorError):
-            await asyncio.wait_for(task, timeout=60)
+            await asyncio.wait_for(task, timeout=DEADLINE_S)
 
     told(tmp_path, story)
 

@@ -23,6 +23,7 @@ from tests.coordinator.batch.actors import Broker, create
 from tests.coordinator.batch.quorum_world import IDENTITY, QuorumWorld, Restart, checkpoint_batches
 from tests.coordinator.batch.subjects import SETTINGS
 from tests.doubles.memory_log import MemoryLog
+from tests.waiting import DEADLINE_S
 
 
 def find(world: QuorumWorld) -> FindBatchesRequest:
@@ -154,7 +155,7 @@ def test_who_gives_up_waiting_is_not_remembered(tmp_path: Path) -> None:
         await asyncio.wait(calls[1:])
         assert len(replica._waiters) == 1
         apply_to(machine, world, world.log.end_offset)
-        assert (await asyncio.wait_for(calls[0], timeout=60)).responses == ()
+        assert (await asyncio.wait_for(calls[0], timeout=DEADLINE_S)).responses == ()
         await replica.close()
         machine.close()
         await world.close()

@@ -32,8 +32,7 @@ from records.types import Epoch, Offset, OffsetAndEpoch
 from tests.coordinator.batch.actors import create
 from tests.coordinator.batch.conformance import TABLE, run_row
 from tests.coordinator.batch.quorum_world import IDENTITY, QuorumWorld, checkpoint_batches
-
-PATIENCE_S = 60.0
+from tests.waiting import Deadline
 
 DELETED = DisklessTopicTombstoneRecord(topic_id=UUID(int=5), controller_epoch=8, deleted_at_ms=1)
 
@@ -51,14 +50,13 @@ def filled(directory: Path) -> QuorumWorld:
 
 
 def read_all(values: Iterator[bytes]) -> list[bytes]:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = Deadline("the scan ends")
     read = []
     for value in values:
         if value:
             read.append(value)
         else:
-            assert time.monotonic() < deadline, "the scan never ends"
-            time.sleep(0.001)
+            time.sleep(deadline.pause_s())
     return read
 
 

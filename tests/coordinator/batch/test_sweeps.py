@@ -22,6 +22,7 @@ from coordinator.batch.maintenance import MAX_REPEATS, REPEAT_S
 from tests.coordinator.batch.actors import Broker, batch, create, results
 from tests.coordinator.batch.quorum_world import ManualClocks, QuorumWorld
 from tests.coordinator.batch.subjects import SETTINGS, START_MS
+from tests.waiting import DEADLINE_S
 
 
 class Timers(ManualClocks):
@@ -177,7 +178,7 @@ def test_a_decision_that_raises_costs_its_asker_an_answer_and_nobody_else(tmp_pa
         before = asyncio.ensure_future(broker.acquire())
         await asyncio.sleep(0)
         proposer.submit(unreadable, answers.append)  # type: ignore[arg-type]
-        await asyncio.wait_for(before, 10)
+        await asyncio.wait_for(before, DEADLINE_S)
         (error,) = answers
         assert isinstance(error, CoordinatorError)
         assert error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE

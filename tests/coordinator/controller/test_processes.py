@@ -5,9 +5,8 @@ images and checkpoints say the same.
 from __future__ import annotations
 
 import shutil
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
@@ -62,25 +61,12 @@ from tests.coordinator.controller.world import creation, registration
 from tests.ports import free_ports
 from tests.quorum_processes import NODES, Quorum
 from tests.raft.driver.client import Client
+from tests.waiting import wait_until
 
 R = TypeVar("R", bound=Response)
-PATIENCE_S = 60.0
 STALE_CONTROLLER_EPOCH = 11
 BROKERS = (1001, 1002, 1003)
 RETRIED = {ErrorCode.NOT_CONTROLLER, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT}
-
-
-def eventually(check: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        try:
-            found = check()
-        except OSError:
-            found = None
-        if found:
-            return found
-        time.sleep(0.05)
-    raise AssertionError(f"not within {PATIENCE_S} s: {what}")
 
 
 class Story:
@@ -113,7 +99,9 @@ class Story:
                     return node, got
             return None
 
-        found: tuple[int, R] = eventually(once, f"an answer to {type(request).__name__}")
+        found: tuple[int, R] = wait_until(
+            once, f"an answer to {type(request).__name__}", retry_on=(OSError,)
+        )
         return found
 
     def register(self) -> None:
@@ -222,7 +210,7 @@ def test_topics_settings_and_chunks_change_while_leaders_die_and_a_node_is_wiped
         (kept,) = story.ask_node(killed, named, DescribeTopicsResponse).topics
         return len(kept.partitions) == 5 and len(kept.partitions[1].chunks) == 2
 
-    eventually(restarted_node_sees, "the killed node follows again")
+    wait_until(restarted_node_sees, "the killed node follows again", retry_on=(OSError,))
 
     def whole_again() -> bool:
         """The lost disk's mark is gone, and that of every group."""
@@ -230,7 +218,7 @@ def test_topics_settings_and_chunks_change_while_leaders_die_and_a_node_is_wiped
         marks = list((quorum.home / str(wiped)).rglob("recovering"))
         return "action=rejoined" in written and not marks
 
-    eventually(whole_again, "the wiped node may vote")
+    wait_until(whole_again, "the wiped node may vote", retry_on=(OSError,))
     quorum.kill(story.beat())
     story.create("last", 1)
     quorum.start(*(node for node in NODES if node not in quorum.processes))
@@ -240,7 +228,7 @@ def test_topics_settings_and_chunks_change_while_leaders_die_and_a_node_is_wiped
         seen = [story.described(node) for node in NODES]
         return seen[0] == seen[1] == seen[2]
 
-    eventually(all_equal, "three equal images")
+    wait_until(all_equal, "three equal images", retry_on=(OSError,))
     topics, brokers = story.described(wiped)
     names = {topic.topic_name for topic in topics}  # type: ignore[attr-defined]
     assert {"kept", "while-one-was-dead", "last", "__diskless-metadata"} <= names
@@ -259,7 +247,10 @@ def test_topics_settings_and_chunks_change_while_leaders_die_and_a_node_is_wiped
         taken = [story.checkpoint(node) for node in NODES]
         return taken[0] if taken[0] == taken[1] == taken[2] else None
 
-    records = [decode_record(value) for value in eventually(equal_checkpoints, "checkpoints")]
+    records = [
+        decode_record(value)
+        for value in wait_until(equal_checkpoints, "checkpoints", retry_on=(OSError,))
+    ]
     registered = [r.controller_id for r in records if isinstance(r, RegisterControllerRecord)]
     assert registered == [*NODES]
     assert_writable(story, topics)
@@ -282,7 +273,7 @@ def assert_writable(story: Story, topics: Any) -> None:
                 answer = story.ask_node(place.node_id, asked, ListDisklessOffsetsResponse)
                 return answer.responses[0].partitions[0].error_code == 0
 
-            eventually(found, f"{key} at its coordinator")
+            wait_until(found, f"{key} at its coordinator", retry_on=(OSError,))
 
 
 def end_offset(coordinator: int, topic_id: UUID, partition: int) -> ListDisklessOffsetsRequest:
@@ -310,7 +301,7 @@ def partition_error(
                 return (code,)
         return None
 
-    (code,) = eventually(once, f"the leader of coordinator {coordinator}")
+    (code,) = wait_until(once, f"the leader of coordinator {coordinator}", retry_on=(OSError,))
     return int(code)
 
 
@@ -353,14 +344,16 @@ def test_an_empty_partition_moves_and_a_crash_in_its_midst_heals(story: Story) -
     assert error == 0
     assert end_at(home, 2) == gone
     story.quorum.kill(story.beat())
-    eventually(lambda: end_at(home, 2) == 0, "the next controller has it made again")
+    wait_until(
+        lambda: end_at(home, 2) == 0, "the next controller has it made again", retry_on=(OSError,)
+    )
     assert end_at(source, 1) == gone, "what moved is left alone"
 
     def mapped() -> bool:
         (now,) = story.ask_node(story.beat(), named, DescribeTopicsResponse).topics
         return [p.coordinator for p in now.partitions][1:] == [target, home]
 
-    eventually(mapped, "the mapping")
+    wait_until(mapped, "the mapping", retry_on=(OSError,))
 
 
 def test_a_client_of_the_node_that_does_not_lead_is_told_so(story: Story) -> None:
@@ -382,7 +375,11 @@ def test_a_client_of_the_node_that_does_not_lead_is_told_so(story: Story) -> Non
     expected = {node: ("127.0.0.1", port) for node, port in story.quorum.ports.items()}
     expected[9] = ("h", 1)
     for node in NODES:
-        eventually(lambda node=node: controllers(story, node) == expected, "all that registered")
+        wait_until(
+            lambda node=node: controllers(story, node) == expected,
+            "all that registered",
+            retry_on=(OSError,),
+        )
 
 
 def controllers(story: Story, node: int) -> dict[int, tuple[str, int]]:
@@ -411,6 +408,6 @@ def test_the_metrics_of_kip_631_are_there(tmp_path: Path) -> None:
                 text: str = answer.read().decode()
             return text if "kafka_controller_active_broker_count 3.0" in text else ""
 
-        text = eventually(seen, "three brokers in the metrics")
+        text = wait_until(seen, "three brokers in the metrics", retry_on=(OSError,))
     for name in ("metadata_lag", "requests_rate", "active_controller_count"):
         assert f"kafka_controller_{name} " in text

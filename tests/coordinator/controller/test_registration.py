@@ -30,12 +30,12 @@ from records.rpc.brokers import (
     BrokerRegistrationResponse,
 )
 from records.rpc.descriptions import DescribeBrokersRequest, DescribeBrokersResponse
-from tests.coordinator.controller.test_processes import Story, eventually
+from tests.coordinator.controller.test_processes import Story
 from tests.diskless.virtual_time import run
 from tests.ports import free_port
 from tests.quorum_processes import NODES, Quorum
+from tests.waiting import DEADLINE_S, wait_until, wait_until_async
 
-PATIENCE_S = 60.0
 DUPLICATE, STALE, WRONG_CLUSTER = 101, 77, 104
 
 
@@ -237,7 +237,7 @@ def test_a_heartbeat_where_no_controller_runs_ends_soon_and_says_so() -> None:
             want_fence=False,
             want_shut_down=False,
         )
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(DEADLINE_S):
             with pytest.raises(NobodyListensError, match="no controller answers"):
                 await client.call(beat, BrokerHeartbeatResponse)
         await client.close()
@@ -276,13 +276,6 @@ def story(tmp_path: Path) -> Iterator[Story]:
         yield Story(quorum)
 
 
-async def _until(check: Any, what: str) -> None:
-    deadline = asyncio.get_running_loop().time() + PATIENCE_S
-    while not check():
-        assert asyncio.get_running_loop().time() < deadline, f"not within {PATIENCE_S} s: {what}"
-        await asyncio.sleep(0.02)
-
-
 def test_a_broker_keeps_its_epoch_when_the_controller_dies(story: Story) -> None:
     """It knows the address of a single node, and that one does not lead."""
     story.register()
@@ -299,12 +292,12 @@ def test_a_broker_keeps_its_epoch_when_the_controller_dies(story: Story) -> None
         broker = Broker(client, _with_id(member, 1004))
         registration = broker.registration
         epoch = await registration.start()
-        await _until(lambda: not registration.is_fenced, "unfenced")
+        await wait_until_async(lambda: not registration.is_fenced, "unfenced")
         story.quorum.kill(active)
         beats = len(broker.changes)
         await asyncio.to_thread(story.beat)
         assert (registration.epoch, len(broker.changes)) == (epoch, beats)
-        stopping = asyncio.ensure_future(registration.stop(PATIENCE_S))
+        stopping = asyncio.ensure_future(registration.stop(DEADLINE_S))
         while not stopping.done():  # it may go once the others have read that it does
             await asyncio.to_thread(story.beat, 2**40)
         await stopping
@@ -316,7 +309,7 @@ def test_a_broker_keeps_its_epoch_when_the_controller_dies(story: Story) -> None
         left = described()
         return left is not None and left.is_fenced
 
-    eventually(has_left, "the follower has read that the broker left")
+    wait_until(has_left, "the follower has read that the broker left", retry_on=(OSError,))
 
 
 def _with_id(member: BrokerMembership, broker_id: int) -> BrokerMembership:

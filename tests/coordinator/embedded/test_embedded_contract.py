@@ -7,7 +7,6 @@ back with an empty memory: what it answers then it has heard from the others.
 from __future__ import annotations
 
 import asyncio
-import time
 from functools import cache
 from typing import Any
 
@@ -21,9 +20,9 @@ from coordinator.embedded import EmbeddedCoordinator, EmbeddedSettings
 from tests.coordinator.batch.contract import Contract
 from tests.coordinator.batch.subjects import SETTINGS, START_MS, MutableView, World
 from tests.ports import free_ports
+from tests.waiting import DEADLINE_S, wait_until_async
 
 NODES = 3
-PATIENCE_S = 60
 NEVER_MS = 2**31 - 1
 
 HEARTBEAT_S = 0.02
@@ -83,20 +82,17 @@ class EmbeddedWorld:
             password="secret",
             coordinator=self.settings,
             view=self.view,
-            timeout_ms=PATIENCE_S * 1_000,
+            timeout_ms=int(DEADLINE_S * 1_000),
             sweep_interval_ms=NEVER_MS,
             library=LIBRARY | {"raftMinTimeout": silence_s, "raftMaxTimeout": 2 * silence_s},
         )
         return EmbeddedCoordinator(settings, self.now_ms)
 
     async def _leader(self) -> int:
-        deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline:
-            for index, node in enumerate(self.nodes):
-                if node is not None and node.leads:
-                    return index
-            await asyncio.sleep(0.005)
-        raise AssertionError("nobody leads")
+        def leading() -> list[int]:
+            return [at for at, node in enumerate(self.nodes) if node is not None and node.leads]
+
+        return int((await wait_until_async(leading, "a node leads"))[0])
 
     def now_ms(self) -> int:
         return START_MS + self.elapsed_ms + self.step_ms
@@ -115,15 +111,11 @@ class EmbeddedWorld:
             await self._sweep()
 
     async def _sweep(self) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            try:
-                await self.coordinator.sweep(f"leader {self.leaderships}", self.elapsed_ms)
-            except CoordinatorError:
-                assert time.monotonic() < deadline, "no leader carries out a sweep"
-                await asyncio.sleep(0.02)
-            else:
-                return
+        async def swept() -> bool:
+            await self.coordinator.sweep(f"leader {self.leaderships}", self.elapsed_ms)
+            return True
+
+        await wait_until_async(swept, "a leader carries out a sweep", retry_on=(CoordinatorError,))
 
     async def restart(self) -> None:
         """The leader goes; another one leads; who went comes back empty, and is asked from now."""
@@ -131,10 +123,12 @@ class EmbeddedWorld:
         old = await self._leader()
         self._bear_silence(ELECT_S)
         others = [node._node for index, node in enumerate(self.nodes) if index != old]
-        end_s = time.monotonic() + PATIENCE_S
-        while max(n._SyncObj__raftElectionDeadline for n in others) > library_time() + KEEP_S / 2:
-            assert time.monotonic() < end_s, "no heartbeat comes"
-            await asyncio.sleep(0.005)
+
+        def all_heard_the_leader() -> bool:
+            last = max(node._SyncObj__raftElectionDeadline for node in others)
+            return bool(last <= library_time() + KEEP_S / 2)
+
+        await wait_until_async(all_heard_the_leader, "a heartbeat has shortened every patience")
         await self.nodes[old].close()
         self.nodes[old] = None
         await self._leader()
@@ -142,10 +136,9 @@ class EmbeddedWorld:
         await self.nodes[old].start()
         self._bear_silence(KEEP_S)
         self.asked = old
-        deadline = time.monotonic() + PATIENCE_S
-        while self.coordinator.checkpoint() != whole:
-            assert time.monotonic() < deadline, "the new node's state is another one"
-            await asyncio.sleep(0.005)
+        await wait_until_async(
+            lambda: self.coordinator.checkpoint() == whole, "the new node has the whole state"
+        )
         self.leaderships += 1
         await self._sweep()  # from here on the new leader counts
 

@@ -27,6 +27,7 @@ from tests.coordinator.batch.served import Node, never
 from tests.coordinator.groups.world import GROUP, Applier, FewTopics, commit_request
 from tests.diskless.virtual_time import run
 from tests.doubles.memory_log import MemoryLog
+from tests.waiting import DEADLINE_S
 
 
 class LogNode(Node):
@@ -71,7 +72,7 @@ async def ask(groups: RunningGroups, request: Request, version: int | None = Non
     """Ask as one client."""
     last = request.schema().versions.last if version is None else version
     answer = groups.ask(request, last, client_id="app", client_host="/127.0.0.1")
-    return await asyncio.wait_for(answer, 20)
+    return await asyncio.wait_for(answer, DEADLINE_S)
 
 
 async def joined(groups: RunningGroups) -> tuple[str, int]:

@@ -26,8 +26,8 @@ from diskless.stores.memory import MemoryStore
 from diskless.stores.s3 import S3Config, S3Storage
 from tests.diskless.stores.radosgw import MISSING, Radosgw, is_installed, radosgw
 from tests.ports import free_port
+from tests.waiting import wait_until
 
-START_S = 60.0
 _buckets = count(1)
 
 
@@ -56,15 +56,12 @@ def s3_endpoint() -> Iterator[str]:
 
 
 def _wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline:
+    def listens() -> bool:
         assert server.poll() is None, "moto's server ended"
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return
-        except OSError:
-            time.sleep(0.05)
-    raise AssertionError(f"moto's server does not listen after {START_S} s")
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        return True
+
+    wait_until(listens, "moto's server listens", retry_on=(OSError,))
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,6 @@ import os
 import shutil
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -23,14 +22,13 @@ from typing import Final, NamedTuple
 from uuid import uuid4
 
 from tests.ports import free_port
+from tests.waiting import DEADLINE_S, wait_until
 
 PROGRAMS: Final = ("ceph-mon", "ceph-osd", "radosgw", "ceph", "ceph-authtool", "monmaptool")
 MISSING: Final = (
     "radosgw is not here: apt-get install --no-install-recommends "
     "ceph-mon ceph-osd radosgw ceph-common"
 )
-STEP_S: Final = 90
-READY_S: Final = 60.0
 
 CONF: Final = """[global]
 fsid = {fsid}
@@ -114,7 +112,7 @@ def radosgw(home: Path) -> Iterator[Radosgw]:
 
 def _step(home: Path, *command: str) -> None:
     done = subprocess.run(
-        command, cwd=home, capture_output=True, text=True, timeout=STEP_S, check=False
+        command, cwd=home, capture_output=True, text=True, timeout=DEADLINE_S, check=False
     )
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr[-2_000:]}"
 
@@ -133,11 +131,8 @@ def _daemon(home: Path, *command: str) -> Iterator[None]:
 
 
 def _wait_for(port: int) -> None:
-    deadline = time.monotonic() + READY_S
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return
-        except OSError:
-            assert time.monotonic() < deadline, f"radosgw does not listen after {READY_S} s"
-            time.sleep(0.1)
+    def listens() -> bool:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        return True
+
+    wait_until(listens, "radosgw listens", retry_on=(OSError,))

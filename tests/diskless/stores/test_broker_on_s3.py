@@ -11,9 +11,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from diskless.stores.s3 import S3Config, S3Storage
 from tests.clients.cluster import EskerCluster
+from tests.waiting import DEADLINE_S
 
 RECORDS = 200
-WITHIN_S = 60.0
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def produce(bootstrap: str) -> None:
             "t", b"%d" % number, partition=0,
             on_delivery=lambda error, _: failed.append(error) if error else None,
         )  # fmt: skip
-    assert producer.flush(WITHIN_S) == 0
+    assert producer.flush(DEADLINE_S) == 0
     assert not failed
 
 
@@ -64,7 +64,7 @@ def consume(bootstrap: str) -> list[bytes | None]:
     consumer.assign([TopicPartition("t", 0, 0)])
     found: list[bytes | None] = []
     while len(found) < RECORDS:
-        messages = consumer.consume(RECORDS - len(found), timeout=WITHIN_S)
+        messages = consumer.consume(RECORDS - len(found), timeout=DEADLINE_S)
         assert messages, f"{len(found)} records came, and then none"
         assert not any(message.error() for message in messages)
         found += [message.value() for message in messages]

@@ -16,7 +16,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import TracebackType
 from uuid import UUID, uuid4
@@ -26,6 +25,7 @@ from raft.segments.properties import MetaProperties, write_meta_properties
 from records.types import NodeId
 from tests.ports import free_ports
 from tests.raft.driver.client import Client, ClientError
+from tests.waiting import wait_until
 
 CLUSTER_ID = "xBIbbGYlSzqHPEyzl9QSWw"
 ROOT = Path(__file__).parents[3]
@@ -134,16 +134,14 @@ class Cluster:
         """A blocking client of one node."""
         return Client("127.0.0.1", self.ports[node], timeout_s=30)
 
-    def wait_for_leader(self, topic: str = "esker-bench-log", *, timeout_s: float = 60) -> int:
+    def wait_for_leader(self, topic: str = "esker-bench-log") -> int:
         """The node that leads a group, once it answers a linearizable read."""
-        deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline:
-            for node in tuple(self.processes):
-                if node in self.voters and self.leads(node, topic):
-                    return node
-            time.sleep(0.01)
-        logs = "\n".join(f"--- {node}\n{self.output(node)}" for node in self.ids)
-        raise AssertionError(f"no leader of {topic} within {timeout_s} s\n{logs}")
+
+        def leading() -> int | None:
+            voters = (node for node in tuple(self.processes) if node in self.voters)
+            return next((node for node in voters if self.leads(node, topic)), None)
+
+        return int(wait_until(leading, f"a node leads {topic}"))
 
     def leads(self, node: int, topic: str = "esker-bench-log") -> bool:
         """Does this node answer linearizable reads now?"""

@@ -21,6 +21,7 @@ from records.batch_writer import build_value_batch
 from records.codec import decode_message
 from records.rpc import fetch
 from records.types import Epoch, NodeId, Offset
+from tests.waiting import wait_until_async
 
 GROUP = Group("t", 0, UUID(int=3))
 VERSION = 17
@@ -85,7 +86,7 @@ def test_news_alone_leaves_by_itself_soon() -> None:
     async def story() -> None:
         one = Story()
         one.ask_and_answer()
-        await asyncio.sleep(HOLD_S * 5)
+        await wait_until_async(lambda: one.sent)
         (answer,) = one.sent
         assert (answer.high_watermark, answer.batches) == (5, ())
 

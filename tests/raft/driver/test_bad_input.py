@@ -22,7 +22,8 @@ from records.batch_writer import build_control_batch, build_value_batch
 from records.rpc import fetch, produce, quorum
 from tests.raft.driver.client import Client
 from tests.raft.driver.cluster import CLUSTER_ID, Cluster
-from tests.raft.driver.test_cluster import QUICK, eventually
+from tests.raft.driver.test_cluster import QUICK
+from tests.waiting import wait_until
 
 METADATA = "__cluster_metadata"
 
@@ -242,4 +243,4 @@ def test_many_garbage_connections_leave_no_memory_behind(cluster: Cluster, clien
     for _ in range(300):
         with socket.create_connection(client.socket.getpeername(), 60) as one:
             one.sendall(struct.pack(">i", 50_000_000) + os.urandom(1000))
-    eventually(lambda: resident_kib(leader) - before < 50_000, "the memory of 15 GB is not kept")
+    wait_until(lambda: resident_kib(leader) - before < 50_000, "the memory of 15 GB is not kept")

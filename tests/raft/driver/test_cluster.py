@@ -8,7 +8,6 @@ import signal
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from raft.driver import mark_rejoin
 from raft.segments.files import RealFileSystem
 from tests.raft.driver.client import ClientError
 from tests.raft.driver.cluster import Cluster
+from tests.waiting import wait_until
 
 QUICK = {"election_timeout_ms": 300, "fetch_timeout_ms": 1_000, "fetch_max_wait_ms": 250}
 """Timers for tests that are not about timers."""
@@ -26,14 +26,6 @@ NEVER_LATE = {"fetch_timeout_ms": 45_000}
 SOON_S = 20.0
 
 NOT_LEADER = 6
-
-
-def eventually(condition: Callable[[], bool], what: str, *, timeout_s: float = 60) -> None:
-    """Wait until a condition is true."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        time.sleep(0.02)
 
 
 def values_from(cluster: Cluster, node: int, offset: int) -> list[bytes]:
@@ -76,7 +68,7 @@ def test_three_processes_elect_a_leader_and_commit(tmp_path: Path) -> None:
                 return False
             raise AssertionError(f"node {follower} does not lead, and took it")
 
-        eventually(refuses, "a follower takes nothing")
+        wait_until(refuses, "a follower takes nothing")
         assert set(cluster.stop().values()) == {0}
 
 
@@ -94,7 +86,7 @@ def test_what_was_acknowledged_survives_the_leaders_kill(tmp_path: Path) -> None
         assert values_from(cluster, successor, first) == [b"%d" % i for i in range(100)]
         assert elapsed < SOON_S, f"{elapsed:.2f} s: the lost connection was no news"
         cluster.start(leader)
-        eventually(
+        wait_until(
             lambda: log_end(cluster, successor, leader) >= first + 100, "the old leader catches up"
         )
 
@@ -138,7 +130,7 @@ def test_a_deposed_leader_drops_what_no_majority_held(tmp_path: Path) -> None:
         with cluster.client(successor) as client:
             end_offset = client.end_offset()
         # On a busy machine somebody else may lead by now, in a log that is one record longer.
-        eventually(
+        wait_until(
             lambda: log_end(cluster, cluster.wait_for_leader(), leader) >= end_offset,
             "the logs agree",
         )
@@ -164,7 +156,7 @@ def test_an_observer_follows_and_is_described(tmp_path: Path) -> None:
         leader = cluster.wait_for_leader()
         with cluster.client(leader) as client:
             end_offset = client.produce([b"x"] * 5) + 5
-        eventually(lambda: log_end(cluster, leader, 4) >= end_offset, "the observer has it all")
+        wait_until(lambda: log_end(cluster, leader, 4) >= end_offset, "the observer has it all")
         with cluster.client(leader) as client:
             group = client.describe("esker-bench-log")
         assert [state.replica_id for state in group.observers] == [4]
@@ -190,13 +182,13 @@ def test_a_lost_group_directory_is_refused_and_a_rejoin_catches_up(tmp_path: Pat
         cluster.format(victim)
         mark_rejoin(RealFileSystem(), cluster.log_dir(victim))
         cluster.start(victim)
-        eventually(lambda: log_end(cluster, leader, victim) >= end_offset, "the log is there again")
+        wait_until(lambda: log_end(cluster, leader, victim) >= end_offset, "the log is there again")
         marks = [
             cluster.log_dir(victim) / "esker.rejoin",
             cluster.log_dir(victim) / "esker-bench-log-0" / "recovering",
             cluster.log_dir(victim) / "__cluster_metadata-0" / "recovering",
         ]
-        eventually(lambda: not any(mark.exists() for mark in marks), "no longer recovering")
+        wait_until(lambda: not any(mark.exists() for mark in marks), "no longer recovering")
         cluster.kill(leader)  # now its vote counts again
         assert cluster.wait_for_leader() != leader
 
@@ -233,7 +225,7 @@ def test_health_and_metrics_tell_the_truth(tmp_path: Path) -> None:
                 return 0
 
         for node in cluster.ids:
-            eventually(lambda node=node: health(node) == 200, f"node {node} is healthy")
+            wait_until(lambda node=node: health(node) == 200, f"node {node} is healthy")
         with urllib.request.urlopen(
             f"http://127.0.0.1:{cluster.metrics_ports[leader]}/metrics", timeout=30
         ) as answer:
@@ -244,7 +236,7 @@ def test_health_and_metrics_tell_the_truth(tmp_path: Path) -> None:
         assert "kafka_controller_metadata_commit_latency_ms" in text
         survivor = next(node for node in cluster.ids if node != leader)
         cluster.kill(*(node for node in cluster.ids if node != survivor))
-        eventually(lambda: health(survivor) == 503, "one of three is not healthy")
+        wait_until(lambda: health(survivor) == 503, "one of three is not healthy")
 
 
 def test_an_idle_cluster_log_gets_no_op_records(tmp_path: Path) -> None:
@@ -258,7 +250,7 @@ def test_an_idle_cluster_log_gets_no_op_records(tmp_path: Path) -> None:
                 return client.end_offset("__cluster_metadata")
 
         begin = metadata_end()
-        eventually(lambda: metadata_end() >= begin + 2, "two NoOpRecords")
+        wait_until(lambda: metadata_end() >= begin + 2, "two NoOpRecords")
         with cluster.client(1) as client:
             quiet = client.end_offset()
             assert client.end_offset() == quiet  # and only there
@@ -296,7 +288,7 @@ def test_a_node_whose_disk_is_full_stops_and_the_others_go_on(tmp_path: Path) ->
                 pass  # the leader may be the one that stops: the outcome is unknown
             return cluster.processes[1].poll() is not None
 
-        eventually(fill, "node 1 stops")
+        wait_until(fill, "node 1 stops")
         assert cluster.processes.pop(1).returncode == 1
         assert "fatal=DiskFullError" in cluster.output(1)
         leader = cluster.wait_for_leader()
@@ -304,7 +296,7 @@ def test_a_node_whose_disk_is_full_stops_and_the_others_go_on(tmp_path: Path) ->
             end_offset = client.produce(values) + 10
         del cluster.extra[1]
         cluster.start(1)
-        eventually(lambda: log_end(cluster, leader, 1) >= end_offset, "node 1 has it all")
+        wait_until(lambda: log_end(cluster, leader, 1) >= end_offset, "node 1 has it all")
 
 
 def test_the_recovery_point_is_recorded_soon_after_the_last_flush(tmp_path: Path) -> None:
@@ -315,6 +307,6 @@ def test_the_recovery_point_is_recorded_soon_after_the_last_flush(tmp_path: Path
         with cluster.client(1) as client:
             end_offset = client.produce([b"x"]) + 1
         path = cluster.log_dir(1) / "esker-bench-log-0" / "recovery-point"
-        eventually(
+        wait_until(
             lambda: f"recovery_point={end_offset} " in path.read_text(), "the point is recorded"
         )

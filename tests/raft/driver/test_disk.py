@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from raft.driver.disk_thread import DiskThread
+from tests.waiting import DEADLINE_S
 
 
 class FlushError(Exception):
@@ -38,7 +39,7 @@ def test_who_awaits_a_job_hears_of_the_failure_that_kept_it_from_running() -> No
         failures, done = list[BaseException](), list[object]()
         disk = DiskThread("test", asyncio.get_running_loop(), failures.append)
         disk.submit(fail, done.append)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(DEADLINE_S):
             with pytest.raises(FlushError):
                 await disk.run(lambda: None)
             with pytest.raises(FlushError):

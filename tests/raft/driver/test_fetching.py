@@ -39,6 +39,7 @@ from snapshot import CheckpointWriter, list_checkpoints, list_parts
 from snapshot.download import PartDownload
 from snapshot.store import Shelf
 from tests.snapshot.checkpoints import features
+from tests.waiting import DEADLINE_S, wait_until_async
 
 GROUP = Group("t", 0, UUID(int=3))
 ID = OffsetAndEpoch(1_000, 4)
@@ -139,14 +140,14 @@ class Follower:
 
     async def end(self) -> object:
         """The event that tells how it ended."""
-        while not any(isinstance(e, SnapshotFetched | SnapshotFailed) for e in self.events):
-            await asyncio.sleep(0.001)
+        await wait_until_async(
+            lambda: any(isinstance(e, SnapshotFetched | SnapshotFailed) for e in self.events)
+        )
         return self.events[-1]
 
     async def progress(self) -> None:
         """Until a piece was written."""
-        while not any(isinstance(event, SnapshotProgress) for event in self.events):
-            await asyncio.sleep(0.001)
+        await wait_until_async(lambda: any(isinstance(e, SnapshotProgress) for e in self.events))
 
     @property
     def whole(self) -> list[OffsetAndEpoch]:
@@ -172,7 +173,7 @@ def run(tmp_path: Path, story: Story) -> None:
         leader = Leader(checkpoint(tmp_path / "leader"))
         follower = Follower(tmp_path / "follower", {1: await leader.start()})
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(DEADLINE_S):
                 await story(leader, follower)
         finally:
             await follower.fetcher.close()
@@ -481,8 +482,7 @@ def test_an_abandoned_download_reports_nothing_and_keeps_its_part(tmp_path: Path
         follower.fetch()
         await follower.progress()
         follower.fetcher.abandon(ID)
-        while follower.fetcher.receiving is not None:
-            await asyncio.sleep(0.001)
+        await wait_until_async(lambda: follower.fetcher.receiving is None)
         assert len(follower.parts) == 1
         assert all(isinstance(event, SnapshotProgress) for event in follower.events)
         silent.set_result(None)

@@ -22,6 +22,7 @@ from records.types import NodeId, Offset
 from tests.doubles.memory_log import SilentTicket
 from tests.raft.driver.cluster import CLUSTER_ID, free_ports
 from tests.raft.driver.node_main import bootstrap
+from tests.waiting import DEADLINE_S, wait_until_async
 
 DIRECTORY_ID = uuid4()
 
@@ -52,11 +53,11 @@ def log_dir(tmp_path: Path) -> Path:
 
 
 async def leading_log(node: Node):
-    while True:
+    def leading():
         log = node.group(BENCH_LOG)
-        if log is not None and log.leading_epoch is not None:
-            return log
-        await asyncio.sleep(0.01)
+        return log if log is not None and log.leading_epoch is not None else None
+
+    return await wait_until_async(leading, "the node leads its group")
 
 
 def test_a_quorum_of_one_takes_records_and_has_them_after_a_restart(log_dir: Path) -> None:
@@ -66,8 +67,11 @@ def test_a_quorum_of_one_takes_records_and_has_them_after_a_restart(log_dir: Pat
         await node.start()
         log = await leading_log(node)
         log.propose(SilentTicket(), log.leading_epoch, draft_values([b"kept"], timestamp_ms=0))
-        while await log.barrier() < 2:  # LeaderChange, and ours
-            await asyncio.sleep(0.01)
+
+        async def both_committed() -> bool:
+            return await log.barrier() >= 2  # LeaderChange, and ours
+
+        await wait_until_async(both_committed)
         await node.stop()
         committed = read_high_watermarks(RealFileSystem(), log_dir)
         assert committed[BENCH_LOG, 0] == log.high_watermark == 2
@@ -87,7 +91,7 @@ def test_a_quorum_of_one_takes_records_and_has_them_after_a_restart(log_dir: Pat
             log.read(Offset(10_000), 1)
         await node.stop()
 
-    asyncio.run(asyncio.wait_for(story(), 90))
+    asyncio.run(asyncio.wait_for(story(), DEADLINE_S))
 
 
 def test_a_port_in_use_fails_the_start_and_frees_the_directory(log_dir: Path) -> None:
@@ -102,7 +106,7 @@ def test_a_port_in_use_fails_the_start_and_frees_the_directory(log_dir: Path) ->
         await leading_log(node)
         await node.stop()
 
-    asyncio.run(asyncio.wait_for(story(), 90))
+    asyncio.run(asyncio.wait_for(story(), DEADLINE_S))
 
 
 def test_an_unformatted_directory_or_anothers_is_refused(tmp_path: Path, log_dir: Path) -> None:
@@ -156,11 +160,10 @@ def test_an_observer_serves_nobody_and_knows_how_far_the_log_is_committed(tmp_pa
             )
         )
         await observer.start()
-        while (observed := observer.group(BENCH_LOG)) is None or not observed.committed_as_of:
-            await asyncio.sleep(0.01)
-        first = observed.committed_as_of
-        while observed.committed_as_of == first:  # nothing is appended: only time moves on
-            await asyncio.sleep(0.01)
+        observed = await wait_until_async(lambda: observer.group(BENCH_LOG), "the group runs")
+        first = await wait_until_async(lambda: observed.committed_as_of)
+        # Nothing is appended: only time moves on.
+        await wait_until_async(lambda: observed.committed_as_of != first)
         idle = observed.committed_as_of
         assert first is not None
         assert first.at_s < idle.at_s <= asyncio.get_running_loop().time()
@@ -175,4 +178,4 @@ def test_an_observer_serves_nobody_and_knows_how_far_the_log_is_committed(tmp_pa
         assert last.at_s <= before, "nobody told it anything since"
         await observer.stop()
 
-    asyncio.run(asyncio.wait_for(story(), 90))
+    asyncio.run(asyncio.wait_for(story(), DEADLINE_S))

@@ -15,6 +15,7 @@ from raft.driver.config import CLUSTER_METADATA
 from raft.driver.peers import MAX_UNANSWERED, Dialling, PeerLink
 from raft.net import Arena, ClientConnection, Listener, connect
 from records.types import Epoch, NodeId, Offset
+from tests.waiting import wait_until_async
 
 PEER = NodeId(2)
 QUESTION = VoteRequest(
@@ -39,12 +40,6 @@ def link_to(port: int, events: list[Event]) -> PeerLink:
     return PeerLink(
         group=CLUSTER_METADATA, peer=PEER, endpoint=endpoint, dialling=dialling, post=events.append
     )
-
-
-async def until(condition) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0)
 
 
 async def silent_listener() -> Listener:
@@ -74,10 +69,10 @@ def test_a_connection_lost_before_its_first_use_is_a_failure_like_any_other(
         monkeypatch.setattr(peers, "connect", connect_and_lose)
         link = link_to(listener.port, events)
         link.send(1, QUESTION)
-        await until(lambda: RequestFailed(1) in events)
+        await wait_until_async(lambda: RequestFailed(1) in events)
         assert events == [PeerLost(PEER), RequestFailed(1)]
         link.send(2, QUESTION)
-        await until(lambda: RequestFailed(2) in events)
+        await wait_until_async(lambda: RequestFailed(2) in events)
         assert dials == 2
         link.close()
         await listener.close()
@@ -102,14 +97,14 @@ def test_a_peer_that_never_answers_is_not_asked_without_end(
         monkeypatch.setattr(PeerLink, "_ask_versions", lambda *_: None)
         link = link_to(listener.port, events)
         link.send(0, QUESTION)
-        await until(lambda: dials)
+        await wait_until_async(lambda: dials)
         link._versions = {52: 2}
         for request_id in range(1, MAX_UNANSWERED + 1):
             link.send(request_id, QUESTION)
         assert dials[0].in_flight == MAX_UNANSWERED
         link.send(MAX_UNANSWERED + 1, QUESTION)
         assert dials[0].closed
-        await until(lambda: len(dials) == 2)
+        await wait_until_async(lambda: len(dials) == 2)
         link.close()
         await listener.close()
 

@@ -24,7 +24,8 @@ from records.types import OffsetAndEpoch
 from snapshot import checkpoint_name, verify_checkpoint
 from tests.raft.driver.client import Client, ClientError
 from tests.raft.driver.cluster import CLUSTER_ID, Cluster
-from tests.raft.driver.test_cluster import QUICK, eventually
+from tests.raft.driver.test_cluster import QUICK
+from tests.waiting import wait_until
 
 METADATA = "__cluster_metadata"
 BENCH = "esker-bench-log"
@@ -58,7 +59,7 @@ def test_an_empty_follower_comes_up_by_snapshot_while_appends_go_on(tmp_path: Pa
         with cluster.client(leader) as client:
             fill(client, 50)
             snapshot_id = taken(client)
-            eventually(
+            wait_until(
                 lambda: client.snapshots().log_start_offset == snapshot_id.offset, "the log is cut"
             )
         cluster.kill(follower)
@@ -89,7 +90,7 @@ def test_an_empty_follower_comes_up_by_snapshot_while_appends_go_on(tmp_path: Pa
                 begins = there.log_start_offset == snapshot_id.offset
                 return begins and there.applied_offset > snapshot_id.offset + 500
 
-            eventually(is_up, "the follower holds the checkpoint and what came after it")
+            wait_until(is_up, "the follower holds the checkpoint and what came after it")
         finally:
             done.set()
             writer.join()
@@ -100,7 +101,7 @@ def test_an_empty_follower_comes_up_by_snapshot_while_appends_go_on(tmp_path: Pa
             with cluster.client(node) as client:
                 return client.snapshots().applied_offset >= end_offset
 
-        eventually(lambda: applied(follower), "everything is applied there")
+        wait_until(lambda: applied(follower), "everything is applied there")
         # Invariant 4: what was loaded and gone on with is the leader's state, byte for byte.
         ids = []
         for node in (leader, follower):
@@ -125,14 +126,14 @@ def test_an_observer_goes_on_with_its_download_from_the_next_leader(tmp_path: Pa
             end_offset = client.end_offset()
         for node in cluster.voters:  # a quiet log: all have the same checkpoint
             with cluster.client(node) as client:
-                eventually(
+                wait_until(
                     lambda client=client: client.snapshots().applied_offset >= end_offset, "applied"
                 )
                 snapshot_id = taken(client)
                 assert snapshot_id.offset == end_offset
         for node in cluster.voters:
             with cluster.client(node) as client:
-                eventually(
+                wait_until(
                     lambda client=client: client.snapshots().log_start_offset == end_offset, "cut"
                 )
         cluster.start(4)
@@ -146,7 +147,7 @@ def test_an_observer_goes_on_with_its_download_from_the_next_leader(tmp_path: Pa
             parts = (cluster.log_dir(4) / f"{BENCH}-0").glob("*.part")
             return sum(part.stat().st_size for part in parts)
 
-        eventually(lambda: received() > 2_000, "the observer fetches")
+        wait_until(lambda: received() > 2_000, "the observer fetches")
         cluster.kill(leader)
 
         def is_up() -> bool:
@@ -154,7 +155,7 @@ def test_an_observer_goes_on_with_its_download_from_the_next_leader(tmp_path: Pa
                 group = client.snapshots()
                 return group.log_start_offset == end_offset and group.applied_offset > end_offset
 
-        eventually(is_up, "the observer has it all")
+        wait_until(is_up, "the observer has it all")
         assert positions()[0] == 0 < positions()[-1], cluster.output(4)
         assert "fault=" not in cluster.output(4)
 
@@ -227,7 +228,7 @@ def test_a_checkpoint_is_not_dropped_under_its_reader(client: Client) -> None:
     (piece,) = client.fetch_snapshot((BENCH, old), max_bytes=100)
     client.produce([b"something new"])
     snapshot_id = taken(client)
-    eventually(lambda: client.snapshots().log_start_offset == snapshot_id.offset, "the log is cut")
+    wait_until(lambda: client.snapshots().log_start_offset == snapshot_id.offset, "the log is cut")
     (rest,) = client.fetch_snapshot((BENCH, {**old, "position": 100}))
     assert (rest.error_code, rest.size) == (0, piece.size)
     assert OffsetAndEpoch(*old["id"]) < snapshot_id
@@ -334,7 +335,7 @@ def test_a_node_begins_with_its_checkpoints_alone(alone: Cluster, client: Client
             return group.log_start_offset == group.snapshots[-1].end_offset > 0
 
     for topic in (METADATA, BENCH):
-        eventually(lambda topic=topic: cut(topic), f"the log of {topic} is cut")
+        wait_until(lambda topic=topic: cut(topic), f"the log of {topic} is cut")
     before = alone.output(1)
     alone.kill(1)
     alone.start(1)
@@ -363,7 +364,7 @@ def test_a_group_that_a_checkpoint_no_longer_names_has_ended(alone: Cluster) -> 
     def listed() -> bool:
         return "__diskless-metadata" in (alone.log_dir(1) / "esker.server.groups").read_text()
 
-    eventually(lambda: not listed(), "the group is listed no more")
+    wait_until(lambda: not listed(), "the group is listed no more")
 
 
 def test_a_log_that_begins_late_without_a_checkpoint_is_refused_with_a_clear_error(
@@ -375,7 +376,7 @@ def test_a_log_that_begins_late_without_a_checkpoint_is_refused_with_a_clear_err
         with cluster.client(1) as client:
             fill(client, 3)
             snapshot_id = taken(client)
-            eventually(lambda: client.snapshots().log_start_offset > 0, "the log is cut")
+            wait_until(lambda: client.snapshots().log_start_offset > 0, "the log is cut")
         cluster.stop()
         checkpoint_path(cluster, 1, BENCH, snapshot_id).unlink()
         cluster.start()

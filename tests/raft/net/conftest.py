@@ -11,20 +11,21 @@ import pytest
 
 from raft.net import Listener, loop_factory
 from tests.ports import free_port
+from tests.waiting import DEADLINE_S
 
 LOOPS = {"asyncio": asyncio.SelectorEventLoop, "uvloop": loop_factory()}
 
 
 @pytest.fixture(params=[name for name, factory in LOOPS.items() if factory])
 def on_loop(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, Any]], Any]:
-    """Runs a coroutine to its end, in two minutes; errors that a loop would only log fail it."""
+    """Runs a coroutine to its end; errors that a loop would only log fail it."""
 
     def run(main: Coroutine[Any, Any, Any]) -> Any:
         unexpected: list[dict[str, Any]] = []
 
         async def guarded() -> Any:
             asyncio.get_running_loop().set_exception_handler(lambda _, c: unexpected.append(c))
-            async with asyncio.timeout(120):
+            async with asyncio.timeout(DEADLINE_S):
                 return await main
 
         try:
@@ -41,12 +42,6 @@ def on_loop(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, Any
 def unused_port() -> int:
     """A loopback port on which nobody listens."""
     return free_port()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let the loop turn until `condition()` holds; `on_loop` bounds the wait."""
-    while not condition():
-        await asyncio.sleep(0.001)
 
 
 def sweep_by_hand(listener: Listener) -> None:

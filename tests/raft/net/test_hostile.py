@@ -29,8 +29,9 @@ from raft.net import (
 )
 from raft.net.listener import LOG_LINES_PER_SWEEP
 from records.errors import RecordError
+from tests.waiting import wait_until_async
 
-from .conftest import sweep_by_hand, until
+from .conftest import sweep_by_hand
 
 KIND = RequestKind.of(1100, 0, first_flexible=0)
 
@@ -45,7 +46,7 @@ async def still_answers(listener: Listener) -> None:
     connection = await connect("127.0.0.1", listener.port)
     assert await connection.request(KIND, b"well?") == b"well?"
     connection.close()
-    await until(lambda: not listener.connections)
+    await wait_until_async(lambda: not listener.connections)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,7 @@ def test_garbage_closes_its_connection_with_one_line(on_loop, caplog, garbage, r
         writer.write(garbage)
         with suppress(ConnectionResetError):  # if bytes of ours were left unread
             assert await reader.read() == b""
-        await until(lambda: not listener.connections)
+        await wait_until_async(lambda: not listener.connections)
         assert listener.ended == {reason: 1}
         lines = [record.getMessage() for record in caplog.records if record.name == "raft.net"]
         assert len(lines) == 1
@@ -107,7 +108,7 @@ def test_no_bytes_stop_a_listener(on_loop, pieces, good, half_close):
             if half_close:
                 writer.write_eof()
         writer.close()
-        await until(lambda: listener.accepted == 1 and not listener.connections)
+        await wait_until_async(lambda: listener.accepted == 1 and not listener.connections)
         await still_answers(listener)
         assert listener.memory_used == 0
         assert not {Reason.INVARIANT, Reason.FAILED} & set(listener.ended)
@@ -124,7 +125,7 @@ def test_a_flood_of_garbage_does_not_flood_the_log(on_loop, caplog):
         for _ in range(40):
             _, writer = await asyncio.open_connection("127.0.0.1", listener.port)
             writer.write(b"\xff" * 8)
-            await until(lambda: bool(listener.accepted) and not listener.connections)
+            await wait_until_async(lambda: bool(listener.accepted) and not listener.connections)
             writer.close()
         assert listener.ended == {Reason.NEGATIVE_LENGTH: 40}
         listener.sweep(asyncio.get_running_loop().time())
@@ -144,17 +145,21 @@ def test_half_a_frame_that_does_not_move_on_is_closed(on_loop, sent):
         sweep_by_hand(listener)
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
         writer.write(sent)
-        await until(lambda: any(c.bytes_received == len(sent) for c in listener.connections))
+        await wait_until_async(
+            lambda: any(c.bytes_received == len(sent) for c in listener.connections)
+        )
         now = asyncio.get_running_loop().time()
         listener.sweep(now)
         writer.write(b"\x00")  # one byte in a minute is not progress
-        await until(lambda: any(c.bytes_received > len(sent) for c in listener.connections))
+        await wait_until_async(
+            lambda: any(c.bytes_received > len(sent) for c in listener.connections)
+        )
         listener.sweep(now + 59)
         assert listener.connections
         listener.sweep(now + 61)
         with suppress(ConnectionResetError):
             assert await reader.read() == b""
-        await until(lambda: not listener.connections)
+        await wait_until_async(lambda: not listener.connections)
         assert listener.ended == {Reason.FRAME_STALLED: 1}
         writer.close()
         await still_answers(listener)
@@ -175,7 +180,7 @@ def test_a_slow_peer_that_keeps_moving_is_not_closed(on_loop):
         for minute in range(5):
             writer.write(bytes(1_000))
             sent = 4 + 1_000 * (minute + 1)
-            await until(
+            await wait_until_async(
                 lambda sent=sent: any(c.bytes_received == sent for c in listener.connections)
             )
             listener.sweep(now + 59 * minute)
@@ -199,14 +204,14 @@ def test_idle_connections_are_closed_and_waiting_ones_are_not(on_loop):
         silent = await connect("127.0.0.1", listener.port)
         waiting = await connect("127.0.0.1", listener.port)
         waiting.send(KIND, bytes(20), lambda _: None)
-        await until(lambda: sum(c.in_flight for c in listener.connections) == 1)
-        await until(lambda: len(listener.connections) == 3)
+        await wait_until_async(lambda: sum(c.in_flight for c in listener.connections) == 1)
+        await wait_until_async(lambda: len(listener.connections) == 3)
         now = asyncio.get_running_loop().time()
         listener.sweep(now)
         listener.sweep(now + 299)
         assert len(listener.connections) == 3
         listener.sweep(now + 301)
-        await until(lambda: idle.closed and silent.closed)
+        await wait_until_async(lambda: idle.closed and silent.closed)
         assert not waiting.closed
         assert listener.ended == {Reason.IDLE: 2}
         waiting.close()
@@ -220,7 +225,7 @@ def test_a_listener_sweeps_by_itself(on_loop):
         listener = Listener(echo, limits=Limits(idle_ms=20))
         await listener.start("127.0.0.1", 0)
         silent = await connect("127.0.0.1", listener.port)
-        await until(lambda: silent.closed)
+        await wait_until_async(lambda: silent.closed)
         assert listener.ended == {Reason.IDLE: 1}
         await listener.close()
 
@@ -233,15 +238,15 @@ def test_one_connection_too_many_is_closed_and_the_others_live(on_loop):
         await listener.start("127.0.0.1", 0)
         first = await connect("127.0.0.1", listener.port)
         second = await connect("127.0.0.1", listener.port)
-        await until(lambda: len(listener.connections) == 2)
+        await wait_until_async(lambda: len(listener.connections) == 2)
         third = await connect("127.0.0.1", listener.port)
-        await until(lambda: third.closed)
+        await wait_until_async(lambda: third.closed)
         assert await first.request(KIND, b"1") == b"1"
         assert await second.request(KIND, b"2") == b"2"
         assert listener.ended == {Reason.TOO_MANY_CONNECTIONS: 1}
         first.close()
         second.close()
-        await until(lambda: not listener.connections)
+        await wait_until_async(lambda: not listener.connections)
         await still_answers(listener)
         await listener.close()
 
@@ -260,8 +265,8 @@ def test_claimed_lengths_cost_no_memory_beyond_the_bound(on_loop):
             _, writer = await asyncio.open_connection("127.0.0.1", listener.port)
             writer.write((90_000_000).to_bytes(4, "big") + bytes(60_000))
             writers.append(writer)
-        await until(lambda: listener.accepted == 50)
-        await until(lambda: all(c.bytes_received for c in listener.connections))
+        await wait_until_async(lambda: listener.accepted == 50)
+        await wait_until_async(lambda: all(c.bytes_received for c in listener.connections))
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert listener.memory_used <= 200_000_000 + 90_000_000
@@ -269,7 +274,7 @@ def test_claimed_lengths_cost_no_memory_beyond_the_bound(on_loop):
         await still_answers_beside(listener)
         for writer in writers:
             writer.transport.abort()
-        await until(lambda: not listener.connections)
+        await wait_until_async(lambda: not listener.connections)
         assert listener.memory_used == 0
         await listener.close()
 
@@ -305,8 +310,8 @@ def test_ten_thousand_idle_connections_cost_little_and_hold_nobody_up(on_loop):
             sockets.append(stranger)
             await loop.sock_connect(stranger, ("127.0.0.1", listener.port))
             if n % 100 == 99:
-                await until(lambda n=n: listener.accepted == n + 1)
-        await until(lambda: len(listener.connections) == count)
+                await wait_until_async(lambda n=n: listener.accepted == n + 1)
+        await wait_until_async(lambda: len(listener.connections) == count)
         each = (tracemalloc.get_traced_memory()[0] - before) / count
         tracemalloc.stop()
         assert each < 6_000, f"{each:.0f} bytes per idle connection"
@@ -338,7 +343,7 @@ def test_a_broken_invariant_in_a_handler_reaches_the_loop():
         await listener.start("127.0.0.1", 0)
         connection = await connect("127.0.0.1", listener.port)
         connection.send(KIND, b"", lambda _: None)
-        await until(lambda: connection.closed)
+        await wait_until_async(lambda: connection.closed)
         assert listener.ended == {Reason.INVARIANT: 1}
         await listener.close()
 
@@ -355,7 +360,7 @@ def test_bytes_that_the_codec_refuses_are_malformed(on_loop):
         await listener.start("127.0.0.1", 0)
         connection = await connect("127.0.0.1", listener.port)
         connection.send(KIND, b"", lambda _: None)
-        await until(lambda: connection.closed)
+        await wait_until_async(lambda: connection.closed)
         assert listener.ended == {Reason.MALFORMED: 1}
         await listener.close()
 
@@ -374,12 +379,12 @@ def test_a_handlers_bug_closes_one_connection_and_says_where_it_is(on_loop, capl
         await listener.start("127.0.0.1", 0)
         connection = await connect("127.0.0.1", listener.port)
         connection.send(KIND, b"", lambda _: None)
-        await until(lambda: connection.closed)
+        await wait_until_async(lambda: connection.closed)
         listener.handle = lambda *_: later()
         connection = await connect("127.0.0.1", listener.port)
         connection.send(KIND, b"", lambda _: None)
-        await until(lambda: connection.closed)
-        await until(lambda: not listener.connections)
+        await wait_until_async(lambda: connection.closed)
+        await wait_until_async(lambda: not listener.connections)
         assert listener.ended == {Reason.FAILED: 2}
         await listener.close()
 

@@ -26,8 +26,9 @@ from raft.net import (
     response_header,
 )
 from raft.net.frames import LENGTH
+from tests.waiting import wait_until_async
 
-from .conftest import sweep_by_hand, until
+from .conftest import sweep_by_hand
 
 KIND = RequestKind.of(1100, 0, first_flexible=0)
 APIS = {1100: 0}
@@ -101,7 +102,7 @@ def test_answers_come_in_request_order_however_they_are_made(on_loop, ways, size
                 await asyncio.sleep(0)
         for body, future in futures:  # correlation ids are checked on arrival
             assert bytes(await future) == body
-        await until(lambda: len(handled) == len(ways))
+        await wait_until_async(lambda: len(handled) == len(ways))
         assert most_in_flight <= limit
         connection.close()
         await listener.close()
@@ -134,7 +135,7 @@ def test_a_connection_with_too_many_requests_in_flight_is_not_read(on_loop):
         answered = 0
         while answered < 2_000:
             due = min(10, 2_000 - answered)
-            await until(lambda due=due: len(parked) == due)
+            await wait_until_async(lambda due=due: len(parked) == due)
             (connection,) = listener.connections
             assert connection.in_flight == len(parked)
             received = connection.bytes_received / 5_015
@@ -148,7 +149,7 @@ def test_a_connection_with_too_many_requests_in_flight_is_not_read(on_loop):
                 assert int.from_bytes(answer[:4], "big") == answered
                 answered += 1
         writer.close()
-        await until(lambda: not listener.connections)
+        await wait_until_async(lambda: not listener.connections)
         await listener.close()
         assert listener.ended == {Reason.PEER_CLOSED: 1}
 
@@ -170,7 +171,7 @@ def test_a_connection_that_is_held_is_not_read_and_others_are(on_loop):
         await listener.start("127.0.0.1", 0)
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
         writer.write(flood(b"x" * 5_000, 500))
-        await until(lambda: len(parked) == 1)
+        await wait_until_async(lambda: len(parked) == 1)
         (held,) = listener.connections
         other = await connect("127.0.0.1", listener.port)
         for _ in range(3):
@@ -178,7 +179,7 @@ def test_a_connection_that_is_held_is_not_read_and_others_are(on_loop):
         assert len(parked) == 1
         assert held.bytes_received <= 5_015 + 65_536, "read more than one buffer ahead"
         for answered in range(500):
-            await until(lambda answered=answered: len(parked) == answered + 1)
+            await wait_until_async(lambda answered=answered: len(parked) == answered + 1)
             parked[-1][0].send(parked[-1][1])
             held.go_on()
             (size,) = LENGTH.unpack(await reader.readexactly(4))
@@ -186,7 +187,7 @@ def test_a_connection_that_is_held_is_not_read_and_others_are(on_loop):
             assert int.from_bytes(answer[:4], "big") == answered
         other.close()
         writer.close()
-        await until(lambda: not listener.connections)
+        await wait_until_async(lambda: not listener.connections)
         await listener.close()
 
     on_loop(main())
@@ -214,7 +215,7 @@ def test_each_bound_holds_requests_back_until_answers_leave(on_loop, limits):
         futures = [connection.request(KIND, bytes(1_000)) for _ in range(10)]  # 1,011 with header
         expected = 4
         for done in range(10):
-            await until(lambda: bool(parked))
+            await wait_until_async(lambda: bool(parked))
             assert len(parked) <= expected
             reply, answer = parked.pop(0)
             reply.send(answer)
@@ -241,7 +242,7 @@ def test_a_client_that_never_reads_is_paused_then_closed(on_loop):
         sweep_by_hand(listener)
         _, writer = await asyncio.open_connection("127.0.0.1", listener.port, limit=1)
         writer.write(flood(b"", 5_000))
-        await until(lambda: any(c._write_paused for c in listener.connections))
+        await wait_until_async(lambda: any(c._write_paused for c in listener.connections))
         (connection,) = listener.connections
         before = 0
         while before != handled:  # the kernel's own buffers fill up first
@@ -256,7 +257,7 @@ def test_a_client_that_never_reads_is_paused_then_closed(on_loop):
         listener.sweep(now + 59)
         assert connection in listener.connections
         listener.sweep(now + 61)
-        await until(lambda: not listener.connections)
+        await wait_until_async(lambda: not listener.connections)
         assert listener.ended == {Reason.WRITE_STALLED: 1}
         writer.transport.abort()
         await listener.close()
@@ -285,7 +286,7 @@ def test_all_connections_together_hold_no_more_than_the_memory_bound(on_loop):
         tracemalloc.start()
         peaks = []
         while not all(future.done() for future in futures):
-            await until(lambda: bool(parked) or all(future.done() for future in futures))
+            await wait_until_async(lambda: bool(parked) or all(future.done() for future in futures))
             peaks.append(listener.memory_used)
             batch, parked[:] = list(parked), []
             for reply, answer in batch:
@@ -320,13 +321,13 @@ def test_a_small_request_passes_while_large_ones_fill_the_memory(on_loop):
         for _ in range(3):
             greedy.append(await connect("127.0.0.1", listener.port))
             greedy[-1].send(KIND, bytes(300_000), lambda _: None)
-        await until(lambda: len(parked) == 1)
+        await wait_until_async(lambda: len(parked) == 1)
         voter = await connect("127.0.0.1", listener.port)
         assert await voter.request(KIND, b"vote") == b"vote"
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
         request = flood(b"in two pieces", 1)
         writer.write(request[:20])
-        await until(lambda: any(c.bytes_received == 20 for c in listener.connections))
+        await wait_until_async(lambda: any(c.bytes_received == 20 for c in listener.connections))
         writer.write(request[20:])
         assert (await reader.readexactly(4 + 5 + 13))[9:] == b"in two pieces"
         writer.close()
@@ -350,7 +351,7 @@ def test_what_was_sent_before_close_arrives(on_loop):
         connection.send(KIND, b"good", None)
         connection.send(KIND, b"bye", None)
         connection.close()
-        await until(lambda: arrived == [b"good", b"bye"])
+        await wait_until_async(lambda: arrived == [b"good", b"bye"])
         await listener.close()
 
     on_loop(main())
@@ -380,7 +381,7 @@ def test_nothing_is_handled_after_the_handler_closed_the_connection(on_loop):
         for body in (b"park", b"2", b"close", b"3"):
             connection.send(KIND, body, lambda _: None)
         assert await first == b"1"
-        await until(lambda: connection.closed)
+        await wait_until_async(lambda: connection.closed)
         assert handled == [b"1", b"park", b"2", b"close"]
         assert len(closed) == 1
         parked[0].send(b"too late")  # whoever waits need not know
@@ -423,17 +424,17 @@ def test_a_closing_listener_answers_what_it_has_begun(on_loop):
         busy = await connect("127.0.0.1", listener.port)
         idle = await connect("127.0.0.1", listener.port)
         asked = busy.request(KIND, b"begun")
-        await until(lambda: bool(parked))
+        await wait_until_async(lambda: bool(parked))
         closing = asyncio.ensure_future(listener.close(drain_ms=20_000))
-        await until(lambda: idle.closed)
+        await wait_until_async(lambda: idle.closed)
         busy.send(KIND, b"too late", lambda _: None)
         sent = listener.connections.copy().pop().bytes_received + 4 + 11 + 8
-        await until(lambda: all(c.bytes_received == sent for c in listener.connections))
+        await wait_until_async(lambda: all(c.bytes_received == sent for c in listener.connections))
         assert len(parked) == 1
         parked[0][0].send(parked[0][1])
         assert await asked == b"begun"
         await closing
-        await until(lambda: busy.closed)
+        await wait_until_async(lambda: busy.closed)
         assert listener.ended == {Reason.SHUTDOWN: 2}
 
     on_loop(main())

@@ -21,6 +21,7 @@ from raft.segments.high_watermarks import (
 from raft.wire.responses import Group
 from records.types import Offset
 from tests.simulation.disk import SimulatedDisk
+from tests.waiting import wait_until_async
 
 ROOT = Path("/data")
 OFFSETS = {("__cluster_metadata", 0): 8121, ("__diskless-metadata", 12): 1 << 59}
@@ -75,8 +76,7 @@ def test_a_node_writes_news_and_keeps_what_an_earlier_life_knew(tmp_path: Path) 
     async def live(*groups: Led) -> None:
         marks = HighWatermarks(files, tmp_path, every_s=0.001)
         marks.start(groups)
-        while not path.exists():
-            await asyncio.sleep(0.001)
+        await wait_until_async(path.exists, f"{path} is written")
         groups[0].high_watermark = Offset(12)
         await marks.close()
 

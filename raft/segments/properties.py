@@ -30,6 +30,7 @@ QUORUM_STATE_FILE: Final = "quorum-state"
 
 _LIMIT_BYTES: Final = 1024 * 1024
 _INT32: Final = range(-(1 << 31), 1 << 31)
+_EPOCHS: Final = range(1 << 31)
 
 
 # --- meta.properties -----------------------------------------------------------------------------
@@ -136,6 +137,7 @@ def write_quorum_state(
 ) -> None:
     """Replace the file durably: version 0 for static voters, 1 from kraft.version 1 on."""
     assert version in (0, 1), f"quorum-state version {version}"
+    assert state.epoch in _EPOCHS, f"no node could start again with {state}"
     fields: dict[str, Any] = {
         "leaderId": _or_minus_one(state.leader_id),
         "leaderEpoch": state.epoch,
@@ -154,8 +156,8 @@ def write_quorum_state(
 def read_quorum_state(files: FileSystem, directory: Path) -> QuorumState | None:
     """The stored state, of either version; None if nothing was ever stored.
 
-    Raises:  CorruptFileError, also for an unknown version: a node that cannot tell whether it has
-             voted must not start.
+    Raises:  CorruptFileError, also for an unknown version or an epoch that cannot be: a node that
+             cannot tell whether it has voted must not start.
     """
     path = directory / QUORUM_STATE_FILE
     try:
@@ -175,7 +177,9 @@ def read_quorum_state(files: FileSystem, directory: Path) -> QuorumState | None:
 
 
 def _quorum_state(fields: dict[str, Any]) -> QuorumState:
-    epoch = _int32(fields["leaderEpoch"])
+    epoch = fields["leaderEpoch"]
+    if type(epoch) is not int or epoch not in _EPOCHS:
+        raise ValueError(f"leaderEpoch {epoch!r} is outside 0..{_EPOCHS[-1]}")
     directory_id = decode_uuid(fields.get("votedDirectoryId", encode_uuid(ZERO_UUID)))
     return QuorumState(
         epoch=Epoch(epoch),
@@ -190,7 +194,7 @@ def _quorum_state(fields: dict[str, Any]) -> QuorumState:
 
 def _int32(value: object) -> int:
     if type(value) is not int or value not in _INT32 or value < -1:
-        raise ValueError(f"not an id or epoch: {value!r}")
+        raise ValueError(f"not an id: {value!r}")
     return value
 
 

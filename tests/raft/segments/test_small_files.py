@@ -244,6 +244,22 @@ def test_an_election_state_that_cannot_be_read_stops_the_node(disk, text):
         read_quorum_state(disk, ROOT)
 
 
+@pytest.mark.parametrize("epoch", [-1, 2**31, 2**40])
+def test_an_epoch_that_no_message_carries_is_neither_read_nor_written(disk, epoch):
+    """Voters that were told an epoch near 2^31 once wrote the one after it."""
+    text = f'{{"leaderId":-1,"leaderEpoch":{epoch},"votedId":1,"data_version":0}}'
+    disk.replace(ROOT / "quorum-state", text.encode())
+    with pytest.raises(CorruptFileError, match=rf"quorum-state: .*leaderEpoch {epoch} is outside"):
+        read_quorum_state(disk, ROOT)
+    with pytest.raises(AssertionError, match="no node could start again"):
+        write_quorum_state(disk, ROOT, QuorumState(epoch=epoch))
+
+
+def test_the_last_epoch_can_be_read_and_written(disk):
+    write_quorum_state(disk, ROOT, QuorumState(epoch=2**31 - 1))
+    assert read_quorum_state(disk, ROOT) == QuorumState(epoch=2**31 - 1)
+
+
 @pytest.mark.parametrize("seed", seeds(30))
 def test_a_vote_is_kept_or_not_yet_given_whenever_the_power_goes(disk, seed):
     rng = random.Random(seed)

@@ -7,7 +7,7 @@ frozen for a checkpoint is frozen already.
 The surprise: a machine that met a record it does not know takes no more checkpoints. It can go on
 without the record, but a checkpoint of its own would make everybody else go on without it.
 
-Source: DESIGN §7 (`apply` is the only mutator); KIP-630, When to Snapshot.
+Source: docs/design/state-machines.md#decide-and-apply; KIP-630, When to Snapshot.
 """
 
 from __future__ import annotations

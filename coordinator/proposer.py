@@ -16,7 +16,8 @@ that is refused, could find the log ending just where it expected.
 
 No clock and no asyncio here: it is given `call_soon`, so the simulator can run it.
 
-Source: DESIGN §7 (every answer waits; a new leader decides nothing); raft.interfaces.
+Source: docs/design/state-machines.md#every-answer-waits,
+docs/design/state-machines.md#a-new-leader-decides-nothing; raft.interfaces.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Each broker has a score for a name, and the highest wins. Everybody who knows the same brokers says
 the same; when one comes or goes, only those names move that it wins, or had won.
 
-Source: DESIGN §7 (groups), §8 (any broker leads).
+Source: docs/design/groups.md, docs/design/broker.md#any-broker-leads.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ replicas alike. So a decision made against pending state sees what every replica
 The surprise is what is not here: a choice. What time it is, who is refused and which id comes next
 stands in the record.
 
-Source: DESIGN §7 (decide and apply); KIP-1164, Batch Coordinator.
+Source: docs/design/state-machines.md#decide-and-apply; KIP-1164, Batch Coordinator.
 """
 
 from __future__ import annotations

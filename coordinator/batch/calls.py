@@ -4,7 +4,8 @@ A coordinator that cannot answer raises CoordinatorError; over a socket that has
 Some responses have an error of their own, others only one for each topic or partition: there the
 same error stands everywhere, and `refused` finds it again on the other side.
 
-Source: KIP-1164, Public Interfaces; DESIGN §7.
+Source: KIP-1164, Public Interfaces;
+docs/design/batch-coordinator.md#one-interface-three-implementations.
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ Commits leave in the order of the calls and stay in it, whatever happens between
 `coordinator.batch.commit_queue`). A lease asked for twice costs ids, no more: the lost one ends by
 age.
 
-Source: KIP-1164, Public Interfaces; DESIGN §7.
+Source: KIP-1164, Public Interfaces;
+docs/design/batch-coordinator.md#one-interface-three-implementations.
 """
 
 from __future__ import annotations

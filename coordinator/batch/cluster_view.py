@@ -8,7 +8,7 @@ Every answer may be old, and no decision may become wrong by that. A stale reten
 what was allowed to go a moment ago; a stale broker epoch is caught by the lease, which is in the
 coordinator's own log; a producer id that is not known yet counts as new, so it must start at 0.
 
-Source: DESIGN §7.
+Source: docs/design/batch-coordinator.md.
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ to decide a moment after it says that it leads, perhaps in the midst of what we 
 The surprise: "not the leader" is no proof that nothing happened. The leader may have lost its
 leadership between deciding and hearing that it was agreed on.
 
-Source: DESIGN §7 (CommitBatches is idempotent by object id), §8 (order of commits).
+Source: docs/design/batch-coordinator.md#commits-are-idempotent-by-object-id,
+docs/design/broker.md#produce.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ ages, however level it believes itself to be.
 What it rests on: a leader that was deposed and does not know it yet gives its word all the same, as
 long as check-quorum lets it (one and a half fetch timeouts, some seconds).
 
-Source: KIP-1164, read-only coordinators; DESIGN §8 (staleness is bounded).
+Source: KIP-1164, read-only coordinators; docs/design/broker.md#staleness-is-bounded.
 """
 
 from __future__ import annotations

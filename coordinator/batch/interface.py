@@ -11,8 +11,9 @@ thousand batches of an object are never converted from one form to another.
 An answer says what was decided, in Kafka's error codes: those are values. `CoordinatorError` is
 raised where nothing was, or where nobody can say: not the leader, no leader, stopped, timed out.
 
-Differences from the KIP, decided in DESIGN §3: objects are named by ids out of leases, and commits
-carry the broker's epoch; a commit is one object. `deleteFiles` answers for each key.
+Differences from the KIP, decided in docs/design/numbers.md#differences-from-kip-1164: objects are
+named by ids out of leases, and commits carry the broker's epoch; a commit is one object.
+`deleteFiles` answers for each key.
 
 Source: KIP-1164, Public Interfaces.
 """

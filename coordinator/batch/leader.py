@@ -7,7 +7,7 @@ Two clocks. The wall clock stamps what people see. Delays run on a *steady* cloc
 of this leader's election, plus what its monotonic clock has counted since; so a clock that is set,
 or a new leader whose clock is ahead, deletes nothing early.
 
-Source: DESIGN §7.
+Source: docs/design/state-machines.md#every-answer-waits.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A state machine must not guess. A record of a type or version that this code doe
 written by newer code, and means something: to skip it is to have another state than the replicas
 that read it. So reading ends with an error that says where and what.
 
-Source: DESIGN §7; KIP-631, Record Format.
+Source: docs/design/batch-coordinator.md#one-record-per-object; KIP-631, Record Format.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Sweeps end leases, move log starts, dismantle deleted topics, expire producers, 
 forget. Each is one bounded decision like any other, proposed in its turn; a step begins only when
 the one before is answered, so they never pile up. What may be due is looked up in *applied* state.
 
-Source: DESIGN §7.
+Source: docs/design/state-machines.md#bounded-work.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ checkpoint.
 `InMemoryCoordinator` decides and applies at once: its log is only an offset that counts. Nothing it
 knows outlives the process, except through a checkpoint.
 
-Source: DESIGN §7 (the executable specification and oracle).
+Source: docs/design/batch-coordinator.md#one-interface-three-implementations.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class InMemoryState:
             self.objects[run.object_id] = stored._replace(used_bytes=used_bytes)
 
     def check_invariants(self) -> None:
-        """Invariants 5 and 8 of DESIGN §11, over everything."""
+        """Invariants 5 and 8 (docs/design/invariants.md), over everything."""
         used: dict[int, int] = {}
         for log_id, runs in self.runs.items():
             log_start, high_watermark = self.logs[log_id]

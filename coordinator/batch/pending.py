@@ -5,7 +5,7 @@ that the old one holds is applied, it says nothing that the table behind does no
 the young one takes its place. So an entry costs one dict store, is never looked for to be removed,
 and the overlay is as small as what is in flight, twice.
 
-Source: DESIGN §7 (pending state).
+Source: docs/design/state-machines.md#pending-state.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 Lists of objects to delete come from here, that is from what is applied, and never from pending
 state: a mark that is lost with its leader must not have deleted anything.
 
-Source: DESIGN §7.
+Source: docs/design/batch-coordinator.md#runs.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ So it finds batches in its own process. What it says may be old, never wrong: ev
 committed. How old at most, `age_ms` says (`coordinator.batch.freshness`); who needs certainty
 waits at the read barrier, as `list_offsets` does.
 
-Source: KIP-1164, read-only coordinators; DESIGN §8 (staleness is bounded).
+Source: KIP-1164, read-only coordinators; docs/design/broker.md#staleness-is-bounded.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A pass visits partitions in the order of their topic ids and goes on where the l
 most it reads one run: if the oldest may stay, all may. Of the others it reads the oldest runs, up
 to a limit, and the planner does the rest; what is left over is found again by a later pass.
 
-Source: DESIGN §7, Retention.
+Source: docs/design/batch-coordinator.md#retention.
 """
 
 from __future__ import annotations

@@ -12,8 +12,9 @@ Runs of many partitions are planned at once, as columns: partition i has the row
 [bounds[i], bounds[i + 1]), by rising offset. The rows may be only the oldest runs of a partition,
 so that a pass is bounded; `total_bytes` then says what all its live runs have.
 
-Source: DESIGN §7, Retention; upstream's UnifiedLog.deleteRetentionMsBreachedSegments and
-deleteRetentionSizeBreachedSegments (there the unit is a segment).
+Source: docs/design/batch-coordinator.md#retention; upstream's
+UnifiedLog.deleteRetentionMsBreachedSegments and deleteRetentionSizeBreachedSegments (there the unit
+is a segment).
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def plan_retention(
              retention_ms, retention_bytes: of the partition's topic; -1: no limit.
              now_ms: ms since 1970.
     Raises:  ValueError if the columns do not fit together.
-    Source:  DESIGN §7.
+    Source:  docs/design/batch-coordinator.md#retention.
 
     Two partitions; an hour and 150 bytes are to be kept of each:
 

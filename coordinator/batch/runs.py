@@ -5,7 +5,7 @@ that there are four: the batches' own headers say so. A run is cut by whatever i
 accepted batches: a refused one and a duplicate occupy bytes too, so bytes that touch mean that
 nothing dead lies inside and that offsets have no gap.
 
-Source: DESIGN §7 (runs).
+Source: docs/design/batch-coordinator.md#runs.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ Surprise: how much a request may cost is decided by its length, before anything 
 a commit has 56 bytes, so a longer request than 10,000 of them in partitions of their own cannot be
 one that would be accepted, and is answered MESSAGE_TOO_LARGE unread.
 
-Source: DESIGN §3, §7 (work is bounded); KIP-1164, Protocol.
+Source: docs/design/numbers.md#seed-numbers-plus-1000, docs/design/state-machines.md#bounded-work;
+KIP-1164, Protocol.
 """
 
 from __future__ import annotations

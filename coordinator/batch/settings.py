@@ -1,6 +1,7 @@
 """What an operator sets for a batch coordinator, and the bounds that are nobody's to set.
 
-Source: DESIGN §7; the names are those of the properties, dots for underscores.
+Source: docs/design/state-machines.md#bounded-work; the names are those of the properties, dots for
+underscores.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ from typing import Final
 from records.object_keys import ObjectKeys
 
 MAX_BATCHES: Final = 10_000
-"""Batches of one object: what one decision and one record may cost (DESIGN §7)."""
+"""Batches of one object: what one decision and one record may cost.
+
+Source: docs/design/state-machines.md#bounded-work.
+"""
 
 MAX_RECORD_BYTES: Final = 1024 * 1024
-"""Of one object's commit record (DESIGN §7)."""
+"""Of one object's commit record (docs/design/state-machines.md#bounded-work)."""
 
 MAX_OBJECT_BYTES: Final = 5 * 1024**4
 """Of one object; S3's own limit. A million of them still add up to less than 2^63."""

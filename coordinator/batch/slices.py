@@ -7,7 +7,7 @@ is answered, and the answers are put together as if it had been one.
 The surprise: a piece that fails says of itself alone that nothing happened. Once another piece was
 answered, nobody can say that of the whole: its outcome is unknown.
 
-Source: DESIGN §7 (work is bounded).
+Source: docs/design/state-machines.md#bounded-work.
 """
 
 from __future__ import annotations

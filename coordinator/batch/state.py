@@ -12,7 +12,7 @@ The surprise: partitions are keyed by *log id*, a number never given twice, and 
 Hashing a UUID costs more than deciding a batch, and when a topic is deleted, what is left of its
 producers under an old log id can be found by nobody.
 
-Source: DESIGN §7; KIP-1164, Batch Coordinator.
+Source: docs/design/batch-coordinator.md; KIP-1164, Batch Coordinator.
 """
 
 from __future__ import annotations

@@ -5,5 +5,5 @@ request becomes records). `machine` is the state machine that every node runs, `
 active controller does besides, `handover` how partitions reach their batch coordinators, `service`
 the requests.
 
-Source: DESIGN §7, §9; KIP-631, KIP-1114, KIP-1164.
+Source: docs/design/controller.md, docs/design/chunks.md; KIP-631, KIP-1114, KIP-1164.
 """

@@ -5,7 +5,7 @@ leader's: offsets above it are promised to producers already, and two askers cou
 wrong order. So it is read by ListDisklessOffsets, which a coordinator answers only after a majority
 has confirmed that it leads; FindBatches says a high watermark too, and is not asked.
 
-Source: DESIGN §9; KIP-1114, Handle ChunkCreateRequest.
+Source: docs/design/chunks.md#creating-a-chunk; KIP-1114, Handle ChunkCreateRequest.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ passed the chunk's last offset. So the active controller asks the coordinators o
 have chunks where their logs start, and removes what lies below. A log start only moves forward, so
 an old answer removes too little and never too much.
 
-Source: DESIGN §9; KIP-1114, Automatic chunk deletion.
+Source: docs/design/chunks.md#removing-a-chunk; KIP-1114, Automatic chunk deletion.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The controller's image as a `coordinator.batch.cluster_view.ClusterView`.
 
-Source: DESIGN §7.
+Source: docs/design/controller.md.
 """
 
 from __future__ import annotations

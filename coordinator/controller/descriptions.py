@@ -3,7 +3,7 @@
 Any node of the quorum answers from its own image: what it says is committed, and may be a moment
 old; `image_offset` says how old.
 
-Source: KIP-1114 (what a description of a partition shows of its chunks); DESIGN §9.
+Source: KIP-1114 (what a description of a partition shows of its chunks); docs/design/chunks.md.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ coordinator, and an Init of it creates nothing.
 Calls to one coordinator are made one after another; a call without an answer is made again, later
 and later. Nothing here waits for anything: results come by callback.
 
-Source: DESIGN §7, Hand-over between groups; KIP-1164 (InitDisklessTopics, DeleteDisklessTopics).
+Source: docs/design/controller.md#hand-over-between-groups; KIP-1164 (InitDisklessTopics,
+DeleteDisklessTopics).
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ replica applies it in slices and shows it at once.
 
 No clock, socket or thread in here: time, calls later and ids come from outside.
 
-Source: DESIGN §7; KIP-631; KIP-835 (NoOpRecord); KIP-868 (transactions).
+Source: docs/design/state-machines.md#a-refusal-waits-for-the-read-barrier; KIP-631; KIP-835
+(NoOpRecord); KIP-868 (transactions).
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ So a coordinator that has let go under one controller cannot have it back under 
 late, repeated call could not be told from a new one. Such a move is refused before anything is
 done.
 
-Source: DESIGN §7; KIP-1164, AssignPartitionToBatchCoordinator.
+Source: docs/design/controller.md; KIP-1164, AssignPartitionToBatchCoordinator.
 """
 
 from __future__ import annotations

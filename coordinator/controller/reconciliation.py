@@ -7,7 +7,7 @@ meanwhile: so it looks at a few hundred at a time.
 The surprise is what does not matter: topics that come or go between two slices. The image that is
 compared stands still, and whoever creates or deletes a topic tells the coordinators of it anyway.
 
-Source: DESIGN §7, Hand-over between groups.
+Source: docs/design/controller.md#hand-over-between-groups.
 """
 
 from __future__ import annotations

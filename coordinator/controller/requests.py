@@ -13,7 +13,7 @@ answered at once: it says no more than that this node, while it leads, counts th
 
 Nothing here knows of sockets; `coordinator.controller.service` does.
 
-Source: DESIGN §7; KIP-631; KIP-1114; KIP-1164.
+Source: docs/design/controller.md; KIP-631; KIP-1114; KIP-1164.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ The surprise is the leader that was away itself (stopped, paged out, suspended).
 and every session seems to be over, while the heartbeats wait in its sockets. A tick that is late
 says so, and every session begins anew.
 
-Source: KIP-631, Broker Leases; DESIGN §7.
+Source: KIP-631, Broker Leases; docs/design/controller.md#sessions.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ counted between two of its sweeps, and a new leader's delays begin anew, as in t
 The surprise: a command that cannot be read is answered like any other. It stands in the log, and
 every node has to get past it in the same way.
 
-Source: DESIGN §7 (implementations).
+Source: docs/design/batch-coordinator.md#one-interface-three-implementations.
 """
 
 from __future__ import annotations

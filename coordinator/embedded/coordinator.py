@@ -25,7 +25,8 @@ What it does not promise, because the library under it does not (measured with 0
 - Leadership moves without notice; what was under way then has an unknown outcome.
 - All state is in memory, on every node.
 
-Source: DESIGN §7 (implementations); PySyncObj's own documents and source.
+Source: docs/design/batch-coordinator.md#one-interface-three-implementations; PySyncObj's own
+documents and source.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ In the order of group ids, and inside a group its owner, its generation, its off
 with the same groups write the same bytes. The surprise is in the sorting: a hundred thousand ids
 are sorted in pieces, with a breath between, because a checkpoint is written beside the node's life.
 
-Source: KIP-630, Snapshot Format; DESIGN §6.
+Source: KIP-630, Snapshot Format; docs/design/snapshots.md#generation-never-blocks-commits.
 """
 
 from __future__ import annotations

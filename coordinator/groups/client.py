@@ -3,7 +3,7 @@
 One attempt for each call: the core asks again by itself, under the same number, and knows until
 when it is worth it. So no answer is raised, it is None.
 
-Source: DESIGN §7 (groups).
+Source: docs/design/groups.md.
 """
 
 from __future__ import annotations

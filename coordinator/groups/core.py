@@ -14,7 +14,7 @@ if nobody asks for them: their sessions end here, and then their offsets can exp
 
 No clock, no randomness, no socket: `step` is given the time, and each request a UUID of its own.
 
-Source: DESIGN §7 (groups); upstream's GroupCoordinatorService.
+Source: docs/design/groups.md; upstream's GroupCoordinatorService.
 """
 
 from __future__ import annotations

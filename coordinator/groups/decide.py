@@ -13,7 +13,7 @@ stops another mistake:
 The last is checked here a second time, after the broker: so the log alone shows that the members of
 one generation at most can commit.
 
-Source: DESIGN §7 (groups); KIP-211 (retention); upstream's OffsetMetadataManager.
+Source: docs/design/groups.md; KIP-211 (retention); upstream's OffsetMetadataManager.
 """
 
 from __future__ import annotations

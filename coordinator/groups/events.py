@@ -1,6 +1,6 @@
 """What a broker's group coordinator is told, and what it asks for: the seam to the world.
 
-Source: STYLE (event in, effects out).
+Source: docs/design/quorum.md#sans-io-core.
 """
 
 from __future__ import annotations

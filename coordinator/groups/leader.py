@@ -6,7 +6,7 @@ which of them may be due is looked up in applied state, and decided again on the
 
 No asyncio and no clock in here.
 
-Source: DESIGN §7.
+Source: docs/design/groups.md.
 """
 
 from __future__ import annotations

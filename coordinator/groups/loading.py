@@ -5,7 +5,8 @@ commits or asks for offsets; to a heartbeat or a SyncGroup, Kafka's broker never
 aiokafka and Java's consumer give up when they hear it. So those are told COORDINATOR_NOT_AVAILABLE:
 look for the coordinator again, and keep your generation.
 
-Source: DESIGN §7 (groups); upstream's GroupCoordinatorService (heartbeat, syncGroup while loading).
+Source: docs/design/groups.md; upstream's GroupCoordinatorService (heartbeat, syncGroup while
+loading).
 """
 
 from __future__ import annotations

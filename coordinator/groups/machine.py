@@ -1,6 +1,6 @@
 """The state machine of `__consumer_offsets-0`: its records, as one immutable image after another.
 
-Source: DESIGN §7; `coordinator.image_machine`.
+Source: docs/design/groups.md; `coordinator.image_machine`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ Surprise: a client is not kept waiting for as long. Its commit is answered COORD
 after a while, and may happen nevertheless. So is the group's removal, which is the last thing told:
 what waits behind it is sent to look for the coordinator again, and finds a group made anew.
 
-Source: DESIGN §7 (groups); upstream's offsets.commit.timeout.ms.
+Source: docs/design/groups.md; upstream's offsets.commit.timeout.ms.
 """
 
 from __future__ import annotations

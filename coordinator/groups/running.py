@@ -8,7 +8,7 @@ The one idea of its own is whose time counts. A process that was stopped for a w
 was busy, finds all members silent when it goes on: their heartbeats lie in the sockets, which are
 read a moment later. So the core's clock stands still while we do.
 
-Source: STYLE (the driver: match effect, then do it).
+Source: docs/design/quorum.md#sans-io-core.
 """
 
 from __future__ import annotations

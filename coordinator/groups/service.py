@@ -4,7 +4,7 @@ What is read, and every refusal, is answered behind the read barrier: a node tha
 does not know it must not say that a group is unknown, or that a broker no longer acts for it. What
 wrote a record needs no barrier: a majority holds it.
 
-Source: DESIGN §5 (linearizable reads), §7.
+Source: docs/design/quorum.md#linearizable-reads, docs/design/groups.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 `apply` decides nothing: what a record says is so. Whether a commit counts was decided before it
 became a record. The one thing it does not believe is a record of a group that is not there.
 
-Source: DESIGN §7 (apply is the only mutator).
+Source: docs/design/state-machines.md#decide-and-apply.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ and only behind the read barrier is it not an old one, so the broker that is ask
 whatever start the request names. Between that and the controller's decision the partition may grow:
 no harm is done, for the old chunk then ends a little earlier than it might have.
 
-Source: KIP-1114, Handle ChunkCreateRequest; DESIGN §3 (whose offsets are inclusive), §9.
+Source: KIP-1114, Handle ChunkCreateRequest; docs/design/numbers.md#offsets-of-chunks,
+docs/design/chunks.md#creating-a-chunk.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ there: whoever looks for their coordinator hears at once a code that clients do 
 `initTransactions()` fails instead of trying for a minute.
 
 Source: KIP-700, KIP-919 (DescribeCluster), KIP-966 (DescribeTopicPartitions), KIP-699
-(FindCoordinator); DESIGN §3, §8.
+(FindCoordinator); docs/design/numbers.md#findcoordinator-for-batch-coordinators,
+docs/design/broker.md#a-broker-names-itself-and-always-somebody.
 """
 
 from __future__ import annotations

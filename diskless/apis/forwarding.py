@@ -4,7 +4,7 @@ A request that is forwarded has two clocks: the client's, and that of whoever ca
 surprise: when the client's is over, the call is not cancelled. It may be carried out all the same,
 and to drop it half-way would tell nobody anything; so it goes on, and its answer is nobody's.
 
-Source: KIP-590 (requests forwarded to the controller); DESIGN §8.
+Source: KIP-590 (requests forwarded to the controller); docs/design/broker.md.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ The surprise: a request is taken *before* the handler returns, not by a task of 
 requests of one connection reach the group in the order they were sent in, and a heartbeat, which
 is answered from memory, costs no task at all.
 
-Source: DESIGN §7 (groups); `coordinator.groups.core` for what is decided.
+Source: docs/design/groups.md; `coordinator.groups.core` for what is decided.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ A mark that an earlier leader wrote was written by another clock, so it says not
 ago it was: such a delay starts again with the present leader's election. That is why a clock that
 jumps at a leader change deletes nothing early.
 
-Source: DESIGN §7.
+Source: docs/design/state-machines.md#decide-and-apply.
 """
 
 from __future__ import annotations

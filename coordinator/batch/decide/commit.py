@@ -13,7 +13,8 @@ unless its id is so old that state of it can have expired.
 This is the hot path, about two microseconds a batch: columns are made by `zip`, in C, and the loop
 touches only what idempotence needs. A batch in sequence never leaves the loop.
 
-Source: DESIGN §7; KIP-1164, CommitBatches; upstream's ProducerAppendInfo.
+Source: docs/design/batch-coordinator.md#idempotence; KIP-1164, CommitBatches; upstream's
+ProducerAppendInfo.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ orphaned objects are known without listing a bucket, and deleting them races wit
 Leases end by a record only. Age makes a leader *propose* the end; what a clock says while a record
 is applied must not matter, or replicas would differ.
 
-Source: DESIGN §7, Object leases.
+Source: docs/design/batch-coordinator.md#object-leases.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ is refused where the topic is gone, where its settings now keep more than the pl
 it would delete is no newer for that. Plans that somebody outside made are trusted less
 (`coordinator.batch.decide.plans`).
 
-Source: DESIGN §7 (retention), §10 (plans are fenced row by row); KIP-1164, deleteRecords;
+Source: docs/design/batch-coordinator.md#retention,
+docs/design/batch-coordinator.md#plans-are-judged-by-the-runs-there-are; KIP-1164, deleteRecords;
 upstream's ReplicaManager.deleteRecords (-1 is the high watermark).
 """
 

@@ -8,7 +8,8 @@ The surprise is `decide_safe_to_delete`. A broker whose commit failed asks wheth
 what it uploaded, while the commit may still be on its way on a dead connection. So "yes" is a
 record, a fence: the late commit is refused.
 
-Source: DESIGN §7 (deletion); KIP-1164, getFilesToDelete, deleteFiles, isSafeToDeleteFile.
+Source: docs/design/batch-coordinator.md#deletion; KIP-1164, getFilesToDelete, deleteFiles,
+isSafeToDeleteFile.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ decided (COORDINATOR_NOT_AVAILABLE); whoever asks again gets further.
 One thing is taken on trust. Records without a time count from their commit, and commits are looked
 at only for the last run that a row removes: those before it were committed earlier.
 
-Source: DESIGN §7 (retention), §10 (plans are fenced row by row).
+Source: docs/design/batch-coordinator.md#retention,
+docs/design/batch-coordinator.md#plans-are-judged-by-the-runs-there-are.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ The surprise is which clock: of the wall clock and the steady one, the one that 
 clock that jumps a day ahead under a leader would else forget every producer at once, and what they
 then send again would be stored twice.
 
-Source: DESIGN §7 (idempotence); Kafka's ProducerStateManager, which goes by the clock as well.
+Source: docs/design/batch-coordinator.md#idempotence; Kafka's ProducerStateManager, which goes by
+the clock as well.
 """
 
 from __future__ import annotations

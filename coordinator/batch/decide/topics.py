@@ -11,8 +11,9 @@ it then is the epoch that wanted it: only a call of a higher one that names it b
 Deleting a topic is one small record, and from then on nothing of it is found. Its runs and
 producers, of which there may be millions, go afterwards, a sweep's worth at a time.
 
-Source: DESIGN §7 (hand-over between groups, deletion); KIP-1164, InitDisklessTopics and
-DeleteDisklessTopics; KIP-631 (controller epochs).
+Source: docs/design/controller.md#hand-over-between-groups,
+docs/design/batch-coordinator.md#deletion; KIP-1164, InitDisklessTopics and DeleteDisklessTopics;
+KIP-631 (controller epochs).
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ steady commits the thread never catches up quite. So when the WAL has grown long
 the short rest at once, and until it is done the open transaction goes on gathering instead of
 committing.
 
-Source: DESIGN §7; https://www.sqlite.org/wal.html (checkpointing).
+Source: docs/design/batch-coordinator.md#state-in-sqlite; https://www.sqlite.org/wal.html
+(checkpointing).
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ log start alone. Whoever reads rows leaves the dead ones out, and whoever writes
 their bytes off the objects that they lay in. Only "an object is used no more" is noticed later than
 it is true, by the leader, who marks it by a record when its own rows are gone.
 
-Source: DESIGN §7 (deletion), §11 (invariants 4 and 8); docs/coordinator-state.md.
+Source: docs/design/batch-coordinator.md#deletion; invariants 4 and 8 (docs/design/invariants.md);
+docs/coordinator-state.md.
 """
 
 from __future__ import annotations

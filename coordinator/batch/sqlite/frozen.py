@@ -12,7 +12,8 @@ Its caller runs on an event loop, and has better things to do than to wait.
 Pages that nobody else reads are read here, so damage is often met here first. The copy's pages are
 the file's: whoever owns that is told, and treats it as damage that it has met itself.
 
-Source: DESIGN §6 (generation never blocks commits), §7; measured in docs/coordinator-state.md.
+Source: docs/design/snapshots.md#generation-never-blocks-commits,
+docs/design/batch-coordinator.md#state-in-sqlite; measured in docs/coordinator-state.md.
 """
 
 from __future__ import annotations

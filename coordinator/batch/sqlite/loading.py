@@ -3,7 +3,7 @@
 Rows come in the order of their keys, so every insert goes to the end of its table, and spans and
 tallies are built on the way.
 
-Source: DESIGN §7; coordinator.batch.checkpoint.
+Source: docs/design/batch-coordinator.md#state-in-sqlite; coordinator.batch.checkpoint.
 """
 
 from __future__ import annotations

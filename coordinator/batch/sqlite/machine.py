@@ -9,7 +9,7 @@ rebuilds from the newest checkpoint and the log after it.
 `apply` is told batches in slices by its host; a transaction goes on across slices until enough has
 gathered, so at rest the last few commits are not in the file, and are applied again after a crash.
 
-Source: DESIGN §7 (state in SQLite); raft.interfaces.StateMachine.
+Source: docs/design/batch-coordinator.md#state-in-sqlite; raft.interfaces.StateMachine.
 """
 
 from __future__ import annotations

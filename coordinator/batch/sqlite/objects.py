@@ -2,7 +2,7 @@
 
 Objects that are committed are added in bulk by the store, with their runs.
 
-Source: DESIGN §7 (deletion).
+Source: docs/design/batch-coordinator.md#deletion.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ Only the first span of each level can hold dead runs and so promise what is no l
 the walk goes on after it. Rows of dead runs may be there for a while
 (`coordinator.batch.sqlite.deferred_deletes`), so every walk begins at the log start or above.
 
-Source: DESIGN §7 (runs); docs/coordinator-state.md.
+Source: docs/design/batch-coordinator.md#runs; docs/coordinator-state.md.
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ before it.
 greatest timestamp of 256 runs in a row, a level-2 span of 256 level-1 spans. The last, unfinished
 ones stand in the partition's row. They bound from above, since runs under them may be dead.
 
-Source: DESIGN §7 (state in SQLite); docs/coordinator-state.md has every column.
+Source: docs/design/batch-coordinator.md#state-in-sqlite; docs/coordinator-state.md has every
+column.
 """
 
 from __future__ import annotations

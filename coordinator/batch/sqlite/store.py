@@ -8,7 +8,7 @@ Who is asked for what: `topics`, `logs`, `leases` and `brokers` are small and in
 `producers` and `answers` are cached; runs and objects are SQLite's alone. So memory does not grow
 with the number of batches.
 
-Source: DESIGN §7 (state in SQLite); docs/coordinator-state.md.
+Source: docs/design/batch-coordinator.md#state-in-sqlite; docs/coordinator-state.md.
 """
 
 from __future__ import annotations

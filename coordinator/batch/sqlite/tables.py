@@ -10,7 +10,7 @@ bounded size. A full young one becomes the old one, and the old one is forgotten
 least-recently-used, for one dict look-up in the common case. That a row does *not* exist is
 remembered too.
 
-Source: DESIGN §7 (partition and producer rows written once per transaction).
+Source: docs/design/batch-coordinator.md#state-in-sqlite.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
 A broker registers fenced. It reads the cluster log, and once its heartbeat says that it has read
 its own registration it is unfenced: only then can it be named to clients. It is fenced again if it
 asks, if its session is over, or on its way out: there it waits until every other broker has read
-that it leaves, so that nobody is sent to it any more. Fencing rewrites no partition (DESIGN §8:
-whom clients see is computed), so a fenced broker costs one record, whatever it held.
+that it leaves, so that nobody is sent to it any more. Fencing rewrites no partition
+(docs/design/broker.md#any-broker-leads: whom clients see is computed), so a fenced broker costs one
+record, whatever it held.
 
 Source: KIP-631; KIP-841 (controlled shutdown); upstream's ClusterControlManager and
 BrokerHeartbeatManager.

@@ -8,7 +8,7 @@ last offset is one below it, and the new chunk starts at it.
 The controller cannot see the high watermark. It believes whoever asks (a broker, or our command,
 which read it behind the read barrier) as far as it can check: a start never goes back.
 
-Source: KIP-1114; DESIGN §3 (its contradictions about offsets), §9 (what is refused).
+Source: KIP-1114; docs/design/numbers.md#offsets-of-chunks, docs/design/chunks.md#creating-a-chunk.
 """
 
 from __future__ import annotations

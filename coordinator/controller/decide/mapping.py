@@ -5,7 +5,8 @@ coordinator's log, and moving those is not built. An empty partition may move. W
 only its coordinator can say, and it must stop taking commits in the same step; so `move` is decided
 after the old coordinator has let go of it (`coordinator.controller.handover`).
 
-Source: KIP-1164, AssignPartitionToBatchCoordinator; DESIGN §7, Hand-over between groups.
+Source: KIP-1164, AssignPartitionToBatchCoordinator;
+docs/design/controller.md#hand-over-between-groups.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ The quorum's own topics are grown like any other, but their replicas are the vot
 partition of `__diskless-metadata` is a Raft group on every node of the quorum. It starts when the
 record is applied, and from then on new topics are spread over one coordinator more.
 
-Source: KIP-195; KIP-1164, Scaling the number of Batch Coordinators; DESIGN §5 (groups' lives).
+Source: KIP-195; KIP-1164, Scaling the number of Batch Coordinators;
+docs/design/quorum.md#groups-come-from-the-cluster-log.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """Who is named as a partition's replicas, and which coordinator gets it.
 
 In a diskless cluster a replica is a name in a record: any broker serves any partition, and what
-clients are told is computed from the brokers that live (DESIGN §8). So replicas are dealt out round
-robin over the *registered* brokers, once, and never dealt again. The first is named as leader.
+clients are told is computed from the brokers that live (docs/design/broker.md#any-broker-leads). So
+replicas are dealt out round robin over the *registered* brokers, once, and never dealt again. The
+first is named as leader.
 
 Coordinators get whole topics: a new one goes to the coordinator with the fewest partitions.
 
-Source: DESIGN §8; KIP-1164, Scaling the number of Batch Coordinators.
+Source: docs/design/broker.md#any-broker-leads; KIP-1164, Scaling the number of Batch Coordinators.
 """
 
 from __future__ import annotations

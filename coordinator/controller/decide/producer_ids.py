@@ -1,8 +1,8 @@
 """Producer ids, handed out by the block.
 
 The end of a block says which ids are out, its time says since when: a batch coordinator must know
-whether a producer without state is new, or so old that its state can have been forgotten (DESIGN
-§7). The time is a tagged field that Java skips.
+whether a producer without state is new, or so old that its state can have been forgotten
+(docs/design/batch-coordinator.md#idempotence). The time is a tagged field that Java skips.
 
 Source: KIP-730.
 """

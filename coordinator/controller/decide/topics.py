@@ -5,7 +5,8 @@ there is not yet one that can be written to: its batch coordinator has to be tol
 waits for that (`coordinator.controller.handover`).
 
 Source: KIP-4, KIP-195, KIP-464, KIP-516; upstream's ReplicationControlManager, whose codes and
-order of checks these are. Any replication factor is accepted (DESIGN §8).
+order of checks these are. Any replication factor is accepted
+(docs/design/broker.md#any-broker-leads).
 """
 
 from __future__ import annotations

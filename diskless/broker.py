@@ -13,7 +13,7 @@ The surprise: nothing is lost if it does not get that far. A broker keeps nothin
 that is killed leaves objects that were never committed, which the coordinator knows by their lease,
 and producers that send again.
 
-Source: KIP-631 (registration, fencing, controlled shutdown); KIP-1163; DESIGN §8.
+Source: KIP-631 (registration, fencing, controlled shutdown); KIP-1163; docs/design/broker.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What Prometheus reads of a broker's membership and of its listeners.
 
-Source: DESIGN §8; `diskless.metrics` has what it produces, fetches and keeps.
+Source: docs/design/broker.md; `diskless.metrics` has what it produces, fetches and keeps.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ runs in a process of its own, beside a controller, in a test on one loop, and in
 
 The surprise: an image is immutable and replaced as a whole. Who awaits must look again afterwards.
 
-Source: KIP-1163, KIP-1164 (read-only coordinators); DESIGN §1, §8.
+Source: KIP-1163, KIP-1164 (read-only coordinators); docs/design/README.md#the-picture,
+docs/design/broker.md.
 """
 
 from __future__ import annotations

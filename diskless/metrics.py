@@ -7,7 +7,7 @@ What to look at first: `..._replica_age_seconds` near half of diskless.file.dele
 broker will stop serving data), `..._in_flight_bytes` at its limit (the store is slower than the
 producers), `..._missing_objects_total` above zero (data that is referred to is not in the store).
 
-Source: DESIGN §8; docs/broker.md lists all of them.
+Source: docs/design/broker.md; docs/broker.md lists all of them.
 """
 
 from __future__ import annotations

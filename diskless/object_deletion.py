@@ -12,7 +12,8 @@ The surprise: the store is never listed, and what was not named by the coordinat
 A key of another cluster or coordinator, should one be named, is refused: in a shared bucket it
 would be somebody else's data.
 
-Source: DESIGN §7 (Deletion, Object leases); KIP-1164, getFilesToDelete and deleteFiles.
+Source: docs/design/batch-coordinator.md#deletion, docs/design/batch-coordinator.md#object-leases;
+KIP-1164, getFilesToDelete and deleteFiles.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ The surprise is how a rack is told. No version of Metadata carries `client.rack`
 in their client id: `client.id=app,diskless_az=eu-1a` (or `esker_rack=`). Fetch does carry a rack,
 and is answered with a preferred read replica, as Kafka does for followers.
 
-Source: DESIGN §8 (any broker leads); KIP-392 (preferred read replica).
+Source: docs/design/broker.md#any-broker-leads; KIP-392 (preferred read replica).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 One set of services for all listeners; only what tells clients of addresses is made for each.
 
-Source: DESIGN §8.
+Source: docs/design/broker.md.
 """
 
 from __future__ import annotations

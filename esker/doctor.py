@@ -8,7 +8,7 @@ dies of PySpark's class files, and a `SPARK_HOME` of another release has other j
 compared with the ranges that our own package declares, and the rest is looked at where it would
 fail.
 
-Source: DESIGN §10; pyproject.toml (the ranges).
+Source: docs/design/pipeline.md#exit-codes; pyproject.toml (the ranges).
 """
 
 from __future__ import annotations

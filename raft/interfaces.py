@@ -6,7 +6,8 @@ and what whoever takes and loads them needs of a state machine (`StateMachine`).
 A state machine *decides* on the leader and *applies* everywhere. It drafts batches, proposes them
 under the epoch it leads and the log end it decided against, and hears later, like every replica,
 what was committed. It is told that it leads only when its epoch's first record is committed and
-everything before it was delivered, so it may decide at once (DESIGN §7).
+everything before it was delivered, so it may decide at once
+(docs/design/state-machines.md#a-new-leader-decides-nothing).
 
 Surprises. Proposing is no function call that returns an offset: proposals of one turn of the event
 loop travel together, and a `Ticket` is told the outcome. *Accepted is not committed*: whatever is
@@ -15,7 +16,8 @@ leadership is lost, what was accepted and not committed has an unknown outcome.
 
 All calls and all callbacks are made on one thread: the event loop's.
 
-Source: DESIGN §7; upstream's RaftClient and RaftClient.Listener, whose contract this is.
+Source: docs/design/state-machines.md#a-new-leader-decides-nothing; upstream's RaftClient and
+RaftClient.Listener, whose contract this is.
 """
 
 from __future__ import annotations
@@ -273,7 +275,8 @@ class Frozen(Protocol):
 class StateMachine(Protocol):
     """What is built from a group's committed records; the same on every replica.
 
-    Source: DESIGN §7 (apply is the only mutator); KIP-630, When to Snapshot (changed records).
+    Source: docs/design/state-machines.md#decide-and-apply; KIP-630, When to Snapshot (changed
+    records).
     """
 
     @property

@@ -8,8 +8,8 @@ its offsets, one offset a record.
 first takes its ownership, by a record, and numbers what it writes from then on. So a former owner's
 commit, or a late copy of one that was answered long ago, is found out by the group alone.
 
-Source: DESIGN §7 (groups); KIP-211 (retention of offsets), KIP-345 (static members). The numbers,
-from 1150 on, are ours.
+Source: docs/design/groups.md; KIP-211 (retention of offsets), KIP-345 (static members). The
+numbers, from 1150 on, are ours.
 """
 
 from typing import Annotated

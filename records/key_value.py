@@ -1,6 +1,8 @@
 """The record of the small key-value state machine: what is in its checkpoints.
 
-Source: ours (DESIGN §6, §7): a state for benches, tests and whoever tries the quorum out.
+Source: ours (docs/design/snapshots.md#generation-never-blocks-commits,
+docs/design/state-machines.md#decide-and-apply): a state for benches, tests and whoever tries the
+quorum out.
 """
 
 from records.schema import MetadataRecord

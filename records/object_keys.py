@@ -7,7 +7,7 @@ bucket never touch each other's objects.
 The surprise: the two hex digits come first, of a hash of the id. An object store spreads its load
 by the first characters of a key; ids alone, which rise, would all go to one place.
 
-Source: DESIGN §7, Keys.
+Source: docs/design/batch-coordinator.md#keys.
 """
 
 from __future__ import annotations

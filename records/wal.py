@@ -12,7 +12,7 @@ which cluster, and what each byte range is.
 The surprise: batches stand here as producers sent them, with base offset 0. Offsets are decided
 after the object is written, are kept elsewhere, and are put into a batch when it is read.
 
-Source: KIP-1163, Data Format and WAL Segment Objects; DESIGN §8.
+Source: KIP-1163, Data Format and WAL Segment Objects; docs/design/broker.md#wal-segment-objects.
 """
 
 from __future__ import annotations

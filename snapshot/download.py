@@ -12,8 +12,9 @@ leader's: nobody can know before the end.
 
 The surprise: a failed flush costs the part. After one nobody knows what is on the disk.
 
-Source: KIP-630, FetchSnapshot and Validation of Snapshot and Log; DESIGN §6. Upstream's
-KafkaRaftClient cannot resume after a restart, and verifies nothing but the position.
+Source: KIP-630, FetchSnapshot and Validation of Snapshot and Log;
+docs/design/snapshots.md#fetching-a-snapshot. Upstream's KafkaRaftClient cannot resume after a
+restart, and verifies nothing but the position.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ Memory: what one batch and two chunks take, however large the state.
 The surprise: on a disk error everything is thrown away, and nothing breaks. A checkpoint is never
 needed today.
 
-Source: DESIGN §6 (generation never blocks commits); KIP-630, Snapshot Format.
+Source: docs/design/snapshots.md#generation-never-blocks-commits; KIP-630, Snapshot Format.
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@ own disk that turns out damaged while it is loaded stops the node: there is no s
 No asyncio, no clock, no thread in here: whoever has them passes a `Loop` in, and the simulator is
 one.
 
-Source: DESIGN §6, §7; KIP-630, Interaction with the Kafka Controller and Metadata Cache.
+Source: docs/design/snapshots.md, docs/design/state-machines.md#decide-and-apply; KIP-630,
+Interaction with the Kafka Controller and Metadata Cache.
 """
 
 from __future__ import annotations

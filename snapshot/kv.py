@@ -12,7 +12,8 @@ of the log, so every replica has the same; loading preserves it; and sorting a m
 a pause of most of a second. The overlay must then keep it, too: a key that is deleted and set again
 goes to the end.
 
-Source: ours; DESIGN §6, §7, invariant 4.
+Source: ours; docs/design/snapshots.md#generation-never-blocks-commits,
+docs/design/state-machines.md#decide-and-apply; invariant 4 (docs/design/invariants.md).
 """
 
 from __future__ import annotations

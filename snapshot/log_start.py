@@ -21,7 +21,8 @@ A follower cuts to its own newest checkpoint at or below its leader's log start:
 of the two, brought down to where one of its checkpoints ends, because only there it knows the epoch
 before its first record.
 
-Source: KIP-630, When to Increase the LogStartOffset; KIP-876 for the retention by size; DESIGN §6.
+Source: KIP-630, When to Increase the LogStartOffset; KIP-876 for the retention by size;
+docs/design/snapshots.md#where-the-log-starts.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ The surprise is the stagger. All replicas apply the same log, so all would gener
 moment. A node with a higher id waits for somewhat more bytes, never for less than was configured,
 and takes the interval somewhat shorter, never longer.
 
-Source: KIP-630, When to Snapshot; KIP-876 (the interval); KIP-631's leader-ordered snapshots are
-not built, as upstream. DESIGN §6.
+Source: docs/design/snapshots.md#when-a-snapshot-is-taken; KIP-630, When to Snapshot; KIP-876 (the
+interval). KIP-631's leader-ordered snapshots are not built, as upstream.
 """
 
 from __future__ import annotations

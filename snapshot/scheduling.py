@@ -7,7 +7,7 @@ and the machine are told; until then nothing has changed.
 The surprise: a checkpoint that fails breaks nothing, so it is tried again after a while, then less
 and less often. What it would have freed, the log keeps.
 
-Source: KIP-630, When to Snapshot; DESIGN §6.
+Source: KIP-630, When to Snapshot; docs/design/snapshots.md#when-a-snapshot-is-taken.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ starts past 0 has nothing else to begin with.
 `newest` and `ids` cost nothing; everything else may touch the disk. Several threads may call: the
 lock is held while names and handles change, never while bytes are read.
 
-Source: KIP-630, When to Delete Snapshots, Validation of Snapshot and Log; DESIGN §6.
+Source: KIP-630, When to Delete Snapshots, Validation of Snapshot and Log;
+docs/design/snapshots.md#when-a-snapshot-is-dropped.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ before a record's value is then known in advance, and is compared in one go inst
 decoded. The first record that looks otherwise is left, with all after it, to
 `records.batch.iter_records`, which knows every form and says what is wrong.
 
-Source: KIP-98 (record layout); DESIGN §13 (work moves out of per-record Python).
+Source: KIP-98 (record layout); docs/design/performance.md#rows-not-objects.
 """
 
 from __future__ import annotations

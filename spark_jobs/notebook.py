@@ -9,7 +9,7 @@
 Nothing is kept: each use of a table reads what is committed by then. Who wants the same twice says
 `endOffset`, or `tables("topics").cache()`.
 
-Source: DESIGN §10.
+Source: docs/design/pipeline.md#one-input.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Who may import whom (DESIGN §2): walks every import of every module, and believes no comment.
+"""Who may import whom: walks every import of every module, and believes no comment.
 
 Imports inside functions and under `TYPE_CHECKING` count as well: a room that needs another one's
 types needs that room.
+
+Source: docs/design/README.md#rooms-and-imports.
 """
 
 from __future__ import annotations
@@ -70,7 +72,10 @@ PURE: Final = {
         ("asyncio", "os", "random", "secrets", "select", "socket", "threading", "time"),
     ),
 }
-"""Rooms that do nothing but compute, and what they would do it with otherwise (DESIGN §5)."""
+"""Rooms that do nothing but compute, and what they would do it with otherwise.
+
+Source: docs/design/quorum.md#sans-io-core.
+"""
 
 HARMLESS: Final = ("random.Random",)  # a type: its instance, and so its seed, comes from outside
 

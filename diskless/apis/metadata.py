@@ -15,8 +15,9 @@ described once, as in Kafka, and what takes long to describe is described in sli
 
 Chunks (KIP-1114) travel in tagged fields that other clients skip.
 
-Source: the protocol guide, Metadata; KIP-430 (authorized operations); KIP-1114; DESIGN §3, §8 (any
-broker leads).
+Source: the protocol guide, Metadata; KIP-430 (authorized operations); KIP-1114;
+docs/design/numbers.md#tagged-fields-where-upstream-has-no-room,
+docs/design/broker.md#any-broker-leads.
 """
 
 from __future__ import annotations

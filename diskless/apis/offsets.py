@@ -9,7 +9,8 @@ A partition's leader epoch is 0 for ever, so epoch 0 ends at the high watermark,
 no other.
 
 Source: the protocol guide, ListOffsets; KIP-79, KIP-207, KIP-320, KIP-405 (-4, -5), KIP-734 (-3),
-KIP-1023; upstream's ReplicaManager.fetchOffset (which version knows which sentinel); DESIGN §8.
+KIP-1023; upstream's ReplicaManager.fetchOffset (which version knows which sentinel);
+docs/design/broker.md#staleness-is-bounded.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ A broker's own replica may lag; what must not be old is asked of the coordinator
 after a majority has confirmed that it leads. Where that is not to be had in time the answer is
 OFFSET_NOT_AVAILABLE, which clients retry.
 
-Source: DESIGN §5 (linearizable reads), §8 (staleness is bounded); KIP-207.
+Source: docs/design/quorum.md#linearizable-reads, docs/design/broker.md#staleness-is-bounded;
+KIP-207.
 """
 
 from __future__ import annotations

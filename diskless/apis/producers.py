@@ -14,7 +14,7 @@ producers; as its id was given to it, and ids are never given twice, it can only
 
 Transactions are not there, so a transactional id is refused, with a code that is not retried.
 
-Source: KIP-98, KIP-360, KIP-730 (blocks); DESIGN §7 (idempotence).
+Source: KIP-98, KIP-360, KIP-730 (blocks); docs/design/batch-coordinator.md#idempotence.
 """
 
 from __future__ import annotations

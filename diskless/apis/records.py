@@ -9,7 +9,8 @@ looked at one after the other, the next only when the answer before it has left;
 answers of a broker that are being made, or are not read yet, share one bound. Near it answers get
 smaller, down to one batch each: nobody is kept waiting by somebody else's slowness.
 
-Source: KIP-74 (the first batch is whole); DESIGN §8 (Fetch), §11.10.
+Source: KIP-74 (the first batch is whole); docs/design/broker.md#fetch; invariant 10
+(docs/design/invariants.md).
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ stays decided.
 
 Deletion waits for the image only: what is not in it is not served.
 
-Source: KIP-4, KIP-195, KIP-516 (deletion by id), KIP-590 (forwarding); DESIGN §7, §8.
+Source: KIP-4, KIP-195, KIP-516 (deletion by id), KIP-590 (forwarding);
+docs/design/controller.md#hand-over-between-groups, docs/design/broker.md.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ the bound counts is what the cache itself holds on to.
 A broker that has written an object puts it in here: consumers who keep up read what was just
 written, mostly from the same broker, and then no object is fetched at all.
 
-Source: KIP-1163, Consume path (caching reads); DESIGN §8 (ranged GETs, neighbours merged).
+Source: KIP-1163, Consume path (caching reads); docs/design/broker.md#fetch.
 """
 
 from __future__ import annotations

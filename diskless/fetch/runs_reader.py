@@ -11,7 +11,7 @@ they fail again, a batch is damaged, and the fetch ends before it, or with an er
 there. Nothing beyond it is given out: a consumer must not skip offsets unawares. One that seeks
 past it is served, if it is still known where the next batch begins.
 
-Source: KIP-1163, Data Flow (replicas inject offsets), Consume path; DESIGN §8 (Fetch).
+Source: KIP-1163, Data Flow (replicas inject offsets), Consume path; docs/design/broker.md#fetch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ from records.errors import RecordError
 log = logging.getLogger("diskless.fetch.service")
 
 LEADER_EPOCH: Final = 0
-"""Of every diskless partition, for ever: any broker leads (DESIGN §8)."""
+"""Of every diskless partition, for ever: any broker leads.
+
+Source: docs/design/broker.md#any-broker-leads.
+"""
 
 LOG_APPEND_TIME: Final = 1
 

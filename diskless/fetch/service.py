@@ -14,7 +14,8 @@ behind it, and whoever is first gets at least one batch, however large (KIP-74).
 it is in another rack is told, once in a while, of a broker in its own.
 
 Source: the protocol guide, Fetch; KIP-74, KIP-227 (sessions are never granted), KIP-392 (preferred
-read replica), KIP-516 (topic ids); DESIGN §8 (Fetch, Staleness is bounded, Any broker leads).
+read replica), KIP-516 (topic ids); docs/design/broker.md#fetch,
+docs/design/broker.md#staleness-is-bounded, docs/design/broker.md#any-broker-leads.
 """
 
 from __future__ import annotations

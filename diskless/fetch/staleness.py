@@ -13,7 +13,7 @@ and then nothing is deleted either, for nobody decides it. But a broker cannot t
 An object that is gone all the same (404) is looked up behind the read barrier
 (`diskless.fetch.service`).
 
-Source: DESIGN §8 (staleness is bounded).
+Source: docs/design/broker.md#staleness-is-bounded.
 """
 
 from __future__ import annotations

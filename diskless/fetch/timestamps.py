@@ -10,7 +10,7 @@ Under LogAppendTime nothing is read: all records of a run have the time of its c
 topic is set to now.
 
 Source: KIP-79 (offset and timestamp of the record itself), KIP-734 (the greatest timestamp);
-DESIGN §8 (exact offsets for timestamp look-ups).
+docs/design/broker.md#timestamp-look-ups.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ than a producer ever would. A short one cannot name so many, and is not looked a
 
 The walk believes no length: what ends early or contradicts itself is left for the codec to refuse.
 
-Source: the protocol guide, Produce; DESIGN §11.10 (nothing a client sends stops a node).
+Source: the protocol guide, Produce; invariant 10 (docs/design/invariants.md).
 """
 
 from __future__ import annotations

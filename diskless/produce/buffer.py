@@ -7,7 +7,8 @@ the commit that describes it, and who waits for which batch.
 The surprise: an object is of one coordinator, so there is one buffer for each coordinator
 partition, and closing one says nothing about the others.
 
-Source: KIP-1163, Produce path; DESIGN §7 (bounds of an object), §8.
+Source: KIP-1163, Produce path; docs/design/state-machines.md#bounded-work,
+docs/design/broker.md#produce.
 """
 
 from __future__ import annotations

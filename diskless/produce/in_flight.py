@@ -11,7 +11,7 @@ are served. So a store that is slow makes producers slow, and nothing worse.
 The surprise: the bound may be exceeded by one request, or one that is larger than the bound could
 never be taken.
 
-Source: DESIGN §8 (Memory in flight is bounded); KIP-72 is its counterpart in the listener.
+Source: docs/design/broker.md#memory-in-flight; KIP-72 is its counterpart in the listener.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A block is renewed before it is used up or too old: an id must still be leased w
 upload, with all its retries, is over. What is left of an old block is simply not used; the
 coordinator ends the lease by age and knows those ids as dead.
 
-Source: DESIGN §7 (object leases), §8 (a lease outlives the longest upload).
+Source: docs/design/batch-coordinator.md#object-leases, docs/design/broker.md#produce.
 """
 
 from __future__ import annotations

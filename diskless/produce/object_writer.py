@@ -23,7 +23,8 @@ The surprise: an upload that is said to have failed may still have happened. So 
 for other bytes, and an object that was uploaded and not committed is the coordinator's to find:
 it knows which ids were never committed.
 
-Source: KIP-1163, Produce path, Error handling; DESIGN §8 (Produce; Errors a producer sees).
+Source: KIP-1163, Produce path, Error handling; docs/design/broker.md#produce,
+docs/design/broker.md#errors-a-producer-sees.
 """
 
 from __future__ import annotations

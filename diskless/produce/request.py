@@ -4,7 +4,7 @@ The surprise: two things end, each at a time of its own. The answer is due when 
 an outcome, or when the request's time is over; the request's bytes are free when its last batch is
 back from the writer, whoever has been answered by then.
 
-Source: the protocol guide, Produce; KIP-467 (errors by record); DESIGN §8 (Produce).
+Source: the protocol guide, Produce; KIP-467 (errors by record); docs/design/broker.md#produce.
 """
 
 from __future__ import annotations

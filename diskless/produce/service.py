@@ -13,7 +13,7 @@ So does one that names a topic by an id which this broker has not heard of: anot
 told the client, a moment ago, and there are clients that do not ask twice. And so does one whose
 records take long to validate: that is done in a thread, while others are served.
 
-Source: the protocol guide, Produce; KIP-467 (errors by record); DESIGN §8 (Produce).
+Source: the protocol guide, Produce; KIP-467 (errors by record); docs/design/broker.md#produce.
 """
 
 from __future__ import annotations

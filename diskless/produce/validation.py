@@ -10,7 +10,7 @@ lies would shift the offsets of all who follow, for ever, and a consumer finds i
 can mend it. Only lengths and deltas are read; keys and values are stepped over.
 
 Source: upstream's ProduceRequest.validateRecords, LogValidator and UnifiedLog (message size);
-DESIGN §8 (validate).
+docs/design/broker.md#validation.
 """
 
 from __future__ import annotations

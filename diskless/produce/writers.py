@@ -9,7 +9,8 @@ is asked about until the answer is known, for only the coordinator knows it.
 Old and new writers cannot get in each other's way: the new epoch's first lease closes the old ones,
 in the coordinator's own log, and an object of a closed lease is refused.
 
-Source: DESIGN §7 (object leases), §8 (errors a producer sees).
+Source: docs/design/batch-coordinator.md#object-leases,
+docs/design/broker.md#errors-a-producer-sees.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ A temporary file is what a crash leaves: it is no object, and is removed once it
 The surprise: a directory can go away, with the mount it is on. Then nothing is made in its place,
 and of no object it is said that it is missing: the store is away (`diskless.stores.root`).
 
-Source: KIP-1163, ObjectStorage; DESIGN §8.
+Source: KIP-1163, ObjectStorage; docs/design/broker.md#object-stores.
 """
 
 from __future__ import annotations

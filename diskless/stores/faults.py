@@ -6,7 +6,7 @@ as unknown what is in fact done.
 
 Randomness and delays come from outside: a simulation gives its own.
 
-Source: DESIGN §8 (fault-injecting wrapper); the incident classes of object stores: 503 SlowDown,
+Source: docs/design/broker.md#object-stores; the incident classes of object stores: 503 SlowDown,
 slow first byte, time-outs after success.
 """
 

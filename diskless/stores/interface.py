@@ -6,8 +6,8 @@ failures. An upload whose answer was lost may have happened; a name that is take
 ourselves, a moment ago. `upload` therefore settles that itself where the store can tell
 (If-None-Match, and a look at what is there), and says which it was by the type of its error.
 
-Source: KIP-1163, Public Interfaces (ObjectStorage); DESIGN §8. `list_objects` is ours: audits and
-orphan sweeps compare the bucket with the log.
+Source: KIP-1163, Public Interfaces (ObjectStorage); docs/design/broker.md#object-stores.
+`list_objects` is ours: audits and orphan sweeps compare the bucket with the log.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ object; and whoever stores, lists or deletes asks whether it is still there, bef
 The surprise: the file is read only where device or inode number of the root are others than they
 were. One `stat` costs microseconds, and a mount that comes back may well have other numbers.
 
-Source: DESIGN §8 (object stores); what MinIO keeps in `.minio.sys/format.json` is for the same.
+Source: docs/design/broker.md#object-stores; what MinIO keeps in `.minio.sys/format.json` is for the
+same.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ Credentials come the AWS way (environment, ~/.aws, instance roles). Not every se
 itself S3 heeds If-None-Match; one that does not only loses us the detection of a name used twice.
 
 Source: KIP-1163, ObjectStorage; the S3 API reference (PutObject, conditional writes; GetObject;
-DeleteObjects; ListObjectsV2); DESIGN §7 (keys), §8.
+DeleteObjects; ListObjectsV2); docs/design/batch-coordinator.md#keys,
+docs/design/broker.md#object-stores.
 """
 
 from __future__ import annotations

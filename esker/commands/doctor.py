@@ -1,6 +1,6 @@
 """`esker doctor`: what is there of what Esker needs, and what is missing.
 
-Source: DESIGN §10 (exit codes).
+Source: docs/design/pipeline.md#exit-codes.
 """
 
 from __future__ import annotations

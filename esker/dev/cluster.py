@@ -12,7 +12,7 @@ quorum takes the first free ones ten further on. They are not left to the system
 the range it also gives to clients: a node that comes back after a kill would find its port taken,
 perhaps by a connection that a neighbour made to itself.
 
-Source: DESIGN §12.
+Source: docs/design/running.md#one-command-for-a-newcomer.
 """
 
 from __future__ import annotations

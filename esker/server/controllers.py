@@ -6,7 +6,7 @@
 Every node has the state: it names the groups that live here, and answers the batch coordinators'
 questions (`view`). The node that leads the cluster log is the active controller besides.
 
-Source: DESIGN §5 (groups' lives), §7.
+Source: docs/design/quorum.md#groups-come-from-the-cluster-log, docs/design/controller.md.
 """
 
 from __future__ import annotations

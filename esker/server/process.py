@@ -4,7 +4,7 @@ The node's logs come first and go last; a broker lives on them. Whatever is fata
 process at once: what was promised is on a majority's disks or in the store, and a broker that comes
 again has nothing to repair.
 
-Source: DESIGN §5, §12.
+Source: docs/design/quorum.md#durability-barriers, docs/design/running.md#commands.
 """
 
 from __future__ import annotations

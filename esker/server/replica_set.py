@@ -11,7 +11,7 @@ order of the questions, so behind one CreateTopics that waits a heartbeat would 
 broker fenced. And those clients are told who leads as soon as this node's logs know it: a leader
 that stands still closes no connection, and whoever waits for its answer hears of it last.
 
-Source: KIP-1164 (read-only coordinators); DESIGN §1, §8.
+Source: KIP-1164 (read-only coordinators); docs/design/README.md#the-picture, docs/design/broker.md.
 """
 
 from __future__ import annotations

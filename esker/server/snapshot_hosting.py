@@ -2,7 +2,7 @@
 
 `raft` may not import `snapshot`, nor the other way round; here they meet.
 
-Source: DESIGN §2 (the front door connects), §6.
+Source: docs/design/README.md#rooms-and-imports, docs/design/snapshots.md#where-the-log-starts.
 """
 
 from __future__ import annotations
@@ -59,7 +59,10 @@ class SnapshotKeeping:
         return Shelf(files, directory, now_ms=monotonic_ms)
 
     def log_start(self, view: LogStartView) -> OffsetAndEpoch | None:
-        """Where the log may start, by DESIGN §6; None: where it does."""
+        """Where the log may start; None: where it does.
+
+        Source: docs/design/snapshots.md#where-the-log-starts.
+        """
         if view.leading_since_ms is None:
             ids = [one.snapshot_id for one in view.checkpoints]
             told = view.leader_log_start or Offset(0)

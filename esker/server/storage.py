@@ -5,7 +5,8 @@ and what it acknowledged. A directory that was lost is formatted with `rejoin`, 
 durable mark: such a voter neither votes nor campaigns before it has caught up. A broker's directory
 holds copies alone, so it may be formatted again whenever it is empty.
 
-Source: KIP-631, KIP-858 (meta.properties); KIP-778 (bootstrap.checkpoint); DESIGN §5, lost disks.
+Source: KIP-631, KIP-858 (meta.properties); KIP-778 (bootstrap.checkpoint);
+docs/design/quorum.md#lost-disks.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ A listener named in `controller.listener.names` is the quorum's, every other one
 controller has the first kind, a broker the second, a node with both roles both. What is bound may
 be every address of a machine; what is advertised may not, for nobody can connect to `0.0.0.0`.
 
-Source: KIP-631 (controller.listener.names), KIP-103 (listeners by name); DESIGN §12.
+Source: KIP-631 (controller.listener.names), KIP-103 (listeners by name);
+docs/design/running.md#nodes-and-settings.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Settings of how a broker writes batches and reads them. Source: KIP-1163; DESIGN §8."""
+"""Settings of how a broker writes batches and reads them.
+
+Source: KIP-1163; docs/design/broker.md#produce.
+"""
 
 from __future__ import annotations
 

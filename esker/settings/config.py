@@ -6,7 +6,8 @@ is refused at start by an error that names the key: a misspelt setting that is i
 in production.
 
 Source: the names and defaults of Apache Kafka 4.x (its documentation, Configuration), KIP-595,
-KIP-835, KIP-630 and KIP-876 (checkpoints); DESIGN §12 for what differs.
+KIP-835, KIP-630 and KIP-876 (checkpoints); docs/design/running.md#nodes-and-settings for what
+differs.
 """
 
 from __future__ import annotations

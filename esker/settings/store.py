@@ -1,4 +1,7 @@
-"""Settings of the object store. Source: KIP-1163, diskless.storage.class.name; DESIGN §8."""
+"""Settings of the object store.
+
+Source: KIP-1163, diskless.storage.class.name; docs/design/broker.md#object-stores.
+"""
 
 from __future__ import annotations
 

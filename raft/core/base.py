@@ -2,9 +2,10 @@
 
 **The gate.** While the election state of the present role is not on disk, nothing is sent and
 nobody is answered: what is to be sent waits in order and leaves when the disk reports. So no vote,
-no epoch and no leader is ever known to others that a crash could take back (DESIGN §11, invariants
-1 and 11), and the parts that decide need not think of it. What must not even *happen* before (a
-candidate counting its own vote, a leader's first append) hangs on `ElectionStateDurable` itself.
+no epoch and no leader is ever known to others that a crash could take back (invariants 1 and 11,
+docs/design/invariants.md), and the parts that decide need not think of it. What must not even
+*happen* before (a candidate counting its own vote, a leader's first append) hangs on
+`ElectionStateDurable` itself.
 
 **Timers** are named deadlines; the driver holds one timer, armed at the earliest. A deadline that
 moves back costs nothing: the tick comes early and the timer is armed again.

@@ -9,7 +9,7 @@ could truncate what we called committed. (Raft paper, section 5.4.2 and figure 8
 and the voters are told. Nothing is accepted before that record is committed. The leader's own copy
 counts like any voter's: once it is flushed, and it may well be the last.
 
-Source: KIP-595, Key Concepts (high watermark), Leader Progress; DESIGN §5.
+Source: KIP-595, Key Concepts (high watermark), Leader Progress; docs/design/quorum.md#krafts-rules.
 """
 
 from __future__ import annotations

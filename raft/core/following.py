@@ -9,7 +9,7 @@ leader that restarted within its epoch answers that it does not lead, and one th
 so; either is as good as a timeout, and so is a connection that is refused or silent for 100 ms.
 What a leader says is checked like anything from outside: it cannot make us drop what is committed.
 
-Source: KIP-595, Fetch; DESIGN §5 (fast failover).
+Source: KIP-595, Fetch; docs/design/quorum.md#fast-failover.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ The surprise: from the moment a snapshot is there it counts, whatever we have be
 was committed once, and after a restart we would go by it. Only a leader never installs one: it has
 all that is committed.
 
-Source: KIP-630, Fetching Snapshots, Validation of Snapshot and Log; DESIGN §6.
+Source: KIP-630, Fetching Snapshots, Validation of Snapshot and Log;
+docs/design/snapshots.md#publishing-and-installing.
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ asks each role what it wants to send, and checks after every step that nothing i
     serving     Leader: answer Fetches, reads, descriptions
     leading     Leader, Resigned: stay leader, stop
 
-Source: KIP-595; KIP-996; DESIGN §5. Where we differ from upstream, the page concerned says why.
+Source: KIP-595; KIP-996; docs/design/quorum.md. Where we differ from upstream, the page concerned
+says why.
 """
 
 from __future__ import annotations
@@ -324,7 +325,7 @@ class Quorum(Leading):
     # -- invariants ----------------------------------------------------------------------------
 
     def _check_invariants(self) -> None:
-        """What must be true after every step; constant work. Numbers are DESIGN §11's."""
+        """What must be true after every step; constant work. Source: docs/design/invariants.md."""
         log, role = self.log, self.role
         end_offset, known = log.end_offset, log.high_watermark
         assert log.start_offset <= log.flushed_end_offset <= end_offset, f"log geometry: {log}"

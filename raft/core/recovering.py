@@ -9,7 +9,8 @@ began; it spends its vote of this epoch on that leader, durably, and drops the m
 The surprise: every majority has one of any n - majority + 1 voters, so with that many answers it
 is in an epoch as new as any in which its former self counted.
 
-Source: DESIGN §5 (lost disks); docs/quorum.md, Lost disks, has what this promises and what not.
+Source: docs/design/quorum.md#lost-disks; docs/quorum.md, Lost disks, has what this promises and
+what not.
 """
 
 from __future__ import annotations

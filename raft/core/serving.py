@@ -10,7 +10,8 @@ a Fetch cannot have been sent before the round began, since its sender had our a
 Fetches are answered at once when a round begins, so a read costs one round trip; reads that come
 together share it.
 
-Source: KIP-595, Fetch, DescribeQuorum; KIP-836; Raft dissertation, section 6.4 (reads); DESIGN §5.
+Source: KIP-595, Fetch, DescribeQuorum; KIP-836; Raft dissertation, section 6.4 (reads);
+docs/design/quorum.md#linearizable-reads.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ Surprises. A pre-vote may be granted by a follower that has lost its leader's co
 its own patience is not over: nothing binding follows from it. And a refusal that names the leader
 we just lost does not bring us back to it; only the leader's own sign does.
 
-Source: KIP-595, Vote, BeginQuorumEpoch, EndQuorumEpoch; KIP-996; DESIGN §5 (fast failover).
+Source: KIP-595, Vote, BeginQuorumEpoch, EndQuorumEpoch; KIP-996;
+docs/design/quorum.md#fast-failover.
 """
 
 from __future__ import annotations

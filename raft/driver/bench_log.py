@@ -9,7 +9,7 @@ What arrives in one turn of the loop becomes one proposal. A client's requests d
 other in little but their records, and their answers in two numbers: both are taken by their form
 (`raft.driver.request_templates`), at a fraction of the price of decoding and encoding.
 
-Source: the protocol guide, Produce, Fetch, ListOffsets; DESIGN §5 (linearizable reads).
+Source: the protocol guide, Produce, Fetch, ListOffsets; docs/design/quorum.md#linearizable-reads.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ Appends are written by the loop, at once, and flushed by the group's disk thread
 during one flush shares the next (group commit). Election states are written by that thread, too.
 Cutting the log must be over before anything else is begun: until then the group is `busy`.
 
-Source: `raft.core.events`, rules 2 to 4; DESIGN §5 (durability barriers, recovery point).
+Source: `raft.core.events`, rules 2 to 4; docs/design/quorum.md#durability-barriers,
+docs/design/quorum.md#recovery-point.
 """
 
 from __future__ import annotations
@@ -199,7 +200,10 @@ class DiskWork:
         self._disk.submit(self._storage.flush, done)
 
     def _record(self) -> None:
-        """A second after a flush, what was flushed is durably known to be. DESIGN §5."""
+        """A second after a flush, what was flushed is durably known to be.
+
+        Source: docs/design/quorum.md#recovery-point.
+        """
         self._recording = None
         if not self._closed:
             self._disk.submit(self._storage.log.record_recovery_point, lambda _: None)

@@ -9,7 +9,7 @@ follower: group commit at every hop, without any linger.
 Two effects must be over before the next one is begun and yet must not hold up the loop: cutting the
 log, and emptying it. They run in the group's disk thread while the group stands still; events wait.
 
-Source: `raft.core.events` (what a driver owes the core); DESIGN §5.
+Source: `raft.core.events` (what a driver owes the core); docs/design/quorum.md#durability-barriers.
 """
 
 from __future__ import annotations

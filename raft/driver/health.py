@@ -5,7 +5,7 @@ proves that the quorum works *as seen from here*: a leader by a read barrier of 
 cluster log, anyone else by asking the leader for a linearizable end offset, which stands behind the
 same barrier.
 
-Source: DESIGN §5 (linearizable reads), §12.
+Source: docs/design/quorum.md#linearizable-reads, docs/design/running.md#commands.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ knows of none.
 The surprise is that a leader's silence about readers means nothing at first; how long it waits for
 those that there may be is for the rule (`Keeping.log_start`) to say.
 
-Source: KIP-630, When to Increase the LogStartOffset; DESIGN §6.
+Source: KIP-630, When to Increase the LogStartOffset; docs/design/snapshots.md#where-the-log-starts.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ the start is durable, then segments and older checkpoints go.
 Checkpoints that somebody reads stay for a while, so what is below the start is swept again now and
 then.
 
-Source: KIP-630, When to Increase the LogStartOffset, When to Delete Snapshots; DESIGN §6.
+Source: KIP-630, When to Increase the LogStartOffset, When to Delete Snapshots;
+docs/design/snapshots.md#where-the-log-starts.
 """
 
 from __future__ import annotations

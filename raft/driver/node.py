@@ -9,7 +9,8 @@ Stop: every group hands its leadership over, flushes and closes; then the listen
 Anything fatal (a failed flush, a full disk, a broken invariant) ends the node at once, without a
 farewell: what it had promised is on disk, and what was not must not be.
 
-Source: DESIGN §5 (groups' lives, lost disks), §12.
+Source: docs/design/quorum.md#groups-come-from-the-cluster-log, docs/design/quorum.md#lost-disks,
+docs/design/running.md#nodes-and-settings.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ has them fits. A room of several is made by the front door.
 
 All calls are made on the event loop.
 
-Source: DESIGN §2 (`raft` imports nothing above), §7.
+Source: docs/design/README.md#rooms-and-imports, docs/design/state-machines.md#decide-and-apply.
 """
 
 from __future__ import annotations

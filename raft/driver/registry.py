@@ -8,7 +8,7 @@ A group's directory is made first and listed afterwards: so a listed group witho
 always a lost disk, never a crash while it was made. The rejoin mark goes once the cluster log has
 caught up and every group it names has been begun, with a mark of its own.
 
-Source: DESIGN §5 (lost disks).
+Source: docs/design/quorum.md#lost-disks.
 """
 
 from __future__ import annotations

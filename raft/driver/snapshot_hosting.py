@@ -2,7 +2,7 @@
 
 Without it a group keeps everything: its log begins at 0 for ever.
 
-Source: KIP-630; DESIGN §6.
+Source: KIP-630; docs/design/snapshots.md.
 """
 
 from __future__ import annotations

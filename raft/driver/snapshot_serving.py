@@ -7,7 +7,7 @@ What waits to be sent is bounded. A connection gets its next piece read only whe
 left for the socket and the peer keeps reading; and no answer is larger than `MAX_ANSWER_BYTES`,
 because sending a piece is one copy on the loop, of which commits feel every millisecond.
 
-Source: KIP-630, FetchSnapshot (Request Handling); DESIGN §6.
+Source: KIP-630, FetchSnapshot (Request Handling); docs/design/snapshots.md#fetching-a-snapshot.
 """
 
 from __future__ import annotations

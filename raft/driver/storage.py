@@ -11,7 +11,8 @@ The event loop appends and reads; flushing, election states and truncations are 
 `DiskThread`. What was appended lately is also kept in memory: a leader answers nearly every Fetch
 from there, without asking the page cache and parsing the log again.
 
-Source: KIP-595, Quorum State; DESIGN §5 (lost disks, recovery point).
+Source: KIP-595, Quorum State; docs/design/quorum.md#lost-disks,
+docs/design/quorum.md#recovery-point.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ point, and whether the log has failed. The lock is held by a flush and by whatev
 never by an append: an append only adds to the end of `unflushed` and moves the log end *after*
 that, each in one step of the interpreter, so a flush that reads the end first misses nothing below.
 
-Source: DESIGN §5 (Durability barriers, Recovery point).
+Source: docs/design/quorum.md#durability-barriers, docs/design/quorum.md#recovery-point.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ The surprise is in truncation. The recovery point is lowered first, or a crash w
 that ends below it. And what is cut is made durable before anything new is appended: else a power
 loss could leave new batches followed by old ones that still match their checksums.
 
-Source: KIP-595, Log; DESIGN §5; org.apache.kafka.storage.internals.log.UnifiedLog.
+Source: KIP-595, Log; docs/design/quorum.md#recovery-point;
+org.apache.kafka.storage.internals.log.UnifiedLog.
 """
 
 from __future__ import annotations

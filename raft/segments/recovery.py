@@ -11,8 +11,8 @@ flushed before anyone may count on it: an opened log is durable to its end. And 
 before it is read: if that process died of a failed flush, the cache holds bytes that the disk never
 took, and a second flush would succeed without writing them.
 
-Source: DESIGN §5 (Recovery point); Rebello et al., "Can Applications Recover from fsync Failures?"
-(ATC 2020); org.apache.kafka.storage.internals.log.LogLoader, which trusts a
+Source: docs/design/quorum.md#recovery-point; Rebello et al., "Can Applications Recover from fsync
+Failures?" (ATC 2020); org.apache.kafka.storage.internals.log.LogLoader, which trusts a
 clean-shutdown marker instead and cuts at any damage.
 """
 

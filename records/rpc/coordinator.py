@@ -307,7 +307,7 @@ class ReleaseDisklessPartitionsResponse(Response, key=1107, versions="0"):
 class ApplyRetentionRequest(Request, key=1108, versions="0"):
     """Rows of a retention plan that somebody outside made, each judged by itself.
 
-    Source: DESIGN §10; the call is ours.
+    Source: docs/design/pipeline.md#applying-a-plan; the call is ours.
     """
 
     class Topic(Message):

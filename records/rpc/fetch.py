@@ -2,7 +2,7 @@
 
 Source: KIP-227 (sessions), KIP-516 (topic ids), KIP-595 (replicas of the quorum), KIP-630
 (snapshots), KIP-1166 (the high watermark that a replica knows travels with its Fetch). The tagged
-field 1000 is ours: DESIGN §6 (what the log start waits for).
+field 1000 is ours: docs/design/snapshots.md#an-archive-holds-the-log-start.
 """
 
 from typing import Annotated

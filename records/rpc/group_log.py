@@ -4,7 +4,7 @@ A broker takes a group's ownership and is told all it needs to act; it then comm
 completed rebalances under that ownership. `sequence` counts its commits of one group: the same
 number again is the same commit, a lower one is a late copy.
 
-Source: DESIGN §7 (groups). The numbers, from 1120 on, are ours.
+Source: docs/design/groups.md. The numbers, from 1120 on, are ours.
 """
 
 from typing import Annotated

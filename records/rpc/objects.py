@@ -9,8 +9,8 @@ The last two are for people: the overview of topics and of one object that KIP-1
 A key or an object id names its coordinator; where neither is given, `coordinator_partition` does:
 the partition of `__diskless-metadata`.
 
-Source: KIP-1164, Public Interfaces; KIP-1163, Command line tools; DESIGN §7 (object leases). The
-numbers, from 1100 on, are ours.
+Source: KIP-1164, Public Interfaces; KIP-1163, Command line tools;
+docs/design/batch-coordinator.md#object-leases. The numbers, from 1100 on, are ours.
 """
 
 from typing import Annotated
@@ -113,7 +113,9 @@ class IsSafeToDeleteFileResponse(Response, key=1104, versions="0"):
 class MarkOrphansRequest(Request, key=1109, versions="0"):
     """A sweep has found these objects in the store, and in the metadata nothing that needs them.
 
-    Keys of one coordinator. Source: DESIGN §10 (keys go to the coordinator, a broker deletes).
+    Keys of one coordinator.
+
+    Source: docs/design/pipeline.md#spark-deletes-nothing.
     """
 
     coordinator_partition: Int32

@@ -10,7 +10,7 @@ epochs, which never fall. The chain of ranges must reach to the last manifest th
 
 A lost range is no fault of the archive: it is what the archive says of itself, and it is told.
 
-Source: DESIGN §10, §11 (an offset and epoch name one byte string for ever).
+Source: docs/design/pipeline.md#the-archive, docs/design/invariants.md.
 """
 
 from __future__ import annotations

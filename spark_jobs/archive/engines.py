@@ -14,7 +14,7 @@ The surprise is how errors travel. Raised in a worker, an error would come back 
 exception of Spark's, after three more attempts; but a piece that found its input gone is a result
 like others. So errors come back in the row too, and are raised here, in the order of the pieces.
 
-Source: PySpark, `DataFrame.mapInArrow`; DESIGN §10.
+Source: PySpark, `DataFrame.mapInArrow`; docs/design/pipeline.md#the-archive.
 """
 
 from __future__ import annotations

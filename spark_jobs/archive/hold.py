@@ -12,7 +12,8 @@ The surprise is that what the jobs fetch for themselves cannot do this. A Fetch'
 was read, and what was read is not archived yet: killed at that moment, the archive would find it
 cut off.
 
-Source: KIP-595 (a Fetch acknowledges), KIP-630 (what a log's start waits for); DESIGN §6.
+Source: KIP-595 (a Fetch acknowledges), KIP-630 (what a log's start waits for);
+docs/design/snapshots.md#an-archive-holds-the-log-start.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ The surprise is that a plan may become impossible: the log's head was cut while 
 a checkpoint stands in for what is gone, its manifest names the lost offsets, and whoever runs the
 job is told; the archive goes on from there.
 
-Source: DESIGN §10.
+Source: docs/design/pipeline.md#the-archive.
 """
 
 from __future__ import annotations

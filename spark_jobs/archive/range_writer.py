@@ -7,7 +7,7 @@ nothing but damage, because a record that is not archived now may be gone tomorr
 
 The same range makes the same files, byte for byte, whoever does it and however often.
 
-Source: DESIGN §10; `spark_jobs.readers.archive_layout` for names.
+Source: docs/design/pipeline.md#the-archive; `spark_jobs.readers.archive_layout` for names.
 """
 
 from __future__ import annotations

@@ -7,7 +7,9 @@ of the log: which ids a lease passed over, which of them are orphans still, whos
 The surprise is that answers are compared without being sent: of each commit a checksum travels, and
 the driver follows, commit by commit, which sixty-four objects of a broker are remembered.
 
-Source: DESIGN §7 (object leases; CommitBatches is idempotent by object id), §11 (4, 6, 7).
+Source: docs/design/batch-coordinator.md#object-leases,
+docs/design/batch-coordinator.md#commits-are-idempotent-by-object-id; invariants 4, 6 and 7
+(docs/design/invariants.md).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ the spans left off, and of the live runs that each span counted. Then they are c
 The surprise: nothing is replayed. A log start only rises and an object's batches stand in one
 record, so what is live at an offset can be counted piece by piece, in any order.
 
-Source: DESIGN §11 (4, 5, 7, 8); KIP-630.
+Source: invariants 4, 5, 7 and 8 (docs/design/invariants.md); KIP-630.
 """
 
 from __future__ import annotations

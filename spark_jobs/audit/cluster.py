@@ -7,7 +7,8 @@ the one that the log gives at its offset.
 The surprise: partition epochs are mostly not written. Every change of a partition is one more, so
 only a PartitionRecord, which has them, can contradict; in a checkpoint each does.
 
-Source: DESIGN §9, §11 (1, 4, 5, 6); KIP-631, KIP-1114.
+Source: docs/design/chunks.md; invariants 1, 4, 5 and 6 (docs/design/invariants.md); KIP-631,
+KIP-1114.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ of everything that was no commit. So spans are judged in any order.
 The surprise: a partition that is named for the first time stood at 0. Its offsets begin there, in
 every world; if they do not, the beginning is lost.
 
-Source: DESIGN §7, §11 (5, 7, 8).
+Source: docs/design/batch-coordinator.md#one-record-per-object; invariants 5, 7 and 8
+(docs/design/invariants.md).
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ The surprise: what belongs to commits is not here. Whether a log start is above 
 or a marked object still in use, only commits say: those rules are in `spark_jobs.audit.commits` and
 `spark_jobs.audit.objects`, which have both.
 
-Source: DESIGN §7, §11; `coordinator.batch.state` asserts the same while it applies a record, in
-other words.
+Source: docs/design/batch-coordinator.md#one-record-per-object, docs/design/invariants.md;
+`coordinator.batch.state` asserts the same while it applies a record, in other words.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ The surprise is what is not said. An invariant that the data cannot show (what w
 promised and not written down) is not audited, and what was left out for want of a store or of a
 second replica is named in the report: a clean audit says what it looked at.
 
-Source: DESIGN §10, §11.
+Source: docs/design/pipeline.md#the-audit, docs/design/invariants.md.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ itself, wherever that is done.
 The surprise is that nothing here is believed: a record that contradicts what was before it is a
 violation, and is then taken as it stands, so that one mistake is told once.
 
-Source: DESIGN §7 (leases, deletion), §11 (5, 7, 8); `records.diskless`.
+Source: docs/design/batch-coordinator.md#object-leases, docs/design/batch-coordinator.md#deletion;
+invariants 5, 7 and 8 (docs/design/invariants.md); `records.diskless`.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ with a first offset, an end and an epoch at each, and a piece must go on where t
 A span that has records and no batches is read as well; then offsets may skip (a control record took
 them), and who led is not known.
 
-Source: DESIGN §11 (1-3); KIP-595 (an epoch's first record is its LeaderChange).
+Source: invariants 1-3 (docs/design/invariants.md); KIP-595 (an epoch's first record is its
+LeaderChange).
 """
 
 from __future__ import annotations

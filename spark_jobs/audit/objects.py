@@ -8,7 +8,8 @@ The same way a span says, for any later offset, what of it is live there: a chec
 of bytes for each partition, and the bytes used of each object. Added up over all spans that is the
 state which a checkpoint claims (`spark_jobs.audit.checkpoints`).
 
-Source: DESIGN §7 (runs, deletion), §11 (4, 7, 8).
+Source: docs/design/batch-coordinator.md#runs, docs/design/batch-coordinator.md#deletion; invariants
+4, 7 and 8 (docs/design/invariants.md).
 """
 
 from __future__ import annotations

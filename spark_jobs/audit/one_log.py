@@ -6,7 +6,8 @@ two spans. What tasks find comes back as facts: counts, ends, checksums, violati
 The surprise is damage. A log that cannot be read at one place is judged up to there, and the report
 says that nothing behind it was; a guess about the rest would find violations that are none.
 
-Source: DESIGN §10, §11; `spark_jobs.audit.tasks` is what runs in tasks.
+Source: docs/design/pipeline.md#the-audit, docs/design/invariants.md; `spark_jobs.audit.tasks` is
+what runs in tasks.
 """
 
 from __future__ import annotations

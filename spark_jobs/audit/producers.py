@@ -7,7 +7,8 @@ The surprise: the first batch after a producer was forgotten may begin anywhere,
 first one ever, of an id that is old. That is decided with the controller's help, not here; so a
 beginning proves nothing.
 
-Source: DESIGN §7 (idempotence), §11 (6); upstream's ProducerStateEntry (five batches are kept).
+Source: docs/design/batch-coordinator.md#idempotence; invariant 6 (docs/design/invariants.md);
+upstream's ProducerStateEntry (five batches are kept).
 """
 
 from __future__ import annotations

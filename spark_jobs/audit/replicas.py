@@ -6,7 +6,7 @@ two replicas are compared, and only a block that differs is read again, to name 
 The surprise: followers store a leader's batches as they came. So what must agree is not only each
 record but every byte of every batch, its borders too.
 
-Source: DESIGN §11 (2, 3).
+Source: invariants 2 and 3 (docs/design/invariants.md).
 """
 
 from __future__ import annotations

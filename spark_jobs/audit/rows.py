@@ -8,7 +8,8 @@ before each, and then every span is judged by itself, in any order, on any machi
 The surprise: nothing is corrected. After a gap the next batch is held to where the one after the
 gap ended, so one mistake is one violation and not ten thousand.
 
-Source: DESIGN §7 (idempotence, leases), §10.
+Source: docs/design/batch-coordinator.md#idempotence,
+docs/design/batch-coordinator.md#object-leases, docs/design/pipeline.md#the-audit.
 """
 
 from __future__ import annotations

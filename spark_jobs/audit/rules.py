@@ -10,7 +10,7 @@ that breaks one thing and demands that one rule says so.
 The surprise: a broken log can break a rule ten million times. Each is counted, and a few are kept,
 the first one first.
 
-Source: DESIGN §10 (exit codes), §11 (the invariants and their numbers).
+Source: docs/design/pipeline.md#exit-codes, docs/design/invariants.md.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Rule(NamedTuple):
     """What must be true. Its `check` has the facts that it needs as arguments."""
 
     name: str
-    invariant: str  # numbers of DESIGN §11
+    invariant: str  # numbers of docs/design/invariants.md
     sentence: str
     check: Callable[..., Faults]
     loss: bool  # broken, it means that data is gone

@@ -9,7 +9,8 @@ The surprise is time. What the log refers to may be deleted lawfully while the a
 object that is missing is only a finding after the log was read on to its newest end
 (`spark_jobs.audit.job`).
 
-Source: DESIGN §8 (WAL segment objects), §11 (5, 7); `records.wal`.
+Source: docs/design/broker.md#wal-segment-objects; invariants 5 and 7 (docs/design/invariants.md);
+`records.wal`.
 """
 
 from __future__ import annotations

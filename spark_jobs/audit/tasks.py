@@ -3,7 +3,7 @@
 What goes in is pickled, and what comes out is small: findings, ends, checksums. Rows of batches
 stay here.
 
-Source: DESIGN §10.
+Source: docs/design/pipeline.md#the-audit.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ So the journal beside the plan need not know keys. The plan is read in windows, 
 whole, and one line says how far that is and what was counted. Whoever was killed goes on with the
 window that was under way. Memory holds one window, however long the plan is.
 
-Source: DESIGN §10 (apply).
+Source: docs/design/pipeline.md#applying-a-plan.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ with the offsets that cannot be read any more, and never repaired.
 An object that is there with another size is no better: the bytes that its runs point at cannot be
 the ones that were committed.
 
-Source: DESIGN §10 (dangling), §11 (7).
+Source: docs/design/pipeline.md#dangling-references; invariant 7 (docs/design/invariants.md).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ The surprise is how little time matters. An id can be committed only while its l
 ids rise: so whatever is committed after this offset was, as of it, in an open lease or not yet
 given. `Kind.ORPHAN` is neither. It is for ever dead, also if this log is a day behind.
 
-Source: DESIGN §7 (object leases), §10.
+Source: docs/design/batch-coordinator.md#object-leases, docs/design/pipeline.md#orphans.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ takes all of it away.
 Keys of other clusters, and what is no key of ours at all, are counted, a few of them named, and
 then dropped: what never gets here can never be planned.
 
-Source: DESIGN §7 (Keys), §10; the S3 API reference (ListObjectsV2).
+Source: docs/design/batch-coordinator.md#keys, docs/design/pipeline.md#orphans; the S3 API reference
+(ListObjectsV2).
 """
 
 from __future__ import annotations

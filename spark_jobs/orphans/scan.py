@@ -16,7 +16,8 @@ Each of these alone would do, if everything else were as we believe it is.
 Between listings, what was seen is kept in a file: orphans alone, each with the time of its first
 sighting. It is compared in the order of the keys, so it is never in memory whole, nor is the plan.
 
-Source: DESIGN §7 (object leases), §10; docs/orphans.md.
+Source: docs/design/batch-coordinator.md#object-leases, docs/design/pipeline.md#orphans;
+docs/orphans.md.
 """
 
 from __future__ import annotations

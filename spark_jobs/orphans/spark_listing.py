@@ -9,7 +9,8 @@ away where the rows are; only what is left comes here, in the order of the keys,
 The surprise: an executor that is lost takes its rows along, and Spark lists that part again, later
 than the logs were read. It costs nothing: what was uploaded since is of an open lease, or of none.
 
-Source: DESIGN §10; spark_jobs/orphans/known_objects.py (why time matters so little).
+Source: docs/design/pipeline.md#orphans; spark_jobs/orphans/known_objects.py (why time matters so
+little).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ for good, where what comes next is to be kept (a clock, or a plan of another his
 answered is written into the journal beside the plan before the next request is sent: whoever was
 killed goes on where the journal ends, and asks one request's rows a second time at worst.
 
-Source: DESIGN §10 (apply).
+Source: docs/design/pipeline.md#applying-a-plan.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 Whoever is killed while he writes leaves half a line. It says nothing, and is taken off before
 another is written behind it.
 
-Source: DESIGN §10 (apply).
+Source: docs/design/pipeline.md#applying-a-plan.
 """
 
 from __future__ import annotations

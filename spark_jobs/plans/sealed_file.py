@@ -10,7 +10,7 @@ it. A file appears under its name when it is complete. Before the first row is g
 file is read once, so whoever acts on rows never acts on half of a file, or on one that was edited.
 Neither side holds more than a line.
 
-Source: DESIGN §10 (plans).
+Source: docs/design/pipeline.md#plans.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ surprise is its other link. Where offsets were gone before they could be archive
 stands in for everything up to its end; the records before it, back to the end of what is archived,
 are lost, and the chain says so for ever.
 
-Source: DESIGN §10; the names follow Kafka's own of segments and checkpoints.
+Source: docs/design/pipeline.md#the-archive; the names follow Kafka's own of segments and
+checkpoints.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ checkpoint stands in, and everything after goes on from it; so what is read from
 read from the last beginning before the end that is asked for, and an end within a lost range cannot
 be had.
 
-Source: DESIGN §10; `spark_jobs.readers.archive_layout`.
+Source: docs/design/pipeline.md#the-archive; `spark_jobs.readers.archive_layout`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ cannot tell which of them made it.
 The surprise is what Spark is asked for: no table goes in, and none comes out. A range of numbers is
 mapped to answers, one task a piece; a task whose executor is lost is run again elsewhere.
 
-Source: DESIGN §10.
+Source: docs/design/pipeline.md#two-engines.
 """
 
 from __future__ import annotations

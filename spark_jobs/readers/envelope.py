@@ -13,7 +13,7 @@ The surprise is what it takes to be exact. The first row of each batch carries t
 that could not be made again (it is compressed, or a record has headers) is carried whole. And a
 record whose frame is not written as we would write it carries its frame.
 
-Source: `records.batch` (format v2), `records.frame`; DESIGN §10.
+Source: `records.batch` (format v2), `records.frame`; docs/design/pipeline.md#one-input.
 """
 
 from __future__ import annotations

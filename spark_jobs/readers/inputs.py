@@ -11,7 +11,8 @@ The surprise is that a high watermark is not enough. A node that was cut off fro
 records that never were committed, at offsets where others were meanwhile. So the leader is asked
 whether its log goes through where ours ends; if not, the directory is believed alone.
 
-Source: DESIGN §10, §11 (2, 3); KIP-595, Fetch (diverging epoch).
+Source: docs/design/pipeline.md#one-input; invariants 2 and 3 (docs/design/invariants.md); KIP-595,
+Fetch (diverging epoch).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Where a record stands: what every row of every table begins with.
 
-Source: DESIGN §10.
+Source: docs/design/pipeline.md#spark-deletes-nothing.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ pieces' records. Pieces are planned in one process and read in others, so a `Spa
 that can be pickled and knows by itself how to be read: from a file, from a running quorum, or from
 an archive.
 
-Source: DESIGN §10 (one input, three places it may come from).
+Source: docs/design/pipeline.md#one-input.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ read, costs no data.
 The surprise: a store is a value. Tasks run in other processes, so it is pickled on its way, and
 connects where it arrives.
 
-Source: DESIGN §8 (object stores), §10 (Spark holds no delete permission); the S3 API reference
-(ListObjectsV2, HeadObject, GetObject, PutObject).
+Source: docs/design/broker.md#object-stores, docs/design/pipeline.md#spark-deletes-nothing; the S3
+API reference (ListObjectsV2, HeadObject, GetObject, PutObject).
 """
 
 from __future__ import annotations

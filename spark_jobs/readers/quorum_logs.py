@@ -12,7 +12,7 @@ that dies.
 The surprise is that a leader answers a Fetch with what no majority has yet: replicas need just
 that. So every answer is cut at the high watermark that came with it.
 
-Source: KIP-595, Fetch (observers); KIP-630; DESIGN §10.
+Source: KIP-595, Fetch (observers); KIP-630; docs/design/pipeline.md#one-input.
 """
 
 from __future__ import annotations
@@ -121,7 +121,8 @@ class QuorumLog:
     def goes_through(self, offset: int, epoch: int) -> bool:
         """Is the record before `offset` of this epoch, for its leader?
 
-        Then all that is before it is the same, too (DESIGN §11, 3). Raises LogsError.
+        Then all that is before it is the same, too (invariant 3, docs/design/invariants.md). Raises
+        LogsError.
         """
         with QuorumLink(self._quorum, self.name) as link:
             found = link.fetch(offset, epoch, max_bytes=1)

@@ -8,7 +8,8 @@ who asks for the beginning: it is where a log begins then, and a remark says so.
 offset that is gone wants the records themselves, and gets an error; or, if that was allowed, the
 checkpoint and what follows it, and a remark that says what is missing.
 
-Source: KIP-630 (a log begins with a checkpoint once its head is cut); DESIGN §10.
+Source: KIP-630 (a log begins with a checkpoint once its head is cut);
+docs/design/pipeline.md#one-input.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ is not in either of them. A cluster's log is as long as its shape is restless, n
 many; and what is kept of it here is bounded, whatever it says.
 
 The surprise: fencing changes no partition. Whom clients are sent to is computed, so a leader or an
-ISR changes only where chunks are made or partitions are created (DESIGN §8, §9).
+ISR changes only where chunks are made or partitions are created
+(docs/design/broker.md#any-broker-leads, docs/design/chunks.md#a-replica-is-a-cache).
 
 Source: KIP-631 (brokers, partitions), KIP-868 (transactions), KIP-1114 (chunks).
 """

@@ -10,7 +10,8 @@ A run is live, whole, while its last offset is at or above its partition's log s
 Bytes of an object that belong to no batch, its footer, are called framing and are nobody's. A
 checkpoint does not say how many those are: there it is estimated, from how footers are written.
 
-Source: DESIGN §7 (runs, used bytes), §10; KIP-1163 (objects are shared).
+Source: docs/design/batch-coordinator.md#runs, docs/design/batch-coordinator.md#deletion,
+docs/design/pipeline.md#the-report; KIP-1163 (objects are shared).
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ merged can be merged again. That is all that Spark and this process have to agre
 The surprise is how little that leaves out. Percentiles come from counts in narrow bands (`banded`),
 shares and inequality from totals; only what needs an order (who led when) is read elsewhere.
 
-Source: DESIGN §10; Gray and others, "Data Cube" (distributive and algebraic aggregates).
+Source: docs/design/pipeline.md#the-report; Gray and others, "Data Cube" (distributive and algebraic
+aggregates).
 """
 
 from __future__ import annotations

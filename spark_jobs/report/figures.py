@@ -4,7 +4,7 @@ A figure is drawn from tables alone. Its title is its finding, in words; where t
 draw it says why there is nothing. They stand in `figures_cost`, `figures_data` and
 `figures_cluster`.
 
-Source: DESIGN §10; `spark_jobs.report.schemas` (the tables).
+Source: docs/design/pipeline.md#the-report; `spark_jobs.report.schemas` (the tables).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The page's figures of the cluster: who served, who led, which chunks there are, how logs grow.
 
-Source: DESIGN §10; KIP-631, KIP-1114, KIP-630.
+Source: docs/design/pipeline.md#the-report; KIP-631, KIP-1114, KIP-630.
 """
 
 from __future__ import annotations

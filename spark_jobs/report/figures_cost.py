@@ -1,6 +1,6 @@
 """The page's figures of money and of bytes that nobody can read.
 
-Source: DESIGN §10; reference of prices: `spark_jobs.prices`.
+Source: docs/design/pipeline.md#the-report; reference of prices: `spark_jobs.prices`.
 """
 
 from __future__ import annotations

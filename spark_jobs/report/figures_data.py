@@ -1,6 +1,6 @@
 """The page's figures of how data comes in: who writes, where the load is, how large, how late.
 
-Source: DESIGN §10.
+Source: docs/design/pipeline.md#the-report.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ and under which leader's epoch. Commits, the bulk of a log, are only counted her
 The surprise: order does not matter. Log starts only rise, what is gone stays gone, and a topic's id
 is never given twice; so pieces of a log can be looked at apart, and the highest log start is right.
 
-Source: DESIGN §7 (log starts, deletion); KIP-1164.
+Source: docs/design/batch-coordinator.md#retention, docs/design/batch-coordinator.md#deletion;
+KIP-1164.
 """
 
 from __future__ import annotations

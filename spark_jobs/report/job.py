@@ -6,7 +6,7 @@
 Committed ends are asked for once and hold for all passes: a report is about one moment. Everything
 that grows with the data is counted where it is read; only merged counts come here.
 
-Source: DESIGN §10.
+Source: docs/design/pipeline.md#the-report.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ the figures, each with a sentence for a title and the rows that it was drawn fro
 
 Every text from a log is made plain and escaped on its way in, here and nowhere else.
 
-Source: DESIGN §10; HTML's `details` for tables, so that nothing has to be scripted.
+Source: docs/design/pipeline.md#the-report; HTML's `details` for tables, so that nothing has to be
+scripted.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 They stand beside the page as Parquet, for whoever wants to go on counting; docs/report.md lists
 them, and a test compares. Every figure of the page is drawn from these and from nothing else.
 
-Source: DESIGN §10.
+Source: docs/design/pipeline.md#the-report.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ The surprise is what travels. A piece is a few hundred bytes that know how to be
 that Spark starts from has a row for each piece, not for each record; records never cross into the
 JVM, only counts do.
 
-Source: DESIGN §10; PySpark's `DataFrame.mapInArrow`.
+Source: docs/design/pipeline.md#the-report; PySpark's `DataFrame.mapInArrow`.
 """
 
 from __future__ import annotations

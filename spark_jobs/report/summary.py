@@ -7,7 +7,7 @@ The numbers are what `--json` prints, the sentences are the page's first screen;
 here once. A sentence is only said if its number is large enough to act on; if none is, the page
 says that.
 
-Source: DESIGN §10 (what data costs, where it rots).
+Source: docs/design/pipeline.md#the-report.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 Whoever counted, Spark or this process, the counts come in as the same Arrow tables; so there is one
 place where a share, a percentile or an amount of money is worked out.
 
-Source: DESIGN §10; `spark_jobs.report.schemas` says what each column means.
+Source: docs/design/pipeline.md#the-report; `spark_jobs.report.schemas` says what each column means.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ beginning and the last few at its end, whatever lies between.
 The surprise: clocks step, so a commit's time can lie outside. It then counts in the first or the
 last bucket; nobody's clock can make a page of a million buckets.
 
-Source: DESIGN §10.
+Source: docs/design/pipeline.md#the-report.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Numbers and names as people read them. Everything that comes out of a log goes through `plain`.
 
-Source: DESIGN §10; SI prefixes, as prices are for a GB of 10^9 bytes.
+Source: docs/design/pipeline.md#the-report; SI prefixes, as prices are for a GB of 10^9 bytes.
 """
 
 from __future__ import annotations

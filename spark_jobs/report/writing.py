@@ -7,7 +7,7 @@
 Each file is written under another name and renamed, so that a report that is looked at while the
 next one is made is an old one or a new one, never half of one. The page comes last.
 
-Source: DESIGN §10.
+Source: docs/design/pipeline.md#the-report.
 """
 
 from __future__ import annotations

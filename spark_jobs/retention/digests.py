@@ -12,7 +12,7 @@ The surprise is what a digest leaves out: log starts. A run that is dead already
 same, or each sweep would undo the work of the one before. Whoever plans knows the log starts, and
 looks closer at the one piece that each of them lies in.
 
-Source: DESIGN §7 (retention), §10.
+Source: docs/design/batch-coordinator.md#retention, docs/design/pipeline.md#plans.
 """
 
 from __future__ import annotations

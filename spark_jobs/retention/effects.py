@@ -11,7 +11,7 @@ known apart, and counted in.
 An object is written by one commit, so all its runs are in one piece of the log. Pieces are looked
 at apart, and what they say is added up.
 
-Source: DESIGN §7 (Deletion); KIP-1163 (objects are shared).
+Source: docs/design/batch-coordinator.md#deletion; KIP-1163 (objects are shared).
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ Then the runs of that piece, with the bytes that are gone before it taken off th
 The surprise is time: one young run protects all that is behind it. So if time's limit is crossed in
 an earlier piece than size's, time has nothing to say about the later one.
 
-Source: DESIGN §7 (retention), §10.
+Source: docs/design/batch-coordinator.md#retention, docs/design/pipeline.md#plans.
 """
 
 from __future__ import annotations

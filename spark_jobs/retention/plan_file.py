@@ -4,7 +4,7 @@ JSON, one object a line: a header that says what the plan was made from, then th
 coordinator, topic id and partition, then a line that seals what came before it. The same inputs
 give the same bytes, so two plans can be compared; a file that was cut off or edited is refused.
 
-Source: DESIGN §10 (plans).
+Source: docs/design/pipeline.md#plans.
 """
 
 from __future__ import annotations

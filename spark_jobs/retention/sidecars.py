@@ -15,7 +15,8 @@ read, and the epoch there; a log that has another one there, or is shorter, begi
 The surprise is that there are two checksums. Whoever plans reads the digest alone, a few KB at the
 front of the file; the runs behind it are read by those who need them.
 
-Source: DESIGN §10. The format is ours, and no other program's: it may change with any version.
+Source: docs/design/pipeline.md#plans. The format is ours, and no other program's: it may change
+with any version.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ runs.
 
 A replica that lags gives an older plan, and an older plan is a smaller one, never a wrong one.
 
-Source: DESIGN §10.
+Source: docs/design/pipeline.md#plans.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ the same is removed. Two sessions that end at once, a full disk and a machine th
 cost the next start its speed, no more. In a directory that somebody else can write to there is
 none: it is code.
 
-Source: JEP 350; DESIGN §10.
+Source: JEP 350; docs/design/pipeline.md#two-engines.
 """
 
 from __future__ import annotations

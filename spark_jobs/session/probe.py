@@ -1,6 +1,6 @@
 """Does Spark run our Python? One session and one small job say so.
 
-Source: DESIGN §10.
+Source: docs/design/pipeline.md#two-engines.
 """
 
 from __future__ import annotations

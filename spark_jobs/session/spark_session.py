@@ -11,7 +11,7 @@ has one JVM; so a second session is refused while there is one, and stopping it 
 On a cluster (`spark://host:7077`) the same, with the driver at the address that faces the master
 and our modules sent along (spark_jobs/session/shipping.py).
 
-Source: Spark's configuration page; DESIGN §10.
+Source: Spark's configuration page; docs/design/pipeline.md#two-engines.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ The surprise: Spark refuses a reader that could take filters, in a session whose
 `spark_jobs.session.spark_session` have it on, others say `pushFilters=false`. What is taken are
 bounds of `log_offset`, and sets of `type` and `log`: they decide which bytes are read and decoded.
 
-Source: PySpark's Python Data Source API; DESIGN §10.
+Source: PySpark's Python Data Source API; docs/design/pipeline.md#one-input.
 """
 
 from __future__ import annotations

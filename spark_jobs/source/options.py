@@ -1,6 +1,7 @@
 """The options of `esker_log`: what is read, from where, and how much of it at once.
 
-Source: DESIGN §10; PySpark's Python Data Source API (options are text, their names in any case).
+Source: docs/design/pipeline.md#one-input; PySpark's Python Data Source API (options are text, their
+names in any case).
 """
 
 from __future__ import annotations

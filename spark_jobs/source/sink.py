@@ -20,7 +20,7 @@ everything away, unseen. So a page is compared with what comes, and offsets neve
 
 Spark's own file sink is exact only for readers of its `_spark_metadata`, which others are not.
 
-Source: PySpark's DataSourceStreamArrowWriter; DESIGN §10.
+Source: PySpark's DataSourceStreamArrowWriter; docs/design/pipeline.md#one-input.
 """
 
 from __future__ import annotations

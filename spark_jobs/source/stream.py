@@ -19,7 +19,7 @@ A log that begins with a checkpoint is begun with it: `fromCheckpoint` says that
 the offset is still to come.
 
 Source: PySpark's DataSourceStreamReader (offsets are journaled before a batch runs, and batches
-planned again from them); DESIGN §10.
+planned again from them); docs/design/pipeline.md#one-input.
 """
 
 from __future__ import annotations

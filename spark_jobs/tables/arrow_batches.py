@@ -2,7 +2,7 @@
 
     for batch in read_table("object_commit", span): ...
 
-Source: DESIGN §10.
+Source: docs/design/pipeline.md#one-input.
 """
 
 from __future__ import annotations

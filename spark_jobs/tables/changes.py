@@ -7,7 +7,7 @@ live, and what became of their objects, no longer depends on any other piece.
 The surprise is an object that was removed and is there again: an upload that finished late, which a
 listing of the store has shown. So what was found is kept apart from what was removed.
 
-Source: DESIGN §7 (Deletion, leases).
+Source: docs/design/batch-coordinator.md#deletion, docs/design/batch-coordinator.md#object-leases.
 """
 
 from __future__ import annotations

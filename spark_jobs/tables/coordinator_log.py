@@ -14,7 +14,8 @@ it had no data then. And used bytes are not read anywhere, they are the sum of l
 doubts that a coordinator counts well compares. And a time stands for the first record that is
 later: leaders' clocks differ, so a record after that one may be older again, and does not count.
 
-Source: DESIGN §7 (runs, used bytes), §10; KIP-630 (a checkpoint stands for the log before it).
+Source: docs/design/batch-coordinator.md#runs, docs/design/batch-coordinator.md#deletion,
+docs/design/pipeline.md#one-input; KIP-630 (a checkpoint stands for the log before it).
 """
 
 from __future__ import annotations

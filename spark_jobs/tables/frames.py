@@ -11,7 +11,8 @@ by Spark: high watermarks, and the last batches of producers.
 
 Every frame reads the log anew when it is used; one that is used twice should be cached.
 
-Source: DESIGN §10; the tables are those of `spark_jobs.tables.coordinator_log`.
+Source: docs/design/pipeline.md#one-input; the tables are those of
+`spark_jobs.tables.coordinator_log`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ is looked at by columns.
 The surprise: a partition is its topic's id and its index, also where it was let go and came back
 under another log id: it had no data then.
 
-Source: DESIGN §7; `coordinator.batch.state` does the same with more to keep.
+Source: docs/design/batch-coordinator.md#runs; `coordinator.batch.state` does the same with more to
+keep.
 """
 
 from __future__ import annotations

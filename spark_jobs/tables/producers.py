@@ -9,7 +9,7 @@ The surprise is that forgetting is part of the order too. A producer that was si
 forgotten at some offset of the log; what it appended before counts no more, and if it comes back,
 it begins anew.
 
-Source: DESIGN §7 (idempotence); upstream's ProducerStateManager.
+Source: docs/design/batch-coordinator.md#idempotence; upstream's ProducerStateManager.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ Batches that lie back to back in one object are one run. An object is one commit
 one record of the log: so whoever has a record has all that its runs are made of, and a log can be
 taken apart anywhere between records.
 
-Source: DESIGN §7 (runs); `coordinator.batch.runs` says the same batch by batch.
+Source: docs/design/batch-coordinator.md#runs; `coordinator.batch.runs` says the same batch by
+batch.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@
 A setting is the topic's own, or the cluster's default for all topics, or the built-in one. Metadata
 transactions count as a whole: what an unfinished or aborted one says was never said.
 
-Source: KIP-631 (TopicRecord, ConfigRecord), KIP-868 (transactions); DESIGN §7 (retention).
+Source: KIP-631 (TopicRecord, ConfigRecord), KIP-868 (transactions);
+docs/design/batch-coordinator.md#retention.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ Each row is a change as it stands in the log, not the state after it; what the s
 is the `state_at` of `spark_jobs.tables.coordinator_log`. After the log's head was cut, the rows of
 a checkpoint come first (`from_checkpoint`), and those are state.
 
-Source: DESIGN §10.
+Source: docs/design/pipeline.md#one-input.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A store that is slow, down, forgetful or full below brokers that clients use.
 
-Producers hear the errors of DESIGN §8 and lose nothing that was acknowledged; consumers wait, and
-never see wrong bytes.
+Producers hear the errors of docs/design/broker.md#errors-a-producer-sees and lose nothing that was
+acknowledged; consumers wait, and never see wrong bytes.
 """
 
 from __future__ import annotations

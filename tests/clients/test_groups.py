@@ -1,8 +1,10 @@
-"""Real consumers in groups, while what they rest on dies: DESIGN §7 (groups), invariant 9.
+"""Real consumers in groups, while what they rest on dies.
 
 One story, told once, and then asked about. Three libraries have a group of two each, and one broker
 acts for all three; besides, a group of static members, and one whose member dies. The leader of the
 log of groups is killed, then the broker, which comes back. A producer writes all the while.
+
+Source: docs/design/groups.md; invariant 9 (docs/design/invariants.md).
 """
 
 from __future__ import annotations

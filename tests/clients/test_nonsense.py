@@ -1,8 +1,10 @@
-"""Two real brokers and a real quorum, and half a minute of requests of any content. DESIGN §11.10.
+"""Two real brokers and a real quorum, and half a minute of requests of any content.
 
 `tests/diskless/test_hostile_clients.py` sends each request once to a broker whose cluster is in
 memory; here they come as they please, to both, and what they ask for is really done: topics are
 made and deleted, settings changed, groups joined.
+
+Source: invariant 10 (docs/design/invariants.md).
 """
 
 from __future__ import annotations

@@ -43,7 +43,10 @@ def test_producers_and_groups_work(world: World) -> None:
 
 
 def test_append_times_are_of_one_clock(world: World) -> None:
-    """LogAppendTime is the coordinator's, whichever broker took the record (DESIGN §8)."""
+    """LogAppendTime is the coordinator's, whichever broker took the record.
+
+    Source: docs/design/broker.md#fetch.
+    """
     topic = world.topic(8, {"message.timestamp.type": "LogAppendTime"})
     assert len(set(world.other.leaders(topic).values())) == 2, "both brokers lead some"
     began_ms = time.time() * 1000

@@ -2,7 +2,9 @@
 
 Nothing here commits by itself: a test says when a majority holds the log.
 
-Source: DESIGN §7 (every answer waits; a new leader decides nothing; lists come from applied state).
+Source: docs/design/state-machines.md#every-answer-waits,
+docs/design/state-machines.md#a-new-leader-decides-nothing,
+docs/design/batch-coordinator.md#object-leases.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The state is a list of numbers, and a decision adds one: its answer is how many there were, so it
 tells what it was decided against.
 
-Source: DESIGN §7 (every answer waits); coordinator.proposer.
+Source: docs/design/state-machines.md#every-answer-waits; coordinator.proposer.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ offset; nothing is there more often than it was sent, and of an idempotent produ
 order; and every consumer saw just what is there, at every broker, and never an error that would
 make it jump.
 
-Source: DESIGN §8, §11 (invariants 5, 6, 9).
+Source: docs/design/broker.md; invariants 5, 6 and 9 (docs/design/invariants.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The append buffer against what is too simple to be wrong: a list. DESIGN §8, Produce."""
+"""The append buffer against what is too simple to be wrong: a list.
+
+Source: docs/design/broker.md#produce.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Chunks through brokers: KIP-1114's Test Plan without transactions, and what may go wrong.
 
-One difference is DESIGN §9's: any broker may serve any offset. So where the KIP expects a read from
-one broker, the consumer here is told that broker, goes there, and gets the same anywhere else.
+One difference is on purpose: any broker may serve any offset
+(docs/design/chunks.md#any-broker-serves-any-offset). So where the KIP expects a read from one
+broker, the consumer here is told that broker, goes there, and gets the same anywhere else.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Objects that nothing refers to are deleted, and no others. DESIGN §7 (Deletion), §11.7."""
+"""Objects that nothing refers to are deleted, and no others.
+
+Source: docs/design/batch-coordinator.md#deletion; invariant 7 (docs/design/invariants.md).
+"""
 
 from __future__ import annotations
 

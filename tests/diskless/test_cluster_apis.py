@@ -1,4 +1,8 @@
-"""Where everything is, asked as clients ask. DESIGN §8; KIP-487, KIP-699, KIP-700, KIP-966."""
+"""Where everything is, asked as clients ask.
+
+Source: docs/design/broker.md#a-broker-names-itself-and-always-somebody; KIP-487, KIP-699, KIP-700,
+KIP-966.
+"""
 
 from __future__ import annotations
 
@@ -403,7 +407,7 @@ def test_other_kinds_of_coordinators_are_not_known(key_type: int, version: int) 
 
 @pytest.mark.parametrize("version", [4, 5, 6])
 def test_batch_coordinators_are_read_here_and_written_where_the_quorum_says(version: int) -> None:
-    """KIP-1164; DESIGN §3."""
+    """Source: KIP-1164; docs/design/numbers.md#findcoordinator-for-batch-coordinators."""
 
     async def story(front: Front) -> None:
         topic = await front.world.create("t", 2)

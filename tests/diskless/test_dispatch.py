@@ -1,6 +1,8 @@
 """What a client listener announces, who answers, and who is turned away. KIP-35, KIP-511, KIP-584.
 
-DESIGN §8; what is not there yet is refused at once, and never announced.
+What is not there yet is refused at once, and never announced.
+
+Source: docs/design/broker.md.
 """
 
 from __future__ import annotations
@@ -372,5 +374,5 @@ def test_every_client_finds_the_versions_it_chose_elsewhere() -> None:
 
 
 def test_what_is_not_there_is_not_announced() -> None:
-    """DESIGN: what is not supported is not announced."""
+    """What is not supported is not announced."""
     assert not set(announced()) & set(NOT_SERVED)

@@ -1,4 +1,7 @@
-"""From Produce's writer to Fetch, through a coordinator and a store. DESIGN §8."""
+"""From Produce's writer to Fetch, through a coordinator and a store.
+
+Source: docs/design/broker.md#fetch.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Consumer groups behind a broker's handlers, in bytes of every version. DESIGN §7 (groups)."""
+"""Consumer groups behind a broker's handlers, in bytes of every version.
+
+Source: docs/design/groups.md.
+"""
 
 from __future__ import annotations
 

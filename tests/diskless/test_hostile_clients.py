@@ -1,7 +1,9 @@
 """Whatever clients send, well-formed or not: an error, bounded memory, and others are served.
 
 The transport's own (half frames, stalls, claimed lengths) is in `tests/raft/net/test_hostile.py`;
-this is the whole broker behind it, on a real socket. DESIGN §11, invariant 10.
+this is the whole broker behind it, on a real socket.
+
+Source: invariant 10 (docs/design/invariants.md).
 """
 
 from __future__ import annotations

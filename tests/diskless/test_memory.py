@@ -1,4 +1,7 @@
-"""What producers may hold is bounded, whatever the store does. DESIGN §8 (memory in flight)."""
+"""What producers may hold is bounded, whatever the store does.
+
+Source: docs/design/broker.md#memory-in-flight.
+"""
 
 from __future__ import annotations
 

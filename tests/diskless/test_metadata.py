@@ -1,4 +1,7 @@
-"""Metadata: the same from every broker, and Kafka's errors. Source: DESIGN §8; KIP-1114."""
+"""Metadata: the same from every broker, and Kafka's errors.
+
+Source: docs/design/broker.md#any-broker-leads; KIP-1114.
+"""
 
 from __future__ import annotations
 
@@ -226,7 +229,7 @@ def test_chunks_travel_in_tagged_fields() -> None:
     assert reachable(world.image, "PLAIN") == unfenced(world.image)
 
 
-# --- DESIGN §8: any broker leads ------------------------------------------------------------------
+# --- any broker leads (docs/design/broker.md#any-broker-leads) ------------------------------------
 
 racks = st.none() | st.sampled_from("abc")
 brokers = st.dictionaries(st.integers(0, 40), racks, max_size=7).map(

@@ -1,8 +1,10 @@
-"""Brokers that go wrong in one way each: a story finds them out. DESIGN §8, §11.
+"""Brokers that go wrong in one way each: a story finds them out.
 
 Each mutant is one change to the real code and one pinned seed; the real code lives through the same
 story. The first three are of the writer alone, in `tests.diskless.test_object_writer`'s stories
 too.
+
+Source: docs/design/broker.md, docs/design/invariants.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Object ids are given out only while their lease surely outlives an upload. DESIGN §8."""
+"""Object ids are given out only while their lease surely outlives an upload.
+
+Source: docs/design/broker.md#produce.
+"""
 
 from __future__ import annotations
 

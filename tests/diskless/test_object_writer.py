@@ -1,7 +1,9 @@
-"""From buffered batches to committed objects, whatever fails. DESIGN §8, Produce.
+"""From buffered batches to committed objects, whatever fails.
 
 Every story is one seed; an error names it. In each, about forty batches meet uploads that fail,
 answers that are lost and leaders that are away, in virtual time.
+
+Source: docs/design/broker.md#produce.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Where clients are sent: everybody says the same, and little moves. DESIGN §8."""
+"""Where clients are sent: everybody says the same, and little moves.
+
+Source: docs/design/broker.md#any-broker-leads.
+"""
 
 from __future__ import annotations
 

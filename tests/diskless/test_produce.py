@@ -1,4 +1,7 @@
-"""Produce over a real socket: each partition judged by itself, one answer. DESIGN §8."""
+"""Produce over a real socket: each partition judged by itself, one answer.
+
+Source: docs/design/broker.md#produce.
+"""
 
 from __future__ import annotations
 

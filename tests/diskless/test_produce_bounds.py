@@ -1,4 +1,4 @@
-"""A Produce is looked at before it is decoded. DESIGN §11, invariant 10."""
+"""A Produce is looked at before it is decoded. Source: invariant 10 (docs/design/invariants.md)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """InitProducerId: ids that nobody else has, epochs that rise, transactions refused at once.
 
-KIP-98, KIP-360, KIP-730; DESIGN §7.
+Source: KIP-98, KIP-360, KIP-730; docs/design/batch-coordinator.md#idempotence.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reading objects: few GETs, sound bytes, right offsets. DESIGN §8, Fetch."""
+"""Reading objects: few GETs, sound bytes, right offsets. Source: docs/design/broker.md#fetch."""
 
 from __future__ import annotations
 

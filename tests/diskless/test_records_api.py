@@ -1,4 +1,7 @@
-"""Produce and Fetch through the handlers: order, waiting, going away, racks. DESIGN §8."""
+"""Produce and Fetch through the handlers: order, waiting, going away, racks.
+
+Source: docs/design/broker.md#produce.
+"""
 
 from __future__ import annotations
 

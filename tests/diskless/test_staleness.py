@@ -1,4 +1,4 @@
-"""Staleness is bounded: each rule of DESIGN §8 by itself."""
+"""Staleness is bounded: each rule by itself. Source: docs/design/broker.md#staleness-is-bounded."""
 
 from __future__ import annotations
 

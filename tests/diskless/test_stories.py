@@ -1,6 +1,8 @@
-"""Whole brokers, from producers to consumers, whatever fails. DESIGN §8, §11.
+"""Whole brokers, from producers to consumers, whatever fails.
 
 Every story is one seed and some virtual minutes; an error names the seed.
+
+Source: docs/design/broker.md, docs/design/invariants.md.
 """
 
 from __future__ import annotations

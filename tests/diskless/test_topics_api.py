@@ -1,4 +1,7 @@
-"""Topics are created, grown and deleted through a broker. KIP-4, KIP-195, KIP-516; DESIGN §8."""
+"""Topics are created, grown and deleted through a broker.
+
+Source: KIP-4, KIP-195, KIP-516; docs/design/broker.md.
+"""
 
 from __future__ import annotations
 

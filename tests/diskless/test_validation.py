@@ -1,4 +1,7 @@
-"""What a producer may send, by Kafka's rules. Source: upstream's LogValidator; DESIGN §8."""
+"""What a producer may send, by Kafka's rules.
+
+Source: upstream's LogValidator; docs/design/broker.md#validation.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Writers live as long as their broker's epoch. DESIGN §7 (object leases), §8 (errors)."""
+"""Writers live as long as their broker's epoch.
+
+Source: docs/design/batch-coordinator.md#object-leases,
+docs/design/broker.md#errors-a-producer-sees.
+"""
 
 from __future__ import annotations
 

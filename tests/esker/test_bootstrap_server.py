@@ -1,6 +1,7 @@
 """Our own commands at a broker: `--bootstrap-server`, and produce, consume and groups.
 
-A cluster of `esker dev`, asked as a person would. KIP-590 (brokers that forward); DESIGN §12.
+A cluster of `esker dev`, asked as a person would. KIP-590 (brokers that forward);
+docs/design/running.md#commands.
 """
 
 from __future__ import annotations

@@ -237,7 +237,10 @@ def test_a_second_broker_with_the_same_id_is_refused_and_harms_nobody(
 
 
 def test_without_a_quorum_a_broker_waits_says_so_and_gives_up(tmp_path: Path) -> None:
-    """And one that loses its quorum serves what it knows, for a time. DESIGN §8 (staleness)."""
+    """And one that loses its quorum serves what it knows, for a time.
+
+    Source: docs/design/broker.md#staleness-is-bounded.
+    """
     settings = SETTINGS | {
         "initial.broker.registration.timeout.ms": "3000",
         "diskless.file.delete.delay.ms": "12000",

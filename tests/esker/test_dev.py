@@ -1,6 +1,8 @@
 """`esker dev`: a cluster from nothing, that survives its processes and its own end.
 
-DESIGN §12. The directory and the plan are tried without processes; one story runs real ones.
+The directory and the plan are tried without processes; one story runs real ones.
+
+Source: docs/design/running.md#one-command-for-a-newcomer.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """`esker dev` with its records in S3, and `esker dump-log` of objects that lie there.
 
-moto's server speaks S3. DESIGN §8 (object stores), §12.
+moto's server speaks S3.
+
+Source: docs/design/broker.md#object-stores, docs/design/running.md#one-command-for-a-newcomer.
 """
 
 from __future__ import annotations

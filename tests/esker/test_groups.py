@@ -1,5 +1,8 @@
 """The log of groups on three real nodes, and two brokers that a script plays: whoever dies, members
-keep their generation and find their offsets. DESIGN §7 (groups)."""
+keep their generation and find their offsets.
+
+Source: docs/design/groups.md.
+"""
 
 from __future__ import annotations
 

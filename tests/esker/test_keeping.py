@@ -1,4 +1,7 @@
-"""A state machine's host in a real event loop, with a thread of its own. DESIGN §6."""
+"""A state machine's host in a real event loop, with a thread of its own.
+
+Source: docs/design/snapshots.md#generation-never-blocks-commits.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
 """A cluster that comes back knows nothing for a while, and then it says nothing that is not so.
 
 Real processes, killed and begun again in different orders, while raw clients ask both brokers for
-what was there before. DESIGN §8 (staleness is bounded), §11, invariants 9 and 11.
+what was there before.
+
+Source: docs/design/broker.md#staleness-is-bounded; invariants 9 and 11 (docs/design/invariants.md).
 """
 
 from __future__ import annotations

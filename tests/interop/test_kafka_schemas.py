@@ -1,7 +1,8 @@
 """Our declarations say what the JSON schemas in Kafka's jars say, field by field.
 
-Where they deliberately say more (the seed KIPs' extensions, DESIGN §3), `OURS` has the exact
-fields, and no others pass. Where we serve fewer versions than upstream, `FEWER_VERSIONS` says so.
+Where they deliberately say more (the seed KIPs' extensions,
+docs/design/numbers.md#tagged-fields-where-upstream-has-no-room), `OURS` has the exact fields, and
+no others pass. Where we serve fewer versions than upstream, `FEWER_VERSIONS` says so.
 """
 
 from __future__ import annotations

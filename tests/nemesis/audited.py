@@ -3,7 +3,7 @@
 The quorum is asked, as an observer, while the cluster works; the nodes' directories are compared
 with what it says; and every object is read.
 
-Source: DESIGN §10, §11; `spark_jobs.audit`.
+Source: docs/design/pipeline.md#the-audit, docs/design/invariants.md; `spark_jobs.audit`.
 """
 
 from __future__ import annotations

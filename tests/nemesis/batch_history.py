@@ -5,7 +5,7 @@ another one, by another broker. Then the claims can be checked one by one: each 
 offsets that nobody else has, they leave no gap, a duplicate is told the offset of its first commit,
 the order agrees with real time, and what can be found is what was accepted.
 
-Source: DESIGN §11, invariants 5, 6 and 7.
+Source: invariants 5, 6 and 7 (docs/design/invariants.md).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ log, record by record, must be that checkpoint.
 A log is cut by moving its start; the file stays while it is the only one. So the bytes from offset
 0 on are still there, on nodes that never lost their disks.
 
-Source: DESIGN §11, invariant 4; KIP-1163, Command line tools.
+Source: invariant 4 (docs/design/invariants.md); KIP-1163, Command line tools.
 """
 
 from __future__ import annotations

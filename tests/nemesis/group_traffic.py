@@ -7,7 +7,8 @@ claims, checked as it goes:
 - no commit is lost: nobody begins before what a commit was acknowledged for;
 - in the end the group has had every record.
 
-Rebalances are counted: the death of whoever acts for the group should cost none (DESIGN §7).
+Rebalances are counted: the death of whoever acts for the group should cost none
+(docs/design/groups.md).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ the log itself, in order, without its offsets: a checkpoint and the log after it
 ever committed. Where the log is gone, offsets are known from acknowledgements and from what was
 read in time; the few values of which nobody was told anything take the places that are left.
 
-Source: DESIGN §11, invariants 2, 4 and 5.
+Source: invariants 2, 4 and 5 (docs/design/invariants.md).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ claims can be checked one by one, on what is read in the end:
 
 A record whose outcome the producer does not know may be there or not, once.
 
-Source: DESIGN §11, invariants 5, 6 and 9.
+Source: invariants 5, 6 and 9 (docs/design/invariants.md).
 """
 
 from __future__ import annotations

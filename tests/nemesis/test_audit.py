@@ -1,6 +1,8 @@
 """A cluster that died in every part audits clean: while it works, and what its nodes leave.
 
-And an audit of real files finds what is wrong with them: a byte, an object. Source: DESIGN §10.
+And an audit of real files finds what is wrong with them: a byte, an object.
+
+Source: docs/design/pipeline.md#the-audit.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 At the end all partitions are read from both brokers: nothing acknowledged is lost, nothing is there
 twice, each producer's records are in order, offsets have no gaps, and a consumer that read along
-saw just that, and a group of two has had it all, without one rebalance (DESIGN §7; §11, invariants
-5, 6, 9). Brokers with a mistake in them are found out.
+saw just that, and a group of two has had it all, without one rebalance (docs/design/groups.md;
+invariants 5, 6 and 9, docs/design/invariants.md). Brokers with a mistake in them are found out.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Two brokers commit all the while; topics come and go through the controller. At the end every
 acknowledged batch has its offsets, once, and the three replicas have one state, which is that of
-the log (DESIGN §11, invariants 4 to 7).
+the log (invariants 4-7, docs/design/invariants.md).
 """
 
 from __future__ import annotations

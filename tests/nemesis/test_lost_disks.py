@@ -1,6 +1,8 @@
 """Two disks of three are lost: the quorum stops, and does not go on with less than it promised.
 
-One lost disk is among the faults of `test_nemesis.py`. Source: DESIGN §5 (lost disks).
+One lost disk is among the faults of `test_nemesis.py`.
+
+Source: docs/design/quorum.md#lost-disks.
 """
 
 from __future__ import annotations

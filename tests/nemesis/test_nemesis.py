@@ -1,7 +1,7 @@
 """Three processes, four clients, and everything that can happen to them in a quarter of a minute.
 
-The history that the clients recorded must be one log that never lost anything (DESIGN §11,
-invariants 1, 2, 3 and 5), in the eyes of the leader and on the disk of each node.
+The history that the clients recorded must be one log that never lost anything (invariants 1, 2, 3
+and 5, docs/design/invariants.md), in the eyes of the leader and on the disk of each node.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Clients go on meanwhile, leaders are killed, and kill -9 hits nodes at random moments of generating,
 fetching and installing. Then the state in every node's checkpoint, with the log after it, must be
-the history that the clients saw (DESIGN §11, invariants 2, 4 and 5).
+the history that the clients saw (invariants 2, 4 and 5, docs/design/invariants.md).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Bytes that are not what they claim: a typed error that says where, in bounded memory.
 
-DESIGN §11, invariant 10: nothing that a client or peer sends, well-formed or not, stops a node.
+Invariant 10 (docs/design/invariants.md): nothing that a client or peer sends, well-formed or not,
+stops a node.
 """
 
 from __future__ import annotations

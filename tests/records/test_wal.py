@@ -1,4 +1,7 @@
-"""WAL segment objects explain themselves, and nothing else passes for one. DESIGN §8."""
+"""WAL segment objects explain themselves, and nothing else passes for one.
+
+Source: docs/design/broker.md#wal-segment-objects.
+"""
 
 from __future__ import annotations
 

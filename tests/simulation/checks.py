@@ -3,14 +3,14 @@
 The checker believes no node. It keeps, for every machine, a *ledger* of what that machine's log
 holds and how much of it the simulated disk has been told to keep, as a chain of checksums: the
 chain at an offset names everything before it, so comparing two logs is comparing two numbers
-(DESIGN §11, invariant 3). After a restart the ledger is compared with the bytes that are really
-there. What is committed is the first chain that any node reports, and for ever after the only one;
-when it grows, the disks of a majority of intact voters must hold it (invariant 2), whatever the
-nodes think they hold.
+(invariant 3, docs/design/invariants.md). After a restart the ledger is compared with the bytes that
+are really there. What is committed is the first chain that any node reports, and for ever after the
+only one; when it grows, the disks of a majority of intact voters must hold it (invariant 2),
+whatever the nodes think they hold.
 
 Every check costs O(1) per step or per batch.
 
-Source: DESIGN §11, invariants 1-3 and 11; Raft paper, figure 3; KIP-595.
+Source: invariants 1-3 and 11 (docs/design/invariants.md); Raft paper, figure 3; KIP-595.
 """
 
 from __future__ import annotations

@@ -383,7 +383,7 @@ class Cluster:
         return longest_us if self.plan.voters > 3 else 10 * MS + fault.amount * longest_us >> 16
 
     def _may_lose(self, machine: Machine) -> bool:
-        """If a majority of intact voters remains, as DESIGN §11.2 asks."""
+        """If a majority of intact voters remains, as invariant 2 asks."""
         voter = machine.node_id <= self.plan.voters
         intact = sum(map(self._intact, self.machines[: self.plan.voters]))
         if voter and (not self._intact(machine) or intact <= self.checker.majority):

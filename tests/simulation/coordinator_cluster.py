@@ -3,7 +3,7 @@
 The quorum, its faults and its checker are `tests.simulation.cluster`'s; what is appended is what
 coordinators decide. To its faults come those of brokers and of wall clocks.
 
-Source: DESIGN §7, §11.
+Source: docs/design/batch-coordinator.md, docs/design/invariants.md.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ Three sources, compared with each other:
   must be the same as its, at the same offset.
 
 An answer is judged the moment it leaves its coordinator. If it tells of something that is not
-committed by then, it depends on what can still be lost (DESIGN §11, invariant 11).
+committed by then, it depends on what can still be lost (invariant 11, docs/design/invariants.md).
 
-Source: DESIGN §7, §11 (invariants 4-8, 11).
+Source: docs/design/batch-coordinator.md; invariants 4-8 and 11 (docs/design/invariants.md).
 """
 
 from __future__ import annotations

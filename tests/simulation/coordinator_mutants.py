@@ -3,7 +3,9 @@
 What `tests.coordinator.batch.mutants` patches for its stories is patched here for as long as a
 schedule runs. Each has weather that suits it.
 
-Source: DESIGN §7 (every answer waits; a new leader decides nothing; ids in order; delays).
+Source: docs/design/state-machines.md#every-answer-waits,
+docs/design/state-machines.md#a-new-leader-decides-nothing,
+docs/design/batch-coordinator.md#object-leases, docs/design/state-machines.md#time.
 """
 
 from __future__ import annotations

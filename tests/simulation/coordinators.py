@@ -8,7 +8,7 @@ times as fast and so has most of the schedules.
 A replica's state may outlive its process, as a database does: what was committed to the file is
 there after a crash, what was gathered in an open transaction is not, and a file can be gone.
 
-Source: DESIGN §7; `esker.server.coordinators` puts the same parts together.
+Source: docs/design/batch-coordinator.md; `esker.server.coordinators` puts the same parts together.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A process's state machine: the log as it sees it, and the production host that drives it.
 
-Source: `raft.interfaces` (ReplicatedLog, Watcher); DESIGN §7.
+Source: `raft.interfaces` (ReplicatedLog, Watcher); docs/design/state-machines.md#decide-and-apply.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ Not among them: a leader that takes a Fetch of another epoch for an acknowledgem
 could break is left to break: what a Fetch says it holds is compared with the leader's own log, a
 replica cannot hold records of an epoch it is not in, and only such records move the high watermark.
 
-Source: DESIGN §5, each rule; Raft paper, figure 8 (previous epochs); KIP-101 (truncation to the
+Source: docs/design/quorum.md; Raft paper, figure 8 (previous epochs); KIP-101 (truncation to the
 high watermark).
 """
 

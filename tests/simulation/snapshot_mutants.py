@@ -5,7 +5,8 @@ caught by the footer's checksum of the whole; so the mutant that does so trusts 
 checksum, as upstream does. And who votes by the records of its log harms nobody until its log has
 been cut right to its end.
 
-Source: KIP-630, Changes to Leader Election, When to Increase the LogStartOffset; DESIGN §6.
+Source: KIP-630, Changes to Leader Election, When to Increase the LogStartOffset;
+docs/design/snapshots.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 The model is a dict and a list of the committed records. It says what the state is after any prefix
 of the log, and so what every checkpoint of that prefix must hold, byte for byte on every replica
-(DESIGN §11, invariant 4); and where a transaction is open, inside which there must be none.
+(invariant 4, docs/design/invariants.md); and where a transaction is open, inside which there must
+be none.
 """
 
 from __future__ import annotations

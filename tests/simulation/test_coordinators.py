@@ -1,8 +1,8 @@
-"""Batch coordinators on the simulated quorum keep DESIGN §7's promises, whoever dies.
+"""Batch coordinators on the simulated quorum keep their promises, whoever dies.
 
 `pytest tests/simulation/test_coordinators.py -k storm --seed 0x2f1c` runs one schedule.
 
-Source: DESIGN §11, invariants 4-8 and 11.
+Source: invariants 4-8 and 11 (docs/design/invariants.md).
 """
 
 from __future__ import annotations

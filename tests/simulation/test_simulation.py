@@ -3,7 +3,7 @@
 `pytest tests/simulation -k storm --seed 0x2f1c` runs one schedule; `python -m tests.simulation
 --seed 0x2f1c --trace` shows it; `python -m tests.simulation --soak` runs until told to stop.
 
-Source: DESIGN §11, invariants 1-3 and 11.
+Source: invariants 1-3 and 11 (docs/design/invariants.md).
 """
 
 from __future__ import annotations

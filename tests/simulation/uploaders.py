@@ -10,7 +10,8 @@ one's requests, after the object was given up, after the broker started again wi
 Its clients are producers: batches in sequence, at most five in flight in a partition, sent again
 with the same sequence until an offset comes back, perhaps through another broker.
 
-Source: DESIGN §7, §8; KIP-1164; Kafka's Sender.
+Source: docs/design/batch-coordinator.md#commits-are-idempotent-by-object-id,
+docs/design/broker.md#produce; KIP-1164; Kafka's Sender.
 """
 
 from __future__ import annotations

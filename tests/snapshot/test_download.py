@@ -1,4 +1,7 @@
-"""A download ends in the leader's bytes or in nothing, whatever comes in between. DESIGN §6."""
+"""A download ends in the leader's bytes or in nothing, whatever comes in between.
+
+Source: docs/design/snapshots.md#fetching-a-snapshot.
+"""
 
 from __future__ import annotations
 
@@ -203,7 +206,10 @@ def test_what_is_no_checkpoint_of_this_id_never_gets_its_name(data):
 
 
 def test_a_file_spliced_from_two_leaders_is_found_and_fetched_anew():
-    """Each batch is sound and in its place; only the footer knows. DESIGN §6."""
+    """Each batch is sound and in its place; only the footer knows.
+
+    Source: docs/design/snapshots.md#fetching-a-snapshot.
+    """
     first = header_batch() + data_batch(3, base_offset=1)
     second = header_batch() + data_batch(3, base_offset=1).replace(b"feature-1", b"feature-9")
     assert len(first) == len(second)

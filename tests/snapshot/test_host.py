@@ -1,4 +1,8 @@
-"""A machine is loaded, fed and checkpointed, whatever happens around it. DESIGN §6, §7, §11.4."""
+"""A machine is loaded, fed and checkpointed, whatever happens around it.
+
+Source: docs/design/snapshots.md, docs/design/state-machines.md#decide-and-apply; invariant 4
+(docs/design/invariants.md).
+"""
 
 from __future__ import annotations
 
@@ -520,7 +524,7 @@ class Listening:
 
 
 def test_a_leader_is_told_once_its_state_holds_everything_before():
-    """DESIGN §7: it may decide at once."""
+    """It may decide at once. Source: docs/design/state-machines.md#a-new-leader-decides-nothing."""
     node = Hosted(pace=Pace(apply_ms=0.001))
     node.log.auto_commit = False
     listener = Listening()

@@ -1,8 +1,9 @@
-"""How far the log is cut: every rule of DESIGN §6, and of KIP-630, When to Increase the
-LogStartOffset.
+"""How far the log is cut: every rule of ours, and of KIP-630, When to Increase the LogStartOffset.
 
 One table: three checkpoints, of 100 bytes each, at 10, 20 and 30 of a log that starts at 0; ten
 bytes for each offset; the leader's log ends at 40.
+
+Source: docs/design/snapshots.md#where-the-log-starts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""When a checkpoint is taken: every rule of DESIGN §6, and of KIP-630, When to Snapshot."""
+"""When a checkpoint is taken: every rule of ours, and of KIP-630, When to Snapshot.
+
+Source: docs/design/snapshots.md#when-a-snapshot-is-taken.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A checkpoint appears whole or not at all, whatever goes wrong. DESIGN §6."""
+"""A checkpoint appears whole or not at all, whatever goes wrong.
+
+Source: docs/design/snapshots.md#publishing-and-installing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Whatever is wrong with a checkpoint is found, with file, position and reason. DESIGN §6."""
+"""Whatever is wrong with a checkpoint is found, with file, position and reason.
+
+Source: docs/design/snapshots.md#publishing-and-installing.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """An archive gives back what was archived, byte for byte, and says so of what it cannot.
 
-Source: DESIGN §10, §11 (2: an offset and epoch name one byte string for ever).
+Source: docs/design/pipeline.md#the-archive; invariant 2 (docs/design/invariants.md).
 """
 
 from __future__ import annotations

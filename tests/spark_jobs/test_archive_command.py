@@ -1,4 +1,7 @@
-"""`esker spark archive`, as people run it: answers, exit codes, and a kill -9. DESIGN §10."""
+"""`esker spark archive`, as people run it: answers, exit codes, and a kill -9.
+
+Source: docs/design/pipeline.md#the-archive.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What is wrong with an archive is found, named, and never given out as if it were the log.
 
-Source: DESIGN §10.
+Source: docs/design/pipeline.md#the-archive.
 """
 
 from __future__ import annotations

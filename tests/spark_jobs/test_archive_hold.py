@@ -1,6 +1,8 @@
-"""Real processes: a running archive holds the log start, and what it loses it says. DESIGN §6.
+"""Real processes: a running archive holds the log start, and what it loses it says.
 
 The archived log is the benchmark's, whose records are no metadata records: kept as bytes.
+
+Source: docs/design/snapshots.md#an-archive-holds-the-log-start.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """What a checkpoint keeps of answers and dead ids is the log's, at every offset of a life.
 
-Source: DESIGN §7 (object leases; CommitBatches is idempotent by object id), §11 (4, 6, 7).
+Source: docs/design/batch-coordinator.md#object-leases,
+docs/design/batch-coordinator.md#commits-are-idempotent-by-object-id; invariants 4, 6 and 7
+(docs/design/invariants.md).
 """
 
 from __future__ import annotations

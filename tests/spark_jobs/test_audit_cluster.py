@@ -1,5 +1,7 @@
 """The cluster's own log: each rule finds what breaks it, alone; and real controllers' logs are
-clean. Source: DESIGN §9, §11 (1, 4, 5, 6).
+clean.
+
+Source: docs/design/chunks.md; invariants 1, 4, 5 and 6 (docs/design/invariants.md).
 """
 
 from __future__ import annotations

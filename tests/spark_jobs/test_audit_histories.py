@@ -1,7 +1,9 @@
 """Audits of legal histories are clean, however wild the histories: leases, retries, deletions,
 moves, restarts; from the log's beginning, and from a checkpoint on; in one piece, and in many.
 
-The lives are those of `tests.coordinator.batch.test_quorum_versus_memory`. Source: DESIGN §11.
+The lives are those of `tests.coordinator.batch.test_quorum_versus_memory`.
+
+Source: docs/design/invariants.md.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Objects against the log: what is missing, short, foreign or damaged is found, and told with the
-offsets that it costs. Source: DESIGN §8, §11 (5, 7).
+offsets that it costs.
+
+Source: docs/design/broker.md#wal-segment-objects; invariants 5 and 7 (docs/design/invariants.md).
 """
 
 from __future__ import annotations

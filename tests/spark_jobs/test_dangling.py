@@ -1,6 +1,6 @@
 """References to objects that are not there: each is told, with its offsets, and no other.
 
-Source: DESIGN §10 (dangling), §11 (7).
+Source: docs/design/pipeline.md#dangling-references; invariant 7 (docs/design/invariants.md).
 """
 
 from __future__ import annotations

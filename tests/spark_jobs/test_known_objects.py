@@ -1,4 +1,7 @@
-"""What a log says of object ids, beside what a coordinator knows. Source: DESIGN §7, §10."""
+"""What a log says of object ids, beside what a coordinator knows.
+
+Source: docs/design/batch-coordinator.md#object-leases, docs/design/pipeline.md#orphans.
+"""
 
 from __future__ import annotations
 

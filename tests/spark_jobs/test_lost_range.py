@@ -1,4 +1,7 @@
-"""Offsets that are gone end a command with 6, whoever misses them. DESIGN §10 (exit codes)."""
+"""Offsets that are gone end a command with 6, whoever misses them.
+
+Source: docs/design/pipeline.md#exit-codes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What jobs may rely on in a store, a directory or a bucket alike. Source: DESIGN §8, §10."""
+"""What jobs may rely on in a store, a directory or a bucket alike.
+
+Source: docs/design/broker.md#object-stores, docs/design/pipeline.md#spark-deletes-nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Which objects of a listing are planned as orphans, and how a plan is applied.
 
-Source: DESIGN §7 (object leases), §10; docs/orphans.md.
+Source: docs/design/batch-coordinator.md#object-leases, docs/design/pipeline.md#orphans;
+docs/orphans.md.
 """
 
 from __future__ import annotations

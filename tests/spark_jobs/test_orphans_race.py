@@ -1,8 +1,11 @@
-"""Life goes on while a sweep lists, reads, plans and applies. Source: DESIGN §7, §10, §11 (7).
+"""Life goes on while a sweep lists, reads, plans and applies.
 
 Brokers commit, late and twice, lose their leases, delete; uploads end that were given up long ago;
 before each of a listing's 256 parts, between all steps of a sweep, and around each request of its
 apply. After every step the model looks whether all that is referred to is there.
+
+Source: docs/design/batch-coordinator.md#object-leases, docs/design/pipeline.md#orphans; invariant 7
+(docs/design/invariants.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""`esker spark report`, as people run it: files, numbers, exit codes. DESIGN §10."""
+"""`esker spark report`, as people run it: files, numbers, exit codes.
+
+Source: docs/design/pipeline.md#the-report.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
 """A sweep on a running cluster, killed between its steps and in the middle of the last.
 
 The driver is a process of its own, as an operator's would be; what it leaves are files, and from
-those the next one goes on. Source: DESIGN §10.
+those the next one goes on.
+
+Source: docs/design/pipeline.md#plans.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Spark lists and compares as the local engine does. Source: DESIGN §10."""
+"""Spark lists and compares as the local engine does. Source: docs/design/pipeline.md#orphans."""
 
 from __future__ import annotations
 

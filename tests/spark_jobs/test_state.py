@@ -228,7 +228,10 @@ def kept(log: LogFiles) -> list[Any]:
 
 
 def test_of_a_producer_the_last_five_batches_of_its_last_epoch_are_known(tmp_path: Path) -> None:
-    """DESIGN §7, idempotence. And sequences go on with 0 after the greatest."""
+    """Sequences go on with 0 after the greatest.
+
+    Source: docs/design/batch-coordinator.md#idempotence.
+    """
     records = [appended(2 * i, 2 * i) for i in range(7)]
     write_log(tmp_path / "one-0", [[partitions(TOPIC, 1)], records])
     assert kept(LogFiles(tmp_path / "one-0")) == [(7, 0, [4, 6, 8, 10, 12], [4, 6, 8, 10, 12])]

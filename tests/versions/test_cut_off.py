@@ -1,7 +1,9 @@
 """A broker answers at every version, too, what it cannot know, or who else has to be asked.
 
 Such errors are made elsewhere than answers, and have to fit the same versions. Two brokers, of
-which each has some of the groups; and one that reaches nobody. DESIGN §11, invariant 10.
+which each has some of the groups; and one that reaches nobody.
+
+Source: invariant 10 (docs/design/invariants.md).
 """
 
 from __future__ import annotations

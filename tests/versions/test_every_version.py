@@ -6,7 +6,7 @@ An answer has to be there, to be read by us and by kio, and the next request com
 connection. What an answer's version cannot carry must not be in it: an encoder that refuses has
 ended whole nodes.
 
-Source: KIP-35 (what is announced is served); DESIGN §11.
+Source: KIP-35 (what is announced is served); docs/design/invariants.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Each job has a module of its own here; what they share is in `esker.commands.spark.common`.
 
-Source: DESIGN §10.
+Source: docs/design/pipeline.md.
 """
 
 from __future__ import annotations

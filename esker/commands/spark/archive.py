@@ -7,7 +7,7 @@ Work is done in this process by default: a pass is as long as what was written s
 mostly less than the seconds that a Spark session takes to start. `--engine spark` is for the first
 pass over a long log, or with `--master` for many machines.
 
-Source: DESIGN §10.
+Source: docs/design/pipeline.md#the-archive.
 """
 
 from __future__ import annotations

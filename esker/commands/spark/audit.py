@@ -3,7 +3,7 @@
 A violation names the rule, the invariant of the design that it is about, the log, the offset, the
 record and the object. What was not looked at is said too: a clean audit is clean of something.
 
-Source: DESIGN §10 (exit codes), §11.
+Source: docs/design/pipeline.md#exit-codes, docs/design/invariants.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A job that cannot go on says one sentence and ends with a code that says whose turn it is; 1 and 6
 are not failures but findings. What is printed while it works goes to stderr, to a terminal only.
 
-Source: DESIGN §10 (exit codes).
+Source: docs/design/pipeline.md#exit-codes.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 A client of a coordinator looks for where it leads, and is kept until all is done. A broker finds
 the leader itself, so each request may go to any of them.
 
-Source: DESIGN §10 (apply).
+Source: docs/design/pipeline.md#applying-a-plan.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@
 One of three places, or a directory with a quorum beside it that is asked how much of it is
 committed; a directory alone is believed as far as its node has written that down.
 
-Source: DESIGN §10 (inputs of the pipeline).
+Source: docs/design/pipeline.md#one-input.
 """
 
 from __future__ import annotations

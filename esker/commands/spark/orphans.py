@@ -6,7 +6,7 @@
 The first is money, and is planned, shown and applied in three steps. The second is data loss, and
 is only told.
 
-Source: DESIGN §10; docs/orphans.md.
+Source: docs/design/pipeline.md#orphans; docs/orphans.md.
 """
 
 from __future__ import annotations

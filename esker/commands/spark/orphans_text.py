@@ -1,6 +1,6 @@
 """What `esker spark orphans` prints: for people as lines, for programs as one object.
 
-Source: DESIGN §10 (counts and a sample, never all keys).
+Source: docs/design/pipeline.md#plans.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The page needs nothing but a browser; its tables stand beside it as Parquet. Small logs are read by
 this process, large ones by Spark; both say the same.
 
-Source: DESIGN §10.
+Source: docs/design/pipeline.md#the-report.
 """
 
 from __future__ import annotations

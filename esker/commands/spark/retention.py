@@ -3,7 +3,7 @@
 A plan is a file, and nothing is deleted that nobody has looked at. Planning needs no coordinator's
 consent and no delete permission; applying needs a coordinator, who judges every row again.
 
-Source: DESIGN §10.
+Source: docs/design/pipeline.md#plans.
 """
 
 from __future__ import annotations

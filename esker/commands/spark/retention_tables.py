@@ -1,6 +1,6 @@
 """What people see of a retention plan: what goes, what that frees, who pins the rest, in money.
 
-Source: DESIGN §10.
+Source: docs/design/pipeline.md#plans.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
 What Spark says goes to a file; of what goes wrong the terminal sees one sentence, with what helps
 and where the rest is. `--debug` prints the rest. Ctrl-C ends the command with code 130.
 
-Source: DESIGN §10 (exit codes).
+Source: docs/design/pipeline.md#exit-codes.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 
 Named as `esker dump-log` names them. Credentials are found as AWS tools find them.
 
-Source: DESIGN §8, §10.
+Source: docs/design/broker.md#object-stores, docs/design/pipeline.md#spark-deletes-nothing.
 """
 
 from __future__ import annotations

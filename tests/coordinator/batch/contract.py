@@ -4,7 +4,7 @@ An implementation subclasses `Contract` in a test module, names the class `Test.
 `World` of it is opened (`tests.coordinator.batch.subjects`). Every story has a coordinator of its
 own.
 
-Source: DESIGN §7.
+Source: docs/design/batch-coordinator.md#one-interface-three-implementations.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How a story of the contract is told: in a world of its own.
 
-Source: DESIGN §7.
+Source: docs/design/batch-coordinator.md#one-interface-three-implementations.
 """
 
 from __future__ import annotations

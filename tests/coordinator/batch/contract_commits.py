@@ -1,6 +1,7 @@
 """The contract about leases and commits.
 
-Source: DESIGN §7 (object leases, CommitBatches is idempotent by object id).
+Source: docs/design/batch-coordinator.md#object-leases,
+docs/design/batch-coordinator.md#commits-are-idempotent-by-object-id.
 """
 
 from __future__ import annotations

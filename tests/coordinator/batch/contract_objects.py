@@ -1,6 +1,7 @@
 """The contract about objects, topics, and what is found.
 
-Source: DESIGN §7 (deletion, hand-over between groups, retention).
+Source: docs/design/batch-coordinator.md#deletion,
+docs/design/controller.md#hand-over-between-groups, docs/design/batch-coordinator.md#retention.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The contract about objects that a listing of the store found, and the metadata does not know.
 
-Source: DESIGN §7 (object leases), §10 (keys go to the coordinator, a broker deletes).
+Source: docs/design/batch-coordinator.md#object-leases,
+docs/design/pipeline.md#spark-deletes-nothing.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ A plan is made from what somebody read, and that may be old, or of a cluster tha
 a copy since and has other data at the same offsets. So no row removes what the coordinator's own
 enforcement would keep now, whatever the row says.
 
-Source: DESIGN §7 (retention), §10 (plans are fenced row by row).
+Source: docs/design/batch-coordinator.md#retention,
+docs/design/batch-coordinator.md#plans-are-judged-by-the-runs-there-are.
 """
 
 from __future__ import annotations

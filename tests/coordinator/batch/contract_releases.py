@@ -1,6 +1,7 @@
 """The contract about partitions that are let go, for another coordinator to have.
 
-Source: DESIGN §7, Hand-over between groups; KIP-1164, AssignPartitionToBatchCoordinator.
+Source: docs/design/controller.md#hand-over-between-groups; KIP-1164,
+AssignPartitionToBatchCoordinator.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Every page of the database in turn is overwritten. A life either says what is ri
 read that page, or it ends and has deleted the file; and the next life has rebuilt the state from
 the log and is well. No life goes on with half a state.
 
-Source: DESIGN §7 (a cache of the log); coordinator.batch.sqlite.machine.
+Source: docs/design/batch-coordinator.md#state-in-sqlite; coordinator.batch.sqlite.machine.
 """
 
 from __future__ import annotations

@@ -173,7 +173,10 @@ def test_a_decision_changes_nothing() -> None:
 def test_a_row_of_a_plan_is_judged_by_todays_settings(
     config: TopicConfig, row: tuple[int, int, int], code: int, log_start: int
 ) -> None:
-    """DESIGN §10: refused where the configuration now keeps more; appends never make it stale."""
+    """Refused where the configuration now keeps more; appends never make it stale.
+
+    Source: docs/design/batch-coordinator.md#plans-are-judged-by-the-runs-there-are.
+    """
 
     async def story() -> None:
         world = MemoryWorld()

@@ -1,7 +1,9 @@
 """A finding that reaches the log behind a commit of its object leaves the object alone.
 
 The leader judges by what is applied; what is appended and not applied yet is applied before the
-finding, which is then too late. DESIGN §7, §11 (7).
+finding, which is then too late.
+
+Source: docs/design/batch-coordinator.md#object-leases; invariant 7 (docs/design/invariants.md).
 """
 
 from __future__ import annotations

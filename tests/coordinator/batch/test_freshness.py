@@ -1,4 +1,7 @@
-"""How old a replica is at most, by the words of its leader. DESIGN §8 (staleness is bounded)."""
+"""How old a replica is at most, by the words of its leader.
+
+Source: docs/design/broker.md#staleness-is-bounded.
+"""
 
 from __future__ import annotations
 

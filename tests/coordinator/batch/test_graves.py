@@ -1,8 +1,9 @@
 """A log start that passes very many runs: seen at once, carried out a few at a time.
 
 What may be seen of it is nothing; so each story compares with the coordinator in memory, which
-takes everything away at once. Source: DESIGN §11 (4, 8);
-`coordinator.batch.sqlite.deferred_deletes`.
+takes everything away at once.
+
+Source: invariants 4 and 8 (docs/design/invariants.md); `coordinator.batch.sqlite.deferred_deletes`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Requests of every kind with any numbers in them, about topics, leases and object
 some that are not, to the quorum's coordinator and the one in memory: both say the same, in the same
 states, and neither fails at a decision.
 
-Source: DESIGN §11, invariant 10.
+Source: invariant 10 (docs/design/invariants.md).
 """
 
 from __future__ import annotations

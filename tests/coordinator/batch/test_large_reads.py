@@ -3,7 +3,7 @@
 One request of a megabyte names sixty thousand partitions, or one of them as often; answered in one
 go it took a leader's loop for seconds, and with it the leadership.
 
-Source: DESIGN §7 (work is bounded).
+Source: docs/design/state-machines.md#bounded-work.
 """
 
 from __future__ import annotations

@@ -2,7 +2,9 @@
 
 Brokers upload to the model store and commit, sometimes twice, late or never; records and topics are
 deleted; leaders change, clocks jump, and what may be deleted is. After every step invariants 4 to 8
-of DESIGN §11 are looked at. A run is its seed: repeat one with `-k "invariants and 3"`.
+are looked at. A run is its seed: repeat one with `-k "invariants and 3"`.
+
+Source: docs/design/invariants.md.
 """
 
 from __future__ import annotations

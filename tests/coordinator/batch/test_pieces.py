@@ -1,4 +1,7 @@
-"""A large request is decided in pieces, and nobody sees that. Source: DESIGN §7 (bounded work)."""
+"""A large request is decided in pieces, and nobody sees that.
+
+Source: docs/design/state-machines.md#bounded-work.
+"""
 
 from __future__ import annotations
 

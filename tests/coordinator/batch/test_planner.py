@@ -1,4 +1,7 @@
-"""Retention: the planner against a definition read off DESIGN §7, one prefix after the other."""
+"""Retention: the planner against its definition, one prefix after the other.
+
+Source: docs/design/batch-coordinator.md#retention.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The conformance table, run against the quorum's coordinator. DESIGN §7."""
+"""The conformance table, run against the quorum's coordinator.
+
+Source: docs/design/batch-coordinator.md#one-interface-three-implementations.
+"""
 
 from __future__ import annotations
 

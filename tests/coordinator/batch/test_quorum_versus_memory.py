@@ -2,7 +2,9 @@
 
 Both decide the same requests, at the same times. The one in memory is told what the log kept: after
 a leader is lost it goes on from the committed records alone. After every step both states, written
-as checkpoints, are the same bytes, and the answers were. Source: DESIGN §11 (4-8, 11).
+as checkpoints, are the same bytes, and the answers were.
+
+Source: invariants 4-8 and 11 (docs/design/invariants.md).
 """
 
 from __future__ import annotations

@@ -164,7 +164,10 @@ def test_who_gives_up_waiting_is_not_remembered(tmp_path: Path) -> None:
 
 
 def test_a_replica_without_a_leader_finds_batches_and_lists_no_offsets(tmp_path: Path) -> None:
-    """FindBatches may be old; what ListOffsets says must not be. DESIGN §8."""
+    """FindBatches may be old; what ListOffsets says must not be.
+
+    Source: docs/design/broker.md#staleness-is-bounded.
+    """
 
     async def story() -> None:
         world, broker = await begin(tmp_path)

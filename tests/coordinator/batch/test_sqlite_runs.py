@@ -1,4 +1,7 @@
-"""Runs in SQLite: what they answer is what a list of them would. DESIGN §7."""
+"""Runs in SQLite: what they answer is what a list of them would.
+
+Source: docs/design/batch-coordinator.md#runs.
+"""
 
 from __future__ import annotations
 

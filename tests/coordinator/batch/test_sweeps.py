@@ -1,6 +1,6 @@
 """A leader sweeps by itself, a bounded piece at a time, while it leads; and what waits is bounded.
 
-Source: DESIGN §7.
+Source: docs/design/state-machines.md#bounded-work.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Chunks: KIP-1114, with the decisions of DESIGN §3 and §9."""
+"""Chunks: KIP-1114, with our decisions.
+
+Source: docs/design/numbers.md#offsets-of-chunks, docs/design/chunks.md#creating-a-chunk.
+"""
 
 from __future__ import annotations
 

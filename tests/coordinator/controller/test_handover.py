@@ -1,6 +1,6 @@
 """From the controller's log into the coordinators': a crash between any two steps heals itself.
 
-Source: DESIGN §7, Hand-over between groups.
+Source: docs/design/controller.md#hand-over-between-groups.
 """
 
 from __future__ import annotations

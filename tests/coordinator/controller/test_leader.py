@@ -1,4 +1,7 @@
-"""What a leader may say, and when: DESIGN §7."""
+"""What a leader may say, and when.
+
+Source: docs/design/state-machines.md#a-refusal-waits-for-the-read-barrier.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What is refused, with which code, and what the message names; and that nothing changed by it.
 
-Source: DESIGN §9 (chunks); KIP-4, KIP-195, KIP-339, KIP-584, KIP-631, KIP-1114, KIP-1164.
+Source: docs/design/chunks.md; KIP-4, KIP-195, KIP-339, KIP-584, KIP-631, KIP-1114, KIP-1164.
 """
 
 from __future__ import annotations
@@ -390,7 +390,7 @@ REFUSED: dict[str, Refused] = {
     ),
     "odd kind of upgrade": Refused(feature("metadata.version", 27, 7), C.INVALID_REQUEST, "7"),
     "no update": Refused(UpdateFeaturesRequest(feature_updates=()), C.INVALID_REQUEST),
-    # chunks: DESIGN §9
+    # chunks: docs/design/chunks.md
     "chunk of no topic": Refused(chunk("x"), C.UNKNOWN_TOPIC_OR_PARTITION, "x-0"),
     "chunk of no partition": Refused(chunk("t", 2), C.UNKNOWN_TOPIC_OR_PARTITION, "t-2"),
     "chunk of an internal topic": Refused(

@@ -1,6 +1,7 @@
 """Several batch coordinators: topics spread over them, and empty partitions change sides.
 
-Source: KIP-1164, Scaling the number of Batch Coordinators; DESIGN §7, Hand-over between groups.
+Source: KIP-1164, Scaling the number of Batch Coordinators;
+docs/design/controller.md#hand-over-between-groups.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 What waits on that loop, heartbeats above all, waits for the step it is at: so a request for many
 topics is decided in parts, and what they wrote is applied in as many batches.
 
-Source: DESIGN §7 (work is bounded).
+Source: docs/design/state-machines.md#bounded-work.
 """
 
 from __future__ import annotations

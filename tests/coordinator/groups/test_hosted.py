@@ -1,5 +1,8 @@
-"""The machine of groups under its real host, with real checkpoints on a simulated disk. DESIGN §11,
-invariant 4: a checkpoint and the log after it make the state that the whole log makes."""
+"""The machine of groups under its real host, with real checkpoints on a simulated disk: a
+checkpoint and the log after it make the state that the whole log makes.
+
+Source: invariant 4 (docs/design/invariants.md).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Whatever a client or a peer sends is answered, and nothing breaks. DESIGN §11, invariant 10."""
+"""Whatever a client or a peer sends is answered, and nothing breaks.
+
+Source: invariant 10 (docs/design/invariants.md).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The log of groups: ownership, order, expiry, removal, checkpoints. DESIGN §7."""
+"""The log of groups: ownership, order, expiry, removal, checkpoints.
+
+Source: docs/design/groups.md.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""A broker's death or move costs no rebalance, and a lost answer no commit. DESIGN §7.
+"""A broker's death or move costs no rebalance, and a lost answer no commit.
 
 No two brokers act for one group and both succeed; what was acknowledged stays.
+
+Source: docs/design/groups.md.
 """
 
 from __future__ import annotations

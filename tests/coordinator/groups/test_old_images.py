@@ -1,7 +1,9 @@
 """An offset is of a topic's id, and which id a name has says the broker's image, which may be old.
 
 Whoever hears "no offset" begins somewhere else. So that is said only by an image that held, at a
-moment after the question, all that was committed. DESIGN §8 (staleness), §11, invariant 9.
+moment after the question, all that was committed.
+
+Source: docs/design/broker.md#staleness-is-bounded; invariant 9 (docs/design/invariants.md).
 """
 
 from __future__ import annotations

@@ -12,7 +12,10 @@ from tests.coordinator.groups.world import GROUP, Consumer, World, stable
 
 
 def test_whoever_acts_for_a_group_any_broker_tells_its_offsets() -> None:
-    """NOT_COORDINATOR leaves a partition of librdkafka's without an offset. DESIGN §11, inv. 9."""
+    """NOT_COORDINATOR leaves a partition of librdkafka's without an offset.
+
+    Source: invariant 9 (docs/design/invariants.md).
+    """
     world = World(brokers=(1, 2))
     one = Consumer(world)
     stable(world, one)

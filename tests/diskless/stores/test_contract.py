@@ -1,4 +1,7 @@
-"""What every object store promises. Source: KIP-1163, ObjectStorage; DESIGN §8."""
+"""What every object store promises.
+
+Source: KIP-1163, ObjectStorage; docs/design/broker.md#object-stores.
+"""
 
 from __future__ import annotations
 

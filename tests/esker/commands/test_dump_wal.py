@@ -1,6 +1,6 @@
 """`esker dump-log` of WAL segment objects: what they hold, whether they are sound, where they are.
 
-KIP-1163, WAL Segment Objects; DESIGN §8 ("an object explains itself").
+Source: KIP-1163, WAL Segment Objects; docs/design/broker.md#wal-segment-objects.
 """
 
 from __future__ import annotations

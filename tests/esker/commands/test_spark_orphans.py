@@ -1,4 +1,7 @@
-"""`esker spark orphans`: what it prints, and with which code it ends. Source: DESIGN §10."""
+"""`esker spark orphans`: what it prints, and with which code it ends.
+
+Source: docs/design/pipeline.md#orphans.
+"""
 
 from __future__ import annotations
 

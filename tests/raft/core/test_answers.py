@@ -629,7 +629,10 @@ def told(high_watermark: int) -> FetchResponse:
 
 
 def test_a_leaders_word_counts_from_when_it_was_asked() -> None:
-    """An answer may lie unread for as long as a process stands still. DESIGN §8 (staleness)."""
+    """An answer may lie unread for as long as a process stands still.
+
+    Source: docs/design/broker.md#staleness-is-bounded.
+    """
     member, asked = follower()
     assert member.quorum.told() is None
     asked_ms = member.now_ms

@@ -1,8 +1,9 @@
 """Hypothesis tells stories of its own: whatever is done to three or five members, safety holds.
 
-The members check their own invariants after every step (DESIGN §11, 1 and 11); the cluster checks
-that no epoch has two leaders and that nobody commits anything else than was committed before
-(invariants 1 to 3). When everything is healed, a record must commit.
+The members check their own invariants after every step (invariants 1 and 11,
+docs/design/invariants.md); the cluster checks that no epoch has two leaders and that nobody commits
+anything else than was committed before (invariants 1 to 3). When everything is healed, a record
+must commit.
 """
 
 from __future__ import annotations

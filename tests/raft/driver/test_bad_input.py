@@ -1,6 +1,8 @@
 """Garbage on the controller listener: an error or a closed connection, and the node goes on.
 
-DESIGN §11, invariant 10. Each case is sent to a living node; afterwards it still commits.
+Each case is sent to a living node; afterwards it still commits.
+
+Source: invariant 10 (docs/design/invariants.md).
 """
 
 from __future__ import annotations

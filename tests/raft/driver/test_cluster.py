@@ -164,7 +164,10 @@ def test_an_observer_follows_and_is_described(tmp_path: Path) -> None:
 
 
 def test_a_lost_group_directory_is_refused_and_a_rejoin_catches_up(tmp_path: Path) -> None:
-    """DESIGN §5, lost disks: never a fresh log; a rejoined voter first catches up."""
+    """Never a fresh log; a rejoined voter first catches up.
+
+    Source: docs/design/quorum.md#lost-disks.
+    """
     with Cluster(tmp_path, quorum=QUICK) as cluster:
         cluster.start()
         leader = cluster.wait_for_leader()
@@ -300,7 +303,10 @@ def test_a_node_whose_disk_is_full_stops_and_the_others_go_on(tmp_path: Path) ->
 
 
 def test_the_recovery_point_is_recorded_soon_after_the_last_flush(tmp_path: Path) -> None:
-    """DESIGN §5: damage below it is never cut away as a torn tail."""
+    """Damage below it is never cut away as a torn tail.
+
+    Source: docs/design/quorum.md#recovery-point.
+    """
     with Cluster(tmp_path, size=1, quorum=QUICK) as cluster:
         cluster.start()
         cluster.wait_for_leader()

@@ -1,4 +1,7 @@
-"""The cluster log's groups: whole transactions only, long logs in slices. KIP-868, DESIGN §5."""
+"""The cluster log's groups: whole transactions only, long logs in slices.
+
+Source: KIP-868, docs/design/quorum.md#groups-come-from-the-cluster-log.
+"""
 
 from __future__ import annotations
 
@@ -156,7 +159,10 @@ def checkpoint_of(watched: Watched) -> list[Batch]:
 
 
 def test_a_checkpoint_holds_what_the_log_said() -> None:
-    """DESIGN §11, invariant 4: loaded and frozen again it is the same bytes."""
+    """Loaded and frozen again it is the same bytes.
+
+    Source: invariant 4 (docs/design/invariants.md).
+    """
     level = FeatureLevelRecord(name="metadata.version", feature_level=27)
     other = TopicRecord(name="orders", topic_id=UUID(int=1))
     watched = Watched()

@@ -1,4 +1,7 @@
-"""A group's directory: what must be in it before a node may speak. DESIGN §5, lost disks."""
+"""A group's directory: what must be in it before a node may speak.
+
+Source: docs/design/quorum.md#lost-disks.
+"""
 
 from uuid import UUID
 

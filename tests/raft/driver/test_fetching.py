@@ -273,9 +273,11 @@ def test_a_restarted_follower_goes_on_with_its_part(tmp_path: Path) -> None:
 
 
 def test_a_file_spliced_from_two_leaders_is_found_and_fetched_anew(tmp_path: Path) -> None:
-    """Same id, same size, other bytes: only the footer's checksum can tell. DESIGN §6.
+    """Same id, same size, other bytes: only the footer's checksum can tell.
 
     Mutant "resume a download from another leader's file": here it would be installed.
+
+    Source: docs/design/snapshots.md#fetching-a-snapshot.
     """
 
     async def story(leader: Leader, follower: Follower) -> None:

@@ -1,4 +1,7 @@
-"""Groups named together begin together. DESIGN §5, groups' lives."""
+"""Groups named together begin together.
+
+Source: docs/design/quorum.md#groups-come-from-the-cluster-log.
+"""
 
 from raft.driver.registry import GROUPS_FILE
 from tests.raft.driver.cluster import Cluster

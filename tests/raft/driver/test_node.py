@@ -139,7 +139,10 @@ def test_impossible_settings_are_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_an_observer_serves_nobody_and_knows_how_far_the_log_is_committed(tmp_path: Path) -> None:
-    """An idle log does not age; one whose leader is gone does. DESIGN §8."""
+    """An idle log does not age; one whose leader is gone does.
+
+    Source: docs/design/broker.md#staleness-is-bounded.
+    """
 
     async def story() -> None:
         (port,) = free_ports(1)

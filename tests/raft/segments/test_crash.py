@@ -1,4 +1,7 @@
-"""Power may go at any step: what was flushed is there, what was truncated is not. DESIGN §5."""
+"""Power may go at any step: what was flushed is there, what was truncated is not.
+
+Source: docs/design/quorum.md#recovery-point.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +77,10 @@ def test_flushed_data_survives_and_truncated_data_stays_away_whenever_the_power_
 
 @pytest.mark.parametrize("seed", seeds(40))
 def test_a_truncated_segment_stays_away_where_it_would_fit_again(seed):
-    """The one before it ends, flushed, exactly where the deleted one began. DESIGN §5."""
+    """The one before it ends, flushed, exactly where the deleted one began.
+
+    Source: docs/design/quorum.md#recovery-point.
+    """
     model = LogAndModel(SimulatedDisk())
     run(model, [("append", 1, 300)] * 3)  # one segment each
     run(model, [("flush",), ("truncate", 0.0), ("append", 1, 300), ("flush",)])

@@ -1,4 +1,7 @@
-"""Every kind of damage, and which side of the recovery point it lies on. DESIGN §5."""
+"""Every kind of damage, and which side of the recovery point it lies on.
+
+Source: docs/design/quorum.md#recovery-point.
+"""
 
 from __future__ import annotations
 

@@ -186,7 +186,10 @@ def test_an_index_entry_is_due_when_more_than_the_interval_lies_behind_the_last(
 
 
 def test_where_there_is_no_log_none_is_made_up(disk):
-    """A directory that is gone is a lost disk, never a fresh log. DESIGN §5."""
+    """A directory that is gone is a lost disk, never a fresh log.
+
+    Source: docs/design/quorum.md#lost-disks.
+    """
     with pytest.raises(MissingLogError):
         Log.open(disk, DIRECTORY)
     disk.make_directory(DIRECTORY)

@@ -3,7 +3,8 @@
 It is Kafka's, with one difference that is marked "ours". What other diskless stores got wrong has
 rows of its own: the sequence that wraps, and the epoch that is bumped.
 
-Source: upstream's ProducerAppendInfo, ProducerStateEntry and LogValidator; DESIGN §7.
+Source: upstream's ProducerAppendInfo, ProducerStateEntry and LogValidator;
+docs/design/batch-coordinator.md#idempotence.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _HOUR: Final = 3_600_000
 _CHECK: Final = "ProducerAppendInfo.checkSequence"
 _EPOCH: Final = "ProducerAppendInfo.checkProducerEpoch"
 _KEPT: Final = "ProducerStateEntry.findDuplicateBatch"
-_OURS: Final = "ours, DESIGN §7"
+_OURS: Final = "ours, docs/design/batch-coordinator.md#idempotence"
 _WRAP: Final = "DefaultRecordBatch.incrementSequence"
 
 _SIX: Final = tuple(one(sequence, At(sequence)) for sequence in range(6))

@@ -1,6 +1,7 @@
 """The offsets table: where a log begins and ends, and what is found in it.
 
-Source: DESIGN §7, §8; KIP-1164 (findBatches, listOffsets, deleteRecords); upstream's ListOffsets.
+Source: docs/design/batch-coordinator.md#runs, docs/design/broker.md#fetch; KIP-1164 (findBatches,
+listOffsets, deleteRecords); upstream's ListOffsets.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tests.coordinator.batch.conformance.steps import (
 _LIST: Final = "ListOffsets"
 _FIND: Final = "KIP-1164, findBatches"
 _DELETE: Final = "ReplicaManager.deleteRecords"
-_RUNS: Final = "DESIGN §7, runs"
+_RUNS: Final = "docs/design/batch-coordinator.md#runs"
 
 
 def _records(offset: int, count: int, time: int = 0, *, append_time: bool = False) -> Put:

@@ -4,7 +4,7 @@ A coordinator is handed over as a `Subject`, which can let time pass and begin a
 a topic, a broker and producers of its own, so one coordinator may run the whole table. With
 `restarts` it begins again after every step: what a row claims must not hang on memory.
 
-Source: DESIGN §7.
+Source: docs/design/batch-coordinator.md#one-interface-three-implementations.
 """
 
 from __future__ import annotations

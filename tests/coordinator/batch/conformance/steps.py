@@ -3,7 +3,7 @@
 A row is a short story about one topic. Each `Put` is one object; what a step must answer stands in
 the step itself, so the table can be read, printed and run.
 
-Source: DESIGN §7 (every line is a test).
+Source: docs/design/batch-coordinator.md#idempotence.
 """
 
 from __future__ import annotations

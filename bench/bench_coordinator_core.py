@@ -36,7 +36,7 @@ from records.diskless import (
 )
 from records.frame import encode_record
 from records.object_keys import ObjectKeys
-from records.rpc.coordinator import CommitBatch, CommitBatchesRequest
+from records.rpc.batch_coordinator import CommitBatch, CommitBatchesRequest
 from records.schema import MetadataRecord
 
 OBJECTS: Final = 2_000

@@ -42,7 +42,7 @@ from records.diskless import (
     RunsState,
 )
 from records.frame import encode_record
-from records.rpc.coordinator import FindBatchesRequest
+from records.rpc.batch_coordinator import FindBatchesRequest
 from records.schema import MetadataRecord
 from records.types import Epoch, Offset, OffsetAndEpoch
 

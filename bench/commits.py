@@ -18,7 +18,11 @@ from uuid import UUID
 
 from coordinator.batch.client import CoordinatorClient
 from raft.net.runner import run
-from records.rpc.coordinator import CommitBatch, CommitBatchesRequest, InitDisklessTopicsRequest
+from records.rpc.batch_coordinator import (
+    CommitBatch,
+    CommitBatchesRequest,
+    InitDisklessTopicsRequest,
+)
 from records.rpc.objects import AcquireObjectLeaseRequest
 
 LEASE_IDS: Final = 10_000

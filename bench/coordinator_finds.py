@@ -21,7 +21,7 @@ from coordinator.batch.settings import CoordinatorSettings
 from coordinator.batch.sqlite.machine import FILE_NAME, CoordinatorMachine, Identity
 from raft.net.runner import run
 from records.object_keys import ObjectKeys
-from records.rpc.coordinator import FindBatchesRequest
+from records.rpc.batch_coordinator import FindBatchesRequest
 from tests.quorum_processes import NODES
 
 FINDS: Final = 2_000

@@ -22,7 +22,7 @@ from coordinator.batch.interface import BatchCoordinator, DescribingCoordinator
 from coordinator.controller.image import MetadataImage
 from coordinator.groups.state import Group
 from records.rpc.base import Request, Response
-from records.rpc.coordinator import (
+from records.rpc.batch_coordinator import (
     CommitBatchesRequest,
     CommitBatchesResponse,
     FindBatchesRequest,

@@ -24,7 +24,7 @@ from coordinator.batch.settings import CoordinatorSettings
 from coordinator.embedded import EmbeddedCoordinator, EmbeddedSettings
 from examples.ports import free_ports
 from records.object_keys import ObjectKeys
-from records.rpc.coordinator import (
+from records.rpc.batch_coordinator import (
     CommitBatch,
     CommitBatchesRequest,
     FindBatchesRequest,

@@ -2,6 +2,7 @@
 
 A tour, from a declaration to the bytes of a file:
 
+- `kafka_errors`: Kafka's error codes, the one table that every room imports.
 - `types`, `uuids`, `errors`: the words for positions and ids, and what can be wrong with bytes.
 - `wire`, `schema`: how a message is declared, and what is read from the declaration.
 - `metadata`, `control`, `chunks`, `diskless`, `groups`, `key_value`, `rpc`: the declarations.

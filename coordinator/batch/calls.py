@@ -21,7 +21,7 @@ from coordinator.batch.interface import (
     ErrorCode,
 )
 from records.rpc.base import Request, Response
-from records.rpc.coordinator import (
+from records.rpc.batch_coordinator import (
     ApplyRetentionRequest,
     ApplyRetentionResponse,
     CommitBatchesRequest,

@@ -34,7 +34,7 @@ from coordinator.batch.settings import KEPT_ANSWERS
 from coordinator.leader_client import Address, LeaderFinder
 from raft.net.errors import NetError, Reason
 from records.rpc.base import Request, Response
-from records.rpc.coordinator import (
+from records.rpc.batch_coordinator import (
     ApplyRetentionRequest,
     ApplyRetentionResponse,
     CommitBatchesRequest,

@@ -30,7 +30,7 @@ from raft.net.frames import Buffer, Frame
 from raft.net.rpc import Rpc, request_kind
 from records.codec import decode_message, encode_parts
 from records.errors import RecordError
-from records.rpc.coordinator import CommitBatchesRequest, CommitBatchesResponse
+from records.rpc.batch_coordinator import CommitBatchesRequest, CommitBatchesResponse
 
 VERSION: Final = 0
 _KIND: Final = request_kind(CommitBatchesRequest, VERSION)

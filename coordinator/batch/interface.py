@@ -4,7 +4,8 @@ It chooses the total order of batches. Brokers upload objects first and commit t
 assigns offsets without gaps, and from then on the coordinator is the only one who knows which bytes
 of which object are which offsets.
 
-The values are the messages of the wire (`records.rpc.coordinator`, `records.rpc.objects`): frozen,
+The values are the messages of the wire (`records.rpc.batch_coordinator`, `records.rpc.objects`):
+frozen,
 documented, and the same whether the coordinator is in this process or behind a socket, so that ten
 thousand batches of an object are never converted from one form to another.
 
@@ -23,7 +24,7 @@ from __future__ import annotations
 from enum import IntEnum, unique
 from typing import Protocol
 
-from records.rpc.coordinator import (
+from records.rpc.batch_coordinator import (
     ApplyRetentionRequest,
     ApplyRetentionResponse,
     CommitBatchesRequest,

@@ -31,7 +31,7 @@ from coordinator.clocks import Clocks
 from coordinator.proposer import Done, Proposer
 from raft.interfaces import ReplicatedLog
 from records.rpc.base import Request
-from records.rpc.coordinator import (
+from records.rpc.batch_coordinator import (
     ApplyRetentionRequest,
     ApplyRetentionResponse,
     CommitBatchesRequest,

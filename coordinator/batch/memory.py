@@ -51,7 +51,7 @@ from records.diskless import (
     OrphansFoundRecord,
 )
 from records.frame import decode_record
-from records.rpc.coordinator import (
+from records.rpc.batch_coordinator import (
     ApplyRetentionRequest,
     ApplyRetentionResponse,
     CommitBatchesRequest,

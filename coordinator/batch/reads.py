@@ -20,7 +20,7 @@ from coordinator.batch.interface import ErrorCode
 from coordinator.batch.runs import Run, StoredObject
 from coordinator.batch.settings import CoordinatorSettings
 from coordinator.batch.state import NO_LOG, Log, LogId, ProducerKey, Tables
-from records.rpc.coordinator import (
+from records.rpc.batch_coordinator import (
     FindBatchesRequest,
     FindBatchesResponse,
     ListDisklessOffsetsRequest,

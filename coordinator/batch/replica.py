@@ -26,7 +26,7 @@ from coordinator.batch.sqlite.described import described
 from coordinator.batch.sqlite.machine import CoordinatorMachine
 from coordinator.batch.state import Tables
 from raft.interfaces import NotLeaderError, ReplicatedLog
-from records.rpc.coordinator import (
+from records.rpc.batch_coordinator import (
     FindBatchesRequest,
     FindBatchesResponse,
     ListDisklessOffsetsRequest,

@@ -28,7 +28,7 @@ from raft.net.handlers import Serve, Served, payload
 from raft.net.header import RequestHeader
 from records.codec import decode_message
 from records.rpc.base import Request
-from records.rpc.coordinator import CommitBatchesRequest, CommitBatchesResponse
+from records.rpc.batch_coordinator import CommitBatchesRequest, CommitBatchesResponse
 
 _ROW_BYTES: Final = 56  # of a batch, with its empty tagged fields
 _PARTITION_BYTES: Final = 4 + 3 + 1  # index, count, tagged fields

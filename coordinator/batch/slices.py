@@ -21,7 +21,10 @@ from uuid import UUID
 from coordinator.batch.decide.objects import MAX_FILES
 from coordinator.batch.interface import CoordinatorError, ErrorCode
 from coordinator.batch.settings import MAX_PARTITIONS
-from records.rpc.coordinator import DeleteDisklessRecordsRequest, DeleteDisklessRecordsResponse
+from records.rpc.batch_coordinator import (
+    DeleteDisklessRecordsRequest,
+    DeleteDisklessRecordsResponse,
+)
 from records.rpc.objects import DeleteFilesRequest, DeleteFilesResponse
 
 PIECE: Final = 500

@@ -15,8 +15,8 @@ from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from coordinator.controller.chunk_files import NewChunk, create_request
+from records.rpc.batch_coordinator import ListDisklessOffsetsRequest, ListDisklessOffsetsResponse
 from records.rpc.chunks import CreateChunksRequest
-from records.rpc.coordinator import ListDisklessOffsetsRequest, ListDisklessOffsetsResponse
 from records.types import Offset
 
 LATEST: Final = -1

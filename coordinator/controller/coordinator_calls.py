@@ -18,7 +18,7 @@ from uuid import UUID
 from coordinator.batch.calls import Coordinator
 from coordinator.batch.interface import CoordinatorError, ErrorCode
 from coordinator.controller.reconciliation import Hosted
-from records.rpc.coordinator import (
+from records.rpc.batch_coordinator import (
     DeleteDisklessTopicsRequest,
     DeleteDisklessTopicsResponse,
     InitDisklessTopicsRequest,

@@ -32,7 +32,7 @@ from coordinator.batch.settings import MAX_PARTITIONS
 from coordinator.controller.errors import ErrorCode
 from coordinator.controller.image import MetadataImage
 from coordinator.controller.reconciliation import Comparison, Hosted, Wanted
-from records.rpc.coordinator import (
+from records.rpc.batch_coordinator import (
     DeleteDisklessTopicsRequest,
     DeleteDisklessTopicsResponse,
     InitDisklessTopicsRequest,

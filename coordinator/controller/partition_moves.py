@@ -34,7 +34,7 @@ from coordinator.controller.handover import HandOver
 from coordinator.controller.image import TopicImage
 from coordinator.controller.leader import Controller
 from records.rpc.base import Response
-from records.rpc.coordinator import AssignPartitionToBatchCoordinatorRequest
+from records.rpc.batch_coordinator import AssignPartitionToBatchCoordinatorRequest
 
 Send = Callable[[Response], None]
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from records.rpc.base import Request, Response
+from records.rpc.batch_coordinator import AssignPartitionToBatchCoordinatorResponse
 from records.rpc.brokers import (
     AllocateProducerIdsResponse,
     BrokerHeartbeatResponse,
@@ -22,7 +23,6 @@ from records.rpc.brokers import (
 )
 from records.rpc.chunks import AlterChunkAssignmentsResponse, CreateChunksResponse
 from records.rpc.configs import DescribeConfigsResponse, IncrementalAlterConfigsResponse
-from records.rpc.coordinator import AssignPartitionToBatchCoordinatorResponse
 from records.rpc.topics import (
     CreatePartitionsResponse,
     CreateTopicsResponse,

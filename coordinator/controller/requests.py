@@ -52,6 +52,7 @@ from coordinator.controller.refusals import refuse
 from records.chunks import TopicPartitionToBatchCoordinatorMapping
 from records.metadata import PartitionRecord, RemoveTopicRecord, TopicRecord
 from records.rpc.base import Request, Response
+from records.rpc.batch_coordinator import AssignPartitionToBatchCoordinatorRequest
 from records.rpc.brokers import (
     AllocateProducerIdsRequest,
     BrokerHeartbeatRequest,
@@ -62,7 +63,6 @@ from records.rpc.brokers import (
 )
 from records.rpc.chunks import AlterChunkAssignmentsRequest, CreateChunksRequest
 from records.rpc.configs import DescribeConfigsRequest, IncrementalAlterConfigsRequest
-from records.rpc.coordinator import AssignPartitionToBatchCoordinatorRequest
 from records.rpc.topics import (
     CreatePartitionsRequest,
     CreateTopicsRequest,

@@ -51,7 +51,7 @@ from coordinator.batch.settings import CoordinatorSettings
 from coordinator.embedded.commands import SWEEP, Replica
 from records.codec import encode_message
 from records.rpc.base import Request, Response
-from records.rpc.coordinator import (
+from records.rpc.batch_coordinator import (
     ApplyRetentionRequest,
     ApplyRetentionResponse,
     CommitBatchesRequest,

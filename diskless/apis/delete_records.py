@@ -22,7 +22,7 @@ from diskless.apis.metadata import Pace
 from diskless.apis.partition_offsets import Place, cut, find_place
 from diskless.cluster import Cluster
 from diskless.fetch.commit_notifications import News
-from records.rpc.coordinator import DeleteDisklessRecordsRequest, FindBatchesRequest
+from records.rpc.batch_coordinator import DeleteDisklessRecordsRequest, FindBatchesRequest
 from records.rpc.partitions import DeleteRecordsRequest, DeleteRecordsResponse
 
 SEEN_HERE_S: Final = 2.0

@@ -32,13 +32,13 @@ from diskless.apis.handler import served
 from diskless.cluster import Cluster
 from raft.net.handlers import Served
 from records.rpc.base import Request, Response
+from records.rpc.batch_coordinator import ApplyRetentionRequest
 from records.rpc.brokers import (
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
-from records.rpc.coordinator import ApplyRetentionRequest
 from records.rpc.descriptions import (
     DescribeBrokersRequest,
     DescribeTopicsRequest,

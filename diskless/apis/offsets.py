@@ -42,7 +42,7 @@ from diskless.fetch.runs_reader import LEADER_EPOCH, DamagedRunError, Run
 from diskless.fetch.timestamps import Stamped, first_since, latest
 from diskless.stores import ObjectNotFoundError, StorageError
 from raft.net.handlers import Served
-from records.rpc.coordinator import FindBatchesRequest, FindBatchesResponse
+from records.rpc.batch_coordinator import FindBatchesRequest, FindBatchesResponse
 from records.rpc.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from records.rpc.partitions import (
     DeleteRecordsRequest,

@@ -21,7 +21,7 @@ from coordinator.controller.image import MetadataImage
 from diskless.apis.forwarding import ErrorCode
 from diskless.cluster import Cluster
 from diskless.fetch.runs_reader import LEADER_EPOCH
-from records.rpc.coordinator import ListDisklessOffsetsRequest
+from records.rpc.batch_coordinator import ListDisklessOffsetsRequest
 
 T = TypeVar("T")
 

@@ -31,7 +31,7 @@ from diskless.cluster import Cluster
 from diskless.fetch.commit_notifications import News
 from raft.net.handlers import Served
 from records.rpc.base import Request, Response
-from records.rpc.coordinator import FindBatchesRequest
+from records.rpc.batch_coordinator import FindBatchesRequest
 from records.rpc.topics import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,

@@ -37,7 +37,7 @@ from diskless.fetch.runs_reader import LEADER_EPOCH, DamagedRunError, Run, read_
 from diskless.fetch.staleness import Staleness
 from diskless.placement import PlacedBroker, Redirects, is_known
 from diskless.stores import ObjectNotFoundError, StorageError
-from records.rpc.coordinator import (
+from records.rpc.batch_coordinator import (
     FindBatchesRequest,
     FindBatchesResponse,
     ListDisklessOffsetsRequest,

@@ -19,7 +19,7 @@ from uuid import UUID
 
 from coordinator.batch.settings import MAX_BATCHES
 from diskless.produce.validation import Accepted
-from records.rpc.coordinator import CommitBatch, CommitBatchesRequest
+from records.rpc.batch_coordinator import CommitBatch, CommitBatchesRequest
 from records.wal import PartitionBatches
 
 OBJECT_FORMAT: Final = 1  # of CommitBatches: a WAL segment object, `records.wal`

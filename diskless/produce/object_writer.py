@@ -48,7 +48,7 @@ from diskless.produce.validation import Accepted
 from diskless.stores import ObjectStorage, StorageError
 from records.compression import Buffer
 from records.object_keys import ObjectKeys
-from records.rpc.coordinator import CommitBatchesRequest, CommitBatchesResponse
+from records.rpc.batch_coordinator import CommitBatchesRequest, CommitBatchesResponse
 from records.wal import build_object
 
 log = logging.getLogger("diskless.produce.service")

@@ -21,10 +21,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from difflib import get_close_matches
 from typing import Final, Self, TypeVar
 
-from esker.client.error_names import error_name
 from esker.settings.values import Endpoint
 from raft.net.errors import NetError, Reason
 from raft.net.rpc import Rpc, open_rpc
+from records.kafka_errors import error_name
 from records.rpc.base import Request, Response
 from records.rpc.cluster import (
     DescribeClusterRequest,

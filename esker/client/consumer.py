@@ -15,10 +15,10 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Final, NamedTuple
 
 from esker.client.client import EARLIEST, ClientError, KafkaClient
-from esker.client.error_names import error_name
 from raft.net.errors import NetError
 from records.batch import Record, iter_batches, iter_records
 from records.errors import RecordError
+from records.kafka_errors import error_name
 from records.rpc.fetch import FetchRequest, FetchResponse
 
 FETCH_VERSION: Final = 12  # the last that names topics

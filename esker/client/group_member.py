@@ -20,9 +20,9 @@ from typing import Final, TypeVar
 
 from coordinator.controller.client import error_codes
 from esker.client.client import ClientError, KafkaClient
-from esker.client.error_names import error_name
 from raft.net.errors import NetError
 from records.compression import Buffer
+from records.kafka_errors import error_name
 from records.rpc.base import Request, Response
 from records.rpc.groups import (
     HeartbeatRequest,

@@ -18,12 +18,12 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from esker.client.client import ClientError, KafkaClient
-from esker.client.error_names import error_name
 from raft.net.errors import NetError
 from raft.net.rpc import request_kind
 from records.batch_writer import build_batch
 from records.codec import encode_parts
 from records.compression import Compression
+from records.kafka_errors import error_name
 from records.rpc.cluster import MetadataRequest, MetadataResponse
 from records.rpc.partitions import InitProducerIdRequest, InitProducerIdResponse
 from records.rpc.produce import ProduceRequest, ProduceResponse

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from esker.client.client import ClientError, KafkaClient
-from esker.client.error_names import error_name
 from esker.settings.values import Endpoint
 from raft.net.errors import NetError
 from raft.net.rpc import Rpc, open_rpc
+from records.kafka_errors import error_name
 from records.rpc.cluster import DescribeClusterRequest, DescribeClusterResponse
 from records.rpc.quorum import DescribeQuorumRequest, DescribeQuorumResponse
 

@@ -22,11 +22,11 @@ from coordinator.batch.interface import CoordinatorError
 from coordinator.controller.client import ControllerClient, error_codes
 from coordinator.controller.errors import ErrorCode
 from esker.client.client import ClientError, KafkaClient
-from esker.client.error_names import error_name
 from esker.settings.values import Endpoint, parse_endpoint
 from raft.net.client import connect
 from raft.net.errors import NetError, Reason
 from raft.net.runner import run
+from records.kafka_errors import error_name
 from records.rpc.base import Request, Response
 
 R = TypeVar("R", bound=Response)

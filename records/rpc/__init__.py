@@ -6,12 +6,12 @@ upstream has given that number to something else.
 
 from typing import Final, NamedTuple
 
+from records.rpc import batch_coordinator as coordinator
 from records.rpc import (
     brokers,
     chunks,
     cluster,
     configs,
-    coordinator,
     descriptions,
     fetch,
     group_log,

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from coordinator.batch.client import CoordinatorError, ErrorCode
-from records.rpc.coordinator import ApplyRetentionRequest, ApplyRetentionResponse
+from records.rpc.batch_coordinator import ApplyRetentionRequest, ApplyRetentionResponse
 from records.uuids import decode_uuid
 from spark_jobs.plans.journal import whole_lines
 from spark_jobs.retention.plan_file import Plan, PlanRow

@@ -51,19 +51,19 @@ from records.codec import decode_message, encode_message
 from records.metadata import FeatureLevelRecord
 from records.object_keys import ObjectKeys
 from records.rpc.base import Request, Response
-from records.rpc.brokers import (
-    BrokerHeartbeatRequest,
-    BrokerHeartbeatResponse,
-    BrokerRegistrationRequest,
-    BrokerRegistrationResponse,
-)
-from records.rpc.coordinator import (
+from records.rpc.batch_coordinator import (
     CommitBatchesRequest,
     CommitBatchesResponse,
     FindBatchesRequest,
     FindBatchesResponse,
     ListDisklessOffsetsRequest,
     ListDisklessOffsetsResponse,
+)
+from records.rpc.brokers import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
 )
 from records.rpc.objects import (
     DescribeDisklessObjectRequest,

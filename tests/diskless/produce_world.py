@@ -22,7 +22,7 @@ from diskless.stores.faults import Fault, FaultRule, FaultyStore
 from diskless.stores.memory import MemoryStore
 from records.batch_writer import build_batch
 from records.object_keys import ObjectKeys
-from records.rpc.coordinator import (
+from records.rpc.batch_coordinator import (
     CommitBatchesRequest,
     CommitBatchesResponse,
     CommitBatchResult,

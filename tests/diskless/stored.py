@@ -12,7 +12,7 @@ from diskless.produce.validation import Accepted, TopicRules, validate
 from diskless.stores.memory import MemoryStore
 from records.batch_writer import build_batch
 from records.compression import Compression
-from records.rpc.coordinator import CommitBatch, CommitBatchesRequest
+from records.rpc.batch_coordinator import CommitBatch, CommitBatchesRequest
 from records.rpc.objects import AcquireObjectLeaseRequest
 from tests.diskless.cluster_world import ClusterWorld
 

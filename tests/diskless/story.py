@@ -27,8 +27,8 @@ from diskless.fetch.service import FetchService
 from diskless.produce.object_writer import WriterSettings
 from diskless.stores.faults import Fault, FaultRule
 from diskless.stores.memory import MemoryStore
+from records.rpc.batch_coordinator import CommitBatchesRequest, CommitBatchesResponse
 from records.rpc.brokers import UnregisterBrokerRequest, UnregisterBrokerResponse
-from records.rpc.coordinator import CommitBatchesRequest, CommitBatchesResponse
 from tests.diskless.cluster_world import ClusterWorld
 from tests.diskless.records_world import Produced, RecordsBroker, batch, values
 

@@ -7,7 +7,7 @@ import pytest
 from coordinator.batch.interface import CoordinatorError, ErrorCode
 from diskless.apis.metadata import unfenced
 from diskless.cluster import Cluster
-from records.rpc.coordinator import FindBatchesRequest
+from records.rpc.batch_coordinator import FindBatchesRequest
 from records.rpc.group_log import AcquireGroupOwnershipRequest
 from records.rpc.topics import CreateTopicsResponse
 from tests.coordinator.controller.world import creation

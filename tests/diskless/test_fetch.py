@@ -31,7 +31,7 @@ from diskless.stores.faults import Fault, FaultRule, FaultyStore
 from diskless.stores.memory import MemoryStore
 from records.batch import iter_batches, iter_records
 from records.object_keys import ObjectKeys
-from records.rpc.coordinator import (
+from records.rpc.batch_coordinator import (
     CommitBatchesRequest,
     CommitBatchesResponse,
     DeleteDisklessRecordsRequest,

@@ -11,13 +11,13 @@ import pytest
 from diskless.apis import forwarded
 from raft.net.handlers import Served
 from records.rpc.base import Request
+from records.rpc.batch_coordinator import ApplyRetentionRequest, ApplyRetentionResponse
 from records.rpc.brokers import (
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
-from records.rpc.coordinator import ApplyRetentionRequest, ApplyRetentionResponse
 from records.rpc.descriptions import (
     DescribeBrokersRequest,
     DescribeBrokersResponse,

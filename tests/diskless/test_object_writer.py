@@ -25,7 +25,7 @@ from diskless.produce.object_writer import (
 )
 from diskless.stores import StorageError
 from diskless.stores.faults import Fault, FaultRule
-from records.rpc.coordinator import CommitBatchesResponse
+from records.rpc.batch_coordinator import CommitBatchesResponse
 from tests.diskless.produce_world import TOPICS, Sent, World, a_batch
 from tests.diskless.virtual_time import run
 from tests.examples import seeds

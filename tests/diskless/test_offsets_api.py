@@ -22,7 +22,7 @@ from diskless.stores.memory import MemoryStore
 from raft.net.handlers import Served
 from records.batch import Batch, Record, iter_records
 from records.compression import Compression
-from records.rpc.coordinator import ListDisklessOffsetsRequest
+from records.rpc.batch_coordinator import ListDisklessOffsetsRequest
 from records.rpc.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from records.rpc.partitions import (
     DeleteRecordsRequest,

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from diskless.fetch.staleness import Staleness
-from records.rpc.coordinator import DeleteDisklessRecordsRequest
+from records.rpc.batch_coordinator import DeleteDisklessRecordsRequest
 from tests.diskless.cluster_world import ClusterWorld
 from tests.diskless.records_world import DELETE_DELAY_MS, RecordsBroker, batch, values
 from tests.diskless.virtual_time import run

@@ -15,8 +15,8 @@ from coordinator.batch.commit_queue import OutcomeUnknownError
 from coordinator.batch.interface import ErrorCode
 from diskless.produce.object_writer import WriterSettings
 from diskless.stores.faults import Fault, FaultRule
+from records.rpc.batch_coordinator import CommitBatchesRequest, CommitBatchesResponse
 from records.rpc.brokers import UnregisterBrokerRequest, UnregisterBrokerResponse
-from records.rpc.coordinator import CommitBatchesRequest, CommitBatchesResponse
 from tests.diskless.cluster_world import ClusterWorld
 from tests.diskless.records_world import Produced, RecordsBroker, batch, values
 from tests.diskless.virtual_time import run

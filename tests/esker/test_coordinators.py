@@ -36,7 +36,7 @@ from raft.segments.files import RealFileSystem
 from records.frame import encode_record
 from records.object_keys import ObjectKeys
 from records.rpc.base import Request, Response
-from records.rpc.coordinator import (
+from records.rpc.batch_coordinator import (
     CommitBatch,
     CommitBatchesRequest,
     CommitBatchesResponse,

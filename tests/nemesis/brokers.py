@@ -24,12 +24,8 @@ from coordinator.batch.client import ClientSettings, CoordinatorClient
 from coordinator.controller.client import ControllerClient
 from records.object_keys import ObjectKeys
 from records.rpc.base import Request, Response
+from records.rpc.batch_coordinator import CommitBatch, CommitBatchesRequest, CommitBatchesResponse
 from records.rpc.brokers import BrokerRegistrationRequest, BrokerRegistrationResponse
-from records.rpc.coordinator import (
-    CommitBatch,
-    CommitBatchesRequest,
-    CommitBatchesResponse,
-)
 from records.rpc.objects import (
     AcquireObjectLeaseRequest,
     IsSafeToDeleteFileRequest,

@@ -10,7 +10,7 @@ from typing import Final
 
 from coordinator.batch.client import CoordinatorClient, OutcomeUnknownError
 from records.object_keys import ObjectKeys
-from records.rpc.coordinator import (
+from records.rpc.batch_coordinator import (
     DeleteDisklessRecordsRequest,
     FindBatchesRequest,
     ListDisklessOffsetsRequest,

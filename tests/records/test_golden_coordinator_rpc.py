@@ -12,7 +12,7 @@ import pytest
 
 from records.codec import decode_message, encode_message
 from records.rpc import API
-from records.rpc.coordinator import (
+from records.rpc.batch_coordinator import (
     ApplyRetentionRequest,
     ApplyRetentionResponse,
     CommitBatch,

@@ -23,8 +23,8 @@ from records.errors import MalformedMessageError, RecordError, UnsupportedVersio
 from records.frame import decode_control_record, decode_record, encode_record
 from records.interpreter import EXPLAINED_VALUES, interpret
 from records.metadata import DelegationTokenRecord, PartitionRecord, TopicRecord
+from records.rpc.batch_coordinator import CommitBatchesRequest
 from records.rpc.cluster import ApiVersionsResponse, MetadataRequest
-from records.rpc.coordinator import CommitBatchesRequest
 from records.rpc.fetch import FetchRequest
 from records.rpc.produce import ProduceRequest
 from records.schema import Message

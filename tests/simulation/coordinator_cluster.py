@@ -20,7 +20,7 @@ from uuid import UUID
 from coordinator.batch.cluster_view import StaticView, TopicConfig
 from coordinator.batch.interface import CoordinatorError
 from coordinator.batch.settings import CoordinatorSettings
-from records.rpc.coordinator import (
+from records.rpc.batch_coordinator import (
     DeleteDisklessRecordsRequest,
     DeleteDisklessTopicsRequest,
     InitDisklessTopicsRequest,

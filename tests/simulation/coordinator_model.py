@@ -37,7 +37,7 @@ from records.diskless import (
 from records.errors import RecordError
 from records.frame import decode_record
 from records.object_keys import ObjectKeys
-from records.rpc.coordinator import (
+from records.rpc.batch_coordinator import (
     CommitBatch,
     CommitBatchesRequest,
     CommitBatchesResponse,

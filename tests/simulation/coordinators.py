@@ -34,7 +34,7 @@ from raft.core.events import NewBatch, Proposal, Propose, Read
 from raft.interfaces import Draft, Ticket, Watcher
 from records.batch import Batch, iter_records
 from records.frame import decode_record
-from records.rpc.coordinator import ListDisklessOffsetsRequest
+from records.rpc.batch_coordinator import ListDisklessOffsetsRequest
 from records.rpc.objects import GetFilesToDeleteRequest
 from records.types import Epoch, Offset, OffsetAndEpoch
 from snapshot.generation import Pace

@@ -24,7 +24,7 @@ from uuid import UUID
 
 from coordinator.batch.interface import CoordinatorError, ErrorCode
 from coordinator.batch.state import MAX_SEQUENCE
-from records.rpc.coordinator import CommitBatch, CommitBatchesRequest, CommitBatchesResponse
+from records.rpc.batch_coordinator import CommitBatch, CommitBatchesRequest, CommitBatchesResponse
 from records.rpc.objects import (
     AcquireObjectLeaseRequest,
     AcquireObjectLeaseResponse,

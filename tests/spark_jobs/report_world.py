@@ -38,7 +38,7 @@ from records.metadata import (
     RegisterBrokerRecord,
     TopicRecord,
 )
-from records.rpc.coordinator import CommitBatch, CommitBatchesRequest
+from records.rpc.batch_coordinator import CommitBatch, CommitBatchesRequest
 from records.schema import MetadataRecord
 from records.types import Epoch, OffsetAndEpoch
 from snapshot.writer import CheckpointWriter

@@ -11,7 +11,7 @@ import pytest
 
 from coordinator.batch.client import CoordinatorError, ErrorCode
 from coordinator.batch.decide.plans import PLAN_LASTS_MS
-from records.rpc.coordinator import ApplyRetentionRequest, ApplyRetentionResponse
+from records.rpc.batch_coordinator import ApplyRetentionRequest, ApplyRetentionResponse
 from records.uuids import encode_uuid, random_uuid
 from spark_jobs.orphans import apply as orphans_applying
 from spark_jobs.plans import apply as applying

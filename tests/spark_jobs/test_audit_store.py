@@ -20,7 +20,7 @@ from records.batch import parse_header
 from records.batch_writer import build_value_batch
 from records.diskless import LogStartOffsetsRecord, ObjectCommitRecord, ObjectsMarkedRecord
 from records.frame import encode_record
-from records.rpc.coordinator import CommitBatch
+from records.rpc.batch_coordinator import CommitBatch
 from records.wal import PartitionBatches, build_object
 from spark_jobs.audit.job import audit
 from spark_jobs.audit.one_log import Asked

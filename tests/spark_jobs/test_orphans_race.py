@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from coordinator.batch.interface import ErrorCode
-from records.rpc.coordinator import CommitBatch
+from records.rpc.batch_coordinator import CommitBatch
 from records.rpc.objects import MarkOrphansRequest, MarkOrphansResponse
 from spark_jobs.orphans import listing
 from spark_jobs.orphans.apply import Journal, OrphansPlan, Progress, apply_orphans

@@ -15,13 +15,8 @@ from typing import Final
 from msgspec import structs
 
 from coordinator.controller.client import error_codes
-from records.rpc import (
-    coordinator,
-    descriptions,
-    group_log,
-    objects,
-    topics,
-)
+from records.rpc import batch_coordinator as coordinator
+from records.rpc import descriptions, group_log, objects, topics
 from tests.versions import requests_clients as of_clients
 from tests.versions import requests_coordinator as of_coordinator
 from tests.versions import requests_groups as of_groups

@@ -7,13 +7,8 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from records.rpc import (
-    chunks,
-    coordinator,
-    descriptions,
-    objects,
-    snapshots,
-)
+from records.rpc import batch_coordinator as coordinator
+from records.rpc import chunks, descriptions, objects, snapshots
 from records.rpc.base import Request
 from tests.versions.nodes import BROKER, BROKER_ID
 from tests.versions.scene import (

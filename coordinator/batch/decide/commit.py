@@ -30,7 +30,11 @@ from coordinator.batch.reads import Candidates
 from coordinator.batch.settings import KEPT_BATCHES, MAX_BATCHES, MAX_OBJECT_BYTES
 from coordinator.batch.state import MAX_SEQUENCE, NO_LOG, KeptBatch, Producer, Tables, Topic
 from records.diskless import ObjectCommitRecord
-from records.rpc.coordinator import CommitBatchesRequest, CommitBatchesResponse, CommitBatchResult
+from records.rpc.batch_coordinator import (
+    CommitBatchesRequest,
+    CommitBatchesResponse,
+    CommitBatchResult,
+)
 
 MAX_RECORDS: Final = 2**28
 """Of one batch. Five kept batches then never go all the way round the sequences, so a batch cannot

@@ -23,7 +23,7 @@ from coordinator.batch.interface import ErrorCode
 from coordinator.batch.settings import MAX_PARTITIONS
 from coordinator.batch.state import NO_LOG, Log, Tables
 from records.diskless import LogStartOffsetsRecord
-from records.rpc.coordinator import (
+from records.rpc.batch_coordinator import (
     DeleteDisklessRecordsRequest,
     DeleteDisklessRecordsResponse,
 )

@@ -33,7 +33,7 @@ from coordinator.batch.reads import find_log_id, log_ends
 from coordinator.batch.runs import Run
 from coordinator.batch.settings import MAX_RETENTION_ROWS
 from coordinator.batch.state import Log, LogId, Table, Tables
-from records.rpc.coordinator import ApplyRetentionRequest, ApplyRetentionResponse
+from records.rpc.batch_coordinator import ApplyRetentionRequest, ApplyRetentionResponse
 
 PLAN_LASTS_MS: Final = 3_600_000
 """From the time that a plan counts ages from to its end. One that lasts longer comes from a clock

@@ -37,7 +37,7 @@ from records.diskless import (
     LogStartOffsetsRecord,
     ProducersExpiredRecord,
 )
-from records.rpc.coordinator import (
+from records.rpc.batch_coordinator import (
     DeleteDisklessTopicsRequest,
     DeleteDisklessTopicsResponse,
     InitDisklessTopicsRequest,

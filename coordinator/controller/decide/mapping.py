@@ -19,7 +19,7 @@ from coordinator.controller.decide.context import Context, Decision
 from coordinator.controller.decide.topics import mappings, named_twice
 from coordinator.controller.errors import ErrorCode, RefusedError
 from coordinator.controller.image import MetadataImage
-from records.rpc.coordinator import (
+from records.rpc.batch_coordinator import (
     AssignPartitionToBatchCoordinatorRequest,
     AssignPartitionToBatchCoordinatorResponse,
 )

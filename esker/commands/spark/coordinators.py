@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from coordinator.batch.client import ClientSettings, CoordinatorClient, CoordinatorError, ErrorCode
 from esker.client.client import ClientError, KafkaClient
 from esker.commands.cluster_access import Target
-from records.rpc.coordinator import ApplyRetentionRequest, ApplyRetentionResponse
+from records.rpc.batch_coordinator import ApplyRetentionRequest, ApplyRetentionResponse
 from records.rpc.objects import MarkOrphansRequest, MarkOrphansResponse
 
 R = TypeVar("R", ApplyRetentionResponse, MarkOrphansResponse)

@@ -10,7 +10,7 @@ import pytest
 
 from coordinator.batch.decide.leases import MAX_OPEN_LEASES
 from coordinator.batch.settings import MAX_BATCHES, MAX_OBJECT_BYTES
-from records.rpc.coordinator import CommitBatchesRequest
+from records.rpc.batch_coordinator import CommitBatchesRequest
 from tests.coordinator.batch.actors import (
     OTHER_TOPIC,
     TOPIC,

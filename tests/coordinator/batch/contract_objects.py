@@ -13,7 +13,7 @@ import pytest
 
 from coordinator.batch.cluster_view import Enforcer, TopicConfig
 from coordinator.batch.interface import CoordinatorError
-from records.rpc.coordinator import CommitBatchesRequest
+from records.rpc.batch_coordinator import CommitBatchesRequest
 from records.rpc.objects import DeleteFilesRequest, GetFilesToDeleteRequest
 from tests.coordinator.batch.actors import (
     OTHER_TOPIC,

@@ -22,7 +22,7 @@ from raft.net import run
 from raft.net.errors import ConnectionLostError
 from raft.net.rpc import open_rpc, request_kind
 from records.rpc.base import Request, Response
-from records.rpc.coordinator import (
+from records.rpc.batch_coordinator import (
     CommitBatch,
     CommitBatchesRequest,
     CommitBatchesResponse,

@@ -33,7 +33,7 @@ from records.diskless import (
 )
 from records.frame import encode_record
 from records.metadata import FeatureLevelRecord
-from records.rpc.coordinator import CommitBatchesRequest, InitDisklessTopicsRequest
+from records.rpc.batch_coordinator import CommitBatchesRequest, InitDisklessTopicsRequest
 from tests.coordinator.batch.actors import TOPIC, Broker, batch, create, delete, groups, offset_for
 from tests.coordinator.batch.subjects import SETTINGS, MemoryWorld
 

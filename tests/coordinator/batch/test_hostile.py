@@ -23,7 +23,7 @@ from msgspec import structs
 from coordinator.batch.calls import BY_REQUEST, CALLS
 from coordinator.batch.interface import CoordinatorError
 from coordinator.batch.memory import InMemoryState
-from records.rpc.coordinator import CommitBatch
+from records.rpc.batch_coordinator import CommitBatch
 from records.types import ZERO_UUID
 from tests.coordinator.batch.actors import OTHER_TOPIC, TOPIC, Broker, batch, create
 from tests.coordinator.batch.quorum_world import QuorumWorld, Restart

@@ -18,7 +18,7 @@ import pytest
 from coordinator.batch.interface import CoordinatorError
 from coordinator.batch.reads import A_TURN, MAX_TIMESTAMP, find_batches, list_offsets
 from coordinator.batch.runs import Run
-from records.rpc.coordinator import (
+from records.rpc.batch_coordinator import (
     FindBatchesRequest,
     FindBatchesResponse,
     ListDisklessOffsetsRequest,

@@ -17,7 +17,7 @@ from uuid import UUID
 
 import pytest
 
-from records.rpc.coordinator import CommitBatch, CommitBatchesRequest, CommitBatchResult
+from records.rpc.batch_coordinator import CommitBatch, CommitBatchesRequest, CommitBatchResult
 from tests.coordinator.batch.actors import (
     Broker,
     batch,

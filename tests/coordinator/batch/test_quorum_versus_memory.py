@@ -38,7 +38,7 @@ from raft.interfaces import draft_values
 from records.batch import iter_batches, iter_records
 from records.diskless import ControllerEpochRecord
 from records.frame import decode_record, encode_record
-from records.rpc.coordinator import (
+from records.rpc.batch_coordinator import (
     CommitBatch,
     CommitBatchesRequest,
     CommitBatchesResponse,

@@ -16,7 +16,7 @@ from coordinator.batch.sqlite import database
 from coordinator.batch.sqlite.machine import CoordinatorMachine
 from raft.interfaces import CommittedAsOf
 from records.batch import iter_batches
-from records.rpc.coordinator import FindBatchesRequest, ListDisklessOffsetsRequest
+from records.rpc.batch_coordinator import FindBatchesRequest, ListDisklessOffsetsRequest
 from records.rpc.objects import DescribeDisklessObjectRequest, DescribeDisklessTopicsRequest
 from records.types import Offset
 from tests.coordinator.batch.actors import Broker, create

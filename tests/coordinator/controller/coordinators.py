@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from coordinator.batch.interface import CoordinatorError, ErrorCode
-from records.rpc.coordinator import (
+from records.rpc.batch_coordinator import (
     DeleteDisklessTopicsRequest,
     DeleteDisklessTopicsResponse,
     InitDisklessTopicsRequest,

@@ -18,7 +18,7 @@ from coordinator.batch.memory import InMemoryCoordinator
 from coordinator.batch.settings import CoordinatorSettings
 from coordinator.controller.coordinator_calls import ClientCalls
 from records.object_keys import ObjectKeys
-from records.rpc.coordinator import DeleteDisklessTopicsRequest, InitDisklessTopicsRequest
+from records.rpc.batch_coordinator import DeleteDisklessTopicsRequest, InitDisklessTopicsRequest
 from records.types import Epoch
 
 T1, T2 = UUID(int=1 << 80), UUID(int=2 << 80)

@@ -22,9 +22,9 @@ from coordinator.controller.errors import ErrorCode
 from coordinator.controller.image import TopicImage
 from records.chunks import ChunkChangeRecord, ChunkRecord
 from records.metadata import PartitionChangeRecord
+from records.rpc.batch_coordinator import ListDisklessOffsetsRequest, ListDisklessOffsetsResponse
 from records.rpc.brokers import UnregisterBrokerRequest
 from records.rpc.chunks import AlterChunkAssignmentsRequest, CreateChunksRequest
-from records.rpc.coordinator import ListDisklessOffsetsRequest, ListDisklessOffsetsResponse
 from records.types import Offset
 from tests.coordinator.controller.test_refusals import chunk, delete, move_chunk
 from tests.coordinator.controller.world import World, log_batches, records_of

@@ -25,9 +25,9 @@ from records.metadata import (
     TopicRecord,
 )
 from records.rpc.base import Request
+from records.rpc.batch_coordinator import AssignPartitionToBatchCoordinatorRequest
 from records.rpc.brokers import BrokerHeartbeatRequest, UnregisterBrokerRequest
 from records.rpc.configs import DescribeConfigsRequest
-from records.rpc.coordinator import AssignPartitionToBatchCoordinatorRequest
 from records.rpc.topics import CreateTopicsRequest, DeleteTopicsRequest
 from records.types import Epoch
 from tests.coordinator.controller.test_image import T1

@@ -19,6 +19,14 @@ from raft.segments.files import RealFileSystem
 from records.frame import decode_record, encode_record
 from records.metadata import RegisterControllerRecord
 from records.rpc.base import Request, Response
+from records.rpc.batch_coordinator import (
+    AssignPartitionToBatchCoordinatorRequest,
+    AssignPartitionToBatchCoordinatorResponse,
+    ListDisklessOffsetsRequest,
+    ListDisklessOffsetsResponse,
+    ReleaseDisklessPartitionsRequest,
+    ReleaseDisklessPartitionsResponse,
+)
 from records.rpc.brokers import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
@@ -28,14 +36,6 @@ from records.rpc.brokers import (
 from records.rpc.chunks import CreateChunksResponse
 from records.rpc.cluster import DescribeClusterRequest, DescribeClusterResponse
 from records.rpc.configs import IncrementalAlterConfigsResponse
-from records.rpc.coordinator import (
-    AssignPartitionToBatchCoordinatorRequest,
-    AssignPartitionToBatchCoordinatorResponse,
-    ListDisklessOffsetsRequest,
-    ListDisklessOffsetsResponse,
-    ReleaseDisklessPartitionsRequest,
-    ReleaseDisklessPartitionsResponse,
-)
 from records.rpc.descriptions import (
     DescribeBrokersRequest,
     DescribeBrokersResponse,

@@ -14,6 +14,7 @@ from coordinator.controller.decide import Limits
 from coordinator.controller.errors import ErrorCode
 from records.metadata import FeatureLevelRecord
 from records.rpc.base import Request
+from records.rpc.batch_coordinator import AssignPartitionToBatchCoordinatorRequest
 from records.rpc.brokers import (
     AllocateProducerIdsRequest,
     BrokerHeartbeatRequest,
@@ -24,7 +25,6 @@ from records.rpc.brokers import (
 )
 from records.rpc.chunks import AlterChunkAssignmentsRequest, CreateChunksRequest
 from records.rpc.configs import DescribeConfigsRequest, IncrementalAlterConfigsRequest
-from records.rpc.coordinator import AssignPartitionToBatchCoordinatorRequest
 from records.rpc.topics import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
 from records.types import ZERO_UUID
 from tests.coordinator.controller.world import (

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from coordinator.controller.errors import ErrorCode
-from records.rpc.coordinator import AssignPartitionToBatchCoordinatorRequest
+from records.rpc.batch_coordinator import AssignPartitionToBatchCoordinatorRequest
 from records.rpc.topics import DeleteTopicsRequest
 from tests.coordinator.controller.test_handover import (
     MAX_STEPS,

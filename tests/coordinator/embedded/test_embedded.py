@@ -31,7 +31,7 @@ from examples import embedded_coordinator as example
 from records.codec import encode_message
 from records.object_keys import ObjectKeys
 from records.rpc.base import Request
-from records.rpc.coordinator import (
+from records.rpc.batch_coordinator import (
     CommitBatch,
     CommitBatchesRequest,
     CommitBatchesResponse,

@@ -10,7 +10,7 @@ from esker.server.node_services import JoinedRooms
 from raft.driver import Node
 from raft.net.handlers import Served, payload
 from raft.net.rpc import open_rpc
-from records.rpc.coordinator import DeleteDisklessTopicsRequest, DeleteDisklessTopicsResponse
+from records.rpc.batch_coordinator import DeleteDisklessTopicsRequest, DeleteDisklessTopicsResponse
 from tests.ports import free_ports
 from tests.raft.driver.test_node import config_of, leading_log, log_dir
 

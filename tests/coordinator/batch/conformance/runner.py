@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from uuid import UUID
 
 from coordinator.batch.interface import BatchCoordinator
-from records.rpc.coordinator import (
+from records.rpc.batch_coordinator import (
     CommitBatch,
     CommitBatchesRequest,
     CommitBatchResult,

@@ -243,6 +243,9 @@ class ShutdownReady:
     """Leadership is handed over, or nobody took the hand: the process may stop."""
 
 
+Message: TypeAlias = Send | Respond | RespondFetch | ServeSnapshot | Reconnect
+"""What other nodes notice; it waits until the election state is durable (`raft.core.gate`)."""
+
 Effect: TypeAlias = (
     PersistElectionState
     | ClearRecovering

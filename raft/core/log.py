@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from itertools import pairwise
+from operator import attrgetter
 from typing import NamedTuple
 
 from raft.core.messages import EpochEnd
@@ -117,7 +118,7 @@ class LogState:
 
         If all epochs are larger, the log holds nothing that old: its start, and the epoch before.
         """
-        index = bisect_right(self._epochs, epoch, key=_epoch_of)
+        index = bisect_right(self._epochs, epoch, key=attrgetter("epoch"))
         end = self.end_offset if index == len(self._epochs) else self._epochs[index].start_offset
         if index == 0:
             return EpochEnd(self.start_epoch, self.start_offset)
@@ -125,7 +126,7 @@ class LogState:
 
     def epoch_before(self, offset: Offset) -> Epoch:
         """The epoch of the record before `offset`; 0 at the very beginning."""
-        index = bisect_right(self._epochs, offset - 1, key=_start_of)
+        index = bisect_right(self._epochs, offset - 1, key=attrgetter("start_offset"))
         return self._epochs[index - 1].epoch if index else self.start_epoch
 
     def holds(self, snapshot_id: OffsetAndEpoch) -> bool:
@@ -207,7 +208,7 @@ class LogState:
         # What was dropped is durable in the snapshot, and the log may know more than we were told.
         self.flushed_end_offset = max(self.flushed_end_offset, start_offset)
         # The epoch running at the new start stays, beginning there; older ones go.
-        keep = bisect_right(self._epochs, start_offset, key=_start_of) - 1
+        keep = bisect_right(self._epochs, start_offset, key=attrgetter("start_offset")) - 1
         if keep >= 0:
             running = self._epochs[keep]
             del self._epochs[:keep]
@@ -234,11 +235,3 @@ class LogState:
         self.snapshot_id = snapshot_id
         self.high_watermark = snapshot_id.offset  # a snapshot holds only what was committed
         self.generation += 1
-
-
-def _epoch_of(entry: EpochStart) -> Epoch:
-    return entry.epoch
-
-
-def _start_of(entry: EpochStart) -> Offset:
-    return entry.start_offset

@@ -1,9 +1,10 @@
-"""The changing accounts of a role: a follower's about its leader, a leader's about its replicas."""
+"""What a follower knows of its leader, and a leader of its replicas."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from raft.core.messages import FetchResponse, ReplicaState
@@ -11,31 +12,31 @@ from raft.core.voters import ReplicaKey
 from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
 
 
-class FollowerBook:
-    """What a follower keeps about its leader; begun anew with each leader."""
+class LeaderWatermark(NamedTuple):
+    """How far a leader says its log is committed, and as of when.
 
-    __slots__ = (
-        "catch_up_offset",
-        "fetching_snapshot",
-        "hears_leader",
-        "leader_lost",
-        "snapshot_complete",
-        "snapshot_failures",
-        "spent_vote_due",
-    )
+    What was committed by `at_ms` is below `high_watermark`. It is the time at which the question
+    left, not that of the answer: an answer may lie unread for as long as a process stands still.
+    """
 
-    def __init__(self) -> None:
-        self.hears_leader = False  # it answered a Fetch, and was not lost since
-        self.leader_lost = False  # and we may not campaign: ask around
-        self.fetching_snapshot: OffsetAndEpoch | None = None
-        self.snapshot_complete = (
-            False  # it is all here, and being verified: the leader owes nothing
-        )
-        self.snapshot_failures = 0  # in a row
-        self.catch_up_offset: Offset | None = None  # recovering: the log end the leader had
-        self.spent_vote_due = False  # recovering: our vote in this epoch is on its way to the disk
+    high_watermark: Offset
+    at_ms: int
 
 
+@dataclass(slots=True, eq=False)
+class FollowerState:
+    """What a follower knows of its leader; begun anew with each leader."""
+
+    hears_leader: bool = False  # it answered a Fetch, and was not lost since
+    leader_lost: bool = False  # and we may not campaign: ask the other voters
+    fetching_snapshot: OffsetAndEpoch | None = None
+    snapshot_complete: bool = False  # it is being verified: the leader owes nothing
+    snapshot_failures: int = 0  # in a row
+    catch_up_offset: Offset | None = None  # recovering: the log end the leader had
+    spent_vote_due: bool = False  # recovering: our vote in this epoch is on its way to the disk
+
+
+@dataclass(slots=True, eq=False)
 class ReplicaProgress:
     """One replica as its Fetches show it; begun empty with every epoch.
 
@@ -43,28 +44,15 @@ class ReplicaProgress:
     `answered_connection`; the next Fetch on that connection was sent after it, and confirms it.
     """
 
-    __slots__ = (
-        "_leader_end_offset",
-        "answered_connection",
-        "answered_round",
-        "begin_acked_ms",
-        "confirmed_round",
-        "end_offset",
-        "key",
-        "last_caught_up_ms",
-        "last_fetch_ms",
-    )
-
-    def __init__(self, key: ReplicaKey) -> None:
-        self.key = key
-        self.end_offset: Offset | None = None  # exclusive; what it holds on disk
-        self.last_fetch_ms: int | None = None
-        self.last_caught_up_ms: int | None = None
-        self.begin_acked_ms: int | None = None
-        self.answered_connection = -1
-        self.answered_round = -1
-        self.confirmed_round = -1
-        self._leader_end_offset: Offset | None = None  # at its last Fetch
+    key: ReplicaKey
+    end_offset: Offset | None = None  # exclusive; what it holds on disk
+    last_fetch_ms: int | None = None
+    last_caught_up_ms: int | None = None
+    begin_acked_ms: int | None = None
+    answered_connection: int = -1
+    answered_round: int = -1
+    confirmed_round: int = -1
+    _leader_end_offset: Offset | None = None  # at its last Fetch
 
     @property
     def last_heard_ms(self) -> int | None:
@@ -107,41 +95,24 @@ class WaitingRead(NamedTuple):
     offset: Offset  # the high watermark when it was asked
 
 
-class LeaderBook:
-    """A leader's own accounts; thrown away when it leads no more."""
+@dataclass(slots=True, eq=False)
+class LeaderState:
+    """What a leader keeps while it leads one epoch."""
 
-    __slots__ = (
-        "announced",
-        "epoch",
-        "observers",
-        "opened",
-        "parked",
-        "plain_answer",
-        "read_round",
-        "reads",
-        "round_used",
-        "since_ms",
-        "start_offset",
-        "uncommitted",
-        "uncommitted_bytes",
-        "voters",
-    )
-
-    def __init__(self, epoch: Epoch, start_offset: Offset, now_ms: int) -> None:
-        self.epoch = epoch
-        self.start_offset = start_offset  # of the LeaderChange record, the epoch's first
-        self.since_ms = now_ms
-        self.opened = False  # our leadership is durable, and LeaderChange appended
-        self.announced = False  # LeaderChange is committed; `Lead` was emitted
-        self.voters: dict[NodeId, ReplicaProgress] = {}  # the others
-        self.observers: dict[ReplicaKey, ReplicaProgress] = {}
-        self.parked: dict[int, ParkedFetch] = {}  # by connection: one each
-        self.plain_answer: FetchResponse | None = None
-        self.uncommitted: deque[tuple[Offset, int]] = deque()  # (end offset, bytes)
-        self.uncommitted_bytes = 0
-        self.reads: list[WaitingRead] = []
-        self.read_round = 0
-        self.round_used = False  # an answer was given in this round: a new read needs a new one
+    epoch: Epoch
+    start_offset: Offset  # of the LeaderChange record, the epoch's first
+    since_ms: int
+    opened: bool = False  # our leadership is durable, and LeaderChange appended
+    announced: bool = False  # LeaderChange is committed; `Lead` was emitted
+    voters: dict[NodeId, ReplicaProgress] = field(default_factory=dict)  # the others
+    observers: dict[ReplicaKey, ReplicaProgress] = field(default_factory=dict)
+    parked: dict[int, ParkedFetch] = field(default_factory=dict)  # by connection: one each
+    plain_answer: FetchResponse | None = None
+    uncommitted: deque[tuple[Offset, int]] = field(default_factory=deque)  # (end offset, bytes)
+    uncommitted_bytes: int = 0
+    reads: list[WaitingRead] = field(default_factory=list)
+    read_round: int = 0
+    round_used: bool = False  # an answer was given in this round: a new read needs a new one
 
     def charge(self, end_offset: Offset, size_bytes: int) -> None:
         """These bytes wait to be committed."""

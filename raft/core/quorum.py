@@ -1,332 +1,366 @@
 """One member of a quorum: event in, effects out.
 
-`Quorum` is a chain of small classes, each an idea with its own page; this one dispatches events,
-asks each role what it wants to send, and checks after every step that nothing impossible is true.
+`Quorum` builds the classes below around one `Context`, hands each event to the one concerned, and
+checks after every step that nothing impossible is true. A class refers only to those above it.
 
-    base        identity, the gate before the disk, timers, requests
-    voting      Unattached, Prospective, Candidate; votes given and taken, word of mouth
-    recovering  a voter whose disk was lost: ask around, catch up, be one again
-    installing  Follower: a log that begins anew at a leader's snapshot
-    following   Follower: fetch, diverge, truncate, lose the leader
-    committing  Leader: append, count, commit
-    serving     Leader: answer Fetches, reads, descriptions
-    leading     Leader, Resigned: stay leader, stop
+    gate, timers, requests   nothing leaves before the disk; deadlines; what is outstanding
+    context                  identity, log and role, composed with these
+    discovery                every role: what others say about epochs and leaders
+    elections                VoteGranting in every role; Unattached, Prospective, Candidate
+    failure_detector         Follower: is the leader gone?
+    recovery                 a voter whose disk was lost: ask around, catch up, be one again
+    snapshot_installation    Follower: a log that begins anew at a leader's snapshot
+    fetcher                  Follower: fetch, append, truncate
+    parked_fetches, reads    Leader: Fetches and reads that wait
+    leader_log               Leader: append, count, commit
+    fetch_service            Leader: answer Fetches and descriptions
+    leadership               Leader, Resigned: stay leader, stop
 
-Source: KIP-595; KIP-996; docs/design/quorum.md. Where we differ from upstream, the page concerned
-says why.
+Source: KIP-595; KIP-996; docs/design/quorum.md. The modules say where and why we differ from Kafka.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from random import Random
 from typing import assert_never
 
-from raft.core.base import Timer
+from raft.core import events, messages, roles
+from raft.core.config import QuorumConfig
+from raft.core.context import Context
+from raft.core.discovery import Discovery
 from raft.core.effects import Effect, Transition
-from raft.core.events import (
-    AppendDurable,
-    ConnectionClosed,
-    ElectionStateDurable,
-    Event,
-    LogStartMoved,
-    PeerLost,
-    PeerRefused,
-    Propose,
-    Read,
-    Received,
-    RequestFailed,
-    Resign,
-    ResponseReceived,
-    Shutdown,
-    SnapshotFailed,
-    SnapshotFetched,
-    SnapshotProgress,
-    SnapshotTaken,
-    Start,
-    Tick,
-    UnsupportedVersion,
-)
-from raft.core.leading import Leading
-from raft.core.messages import (
-    BeginQuorumEpochRequest,
-    BeginQuorumEpochResponse,
-    DescribeQuorumRequest,
-    DescribeQuorumResponse,
-    EndQuorumEpochRequest,
-    EndQuorumEpochResponse,
-    FetchRequest,
-    FetchResponse,
-    FetchSnapshotRequest,
-    Request,
-    Response,
-    VoteRequest,
-    VoteResponse,
-)
-from raft.core.roles import (
-    Candidate,
-    Follower,
-    Leader,
-    Prospective,
-    Resigned,
-    Role,
-    Unattached,
-)
-from records.types import Epoch, Offset
+from raft.core.elections import Elections, VoteGranting
+from raft.core.failure_detector import FailureDetector
+from raft.core.fetch_service import FetchService, Followers
+from raft.core.fetcher import Fetcher
+from raft.core.leader_log import LeaderLog
+from raft.core.leadership import Leadership
+from raft.core.log import LogState
+from raft.core.parked_fetches import ParkedFetches
+from raft.core.progress import LeaderWatermark
+from raft.core.reads import Reads
+from raft.core.recovery import Recovery
+from raft.core.snapshot_installation import SnapshotInstallation
+from raft.core.timers import Timer
+from raft.core.voters import ReplicaKey, VoterSet, VoterSetHistory
+from records.types import Epoch, NodeId, Offset
 
 
-class Quorum(Leading):
+class Quorum:
     """A replicated partition's member on this node. See `raft.core.events` for the driver's part.
 
-    Readable at any time: `role`, `epoch`, `leader_id`, `log` (with `high_watermark`), `voters`,
-    `recovering`. Nothing but `step` changes it.
+    Its properties and `log` are readable at any time; nothing but `step` changes them.
     """
 
-    _highest_epoch = Epoch(0)
-    _highest_watermark = Offset(0)
+    def __init__(
+        self,
+        *,
+        identity: ReplicaKey,
+        cluster_id: str | None,
+        voters: VoterSetHistory,
+        log: LogState,
+        election: roles.ElectionState,
+        random: Random,
+        config: QuorumConfig | None = None,
+        recovering: bool = False,
+    ) -> None:
+        """A member as it was when it stopped; `Start` makes it move.
 
-    def step(self, event: Event, now_ms: int) -> list[Effect]:
+        Args:    identity: this node and its disk.
+                 cluster_id: requests that name another are refused; None accepts any.
+                 log, election, recovering: as found on disk after recovery.
+                 random: the only source of chance; not shared with anyone.
+        """
+        self.node_id = identity.id
+        self.log = log
+        config = config or QuorumConfig()
+        self._context = context = Context(
+            identity, cluster_id, voters, log, election, random, config, recovering
+        )
+        self._gate, self._timers, self._requests = context.gate, context.timers, context.requests
+        self._discovery = discovery = Discovery(context)
+        self._granting = granting = VoteGranting(context)
+        self._elections = elections = Elections(context, discovery, granting)
+        self._detector = detector = FailureDetector(context, discovery, elections)
+        self._recovery = recovery = Recovery(context, discovery)
+        self._installation = SnapshotInstallation(context, detector, recovery)
+        self._fetcher = Fetcher(context, discovery, detector, recovery, self._installation)
+        self._parked = parked = ParkedFetches(context)
+        self._reads = Reads(context, parked)
+        self._leader_log = LeaderLog(context, parked)
+        self._fetch_service = FetchService(context, parked, self._leader_log, self._reads)
+        self._leadership = Leadership(context, discovery)
+        context.on_enter = {
+            roles.Unattached: elections.enter_unattached,
+            roles.Prospective: elections.enter_prospective,
+            roles.Candidate: elections.enter_candidate,
+            roles.Leader: self._leader_log.enter,
+            roles.Follower: self._fetcher.enter,
+            roles.Resigned: elections.await_timeout,
+        }
+        context.on_leave = {
+            roles.Leader: self._leader_log.leave,
+            roles.Follower: self._fetcher.leave,
+            roles.Resigned: self._leadership.leave_resigned,
+        }
+        self._on_timer: dict[Timer, Callable[[], None]] = {
+            Timer.ELECTION: elections.on_timeout,
+            Timer.FETCH: detector.on_fetch_timeout,
+            Timer.SILENCE: detector.on_silence,
+            Timer.FAILOVER: detector.on_failover,
+            Timer.PRE_VOTE: elections.on_pre_vote_repeat,
+            Timer.BEGIN: self._leadership.on_begin_timer,
+            Timer.CHECK_QUORUM: self._leadership.check_quorum,
+            Timer.PARKED: parked.on_timer,
+            Timer.REQUESTS: context.requests.on_timer,
+        }
+        self._highest_epoch = Epoch(0)
+        self._highest_watermark = Offset(0)
+
+    @property
+    def role(self) -> roles.Role:
+        """The state this node is in."""
+        return self._context.role
+
+    @property
+    def epoch(self) -> Epoch:
+        """The epoch this node is in."""
+        return self._context.role.epoch
+
+    @property
+    def leader_id(self) -> NodeId | None:
+        """The leader of this epoch as far as this node may name it; see `Context.leader_id`."""
+        return self._context.leader_id
+
+    @property
+    def election_state(self) -> roles.ElectionState:
+        """What must survive a crash, given the present role."""
+        return self._context.election_state
+
+    @property
+    def voters(self) -> VoterSet:
+        """The voter set in force."""
+        return self._context.voters
+
+    @property
+    def is_voter(self) -> bool:
+        """Is this node, with this disk, one of the voters?"""
+        return self._context.is_voter
+
+    @property
+    def recovering(self) -> bool:
+        """Is this node a voter whose disk was lost, and not caught up since?"""
+        return self._context.recovering
+
+    @property
+    def followers(self) -> Followers | None:
+        """The replicas that fetch from us, and how far they are; None while we do not lead."""
+        return self._fetch_service.followers
+
+    def leader_watermark(self) -> LeaderWatermark | None:
+        """The newest word of a leader on how far the log is committed; our own, if we lead.
+
+        A leader speaks as of when a majority last fetched from it: until then nobody else can have
+        been elected.
+        """
+        return self._leadership.watermark()
+
+    def step(self, event: events.Event, now_ms: int) -> list[Effect]:
         """Apply one event and return what the driver must do, in order.
 
         A vote is promised in answer to `ElectionStateDurable`, never in answer to the request:
         promised but not yet on disk, it could be given to someone else after a crash.
         """
-        assert now_ms >= self._now_ms, f"time went backwards: {self._now_ms} -> {now_ms}"
-        self._now_ms = now_ms
-        effects: list[Effect] = []
-        self._effects = effects
+        timers = self._timers
+        assert now_ms >= timers.now_ms, f"time went backwards: {timers.now_ms} -> {now_ms}"
+        timers.now_ms = now_ms
+        effects = self._gate.begin_step()
         match event:
-            case Propose():
-                self._on_propose(event)
-            case AppendDurable():
+            case events.Propose():
+                self._leader_log.on_propose(event)
+            case events.AppendDurable():
                 self._on_append_durable(event)
-            case Received(connection, correlation, request):
+            case events.Received(connection, correlation, request):
                 self._on_request(connection, correlation, request)
-            case ResponseReceived(request_id, response):
+            case events.ResponseReceived(request_id, response):
                 self._on_response(request_id, response)
-            case Read():
-                self._on_read(event)
-            case Tick():
-                self._on_tick()
-            case RequestFailed(request_id):
+            case events.Read():
+                self._reads.on_read(event)
+            case events.Tick():
+                for timer in timers.due():
+                    self._on_timer[timer]()
+                timers.rearm()
+            case events.RequestFailed(request_id):
                 self._on_request_failed(request_id)
-            case ElectionStateDurable(sequence):
+            case events.ElectionStateDurable(sequence):
                 self._on_election_state_durable(sequence)
             case _:
                 self._on_rare_event(event)
-        if self._pump_due:
-            self._pump()
-        if self._persist_due:
-            self._emit_persist()
+        if self._requests.send_due:
+            self._send_requests()
+        if self._gate.write_due:
+            self._gate.request_write(self._context.election_state, self._requests.outstanding)
         self._check_invariants()
         return effects
 
     # -- dispatch ------------------------------------------------------------------------------
 
-    def _on_rare_event(self, event: Event) -> None:
+    def _on_rare_event(self, event: events.Event) -> None:
         match event:
-            case Start():
+            case events.Start():
                 self._on_start()
-            case UnsupportedVersion(request_id):
+            case events.UnsupportedVersion(request_id):
                 self._on_unsupported_version(request_id)
-            case PeerLost(peer):
-                self._on_peer_lost(peer)
-            case PeerRefused(peer):
-                self._on_peer_refused(peer)
-            case ConnectionClosed(connection):
-                self._on_connection_closed(connection)
-            case Resign():
-                self._on_resign()
-            case Shutdown():
-                self._on_shutdown()
-            case SnapshotTaken(snapshot_id):
+            case events.PeerLost(peer):
+                self._detector.on_peer_lost(peer)
+            case events.PeerRefused(peer):
+                self._detector.on_peer_refused(peer)
+            case events.ConnectionClosed(connection):
+                self._parked.on_connection_closed(connection)
+            case events.Resign():
+                self._leadership.on_resign()
+            case events.Shutdown():
+                self._leadership.on_shutdown()
+            case events.SnapshotTaken(snapshot_id):
                 self.log.note_snapshot(snapshot_id)
-            case LogStartMoved(log_start_offset):
+            case events.LogStartMoved(log_start_offset):
                 self.log.move_start(log_start_offset)
-            case SnapshotProgress():
-                self._on_snapshot_progress(event)
-            case SnapshotFetched():
-                self._on_snapshot_fetched(event)
-            case SnapshotFailed():
-                self._on_snapshot_failed(event)
+            case events.SnapshotProgress():
+                self._installation.on_progress(event)
+            case events.SnapshotFetched():
+                self._installation.on_fetched(event)
+            case events.SnapshotFailed():
+                self._installation.on_failed(event)
             case _:
                 raise AssertionError(f"not an event: {event!r}")
 
-    def _on_request(self, connection: int, correlation: int, request: Request) -> None:
+    def _on_start(self) -> None:
+        context = self._context
+        self._gate.emit(Transition(None, context.role, "start"))
+        self._installation.validate()
+        context.note_election_state()
+        context.on_enter[type(context.role)]()
+        self._requests.send_due = True
+
+    def _on_request(self, connection: int, correlation: int, request: messages.Request) -> None:
+        answer: messages.Response | None
         match request:
-            case FetchRequest():
-                self._on_fetch(connection, correlation, request)
-            case VoteRequest():
-                self._on_vote_request(connection, correlation, request)
-            case BeginQuorumEpochRequest():
-                self._on_begin_epoch(connection, correlation, request)
-            case EndQuorumEpochRequest():
-                self._on_end_epoch(connection, correlation, request)
-            case FetchSnapshotRequest():
-                self._on_fetch_snapshot(connection, correlation, request)
-            case DescribeQuorumRequest():
-                self._on_describe(connection, correlation, request)
+            case messages.FetchRequest():
+                answer = self._fetch_service.on_fetch(connection, correlation, request)
+            case messages.VoteRequest():
+                answer = self._granting.answer(request)
+            case messages.BeginQuorumEpochRequest():
+                answer = self._detector.on_begin_epoch(request)
+            case messages.EndQuorumEpochRequest():
+                answer = self._detector.on_end_epoch(request)
+            case messages.FetchSnapshotRequest():
+                answer = self._fetch_service.on_fetch_snapshot(connection, correlation, request)
+            case messages.DescribeQuorumRequest():
+                answer = self._fetch_service.describe(request)
             case _:
                 assert_never(request)
+        if answer is not None:
+            self._gate.respond(connection, correlation, answer)
 
-    def _on_response(self, request_id: int, response: Response) -> None:
-        outstanding = self._settle(request_id)
+    def _on_response(self, request_id: int, response: messages.Response) -> None:
+        outstanding = self._requests.finish(request_id)
         if outstanding is None:
             return  # an answer we no longer wait for
         peer, sent = outstanding.peer, outstanding.request
-        self._heard_from(peer)
+        self._requests.end_back_off(peer)
         match (sent, response):
-            case (FetchRequest(), FetchResponse()):
-                self._on_fetch_response(peer, sent, outstanding.sent_ms, response)
-            case (VoteRequest(), VoteResponse()):
-                self._on_vote_response(peer, sent, response)
-            case (BeginQuorumEpochRequest(), BeginQuorumEpochResponse()):
-                self._on_begin_response(peer, response)
-            case (EndQuorumEpochRequest(), EndQuorumEpochResponse()):
-                self._on_end_response(peer, response)
-            case (DescribeQuorumRequest(), DescribeQuorumResponse()):
-                self._on_describe_response(peer, response)
+            case (messages.FetchRequest(), messages.FetchResponse()):
+                self._fetcher.on_response(peer, sent, outstanding.sent_ms, response)
+            case (messages.VoteRequest(), messages.VoteResponse()):
+                self._elections.on_response(peer, sent, response)
+            case (messages.BeginQuorumEpochRequest(), messages.BeginQuorumEpochResponse()):
+                self._leadership.on_begin_response(peer, response)
+            case (messages.EndQuorumEpochRequest(), messages.EndQuorumEpochResponse()):
+                self._leadership.on_end_response(peer, response)
+            case (messages.DescribeQuorumRequest(), messages.DescribeQuorumResponse()):
+                self._recovery.on_response(peer, response)
             case _:
-                self._fault(peer, f"answers {sent} with {response}")
-                self._back_off(peer, type(sent))
+                self._context.fault(peer, f"answers {sent} with {response}")
+                self._requests.back_off(peer, type(sent))
 
     def _on_request_failed(self, request_id: int) -> None:
-        outstanding = self._settle(request_id)
+        outstanding = self._requests.finish(request_id)
         if outstanding is not None:
-            kind = type(outstanding.request)
-            longest_ms = self.config.pre_vote_repeat_ms if kind is VoteRequest else None
-            self._back_off(outstanding.peer, kind, longest_ms)
+            kind, config = type(outstanding.request), self._context.config
+            limit_ms = config.pre_vote_repeat_ms if kind is messages.VoteRequest else None
+            self._requests.back_off(outstanding.peer, kind, limit_ms)
 
     def _on_unsupported_version(self, request_id: int) -> None:
-        outstanding = self._settle(request_id)
+        outstanding = self._requests.finish(request_id)
         if outstanding is None:
             return
         peer, sent = outstanding.peer, outstanding.request
-        if isinstance(sent, VoteRequest) and sent.pre_vote:
-            self._on_pre_vote_unsupported(peer)
+        if isinstance(sent, messages.VoteRequest) and sent.pre_vote:
+            self._elections.on_pre_vote_unsupported(peer)
         else:
-            self._fault(peer, f"does not support {type(sent).__name__}")
-            self._retry_later(peer, type(sent), self.config.retry_backoff_max_ms)
+            self._context.fault(peer, f"does not support {type(sent).__name__}", type(sent))
 
-    # -- life ----------------------------------------------------------------------------------
-
-    def _on_start(self) -> None:
-        self._effects.append(Transition(None, self.role, "start"))
-        self._validate_snapshot()
-        self._note_election_state()
-        self._entered()
-        self._pump_due = True
-
-    def _entered(self) -> None:
-        match self.role:
-            case Unattached():
-                self._enter_unattached()
-            case Prospective():
-                self._enter_prospective()
-            case Candidate():
-                self._enter_candidate()
-            case Leader():
-                self._enter_leader()
-            case Follower():
-                self._enter_follower()
-            case Resigned():
-                self._enter_resigned()
-
-    def _left(self, old: Role) -> None:
-        if isinstance(old, Leader) and self._leading is not None:
-            self._leave_leader(self._leading)
-        elif isinstance(old, Follower):
-            self._leave_follower()
-        elif isinstance(old, Resigned):
-            self._leave_resigned()
-
-    def _pump(self) -> None:
+    def _send_requests(self) -> None:
         """Send what the role wants sent and may be sent now."""
-        self._pump_due = False
-        role = self.role
-        if not self._knows_the_epoch():
-            self._pump_asking_around()
+        self._requests.send_due = False
+        role = self._context.role
+        if not self._recovery.knows_the_epoch():
+            self._recovery.ask_epochs()
             return
         match role:
-            case Follower(leader_id=leader_id):
-                self._pump_fetch(leader_id)
-            case Leader():
-                if self._leading is not None and self._leading.opened:
-                    self._pump_begin(self._leading)
-            case Prospective(leader_id=leader_id):
-                self._pump_votes(role)
+            case roles.Follower(leader_id=leader_id):
+                self._fetcher.send_requests(leader_id)
+            case roles.Leader():
+                self._leadership.send_begin_epochs()
+            case roles.Prospective(leader_id=leader_id):
+                self._elections.send_requests(role)
                 if leader_id is not None:
-                    self._pump_fetch(leader_id)
-            case Candidate():
-                self._pump_votes(role)
-            case Unattached():
-                self._pump_discovery()
-            case Resigned():
-                self._pump_end_epoch(role)
+                    self._fetcher.send_requests(leader_id)
+            case roles.Candidate():
+                self._elections.send_requests(role)
+            case roles.Unattached():
+                self._discovery.ask_voters()
+            case roles.Resigned():
+                self._leadership.send_end_epochs(role)
 
     # -- the disk ------------------------------------------------------------------------------
 
     def _on_election_state_durable(self, sequence: int) -> None:
         """The gate opens, once the newest state is on disk; what hung on it happens."""
-        assert sequence <= self._sequence, f"{sequence} durable, {self._sequence} asked for"
-        self._durable_sequence = max(self._durable_sequence, sequence)
-        if sequence < self._sequence:
+        if not self._gate.on_durable(sequence, self._requests.outstanding):
             return
-        self._open_gate()
-        role = self.role
-        if isinstance(role, Candidate) and self.node_id not in role.granted:
-            self._own_vote_durable(role)
-        elif isinstance(role, Leader) and self._leading is not None and not self._leading.opened:
-            self._open_epoch(role)
-        elif self.recovering:
-            self._recovered_durably()
+        context, role = self._context, self._context.role
+        if isinstance(role, roles.Candidate) and self.node_id not in role.granted:
+            self._elections.on_own_vote_durable(role)
+        elif (
+            isinstance(role, roles.Leader)
+            and context.leader is not None
+            and not context.leader.opened
+        ):
+            self._leader_log.open_epoch(role)
+        elif context.recovering:
+            self._recovery.on_vote_durable()
 
-    def _on_append_durable(self, event: AppendDurable) -> None:
-        if self._note_flushed(event):
-            if self._leading is not None:
-                self._on_leader_durable(self._leading)
-            else:
-                self._on_follower_durable()
-
-    # -- time ----------------------------------------------------------------------------------
-
-    def _on_tick(self) -> None:
-        """Whatever is due, the earliest first; then arm the timer again."""
-        due = sorted((at_ms, timer) for timer, at_ms in self._deadlines.items())
-        for at_ms, timer in due:
-            if at_ms > self._now_ms:
-                break
-            if self._deadlines.get(timer) == at_ms:  # not moved or cleared by one before it
-                del self._deadlines[timer]
-                self._on_timer(timer)
-        self._rearm()
-
-    def _on_timer(self, timer: Timer) -> None:
-        match timer:
-            case Timer.ELECTION:
-                self._on_election_timeout()
-            case Timer.FETCH:
-                self._on_fetch_timeout()
-            case Timer.SILENCE:
-                self._on_silence()
-            case Timer.FAILOVER:
-                self._on_failover()
-            case Timer.PRE_VOTE:
-                self._on_pre_vote_repeat()
-            case Timer.BEGIN:
-                self._on_begin_due()
-            case Timer.CHECK_QUORUM:
-                self._on_check_quorum()
-            case Timer.PARKED:
-                self._on_parked_due()
-            case Timer.REQUESTS:
-                self._on_requests_due()
-            case _:
-                assert_never(timer)
+    def _on_append_durable(self, event: events.AppendDurable) -> None:
+        """Move the flushed end, unless the flush began before a truncation: it counts no more."""
+        log, leader = self.log, self._context.leader
+        if event.generation != log.generation:
+            assert event.generation < log.generation, f"flush from the future: {event}, {log}"
+            return
+        assert event.end_offset <= log.end_offset, f"flushed past the end: {event}, {log}"
+        if event.end_offset > log.flushed_end_offset:
+            log.flushed_end_offset = event.end_offset
+        if leader is not None:
+            self._leader_log.advance_high_watermark(leader)
+        else:
+            self._fetcher.on_flushed()
 
     # -- invariants ----------------------------------------------------------------------------
 
     def _check_invariants(self) -> None:
         """What must be true after every step; constant work. Source: docs/design/invariants.md."""
-        log, role = self.log, self.role
+        log, role, leader = self.log, self._context.role, self._context.leader
         end_offset, known = log.end_offset, log.high_watermark
         assert log.start_offset <= log.flushed_end_offset <= end_offset, f"log geometry: {log}"
         if known is not None:  # unknown after a restart until a leader tells us
@@ -338,16 +372,15 @@ class Quorum(Leading):
         assert role.epoch >= self._highest_epoch, f"1: epoch went backwards: {role}"
         self._highest_epoch = role.epoch
         assert log.last_epoch <= role.epoch, f"log of an epoch to come: {log} in {role}"
-        book = self._leading
-        if book is None:
-            assert type(role) is not Leader, f"leader without accounts: {role}"
+        if leader is None:
+            assert type(role) is not roles.Leader, f"leader without accounts: {role}"
             return
-        assert type(role) is Leader, f"accounts of a leader in {role}"
-        assert role.epoch == book.epoch, f"accounts of {book.epoch} in {role}"
+        assert type(role) is roles.Leader, f"accounts of a leader in {role}"
+        assert role.epoch == leader.epoch, f"accounts of {leader.epoch} in {role}"
         assert self.is_voter, f"observer {self.node_id} leads: {role}"
-        assert not self.recovering, f"recovering {self.node_id} leads: {role}"
+        assert not self._context.recovering, f"recovering {self.node_id} leads: {role}"
         assert len(role.granted) >= self.voters.majority, f"leads without a majority: {role}"
-        if book.opened:
-            assert not self._persisting, f"11: opened before it was durable: {role}"
+        if leader.opened:
+            assert not self._gate.is_closed, f"11: opened before it was durable: {role}"
         else:
-            assert end_offset == book.start_offset, f"11: appended before it was durable: {log}"
+            assert end_offset == leader.start_offset, f"11: appended before it was durable: {log}"

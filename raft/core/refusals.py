@@ -2,42 +2,23 @@
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import Final
 
+from raft.core import messages
 from raft.core.errors import ErrorCode
-from raft.core.messages import (
-    BeginQuorumEpochRequest,
-    BeginQuorumEpochResponse,
-    DescribeQuorumRequest,
-    DescribeQuorumResponse,
-    EndQuorumEpochRequest,
-    EndQuorumEpochResponse,
-    FetchRequest,
-    FetchResponse,
-    FetchSnapshotRequest,
-    FetchSnapshotResponse,
-    Request,
-    Response,
-    VoteRequest,
-    VoteResponse,
-)
+from raft.core.messages import Request, Response
 from records.types import Epoch, NodeId
+
+_RESPONSES: Final[dict[type[Request], type[Response]]] = {
+    messages.FetchRequest: messages.FetchResponse,
+    messages.VoteRequest: messages.VoteResponse,
+    messages.BeginQuorumEpochRequest: messages.BeginQuorumEpochResponse,
+    messages.EndQuorumEpochRequest: messages.EndQuorumEpochResponse,
+    messages.FetchSnapshotRequest: messages.FetchSnapshotResponse,
+    messages.DescribeQuorumRequest: messages.DescribeQuorumResponse,
+}
 
 
 def refusal(request: Request, error: ErrorCode, leader_id: NodeId | None, epoch: Epoch) -> Response:
     """The answer that says `error` to this request."""
-    match request:
-        case FetchRequest():
-            return FetchResponse(error=error, leader_id=leader_id, epoch=epoch)
-        case VoteRequest():
-            return VoteResponse(error=error, leader_id=leader_id, epoch=epoch)
-        case BeginQuorumEpochRequest():
-            return BeginQuorumEpochResponse(error=error, leader_id=leader_id, epoch=epoch)
-        case EndQuorumEpochRequest():
-            return EndQuorumEpochResponse(error=error, leader_id=leader_id, epoch=epoch)
-        case FetchSnapshotRequest():
-            return FetchSnapshotResponse(error=error, leader_id=leader_id, epoch=epoch)
-        case DescribeQuorumRequest():
-            return DescribeQuorumResponse(error=error, leader_id=leader_id, epoch=epoch)
-        case _:
-            assert_never(request)
+    return _RESPONSES[type(request)](error=error, leader_id=leader_id, epoch=epoch)

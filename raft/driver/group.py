@@ -183,8 +183,10 @@ class GroupDriver:
     @property
     def committed_as_of(self) -> CommittedAsOf | None:
         """A leader's newest word on the high watermark; None if none was heard."""
-        told = self.quorum.told()
-        return None if told is None else CommittedAsOf(told.high_watermark, told.at_ms / 1_000)
+        watermark = self.quorum.leader_watermark()
+        if watermark is None:
+            return None
+        return CommittedAsOf(watermark.high_watermark, watermark.at_ms / 1_000)
 
     @property
     def start_offset(self) -> Offset:

@@ -13,7 +13,7 @@ import os
 import sys
 from pathlib import Path
 
-from raft.core.serving import Serving
+from raft.core.reads import Reads
 from raft.segments.files import RealFile, RealFileSystem
 from snapshot.partfile import PartFile
 from tests.raft.driver.node_main import entry
@@ -41,7 +41,7 @@ def spoil(what: str | None) -> None:
         case "flush":
             RealFile.fdatasync = lambda self: None  # type: ignore[method-assign]  # noqa: ARG005
         case "reads":  # every round counts as confirmed when it begins
-            Serving._confirmed_round = lambda self, book: book.read_round  # type: ignore[method-assign]  # noqa: ARG005
+            Reads._confirmed_round = lambda self, leader: leader.read_round  # type: ignore[method-assign]  # noqa: ARG005
         case "flushes fail":
             RealFile.fdatasync = _fail_if_told  # type: ignore[method-assign]
         case "checkpoint flush":  # it gets its name before its bytes are on the disk

@@ -23,6 +23,7 @@ from raft.core.quorum import Quorum
 from snapshot.log_start import LogStartSettings
 from snapshot.policy import SnapshotSettings
 from tests.coordinator.batch import mutants
+from tests.raft.core.mutants import with_part
 from tests.simulation.cluster import Production
 from tests.simulation.coordinator_cluster import CoordinatorPlan, draw_coordinators, run_plan
 from tests.simulation.coordinators import SeveralBatches
@@ -194,7 +195,12 @@ MUTANTS: Final = (
         pinned=1,
         suited=_restarted,
     ),
-    Mutant(name="offsets are read without the round", quorum=ReadAlone, pinned=1, suited=_cut_off),
+    Mutant(
+        name="offsets are read without the round",
+        quorum=with_part(ReadAlone),
+        pinned=1,
+        suited=_cut_off,
+    ),
     Mutant(
         name="the sequence does not wrap",
         patched=mutants.MUTANTS["the_sequence_does_not_wrap"],

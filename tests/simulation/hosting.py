@@ -60,8 +60,10 @@ class LogView:
 
     @property
     def committed_as_of(self) -> CommittedAsOf | None:
-        told = self._process.quorum.told()
-        return None if told is None else CommittedAsOf(told.high_watermark, told.at_ms / 1_000)
+        watermark = self._process.quorum.leader_watermark()
+        if watermark is None:
+            return None
+        return CommittedAsOf(watermark.high_watermark, watermark.at_ms / 1_000)
 
     @property
     def snapshots(self) -> Snapshots:

@@ -22,11 +22,17 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
+from raft.core.context import Context
+from raft.core.discovery import Discovery
 from raft.core.effects import ReadReady, Truncate
+from raft.core.elections import Elections, VoteGranting
 from raft.core.events import Read
+from raft.core.fetch_service import FetchService
+from raft.core.fetcher import Fetcher
+from raft.core.leader_log import LeaderLog
 from raft.core.messages import EpochEnd, FetchRequest
-from raft.core.progress import LeaderBook
-from raft.core.quorum import Quorum
+from raft.core.progress import LeaderState
+from raft.core.reads import Reads
 from raft.core.roles import Candidate, Leader, Prospective, Unattached
 from raft.segments.errors import CorruptLogError
 from raft.segments.files import FileSystem
@@ -35,6 +41,7 @@ from raft.segments.recovery_point import LogState as RecoveryState
 from raft.segments.recovery_point import RecoveryPointFile
 from records.batch_writer import build_value_batch
 from records.types import Offset, OffsetAndEpoch
+from tests.raft.core.mutants import with_part
 from tests.simulation.checks import Checker, Ledger
 from tests.simulation.cluster import Cluster, Production
 from tests.simulation.disk import SimulatedDisk
@@ -44,98 +51,104 @@ from tests.simulation.plan import LEADER, Fault, Plan, draw
 from tests.simulation.world import MS, SECOND
 
 
-class VoteBeforeDisk(Quorum):
+class VoteBeforeDisk(Context):
     """A vote is answered while it is still on its way to the disk."""
 
-    def _must_wait(self) -> bool:
-        return not isinstance(self.role, Unattached)
+    def note_election_state(self) -> None:
+        super().note_election_state()
+        if self.gate.write_due and isinstance(self.role, Unattached):
+            self.gate.is_closed = False
 
 
-class LeaderIdLater(Quorum):
+class LeaderIdLater(LeaderLog):
     """The first record of an epoch is appended before the disk knows that we lead it."""
 
-    def _enter_leader(self) -> None:
-        super()._enter_leader()
-        assert isinstance(self.role, Leader)
-        self._open_epoch(self.role)
+    def enter(self) -> None:
+        super().enter()
+        assert isinstance(self._context.role, Leader)
+        self.open_epoch(self._context.role)
 
 
-class CampaignAgain(Quorum):
+class CampaignAgain(Elections):
     """A candidate that starts again asks for votes in the epoch it had already voted in."""
 
     def _campaign_if_welcome(self, role: Prospective) -> None:
-        if role.voted == self.identity and len(role.granted) >= self.voters.majority:
+        context = self._context
+        if role.voted == context.identity and len(role.granted) >= context.voters.majority:
             self._campaign(role.epoch, "again")
-            assert isinstance(self.role, Candidate)
-            self._own_vote_durable(self.role)  # the disk knows it already
+            assert isinstance(context.role, Candidate)
+            self.on_own_vote_durable(context.role)  # the disk knows it already
         else:
             super()._campaign_if_welcome(role)
 
 
-class CountUnflushed(Quorum):
+class CountUnflushed(LeaderLog):
     """A leader counts its own copy as soon as it is appended."""
 
     def _own_copy(self) -> Offset:
-        return self.log.end_offset
+        return self._context.log.end_offset
 
 
-class AcknowledgeUnflushed(Quorum):
+class AcknowledgeUnflushed(Discovery):
     """A follower acknowledges what it appended and has not flushed."""
 
-    def _may_fetch(self) -> bool:
+    def may_fetch(self) -> bool:
         return True
 
 
-class CommitByCounting(Quorum):
+class CommitByCounting(LeaderLog):
     """Records of an earlier epoch are committed as soon as a majority holds them (figure 8)."""
 
-    def _committable(self, book: LeaderBook, offset: Offset) -> bool:
-        return book.opened and offset > 0
+    def _committable(self, leader: LeaderState, offset: Offset) -> bool:
+        return leader.opened and offset > 0
 
 
-class IgnoreDivergence(Quorum):
+class IgnoreDivergence(FetchService):
     """A leader takes every follower's log for a beginning of its own."""
 
     def _judge_fetch(self, request: FetchRequest) -> EpochEnd | OffsetAndEpoch | None:
         verdict = super()._judge_fetch(request)
-        there = self.log.start_offset <= request.fetch_offset <= self.log.end_offset
+        log = self._context.log
+        there = log.start_offset <= request.fetch_offset <= log.end_offset
         return None if there else verdict
 
 
-class TruncateUnasked(Quorum):
+class TruncateUnasked(Fetcher):
     """A follower of a new leader drops what it does not know to be committed, without asking."""
 
-    def _enter_follower(self) -> None:
-        super()._enter_follower()
-        point = self.log.high_watermark or self.log.start_offset
-        if point < self.log.end_offset:
-            self.log.truncate(point)
-            self._effects.append(Truncate(point, self.log.generation))
+    def enter(self) -> None:
+        super().enter()
+        log = self._context.log
+        point = log.high_watermark or log.start_offset
+        if point < log.end_offset:
+            log.truncate(point)
+            self._context.gate.emit(Truncate(point, log.generation))
 
 
-class VoteWhileRecovering(Quorum):
+class VoteWhileRecovering(VoteGranting):
     """A voter that lost its disk votes at once."""
 
     def _may_vote(self) -> bool:
         return True
 
 
-class OldFetchConfirms(Quorum):
+class OldFetchConfirms(Reads):
     """A read is confirmed by Fetches that were sent before it began."""
 
-    def _confirmed_by(self, book: LeaderBook, *_: object) -> int:
-        return book.read_round
+    def _confirmed_by(self, leader: LeaderState, *_: object) -> int:
+        return leader.read_round
 
 
-class ReadAlone(Quorum):
+class ReadAlone(Reads):
     """A leader answers a read without asking anybody."""
 
-    def _on_read(self, event: Read) -> None:
-        if self._leading is not None and self._leading.announced:
-            assert self.log.high_watermark is not None
-            self._effects.append(ReadReady(event.token, self.log.high_watermark))
+    def on_read(self, event: Read) -> None:
+        leader, high_watermark = self._context.leader, self._context.log.high_watermark
+        if leader is not None and leader.announced:
+            assert high_watermark is not None
+            self._context.gate.emit(ReadReady(event.token, high_watermark))
         else:
-            super()._on_read(event)
+            super().on_read(event)
 
 
 class AcknowledgeLater(Process):
@@ -275,50 +288,66 @@ def _pauses(plan: Plan) -> Plan:
 
 
 MUTANTS: Final = (
-    Mutant(name="skip the vote's persist", production=Production(quorum=VoteBeforeDisk), pinned=3),
+    Mutant(
+        name="skip the vote's persist",
+        production=Production(quorum=with_part(VoteBeforeDisk)),
+        pinned=3,
+    ),
     Mutant(
         name="leaderId after the first append",
-        production=Production(quorum=LeaderIdLater),
+        production=Production(quorum=with_part(LeaderIdLater)),
         pinned=1,
     ),
     Mutant(
         name="campaign again in the same epoch",
-        production=Production(quorum=CampaignAgain),
+        production=Production(quorum=with_part(CampaignAgain)),
         suited=_two_candidates,
         pinned=14,
     ),
-    Mutant(name="count an unflushed copy", production=Production(quorum=CountUnflushed), pinned=1),
+    Mutant(
+        name="count an unflushed copy",
+        production=Production(quorum=with_part(CountUnflushed)),
+        pinned=1,
+    ),
     Mutant(
         name="acknowledge an unflushed copy",
-        production=Production(quorum=AcknowledgeUnflushed),
+        production=Production(quorum=with_part(AcknowledgeUnflushed)),
         pinned=3,
     ),
     Mutant(
         name="commit a previous epoch's record by counting",
-        production=Production(quorum=CommitByCounting),
+        production=Production(quorum=with_part(CommitByCounting)),
         suited=_short_reigns,
         pinned=77,
     ),
-    Mutant(name="ignore divergence", production=Production(quorum=IgnoreDivergence), pinned=34),
     Mutant(
-        name="truncate without checking", production=Production(quorum=TruncateUnasked), pinned=21
+        name="ignore divergence",
+        production=Production(quorum=with_part(IgnoreDivergence)),
+        pinned=34,
+    ),
+    Mutant(
+        name="truncate without checking",
+        production=Production(quorum=with_part(TruncateUnasked)),
+        pinned=21,
     ),
     Mutant(
         name="cut below the recovery point", production=Production(log=CutBelowPoint), pinned=39
     ),
     Mutant(
         name="let a recovering voter vote",
-        production=Production(quorum=VoteWhileRecovering),
+        production=Production(quorum=with_part(VoteWhileRecovering)),
         pinned=17,
     ),
     Mutant(
         name="answer a read from a Fetch sent before it",
-        production=Production(quorum=OldFetchConfirms),
+        production=Production(quorum=with_part(OldFetchConfirms)),
         suited=_pauses,
         pinned=2,
     ),
     Mutant(
-        name="answer a read without the round", production=Production(quorum=ReadAlone), pinned=9
+        name="answer a read without the round",
+        production=Production(quorum=with_part(ReadAlone)),
+        pinned=9,
     ),
     Mutant(
         name="forget the epoch in an acknowledgement",

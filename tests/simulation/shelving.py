@@ -13,7 +13,7 @@ from raft.core.effects import InstallSnapshot, ServeSnapshot
 from raft.core.errors import ErrorCode
 from raft.core.events import LogStartMoved
 from raft.core.log import EpochStart, LogState
-from raft.core.progress import LeaderBook
+from raft.core.progress import LeaderState
 from raft.interfaces import Piece
 from raft.wire.common import WireError
 from records.types import Epoch, Offset, OffsetAndEpoch
@@ -128,9 +128,9 @@ class Shelving(Part):
         """Now and then: may the log start later?"""
         self.shared.world.after(LOOK_US, self.job, self.look)
         self.checker.states.look(self)
-        book = self.quorum._leading
-        if book is not None and book.opened:
-            chosen = self._leader_log_start(book)
+        leader = self.quorum._context.leader
+        if leader is not None and leader.opened:
+            chosen = self._leader_log_start(leader)
         else:
             chosen = follower_log_start(
                 self.shelf.ids, self.leader_log_start, log_start_offset=self.log.log_start_offset
@@ -142,26 +142,26 @@ class Shelving(Part):
         except OSError:
             self.checker.rare["failed writes"] += 1
 
-    def _leader_log_start(self, book: LeaderBook) -> OffsetAndEpoch | None:
+    def _leader_log_start(self, leader: LeaderState) -> OffsetAndEpoch | None:
         shared, log, now_ms = self.shared, self.log, self.machine.clock.now_ms()
         candidates = [self._candidate(one, now_ms) for one in self.shelf.ids]
         chosen = leader_log_start(
             candidates,
-            self.holders(book),
+            self.holders(leader),
             log_start_offset=log.log_start_offset,
             log_bytes=log.size_bytes,
             now_ms=now_ms,
-            leading_since_ms=book.since_ms,
+            leading_since_ms=leader.since_ms,
             settings=shared.snapshots.log_start,
         )
         if chosen is not None:
-            self._may_cut(book, chosen, candidates)
+            self._may_cut(leader, chosen, candidates)
         return chosen
 
     def _may_cut(
-        self, book: LeaderBook, chosen: OffsetAndEpoch, candidates: Sequence[Candidate]
+        self, leader: LeaderState, chosen: OffsetAndEpoch, candidates: Sequence[Candidate]
     ) -> None:
-        """By the book's own words: only past what everybody that lives has, or by force."""
+        """By the leader's own words: only past what everybody that lives has, or by force."""
         settings, now_ms = self.shared.snapshots.log_start, self.machine.clock.now_ms()
         ages = {candidate.snapshot_id: candidate.age_ms for candidate in candidates}
         sizes = sum(candidate.size_bytes for candidate in candidates) + self.log.size_bytes
@@ -170,25 +170,25 @@ class Shelving(Part):
             return
         if too_large and sizes > settings.max_retention_bytes:
             return
-        for replica in (*book.voters.values(), *book.observers.values()):
+        for replica in (*leader.voters.values(), *leader.observers.values()):
             seen_ms, held = replica.last_fetch_ms, replica.end_offset or 0
-            unknown = seen_ms is None and now_ms - book.since_ms < settings.live_ms
+            unknown = seen_ms is None and now_ms - leader.since_ms < settings.live_ms
             lives = seen_ms is not None and now_ms - seen_ms <= settings.live_ms
             held_by_it = held >= chosen.offset if lives else not unknown
             assert held_by_it, (
                 f"{self}: its log is to start at {chosen}, and {replica.key} holds {held}"
-                f" (it was seen {seen_ms}, it is {now_ms}, we lead since {book.since_ms})"
+                f" (it was seen {seen_ms}, it is {now_ms}, we lead since {leader.since_ms})"
             )
 
-    def holders(self, book: LeaderBook) -> Sequence[Holder]:
+    def holders(self, leader: LeaderState) -> Sequence[Holder]:
         """Everybody the leader knows of."""
         voters = [
             Holder(f"voter {node}", Kind.VOTER, replica.end_offset, replica.last_fetch_ms)
-            for node, replica in book.voters.items()
+            for node, replica in leader.voters.items()
         ]
         return voters + [
             Holder(f"observer {key.id}", Kind.OBSERVER, replica.end_offset, replica.last_fetch_ms)
-            for key, replica in book.observers.items()
+            for key, replica in leader.observers.items()
         ]
 
     def _candidate(self, snapshot_id: OffsetAndEpoch, now_ms: int) -> Candidate:

@@ -16,8 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from raft.core.progress import LeaderBook
-from raft.core.quorum import Quorum
+from raft.core.elections import VoteGranting
+from raft.core.progress import LeaderState
 from raft.segments.files import FileSystem, Mode
 from records.types import Epoch, Offset, OffsetAndEpoch
 from snapshot.download import PartDownload
@@ -29,6 +29,7 @@ from snapshot.names import DOWNLOAD_NUMBER, list_downloads, part_name
 from snapshot.policy import SnapshotSettings
 from snapshot.store import Shelf
 from snapshot.stream import iter_file_batches
+from tests.raft.core.mutants import with_part
 from tests.simulation.cluster import Production
 from tests.simulation.hosting import SmallBatches, WatchedMachine
 from tests.simulation.machine import Snapshots
@@ -38,11 +39,11 @@ from tests.simulation.plan import LEADER, Fault, Plan
 from tests.simulation.world import MS, SECOND
 
 
-class VoteByTheLog(Quorum):
+class VoteByTheLog(VoteGranting):
     """Votes are asked and given by the log's records, although a newer snapshot is there."""
 
-    def _newest(self) -> tuple[Epoch, Offset]:
-        return super()._newest() if self.log.epochs else (Epoch(0), Offset(0))
+    def newest(self) -> tuple[Epoch, Offset]:
+        return super().newest() if self._context.log.epochs else (Epoch(0), Offset(0))
 
 
 class Unverified(PartDownload):
@@ -125,8 +126,8 @@ class DropUnderReader(Shelf):
 class CutKnowingNobody(Process):
     """A leader's log is cut past whoever has not been heard of yet."""
 
-    def holders(self, book: LeaderBook) -> Sequence[Holder]:
-        return [holder for holder in super().holders(book) if holder.last_seen_ms is not None]
+    def holders(self, leader: LeaderState) -> Sequence[Holder]:
+        return [holder for holder in super().holders(leader) if holder.last_seen_ms is not None]
 
 
 class LoadOlder(SmallBatches):
@@ -225,7 +226,7 @@ def _elections(plan: Plan) -> Plan:
 SNAPSHOT_MUTANTS: Final = (
     Mutant(
         name="vote by the log although a newer snapshot is there",
-        production=Production(quorum=VoteByTheLog),
+        production=Production(quorum=with_part(VoteByTheLog)),
         suited=_elections,
         pinned=5,
     ),

@@ -1,74 +1,115 @@
 """Deliberate mistakes, each a small change to one decision of the core.
 
-They live in tests only: the core keeps its decisions in small methods, and a mutant overrides one.
-The simulator's tests use the same list.
+They live in tests only: the core keeps its decisions in small methods, and a mutant overrides one
+of them in the class that has it. The simulator's tests use the same way.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from contextlib import ExitStack
+from typing import Any, Final
+from unittest.mock import patch
 
+import raft.core.context
+import raft.core.quorum
+from raft.core.context import Context
+from raft.core.discovery import Discovery
+from raft.core.elections import VoteGranting
 from raft.core.errors import ErrorCode
 from raft.core.events import SnapshotFetched
-from raft.core.messages import DescribeQuorumRequest, EpochEnd, FetchRequest
-from raft.core.progress import LeaderBook
+from raft.core.fetch_service import FetchService
+from raft.core.fetcher import Fetcher
+from raft.core.gate import Gate
+from raft.core.leader_log import LeaderLog
+from raft.core.leadership import Leadership
+from raft.core.messages import (
+    DescribeQuorumRequest,
+    EpochEnd,
+    FetchRequest,
+    Response,
+)
+from raft.core.progress import LeaderState
 from raft.core.quorum import Quorum
+from raft.core.reads import Reads
+from raft.core.recovery import Recovery
 from raft.core.roles import Candidate, ElectionState, Leader, Role
+from raft.core.snapshot_installation import SnapshotInstallation
 from records.types import Epoch, Offset, OffsetAndEpoch
 
 
-class SkipsTheVotesPersist(Quorum):
+def with_part(part: type, *, checked: bool = True) -> type[Quorum]:
+    """A `Quorum` built with `part` in place of the class that `part` derives from.
+
+    Args:  checked: whether it checks its invariants; without, others are to notice its mistake.
+    """
+    replaced = part.__base__
+    assert replaced is not None
+
+    class Mutant(Quorum):
+        def __init__(self, **settings: Any) -> None:
+            with ExitStack() as patches:
+                for module in (raft.core.quorum, raft.core.context):
+                    if getattr(module, replaced.__name__, None) is replaced:
+                        patches.enter_context(patch.object(module, replaced.__name__, part))
+                super().__init__(**settings)
+
+        def _check_invariants(self) -> None:
+            if checked:
+                super()._check_invariants()
+
+    Mutant.__name__ = part.__name__
+    return Mutant
+
+
+class SkipsTheVotesPersist(Gate):
     """Answers before the election state is on disk."""
 
-    def _must_wait(self) -> bool:
-        return False
+    def close(self) -> None:
+        self.write_due = True
 
 
-class LeaderIdAfterTheFirstAppend(Quorum):
+class LeaderIdAfterTheFirstAppend(LeaderLog):
     """Opens its epoch on winning it, while the disk knows nothing of it yet."""
 
-    def _enter_leader(self) -> None:
-        super()._enter_leader()
-        assert isinstance(self.role, Leader)
-        self._open_epoch(self.role)
-
-    def _check_invariants(self) -> None:
-        """It would stop itself; here others are to notice."""
+    def enter(self) -> None:
+        super().enter()
+        assert isinstance(self._context.role, Leader)
+        self.open_epoch(self._context.role)
 
 
-class CampaignsAgainInTheSameEpoch(Quorum):
+class CampaignsAgainInTheSameEpoch(Context):
     """A restarted candidate goes on where it was."""
 
-    def _restored_role(self, election: ElectionState) -> Role:
+    def restored_role(self, election: ElectionState) -> Role:
         if election.voted == self.identity and election.leader_id is None:
             return Candidate(
                 epoch=election.epoch, granted=frozenset({self.node_id}), rejected=frozenset()
             )
-        return super()._restored_role(election)
+        return super().restored_role(election)
 
 
-class CountsAnUnflushedCopy(Quorum):
+class CountsAnUnflushedCopy(LeaderLog):
     """A leader counts what it has not flushed."""
 
     def _own_copy(self) -> Offset:
-        return self.log.end_offset
+        return self._context.log.end_offset
 
 
-class AcknowledgesUnflushedBytes(Quorum):
+class AcknowledgesUnflushedBytes(Discovery):
     """A follower fetches on, and so acknowledges, while it flushes."""
 
-    def _may_fetch(self) -> bool:
+    def may_fetch(self) -> bool:
         return True
 
 
-class CommitsAPreviousEpochByCounting(Quorum):
+class CommitsAPreviousEpochByCounting(LeaderLog):
     """Raft paper, figure 8."""
 
-    def _committable(self, book: LeaderBook, offset: Offset) -> bool:
-        return book.opened and offset > 0
+    def _committable(self, leader: LeaderState, offset: Offset) -> bool:
+        return leader.opened and offset > 0
 
 
-class IgnoresDivergence(Quorum):
+class IgnoresDivergence(FetchService):
     """A leader takes any offset for a place in its own log."""
 
     def _judge_fetch(self, request: FetchRequest) -> EpochEnd | OffsetAndEpoch | None:
@@ -76,119 +117,115 @@ class IgnoresDivergence(Quorum):
         return None if isinstance(verdict, EpochEnd) else verdict
 
 
-class TruncatesWithoutChecking(Quorum):
+class TruncatesWithoutChecking(Fetcher):
     """A follower cuts where the leader's epoch ends, whatever its own log says."""
 
     def _truncation_point(self, diverging: EpochEnd) -> Offset:
         return diverging.end_offset
 
 
-class LetsARecoveringVoterVote(Quorum):
+class LetsARecoveringVoterVote(VoteGranting):
     """A voter that has forgotten what it promised promises again."""
 
     def _may_vote(self) -> bool:
         return True
 
 
-class ReadsByAFetchSentBefore(Quorum):
+class ReadsByAFetchSentBefore(Reads):
     """Any Fetch confirms a read, also one that was under way when the read began."""
 
-    def _confirmed_by(self, book: LeaderBook, *_: object) -> int:
-        return book.read_round
+    def _confirmed_by(self, leader: LeaderState, *_: object) -> int:
+        return leader.read_round
 
 
-class ReadsWithoutTheRound(Quorum):
+class ReadsWithoutTheRound(Reads):
     """A leader takes its own word for being the leader."""
 
-    def _confirmed_round(self, book: LeaderBook) -> int:
-        return book.read_round
+    def _confirmed_round(self, leader: LeaderState) -> int:
+        return leader.read_round
 
 
-class ForgetsTheEpochInAnAcknowledgement(Quorum):
+class ForgetsTheEpochInAnAcknowledgement(FetchService):
     """A Fetch of any epoch counts."""
 
     def _leader_only_error(self, epoch: Epoch) -> ErrorCode:  # noqa: ARG002
-        return super()._leader_only_error(self.epoch)
+        return super()._leader_only_error(self._context.epoch)
 
 
-class LeadsWithoutAMajority(Quorum):
+class LeadsWithoutAMajority(Leadership):
     """Check-quorum left out: a leader that nobody follows stays."""
 
-    def _on_check_quorum(self) -> None:
+    def check_quorum(self) -> None:
         """Nothing."""
 
 
-class FollowsBeforeItAskedAround(Quorum):
+class FollowsBeforeItAskedAround(Recovery):
     """A voter that lost its disk follows the first leader it meets, deposed or not."""
 
-    def _knows_the_epoch(self) -> bool:
+    def knows_the_epoch(self) -> bool:
         return True
 
 
-class NamesEpochsItHasForgotten(Quorum):
+class NamesEpochsItHasForgotten(FetchService):
     """A voter that lost its disk tells another one its epoch, as if it knew of all before."""
 
-    def _on_describe(
-        self, connection: int, correlation: int, request: DescribeQuorumRequest
-    ) -> None:
-        recovering, self.recovering = self.recovering, False
-        super()._on_describe(connection, correlation, request)
-        self.recovering = recovering
+    def describe(self, request: DescribeQuorumRequest) -> Response:
+        recovering, self._context.recovering = self._context.recovering, False
+        response = super().describe(request)
+        self._context.recovering = recovering
+        return response
 
 
-class VotesByTheLog(Quorum):
+class VotesByTheLog(VoteGranting):
     """Votes are asked and given by the records of the log, although a newer snapshot is there."""
 
-    def _newest(self) -> tuple[Epoch, Offset]:
-        return super()._newest() if self.log.epochs else (Epoch(0), Offset(0))
+    def newest(self) -> tuple[Epoch, Offset]:
+        return super().newest() if self._context.log.epochs else (Epoch(0), Offset(0))
 
 
-class ForgetsALateSnapshot(Quorum):
+class ForgetsALateSnapshot(SnapshotInstallation):
     """A snapshot that comes after its epoch is left lying beside the log."""
 
-    def _on_snapshot_fetched(self, event: SnapshotFetched) -> None:
-        if self._following.fetching_snapshot == event.snapshot_id:
-            super()._on_snapshot_fetched(event)
+    def on_fetched(self, event: SnapshotFetched) -> None:
+        if self._context.follower.fetching_snapshot == event.snapshot_id:
+            super().on_fetched(event)
 
 
-class TakesItsLogAsItIs(Quorum):
+class TakesItsLogAsItIs(SnapshotInstallation):
     """After a crash between a snapshot's rename and the log's reset, the log's end stays."""
 
-    def _validate_snapshot(self) -> None:
+    def validate(self) -> None:
         """Nothing."""
 
-    def _check_invariants(self) -> None:
-        """It would stop itself; here others are to notice."""
 
-
-class TakesAnySnapshotForItsOwn(Quorum):
+class TakesAnySnapshotForItsOwn(FetchService):
     """A leader lets a replica go on behind the log's start, whatever it holds before."""
 
     def _judge_fetch(self, request: FetchRequest) -> EpochEnd | OffsetAndEpoch | None:
         verdict = super()._judge_fetch(request)
-        behind = request.fetch_offset < self.log.start_offset
+        behind = request.fetch_offset < self._context.log.start_offset
         return None if isinstance(verdict, OffsetAndEpoch) and not behind else verdict
 
 
 MUTANTS: Final[dict[type[Quorum], str]] = {
-    SkipsTheVotesPersist: "vote_durable",
-    LeaderIdAfterTheFirstAppend: "leader_durable",
-    CampaignsAgainInTheSameEpoch: "candidate_restart",
-    CountsAnUnflushedCopy: "replication",
-    AcknowledgesUnflushedBytes: "replication",
-    CommitsAPreviousEpochByCounting: "raft_figure_8",
-    IgnoresDivergence: "raft_figure_7",
-    TruncatesWithoutChecking: "divergence",
-    LetsARecoveringVoterVote: "recovering",
-    ReadsByAFetchSentBefore: "reads",
-    ReadsWithoutTheRound: "reads",
-    ForgetsTheEpochInAnAcknowledgement: "old_epoch",
-    LeadsWithoutAMajority: "check_quorum",
-    FollowsBeforeItAskedAround: "recovering_stale_leader",
-    NamesEpochsItHasForgotten: "recovering_two",
-    VotesByTheLog: "snapshot_votes",
-    ForgetsALateSnapshot: "snapshot_late",
-    TakesItsLogAsItIs: "snapshot_start",
-    TakesAnySnapshotForItsOwn: "snapshot_leader",
+    with_part(SkipsTheVotesPersist): "vote_durable",
+    with_part(LeaderIdAfterTheFirstAppend, checked=False): "leader_durable",
+    with_part(CampaignsAgainInTheSameEpoch): "candidate_restart",
+    with_part(CountsAnUnflushedCopy): "replication",
+    with_part(AcknowledgesUnflushedBytes): "replication",
+    with_part(CommitsAPreviousEpochByCounting): "raft_figure_8",
+    with_part(IgnoresDivergence): "raft_figure_7",
+    with_part(TruncatesWithoutChecking): "divergence",
+    with_part(LetsARecoveringVoterVote): "recovering",
+    with_part(ReadsByAFetchSentBefore): "reads",
+    with_part(ReadsWithoutTheRound): "reads",
+    with_part(ForgetsTheEpochInAnAcknowledgement): "old_epoch",
+    with_part(LeadsWithoutAMajority): "check_quorum",
+    with_part(FollowsBeforeItAskedAround): "recovering_stale_leader",
+    with_part(NamesEpochsItHasForgotten): "recovering_two",
+    with_part(VotesByTheLog): "snapshot_votes",
+    with_part(ForgetsALateSnapshot): "snapshot_late",
+    with_part(TakesItsLogAsItIs, checked=False): "snapshot_start",
+    with_part(TakesAnySnapshotForItsOwn): "snapshot_leader",
 }
 """Each mutant, and the transcript that pins the rule it breaks."""

@@ -10,9 +10,9 @@ import pytest
 
 from raft.core import effects as fx
 from raft.core import events as ev
-from raft.core.base import MAX_HELD
 from raft.core.config import QuorumConfig
 from raft.core.errors import ErrorCode
+from raft.core.gate import MAX_HELD
 from raft.core.log import EpochStart, LogState
 from raft.core.messages import (
     MAX_OFFSET,
@@ -32,6 +32,7 @@ from raft.core.messages import (
 )
 from raft.core.quorum import Quorum
 from raft.core.roles import Candidate, ElectionState, Follower, Leader, Prospective, Unattached
+from raft.core.timers import Timer
 from raft.core.voters import ReplicaKey, Voter, VoterSet, VoterSetHistory
 from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
 
@@ -59,6 +60,7 @@ class Member:
             random=Random(7),
             config=CONFIG,
         )
+        self.context = self.quorum._context
         self.do(ev.Start())
 
     def do(self, event: ev.Event) -> list[fx.Effect]:
@@ -85,6 +87,12 @@ class Member:
             for e in effects
             if isinstance(e, fx.Send) and e.peer == peer and isinstance(e.request, kind)
         )
+
+    def request_id(self, kind: type[Request], peer: int) -> int:
+        """The id of the outstanding request of this kind."""
+        request_id = self.context.requests.outstanding_id(NodeId(peer), kind)
+        assert request_id is not None, f"no {kind.__name__} to {peer}"
+        return request_id
 
     def tick(self, after_ms: int) -> list[fx.Effect]:
         self.now_ms += after_ms
@@ -199,10 +207,10 @@ def test_a_voter_grants_one_vote_per_epoch_and_remembers_it() -> None:
 
 def test_a_pre_vote_binds_nobody() -> None:
     member = Member()
-    before = member.quorum.election_state
+    before = member.context.election_state
     for candidate in (TWO, THREE):
         assert member.ask(vote(epoch=Epoch(2), candidate=candidate, pre_vote=True)).granted
-    assert member.quorum.election_state == before
+    assert member.context.election_state == before
 
 
 def test_a_follower_that_hears_its_leader_grants_no_pre_vote() -> None:
@@ -240,8 +248,8 @@ def test_a_voter_without_pre_vote_cannot_object() -> None:
 def test_a_vote_counts_once_however_often_it_is_told() -> None:
     voters = VoterSetHistory(VoterSet.of_ids(1, 2, 3, 4, 5))
     member = Member()
-    member.quorum.voter_history = voters
-    member.quorum._note_voters()
+    member.context.voter_history = voters
+    member.context.note_voters()
     effects = member.tick(3000)
     granted = VoteResponse(leader_id=None, epoch=Epoch(2), granted=True)
     for _ in range(3):
@@ -289,7 +297,7 @@ def test_a_false_claim_to_lead_is_refused(kind: type, claim: dict, error: ErrorC
 def test_successors_campaign_in_turn(names: tuple[int, ...], turn_ms: int) -> None:
     member, _ = follower()
     keys = tuple(ReplicaKey(NodeId(name)) for name in names)
-    assert member.quorum._turn_ms(keys) == turn_ms
+    assert member.quorum._detector.turn_ms(keys) == turn_ms
 
 
 # -- what leaders are asked --------------------------------------------------------------------
@@ -414,8 +422,8 @@ def test_observers_are_few_and_forgotten() -> None:
 def test_a_voters_id_with_another_disk_is_an_observer() -> None:
     member = leader()
     two = replace(VoterSet([Voter(key=ME)]).voter(NodeId(1)), key=ReplicaKey(NodeId(2), DISK))
-    member.quorum.voter_history = VoterSetHistory(VoterSet([Voter(key=ME), two]))
-    member.quorum._note_voters()
+    member.context.voter_history = VoterSetHistory(VoterSet([Voter(key=ME), two]))
+    member.context.note_voters()
     other_disk = ReplicaKey(NodeId(2), UUID(int=99))
     member.ask(fetch(replica=other_disk, fetch_offset=6, last_fetched_epoch=3, max_wait_ms=0))
     assert member.quorum.log.high_watermark is None
@@ -446,7 +454,7 @@ def test_what_waits_for_a_stuck_disk_is_bounded() -> None:
     for correlation in range(2 * MAX_HELD):
         request = ev.Received(8, correlation, fetch())
         assert not member.quorum.step(request, 0)
-    assert len(member.quorum._held) == MAX_HELD
+    assert len(member.context.gate.held) == MAX_HELD
 
 
 @pytest.mark.parametrize("batches", [(), (ev.NewBatch(0, 10, b""),)])
@@ -551,8 +559,8 @@ def test_a_high_watermark_beyond_our_log_is_taken_as_far_as_it_goes() -> None:
 
 def test_a_fetch_without_answer_is_sent_again_on_a_new_connection() -> None:
     member, _ = follower()
-    member.quorum._deadlines.clear()
-    member.quorum._arm_requests(2000)  # the request's own time, not the follower's
+    member.context.timers.deadlines.clear()
+    member.context.timers.set(Timer.REQUESTS, 2000)  # the request's own time, not the follower's
     effects = member.tick(2000)
     effects += member.tick(20)
     kinds = [type(e) for e in effects if isinstance(e, fx.Reconnect | fx.Send)]
@@ -563,9 +571,11 @@ def test_a_peer_that_fails_is_spared_longer_each_time() -> None:
     member = leader()
     waits = []
     for _ in range(7):
-        request_id = member.quorum._slots[NodeId(3), BeginQuorumEpochRequest]
+        request_id = member.request_id(BeginQuorumEpochRequest, 3)
         member.do(ev.RequestFailed(request_id))
-        waits.append(member.quorum._retry_at[NodeId(3), BeginQuorumEpochRequest] - member.now_ms)
+        waits.append(
+            member.context.requests.retry_at[NodeId(3), BeginQuorumEpochRequest] - member.now_ms
+        )
         member.tick(waits[-1])
     assert waits == [20, 40, 80, 160, 320, 500, 500]
 
@@ -585,7 +595,7 @@ def test_a_shutdown_waits_for_the_voters_to_know() -> None:
     effects = member.do(ev.Shutdown())
     assert not any(isinstance(effect, fx.ShutdownReady) for effect in effects)
     for peer in (2, 3):
-        request_id = member.quorum._slots[NodeId(peer), EndQuorumEpochRequest]
+        request_id = member.request_id(EndQuorumEpochRequest, peer)
         told = EndQuorumEpochResponse(leader_id=None, epoch=Epoch(3))
         effects = member.do(ev.ResponseReceived(request_id, told))
     assert any(isinstance(effect, fx.ShutdownReady) for effect in effects)
@@ -634,24 +644,24 @@ def test_a_leaders_word_counts_from_when_it_was_asked() -> None:
     Source: docs/design/broker.md#staleness-is-bounded.
     """
     member, asked = follower()
-    assert member.quorum.told() is None
+    assert member.quorum.leader_watermark() is None
     asked_ms = member.now_ms
     member.now_ms += 60_000  # stopped, and gone on before any timer
     effects = member.do(ev.ResponseReceived(asked.request_id, told(5)))
-    assert member.quorum.told() == (5, asked_ms)
+    assert member.quorum.leader_watermark() == (5, asked_ms)
     again = member.sent(effects, FetchRequest, peer=2)
     member.now_ms += 400  # nothing was appended meanwhile: the same word, as of later
     member.do(ev.ResponseReceived(again.request_id, told(5)))
-    assert member.quorum.told() == (5, asked_ms + 60_000)
+    assert member.quorum.leader_watermark() == (5, asked_ms + 60_000)
 
 
 def test_a_leaders_own_word_counts_from_when_a_majority_last_fetched() -> None:
     """Until then nobody else can have been elected."""
     member = leader()
-    assert member.quorum.told() is None, "nothing of its epoch is committed"
+    assert member.quorum.leader_watermark() is None, "nothing of its epoch is committed"
     member = committed_leader()
     heard_ms = member.now_ms
     member.now_ms += 1_000
-    assert member.quorum.told() == (6, heard_ms)
+    assert member.quorum.leader_watermark() == (6, heard_ms)
     member.ask(fetch(replica=THREE, fetch_offset=Offset(6), last_fetched_epoch=Epoch(3)))
-    assert member.quorum.told() == (6, heard_ms + 1_000)
+    assert member.quorum.leader_watermark() == (6, heard_ms + 1_000)

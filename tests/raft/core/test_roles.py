@@ -51,11 +51,12 @@ def member(node_id: int = 1, *, recovering: bool = False) -> Quorum:
 
 
 def moves(quorum: Quorum, old: Role, new: Role) -> bool:
-    quorum.role = old
+    context = quorum._context
+    context.role = old
     if isinstance(old, Leader):
-        quorum._enter_leader()
+        context.on_enter[Leader]()
     try:
-        quorum._become(new, "test")
+        context.become(new, "test")
     except AssertionError as error:
         if "illegal transition" not in str(error):
             raise
@@ -81,11 +82,11 @@ def test_observers_and_recovering_voters_only_follow(
     ("old", "new"), [(old, new) for old in ROLES for new in ROLES if new in NEXT[old]]
 )
 def test_no_move_goes_back_in_epochs(old: type[Role], new: type[Role]) -> None:
-    quorum = member()
-    quorum.role = ROLES[old]
+    context = member()._context
+    context.role = ROLES[old]
     lower = {name: getattr(ROLES[new], name) for name in ROLES[new].__slots__} | {"epoch": Epoch(4)}
     with pytest.raises(AssertionError, match="epoch went backwards"):
-        quorum._become(new(**lower), "test")
+        context.become(new(**lower), "test")
 
 
 def test_every_state_is_in_the_table_and_reachable() -> None:
@@ -108,8 +109,8 @@ KEY = ReplicaKey(NodeId(1), ZERO_UUID)
     ],
 )
 def test_what_the_disk_says_decides_the_first_state(disk: dict, role: type[Role]) -> None:
-    quorum = member()
-    assert type(quorum._restored_role(ElectionState(epoch=Epoch(7), **disk))) is role
+    election = ElectionState(epoch=Epoch(7), **disk)
+    assert type(member()._context.restored_role(election)) is role
 
 
 def test_the_document_shows_the_table_of_the_code() -> None:

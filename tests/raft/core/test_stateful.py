@@ -23,7 +23,7 @@ def nothing_leaves_before_it_is_durable(
     node_id: NodeId, quorum: Quorum, effects: list[Effect]
 ) -> None:
     """Invariant 11: what is on its way to the disk is known to nobody."""
-    if quorum._persisting:
+    if quorum._context.gate.is_closed:
         said = [e for e in effects if isinstance(e, Send | Respond | RespondFetch)]
         assert not said, f"{node_id} says {said} while it writes its election state"
 
@@ -109,7 +109,7 @@ class Upheaval(RuleBasedStateMachine):
     def a_download_ends(self, node: int, well: bool) -> None:
         if self.up(node):
             quorum = self.story.cluster.nodes[NodeId(node % self.size + 1)].quorum
-            if quorum._following.fetching_snapshot is not None:
+            if quorum._context.follower.fetching_snapshot is not None:
                 self.do("fetched" if well else "failed", node)
 
     @rule(node=st.integers(0, 4), crash=st.booleans())
@@ -168,7 +168,7 @@ class Upheaval(RuleBasedStateMachine):
 
     def let_downloads_end(self) -> None:
         for node_id, node in self.story.cluster.nodes.items():
-            if node.quorum and node.quorum._following.fetching_snapshot is not None:
+            if node.quorum and node.quorum._context.follower.fetching_snapshot is not None:
                 self.story.play([f"fetched {node_id}"])
 
 

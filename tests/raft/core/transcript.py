@@ -33,10 +33,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raft.core import events as ev
-from raft.core.base import Timer
 from raft.core.messages import Batch, DescribeQuorumRequest
 from raft.core.quorum import Quorum
 from raft.core.roles import ElectionState, Leader
+from raft.core.timers import Timer
 from raft.core.voters import ReplicaKey
 from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
 from tests.raft.core.harness import Cluster, Disk
@@ -143,14 +143,14 @@ class Story:
         self.cluster.run(int(duration_ms))
 
     def do_timeout(self, node: str) -> None:
-        quorum = self._quorum(node)
+        deadlines = self._quorum(node)._context.timers.deadlines
         patience = (Timer.ELECTION, Timer.FETCH, Timer.FAILOVER, Timer.CHECK_QUORUM)
         for timer in patience:
-            if timer in quorum._deadlines:
-                quorum._deadlines[timer] = self.cluster.now_ms
+            if timer in deadlines:
+                deadlines[timer] = self.cluster.now_ms
         self.cluster.step(NodeId(int(node)), ev.Tick())
-        if Timer.FAILOVER in quorum._deadlines:  # the random moment after a fetch timeout
-            quorum._deadlines[Timer.FAILOVER] = self.cluster.now_ms
+        if Timer.FAILOVER in deadlines:  # the random moment after a fetch timeout
+            deadlines[Timer.FAILOVER] = self.cluster.now_ms
             self.cluster.step(NodeId(int(node)), ev.Tick())
 
     def do_isolate(self, node: str) -> None:
@@ -262,7 +262,7 @@ class Story:
             end_offset, epoch = map(int, snapshot)
             snapshot_id = OffsetAndEpoch(Offset(end_offset), Epoch(epoch))
         else:
-            awaited = self._quorum(node)._following.fetching_snapshot
+            awaited = self._quorum(node)._context.follower.fetching_snapshot
             assert awaited is not None, f"{node} fetches no snapshot"
             snapshot_id = awaited
         disk = self.cluster.nodes[NodeId(int(node))].disk
@@ -276,7 +276,7 @@ class Story:
         self.cluster.step(NodeId(int(node)), ev.SnapshotProgress(complete=True))
 
     def do_failed(self, node: str) -> None:
-        snapshot_id = self._quorum(node)._following.fetching_snapshot
+        snapshot_id = self._quorum(node)._context.follower.fetching_snapshot
         assert snapshot_id is not None, f"{node} fetches no snapshot"
         self.cluster.step(NodeId(int(node)), ev.SnapshotFailed(snapshot_id))
 

@@ -1,0 +1,175 @@
+"""What the classes of one quorum member share: identity, log, role, and the accounts of the role.
+
+`Context` composes the gate before the disk (`raft.core.gate`), the timers and the requests. It
+decides nothing; `become` is the only way to another role, and checks that the move is legal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import InitVar, dataclass, field
+from random import Random
+
+from raft.core import roles
+from raft.core.config import QuorumConfig
+from raft.core.effects import PeerFault, Transition
+from raft.core.errors import ErrorCode
+from raft.core.gate import Gate
+from raft.core.log import LogState
+from raft.core.messages import Request
+from raft.core.progress import FollowerState, LeaderState, LeaderWatermark
+from raft.core.requests import Requests
+from raft.core.roles import ElectionState, Role
+from raft.core.timers import Timers
+from raft.core.voters import ReplicaKey, VoterSet, VoterSetHistory, same_replica
+from records.types import Epoch, NodeId
+
+
+@dataclass(eq=False)
+class Context:
+    """The state of one member; each class of the core holds a reference to it."""
+
+    identity: ReplicaKey
+    cluster_id: str | None
+    voter_history: VoterSetHistory
+    log: LogState
+    election: InitVar[ElectionState]
+    random: Random
+    config: QuorumConfig
+    recovering: bool
+    shutting_down: bool = False
+    follower: FollowerState = field(default_factory=FollowerState)
+    leader: LeaderState | None = None
+    leader_watermark: LeaderWatermark | None = None  # as a leader last told it
+    on_enter: Mapping[type[Role], Callable[[], None]] = field(default_factory=dict)
+    """Begins a role: sets its timers. Complete before `Start`."""
+    on_leave: Mapping[type[Role], Callable[[], None]] = field(default_factory=dict)
+    """Ends a role, if there is something to end; `role` is the next one already."""
+
+    def __post_init__(self, election: ElectionState) -> None:
+        self.node_id = self.identity.id
+        self.note_voters()
+        self.gate = Gate(election)
+        self.timers = Timers(self.gate)
+        self.requests = Requests(self.config, self.gate, self.timers)
+        self.role: Role = self.restored_role(election)
+
+    # -- identity ------------------------------------------------------------------------------
+
+    def note_voters(self) -> None:
+        """Take the newest voter set in the log: it is in force at once."""
+        self.voters: VoterSet = self.voter_history.latest
+        self.is_voter: bool = self.voters.is_voter(self.identity)
+
+    @property
+    def may_campaign(self) -> bool:
+        """Voters campaign, unless their disk was lost or they are leaving."""
+        return self.is_voter and not self.recovering and not self.shutting_down
+
+    @property
+    def leader_id(self) -> NodeId | None:
+        """The leader of this epoch as far as this node may name it.
+
+        A leader that resigned is not named, and this node names itself only once its epoch is open:
+        before that it would serve no Fetch.
+        """
+        role = self.role
+        if isinstance(role, roles.Leader):
+            return self.node_id if self.leader is not None and self.leader.opened else None
+        if isinstance(role, roles.Follower | roles.Prospective):
+            return role.leader_id
+        return None
+
+    @property
+    def election_state(self) -> ElectionState:
+        """What must survive a crash, given the present role."""
+        role = self.role
+        match role:
+            case roles.Unattached():
+                return ElectionState(epoch=role.epoch, voted=role.voted)
+            case roles.Prospective() | roles.Follower():
+                return ElectionState(epoch=role.epoch, leader_id=role.leader_id, voted=role.voted)
+            case roles.Candidate():
+                return ElectionState(epoch=role.epoch, voted=self.identity)
+            case roles.Leader() | roles.Resigned():
+                return ElectionState(epoch=role.epoch, leader_id=self.node_id, voted=self.identity)
+
+    def restored_role(self, election: ElectionState) -> Role:
+        """The state a node starts in, from what its disk says.
+
+        A former leader resigned: offsets of its epoch may be out that its disk never saw. A former
+        candidate waits for the next epoch: votes for its former self may still be under way. A log
+        or snapshot newer than the election state says that an epoch began, and no more.
+        """
+        seen = self.log.last_epoch
+        if self.log.snapshot_id is not None:
+            seen = max(seen, self.log.snapshot_id.epoch)
+        if seen > election.epoch:
+            return roles.Unattached(epoch=seen)
+        leader_id = election.leader_id
+        if leader_id == self.node_id:
+            if self.may_campaign:
+                return roles.Resigned(epoch=election.epoch, preferred_candidates=())
+            return roles.Unattached(epoch=election.epoch, voted=election.voted)
+        if leader_id is not None and leader_id in self.voters:
+            return roles.Follower(epoch=election.epoch, leader_id=leader_id, voted=election.voted)
+        return roles.Unattached(epoch=election.epoch, voted=election.voted)
+
+    # -- moving between states -----------------------------------------------------------------
+
+    def become(self, new: Role, reason: str) -> None:
+        """Change the role: the only place where that happens."""
+        old = self.role
+        table = roles.NEXT if self.is_voter and not self.recovering else roles.OBSERVER_NEXT
+        assert type(new) in table.get(type(old), ()), f"illegal transition: {old} -> {new}"
+        assert new.epoch >= old.epoch, f"epoch went backwards: {old} -> {new}"
+        self.role = new
+        self.gate.emit(Transition(old, new, reason))
+        self.requests.abandon_all()
+        self.timers.deadlines.clear()
+        self.note_election_state()
+        leave = self.on_leave.get(type(old))
+        if leave is not None:
+            leave()
+        self.on_enter[type(new)]()
+        self.requests.send_due = True
+
+    def update(self, new: Role) -> None:
+        """Replace the role by one of the same class and epoch: something in it was counted."""
+        assert type(new) is type(self.role), f"not an update: {self.role} -> {new}"
+        assert new.epoch == self.role.epoch, f"not an update: {self.role} -> {new}"
+        self.role = new
+        self.note_election_state()
+
+    def note_election_state(self) -> None:
+        """Close the gate if what must survive a crash has changed."""
+        if self.election_state != self.gate.election:
+            self.gate.close()
+
+    # -- peers ---------------------------------------------------------------------------------
+
+    def fault(self, peer: NodeId | None, reason: str, spared: type[Request] | None = None) -> None:
+        """Report that a peer broke the protocol; what it said has no effect.
+
+        Args:  spared: requests of this kind to it are repeated only after the longest back-off.
+        """
+        self.gate.emit(PeerFault(peer, reason))
+        if peer is not None and spared is not None:
+            self.requests.retry_later(peer, spared, self.config.retry_backoff_max_ms)
+
+    def on_other_cluster(self, peer: NodeId, kind: type[Request]) -> None:
+        """Report a peer that says we are of another cluster; nothing else it says counts."""
+        self.fault(peer, f"is of another cluster: ours is {self.cluster_id}", kind)
+
+    def check_addressee(self, cluster_id: str | None, voter: ReplicaKey | None) -> ErrorCode:
+        """Is the request meant for this cluster, node and disk?"""
+        if None not in (cluster_id, self.cluster_id) and cluster_id != self.cluster_id:
+            return ErrorCode.INCONSISTENT_CLUSTER_ID
+        if voter is not None and not same_replica(voter, self.identity):
+            return ErrorCode.INVALID_VOTER_KEY
+        return ErrorCode.NONE
+
+    @property
+    def epoch(self) -> Epoch:
+        """The epoch this node is in."""
+        return self.role.epoch

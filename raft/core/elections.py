@@ -1,0 +1,270 @@
+"""How a leader is elected.
+
+A node that misses its leader first asks whether it *would* win (pre-vote, KIP-996). Only if a
+majority says yes does it begin a new epoch and ask for binding votes. A binding vote goes to one
+candidate per epoch, and only if its log is at least as complete as the voter's: the last epoch
+decides, then the length. What is committed on a majority is then on the winner too, since any two
+majorities share a voter (Raft paper, section 5.4.1).
+
+The trap: a pre-vote may be granted by a follower that has lost its leader's connection, although
+its fetch timeout is not over. Nothing binding follows from it.
+
+Source: KIP-595, Vote; KIP-996; docs/design/quorum.md#fast-failover.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from raft.core.context import Context
+from raft.core.discovery import Discovery
+from raft.core.errors import ErrorCode
+from raft.core.messages import VoteRequest, VoteResponse
+from raft.core.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
+from raft.core.timers import Timer
+from raft.core.voters import ReplicaKey
+from records.types import Epoch, NodeId, Offset
+
+
+@dataclass(slots=True, eq=False)
+class VoteGranting:
+    """Answers requests for votes and pre-votes, in every role."""
+
+    _context: Context
+
+    def answer(self, request: VoteRequest) -> VoteResponse:
+        """Answer whether `candidate` gets, or would get, our vote.
+
+        1. Refuse what is not meant for us (INCONSISTENT_CLUSTER_ID, INVALID_VOTER_KEY), contradicts
+           itself (INVALID_REQUEST), or comes from no voter (INCONSISTENT_VOTER_SET): with static
+           voters nobody else can win, and strangers must not drive the epoch up. (Upstream, whose
+           voters may not know the newest set, lets anybody ask.)
+        2. Refuse an older epoch (FENCED_LEADER_EPOCH); a newer one is ours from now on.
+        3. Decide, and make a binding vote ours; the gate holds the answer until it is durable.
+        """
+        context = self._context
+        error = context.check_addressee(request.cluster_id, request.voter)
+        if error is ErrorCode.NONE and not self._makes_sense(request):
+            context.fault(request.candidate.id, f"vote request contradicts itself: {request}")
+            error = ErrorCode.INVALID_REQUEST
+        if error is ErrorCode.NONE and request.candidate.id not in context.voters:
+            context.fault(request.candidate.id, "asks for votes but is no voter")
+            error = ErrorCode.INCONSISTENT_VOTER_SET
+        if error is ErrorCode.NONE and request.epoch < context.epoch:
+            error = ErrorCode.FENCED_LEADER_EPOCH
+        granted = False
+        if error is ErrorCode.NONE:
+            if request.epoch > context.epoch:
+                context.become(Unattached(epoch=request.epoch), f"vote request {request.epoch}")
+            granted = self._grants(request)
+            if granted and not request.pre_vote:
+                self._vote_for(request.candidate)
+        leader_id, epoch = context.leader_id, context.epoch
+        return VoteResponse(error=error, leader_id=leader_id, epoch=epoch, granted=granted)
+
+    def _makes_sense(self, request: VoteRequest) -> bool:
+        """A candidate's epoch is above all its log; a prospective one may still be in its last."""
+        above = request.last_epoch + (0 if request.pre_vote else 1)
+        return (
+            request.candidate.id != self._context.node_id
+            and request.last_epoch >= 0
+            and request.end_offset >= 0
+            and request.epoch >= above
+        )
+
+    def _grants(self, request: VoteRequest) -> bool:
+        if not self._may_vote():
+            return False
+        log_ok = (request.last_epoch, request.end_offset) >= self.newest()
+        match self._context.role:
+            case Leader():
+                return False
+            case Follower():
+                return request.pre_vote and log_ok and not self._context.follower.hears_leader
+            case Candidate() | Resigned():
+                return request.pre_vote and log_ok
+            case Prospective(leader_id=leader_id, voted=voted):
+                free = leader_id is None and voted in (None, request.candidate)
+                return log_ok and (request.pre_vote or free)
+            case Unattached(voted=voted):
+                return log_ok and (request.pre_vote or voted in (None, request.candidate))
+
+    def newest(self) -> tuple[Epoch, Offset]:
+        """Last epoch and end of the log: what votes are asked and given for.
+
+        It covers the newest snapshot too: a snapshot newer than the log becomes the log's start the
+        moment it is there, so a log without a record ends where its snapshot does, and in its
+        epoch. Source: KIP-630, Changes to Leader Election.
+        """
+        return self._context.log.last_epoch, self._context.log.end_offset
+
+    def _may_vote(self) -> bool:
+        """A voter whose disk was lost has forgotten its votes, and what it acknowledged."""
+        return not self._context.recovering
+
+    def _vote_for(self, candidate: ReplicaKey) -> None:
+        role = self._context.role
+        assert isinstance(role, Unattached | Prospective), f"{role} votes for {candidate}"
+        if role.voted != candidate:
+            voted = Unattached(epoch=role.epoch, voted=candidate)
+            self._context.become(voted, f"vote for {candidate.id}")
+
+
+@dataclass(slots=True, eq=False)
+class Elections:
+    """Unattached, Prospective, Candidate: waits for its turn, asks for votes and counts them."""
+
+    _context: Context
+    _discovery: Discovery
+    _granting: VoteGranting
+
+    # -- entering the states -------------------------------------------------------------------
+
+    def enter_unattached(self) -> None:
+        """Campaign after the election timeout, if this node may."""
+        if self._context.may_campaign:
+            self.await_timeout()
+
+    def await_timeout(self) -> None:
+        """Set the election timer; a sole voter need not wait for others."""
+        alone = len(self._context.voters) == 1
+        self._context.timers.set_in(Timer.ELECTION, 0 if alone else self._timeout_ms())
+
+    def enter_prospective(self) -> None:
+        """Give up after the election timeout; repeat pre-votes until then."""
+        timers = self._context.timers
+        timers.set_in(Timer.ELECTION, self._timeout_ms())
+        timers.set_in(Timer.PRE_VOTE, self._context.config.pre_vote_repeat_ms)
+
+    def enter_candidate(self) -> None:
+        """Give up after the election timeout."""
+        self._context.timers.set_in(Timer.ELECTION, self._timeout_ms())
+
+    def _timeout_ms(self) -> int:
+        """T + uniform [0, T): so that voters seldom campaign at the same time."""
+        timeout_ms = self._context.config.election_timeout_ms
+        return timeout_ms + self._context.random.randrange(timeout_ms)
+
+    def start_pre_vote(self, reason: str) -> None:
+        """Become Prospective; a sole voter needs nobody's opinion and goes straight on."""
+        context, role = self._context, self._context.role
+        assert isinstance(role, Unattached | Candidate | Follower), f"{role} becomes prospective"
+        new = Prospective(
+            epoch=role.epoch,
+            voted=context.identity if isinstance(role, Candidate) else role.voted,
+            leader_id=role.leader_id if isinstance(role, Follower) else None,
+            granted=frozenset({context.node_id}),
+            rejected=frozenset(),
+        )
+        context.become(new, reason)
+        self._campaign_if_welcome(new)
+
+    def _campaign_if_welcome(self, role: Prospective) -> None:
+        if len(role.granted) >= self._context.voters.majority:
+            self._campaign(Epoch(role.epoch + 1), "majority of pre-votes")
+
+    def _campaign(self, epoch: Epoch, reason: str) -> None:
+        """Begin an epoch. Our own vote counts once it is durable; see `on_own_vote_durable`."""
+        candidate = Candidate(epoch=epoch, granted=frozenset(), rejected=frozenset())
+        self._context.become(candidate, reason)
+
+    def on_own_vote_durable(self, role: Candidate) -> None:
+        """Count this node's own vote, and ask the others."""
+        self._count_vote(role, self._context.node_id)
+        self._context.requests.send_due = True
+
+    # -- time ----------------------------------------------------------------------------------
+
+    def on_timeout(self) -> None:
+        """Campaign, or give up campaigning: the role's time is up."""
+        context = self._context
+        match context.role:
+            case Unattached() if context.may_campaign:
+                self.start_pre_vote("election timeout")
+            case Candidate() if context.may_campaign:
+                self.start_pre_vote("election lost or timed out")
+            case Candidate(epoch=epoch):
+                unattached = Unattached(epoch=epoch, voted=context.identity)
+                context.become(unattached, "election timed out")
+            case Prospective(leader_id=None, epoch=epoch, voted=voted):
+                context.become(Unattached(epoch=epoch, voted=voted), "no majority of pre-votes")
+            case Prospective(leader_id=leader_id, epoch=epoch, voted=voted):
+                assert leader_id is not None
+                back = Follower(epoch=epoch, leader_id=leader_id, voted=voted)
+                context.become(back, "no majority of pre-votes")
+            case Resigned(epoch=epoch):
+                context.become(Unattached(epoch=Epoch(epoch + 1)), "resigned long enough")
+            case Unattached() | Leader() | Follower():
+                pass
+
+    def on_pre_vote_repeat(self) -> None:
+        """Repeat the pre-votes that were not granted; answers still out are not waited for."""
+        context, role = self._context, self._context.role
+        if not isinstance(role, Prospective):
+            return
+        for peer in context.voters:
+            context.requests.reset(peer, VoteRequest)
+        context.update(replace(role, rejected=frozenset()))
+        context.timers.set_in(Timer.PRE_VOTE, context.config.pre_vote_repeat_ms)
+        context.requests.send_due = True
+
+    # -- asking for votes ----------------------------------------------------------------------
+
+    def send_requests(self, role: Prospective | Candidate) -> None:
+        """Ask the voters that have neither granted nor rejected."""
+        context = self._context
+        if isinstance(role, Candidate) and context.node_id not in role.granted:
+            return  # our own vote is not durable yet
+        last_epoch, end_offset = self._granting.newest()
+        for peer in context.voters:
+            settled = peer in role.granted or peer in role.rejected or peer == context.node_id
+            if not settled:
+                request = VoteRequest(
+                    cluster_id=context.cluster_id,
+                    voter=context.voters.voter(peer).key,
+                    candidate=context.identity,
+                    epoch=role.epoch,
+                    last_epoch=last_epoch,
+                    end_offset=end_offset,
+                    pre_vote=isinstance(role, Prospective),
+                )
+                context.requests.offer(peer, request)
+
+    def on_response(self, peer: NodeId, sent: VoteRequest, response: VoteResponse) -> None:
+        """Count the answer, if it still concerns the present role."""
+        context = self._context
+        if response.error is ErrorCode.INCONSISTENT_CLUSTER_ID:
+            context.on_other_cluster(peer, VoteRequest)
+            return
+        # Who grants names a leader only because it lost the same one: no reason to follow it.
+        leader_id = None if response.granted else response.leader_id
+        self._discovery.learn(peer, response.epoch, leader_id)
+        role = context.role
+        wanted = Prospective if sent.pre_vote else Candidate
+        if not isinstance(role, Prospective | Candidate) or type(role) is not wanted:
+            return
+        if role.epoch != sent.epoch or peer not in context.voters:
+            return
+        if response.error is not ErrorCode.NONE:
+            context.requests.retry_later(peer, VoteRequest)
+        elif response.granted:
+            self._count_vote(role, peer)
+        else:
+            context.update(replace(role, rejected=role.rejected | {peer}))
+
+    def on_pre_vote_unsupported(self, peer: NodeId) -> None:
+        """Count a voter without pre-vote (Vote v0, v1): it cannot object. Source: KIP-996."""
+        role = self._context.role
+        if isinstance(role, Prospective) and peer in self._context.voters:
+            self._count_vote(role, peer)
+
+    def _count_vote(self, role: Prospective | Candidate, voter: NodeId) -> None:
+        """Add a vote; a repeated answer counts once."""
+        context = self._context
+        counted = replace(role, granted=role.granted | {voter}, rejected=role.rejected - {voter})
+        context.update(counted)
+        if isinstance(counted, Prospective):
+            self._campaign_if_welcome(counted)
+        elif len(counted.granted) >= context.voters.majority:
+            leader = Leader(epoch=counted.epoch, granted=counted.granted)
+            context.become(leader, "majority of votes")

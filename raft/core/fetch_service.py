@@ -1,0 +1,213 @@
+"""How a leader answers its replicas: Fetches, FetchSnapshots, and questions about the quorum.
+
+Other nodes refuse here, naming the leader.
+
+Source: KIP-595, Fetch, DescribeQuorum; KIP-836; KIP-630.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from raft.core import messages
+from raft.core.context import Context
+from raft.core.effects import ServeSnapshot
+from raft.core.errors import ErrorCode
+from raft.core.leader_log import LeaderLog
+from raft.core.parked_fetches import ParkedFetches
+from raft.core.progress import LeaderState, ParkedFetch, ReplicaProgress
+from raft.core.reads import Reads
+from raft.core.refusals import refusal
+from raft.core.voters import ReplicaKey
+from records.types import Epoch, Offset, OffsetAndEpoch
+
+
+class Followers(NamedTuple):
+    """The other replicas as their leader sees them; times on the leader's `now_ms` clock."""
+
+    since_ms: int  # we lead this epoch since then, and know nothing from before
+    voters: tuple[messages.ReplicaState, ...]
+    observers: tuple[messages.ReplicaState, ...]
+
+
+@dataclass(slots=True, eq=False)
+class FetchService:
+    """Leader: the replicas' side of it."""
+
+    _context: Context
+    _parked: ParkedFetches
+    _log: LeaderLog
+    _reads: Reads
+
+    # -- who may ask ---------------------------------------------------------------------------
+
+    def _leader_only_error(self, epoch: Epoch) -> ErrorCode:
+        """Whether a replica in `epoch` may talk to us as to its leader.
+
+        A newer epoch changes nothing here: whoever knows it will tell us by Vote or Begin.
+        """
+        context = self._context
+        if context.shutting_down:
+            return ErrorCode.BROKER_NOT_AVAILABLE
+        if epoch < context.epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        if epoch > context.epoch:
+            return ErrorCode.UNKNOWN_LEADER_EPOCH
+        if context.leader is None or not context.leader.opened:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return ErrorCode.NONE
+
+    def _fetch_error(
+        self, request: messages.FetchRequest | messages.FetchSnapshotRequest
+    ) -> ErrorCode:
+        """The first thing wrong with this request, in upstream's order."""
+        context = self._context
+        error = context.check_addressee(request.cluster_id, None)
+        if error is not ErrorCode.NONE:
+            return error
+        if isinstance(request, messages.FetchRequest):
+            numbers = (request.fetch_offset, request.last_fetched_epoch, request.max_wait_ms)
+        else:
+            numbers = (request.snapshot_id.offset, request.snapshot_id.epoch, request.position)
+        if min(*numbers, request.max_bytes) < 0 or request.replica.id in (context.node_id, -1):
+            context.fault(request.replica.id, f"request contradicts itself: {request}")
+            return ErrorCode.INVALID_REQUEST
+        return self._leader_only_error(request.epoch)
+
+    # -- Fetch ---------------------------------------------------------------------------------
+
+    def on_fetch(
+        self, connection: int, correlation: int, request: messages.FetchRequest
+    ) -> messages.Response | None:
+        """Acknowledge a Fetch and answer it, or let it wait; return what needs no log bytes.
+
+        1. It is a sign of life, and perhaps the confirmation of a read round.
+        2. If its log parts from ours: say where, or which snapshot to begin from.
+        3. Else what it holds is acknowledged, and may commit something.
+        4. Answer with records, or a high watermark it does not know; else let it wait.
+        """
+        context = self._context
+        error, leader = self._fetch_error(request), context.leader
+        if error is not ErrorCode.NONE or leader is None:
+            return refusal(request, error, context.leader_id, context.epoch)
+        log, now_ms = context.log, context.timers.now_ms
+        replica = self._replica_of(leader, request.replica)
+        self._reads.note_fetch(leader, replica, connection)
+        earlier = leader.parked.pop(connection, None)
+        if earlier is not None:
+            self._parked.answer(leader, earlier)
+            replica.answered_connection = -1  # two at once: what follows what is not known
+        verdict = self._judge_fetch(request)
+        if verdict is not None:
+            replica.last_fetch_ms = now_ms
+            if isinstance(verdict, OffsetAndEpoch):
+                replica.end_offset = None  # of its log nothing is kept, whatever it had once
+            return self._parting(leader, verdict)
+        replica.acknowledge(request.fetch_offset, log.end_offset, now_ms)
+        self._log.advance_high_watermark(leader)
+        fetch = ParkedFetch(
+            connection,
+            correlation,
+            replica,
+            request.fetch_offset,
+            request.max_bytes,
+            request.high_watermark or Offset(0),
+            now_ms + min(request.max_wait_ms, context.config.fetch_timeout_ms),
+        )
+        self._parked.answer_or_park(leader, fetch)
+        return None
+
+    def _judge_fetch(
+        self, request: messages.FetchRequest
+    ) -> messages.EpochEnd | OffsetAndEpoch | None:
+        return self._context.log.judge_fetch(request.fetch_offset, request.last_fetched_epoch)
+
+    def _parting(
+        self, leader: LeaderState, verdict: messages.EpochEnd | OffsetAndEpoch
+    ) -> messages.FetchResponse:
+        """The answer to a replica whose log cannot be continued from where it ends."""
+        log = self._context.log
+        return messages.FetchResponse(
+            leader_id=self._context.node_id,
+            epoch=leader.epoch,
+            high_watermark=log.high_watermark if leader.announced else None,
+            log_start_offset=log.start_offset,
+            diverging=verdict if isinstance(verdict, messages.EpochEnd) else None,
+            snapshot_id=verdict if isinstance(verdict, OffsetAndEpoch) else None,
+        )
+
+    # -- the replicas --------------------------------------------------------------------------
+
+    def _replica_of(self, leader: LeaderState, key: ReplicaKey) -> ReplicaProgress:
+        """The account of this replica; an id that votes with another disk is an observer."""
+        if self._context.voters.is_voter(key):
+            replica = leader.voters[key.id]
+            replica.key = key
+            return replica
+        observer = leader.observers.get(key)
+        if observer is None:
+            self._forget_silent_observers(leader)
+            observer = leader.observers[key] = ReplicaProgress(key)
+        return observer
+
+    def _forget_silent_observers(self, leader: LeaderState) -> None:
+        """Observers are registered nowhere: whoever fetches is one, until it is silent too long."""
+        config, observers = self._context.config, leader.observers
+        horizon_ms = self._context.timers.now_ms - config.observer_session_ms
+        for key, observer in tuple(observers.items()):
+            if (observer.last_fetch_ms or 0) < horizon_ms:
+                del observers[key]
+        if len(observers) >= config.max_observers:
+            del observers[min(observers, key=lambda key: observers[key].last_fetch_ms or 0)]
+
+    @property
+    def followers(self) -> Followers | None:
+        """The replicas that fetch from us, and how far they are; None while we do not lead."""
+        leader = self._context.leader
+        if leader is None or not leader.opened:
+            return None
+        return Followers(
+            leader.since_ms,
+            tuple(replica.state() for replica in leader.voters.values()),
+            tuple(replica.state() for replica in leader.observers.values()),
+        )
+
+    # -- snapshots and descriptions ------------------------------------------------------------
+
+    def on_fetch_snapshot(
+        self, connection: int, correlation: int, request: messages.FetchSnapshotRequest
+    ) -> messages.Response | None:
+        """Right as far as the quorum goes: a sign of life, and served by whoever holds the file."""
+        context = self._context
+        error, leader = self._fetch_error(request), context.leader
+        if error is not ErrorCode.NONE or leader is None:
+            return refusal(request, error, context.leader_id, context.epoch)
+        self._replica_of(leader, request.replica).last_fetch_ms = context.timers.now_ms
+        context.gate.send(ServeSnapshot(connection, correlation, request))
+        return None
+
+    def describe(self, request: messages.DescribeQuorumRequest) -> messages.Response:
+        """How far the replicas are, as their leader knows it; other nodes refuse."""
+        context, leader = self._context, self._context.leader
+        log, now_ms = context.log, context.timers.now_ms
+        if leader is None or not leader.opened:
+            error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            # Who has forgotten epochs names none: another that lost its disk might believe it.
+            leader_id = None if context.recovering else context.leader_id
+            epoch = Epoch(0) if context.recovering else context.epoch
+            return refusal(request, error, leader_id, epoch)
+        own = messages.ReplicaState(context.identity, log.end_offset, now_ms, now_ms)
+        others = [replica.state() for replica in leader.voters.values()]
+        horizon_ms = now_ms - context.config.observer_session_ms
+        return messages.DescribeQuorumResponse(
+            leader_id=context.node_id,
+            epoch=leader.epoch,
+            high_watermark=log.high_watermark if leader.announced else None,
+            voters=tuple(sorted([own, *others], key=lambda state: state.key.id)),
+            observers=tuple(
+                observer.state()
+                for observer in leader.observers.values()
+                if (observer.last_fetch_ms or 0) >= horizon_ms
+            ),
+        )

@@ -1,0 +1,183 @@
+"""How a replica follows: it pulls, and its next pull is its acknowledgement.
+
+A Fetch says "I hold everything below this offset, on disk"; so none is sent while appended bytes
+are unflushed. The answer is records, or where our log parts from the leader's (cut there, ask
+again), or a snapshot to begin from, or, after a wait, nothing.
+
+The trap: a leader that restarted within its epoch answers that it does not lead, and one that
+resigned says so; either is as good as a timeout. What a leader says is checked like anything from
+outside: it cannot make us drop what is committed.
+
+Source: KIP-595, Fetch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raft.core.context import Context
+from raft.core.discovery import Discovery
+from raft.core.effects import AbandonSnapshot, Append, Committed, Truncate
+from raft.core.errors import ErrorCode
+from raft.core.failure_detector import FailureDetector
+from raft.core.messages import (
+    Batch,
+    DescribeQuorumRequest,
+    EpochEnd,
+    FetchRequest,
+    FetchResponse,
+)
+from raft.core.progress import FollowerState, LeaderWatermark
+from raft.core.recovery import Recovery
+from raft.core.roles import Follower, Prospective
+from raft.core.snapshot_installation import SnapshotInstallation
+from raft.core.timers import Timer
+from records.types import NodeId, Offset
+
+
+@dataclass(slots=True, eq=False)
+class Fetcher:
+    """Follower, voter or observer: fetches from the leader, appends and truncates."""
+
+    _context: Context
+    _discovery: Discovery
+    _detector: FailureDetector
+    _recovery: Recovery
+    _installation: SnapshotInstallation
+
+    # -- entering and leaving ------------------------------------------------------------------
+
+    def enter(self) -> None:
+        """Begin with a leader: know nothing of it, and ask it at once."""
+        context, role = self._context, self._context.role
+        context.follower = FollowerState()
+        self._detector.restart_fetch_timeout()
+        if isinstance(role, Follower):  # whatever it said before, now it leads
+            context.requests.reset(role.leader_id, FetchRequest)
+            context.requests.reset(role.leader_id, DescribeQuorumRequest)
+
+    def leave(self) -> None:
+        """Abandon the snapshot on its way, if there is one."""
+        snapshot_id = self._context.follower.fetching_snapshot
+        if snapshot_id is not None:
+            self._context.gate.emit(AbandonSnapshot(snapshot_id))
+        self._context.follower = FollowerState()
+
+    # -- asking --------------------------------------------------------------------------------
+
+    def send_requests(self, leader_id: NodeId) -> None:
+        """Fetch from the leader, and from other voters too if it is lost and we cannot campaign."""
+        context, follower = self._context, self._context.follower
+        if (
+            context.requests.can_send(leader_id, FetchRequest)
+            and self._discovery.may_fetch()
+            and follower.fetching_snapshot is None
+        ):
+            # The first Fetch is not to wait: its answer proves that the leader leads.
+            wait_ms = context.config.fetch_max_wait_ms if follower.hears_leader else 0
+            context.requests.send(leader_id, self._discovery.fetch_request(wait_ms))
+        self._recovery.ask_log_end(leader_id)
+        if follower.leader_lost:
+            self._discovery.ask_voters(besides=leader_id)
+
+    # -- hearing -------------------------------------------------------------------------------
+
+    def on_response(
+        self, peer: NodeId, sent: FetchRequest, sent_ms: int, response: FetchResponse
+    ) -> None:
+        """Take what our leader sent; from anybody else we only learn epoch and leader."""
+        context, requests = self._context, self._context.requests
+        if response.error is ErrorCode.INCONSISTENT_CLUSTER_ID:
+            context.on_other_cluster(peer, FetchRequest)
+            return
+        self._discovery.learn(peer, response.epoch, response.leader_id)
+        role = context.role
+        leader_id = role.leader_id if isinstance(role, Follower | Prospective) else None
+        if leader_id != peer:  # it was a question who leads
+            requests.retry_later(peer, FetchRequest, context.config.pre_vote_repeat_ms)
+            return
+        if sent.epoch != role.epoch:
+            return  # so was this, and it was the leader we asked
+        if response.error is not ErrorCode.NONE:
+            requests.retry_later(peer, FetchRequest)
+            not_leading = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.BROKER_NOT_AVAILABLE)
+            if response.error in not_leading and isinstance(role, Follower):
+                self._detector.note_leader_gone()
+            return
+        if response.epoch != role.epoch:
+            context.fault(peer, f"accepts a Fetch of epoch {role.epoch} in {response.epoch}")
+            requests.retry_later(peer, FetchRequest)
+            return
+        if isinstance(role, Prospective):  # it lives after all
+            back = Follower(epoch=role.epoch, leader_id=peer, voted=role.voted)
+            context.become(back, "leader answered")
+        context.follower.hears_leader = True
+        self._detector.note_leader_alive()
+        if response.high_watermark is not None:
+            context.leader_watermark = LeaderWatermark(response.high_watermark, sent_ms)
+        if sent.fetch_offset == context.log.end_offset and self._discovery.may_fetch():
+            self._take(peer, response)
+
+    def _take(self, peer: NodeId, response: FetchResponse) -> None:
+        if response.diverging is not None:
+            self._truncate(peer, response.diverging)
+        elif response.snapshot_id is not None:
+            self._installation.begin(peer, response.snapshot_id)
+        else:
+            if response.batches:
+                self._append(peer, response.batches)
+            self._advance_high_watermark(response.high_watermark)
+
+    def _truncate(self, peer: NodeId, diverging: EpochEnd) -> None:
+        """Cut the records that the leader does not have; a Fetch from there follows at once."""
+        context, log = self._context, self._context.log
+        point = self._truncation_point(diverging)
+        floor = max(log.start_offset, log.high_watermark or 0)
+        if not floor <= point < log.end_offset:
+            reason = f"wants a truncation to {point} of {log}: {diverging}"
+            context.fault(peer, reason, FetchRequest)
+            return
+        log.truncate(point)
+        context.voter_history.truncate(point)
+        context.note_voters()
+        context.gate.emit(Truncate(point, log.generation))
+
+    def _truncation_point(self, diverging: EpochEnd) -> Offset:
+        return self._context.log.truncation_point(diverging)
+
+    def _append(self, peer: NodeId, batches: tuple[Batch, ...]) -> None:
+        """Append what continues our log; from the first batch that does not, nothing is taken."""
+        log, epoch = self._context.log, self._context.epoch
+        good = 0
+        for batch in batches:
+            if not (
+                batch.base_offset == log.end_offset < batch.end_offset
+                and log.last_epoch <= batch.epoch <= epoch
+            ):
+                reason = f"batch {batch[:3]} does not continue {log}"
+                self._context.fault(peer, reason, FetchRequest)
+                break
+            log.append(batch.base_offset, batch.end_offset, batch.epoch)
+            good += 1
+        if good:
+            self._context.gate.emit(Append(batches[:good], log.generation))
+
+    def _advance_high_watermark(self, leaders: Offset | None) -> None:
+        """Take the leader's high watermark, as far as our log reaches; never backwards."""
+        if leaders is None:
+            return
+        log = self._context.log
+        high_watermark, known = min(leaders, log.end_offset), log.high_watermark
+        if high_watermark >= log.start_offset and (known is None or high_watermark > known):
+            log.high_watermark = high_watermark
+            self._context.gate.emit(Committed(high_watermark))
+
+    # -- the disk ------------------------------------------------------------------------------
+
+    def on_flushed(self) -> None:
+        """All is flushed: the next Fetch may acknowledge it."""
+        if self._discovery.may_fetch():
+            if Timer.FETCH in self._context.timers.deadlines:  # it stood still while we flushed
+                self._detector.restart_fetch_timeout()
+            self._context.requests.send_due = True
+            self._recovery.finish_if_caught_up()

@@ -1,0 +1,90 @@
+"""The gate: no message leaves before the election state it depends on is on disk.
+
+While the election state of the present role is being written, messages wait in order, and leave
+when the disk reports. So no vote, no epoch and no leader that a crash could take back is ever known
+to others (invariants 1 and 11, docs/design/invariants.md), and the classes that decide need not
+think of it. What must not even *happen* before (a candidate counting its own vote, a leader's first
+append) is done in answer to `ElectionStateDurable` itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from typing import Final
+
+from raft.core.effects import Effect, Message, PersistElectionState, Respond, Send
+from raft.core.messages import Response
+from raft.core.roles import ElectionState
+
+MAX_HELD: Final = 1000
+"""Messages held for the disk; later ones are dropped as if the network had lost them."""
+
+
+class Gate:
+    """Collects the effects of a step, and holds messages until the election state is on disk."""
+
+    emit: Callable[[Effect], None]
+    """Adds an effect to the present step's, whether the gate is closed or not."""
+
+    def __init__(self, election: ElectionState) -> None:
+        self.is_closed = False
+        self.write_due = False  # the step is to end with `request_write`
+        self.held: list[Message] = []
+        self.election = election  # as last asked to be written
+        self._sequence = 0
+        self._durable_sequence = 0
+        self.begin_step()
+
+    def begin_step(self) -> list[Effect]:
+        """Start a new list of effects and return it."""
+        effects: list[Effect] = []
+        self.emit = effects.append
+        return effects
+
+    def send(self, effect: Message) -> None:
+        """Emit a message to another node as soon as the election state is durable."""
+        if not self.is_closed:
+            self.emit(effect)
+        elif len(self.held) < MAX_HELD:
+            self.held.append(effect)
+
+    def respond(self, connection: int, correlation: int, response: Response) -> None:
+        """Answer a request as soon as the election state is durable."""
+        self.send(Respond(connection, correlation, response))
+
+    def close(self) -> None:
+        """Hold messages from now on; the step's end asks for the election state to be written."""
+        self.write_due = True
+        self.is_closed = True
+
+    def request_write(self, election: ElectionState, outstanding: Container[int]) -> None:
+        """Ask, at the end of a step, for the state it arrived at; the states it passed are skipped.
+
+        Args:  outstanding: as in `on_durable`.
+        """
+        self.write_due = False
+        if election != self.election:
+            self.election = election
+            self._sequence += 1
+            self.emit(PersistElectionState(self._sequence, election))
+        elif self._durable_sequence == self._sequence:  # it came back to what the disk has
+            self._open(outstanding)
+
+    def on_durable(self, sequence: int, outstanding: Container[int]) -> bool:
+        """Open the gate if the newest election state is on disk; return whether it is.
+
+        Args:  outstanding: ids of the requests still wanted; other held requests are dropped.
+        """
+        assert sequence <= self._sequence, f"{sequence} durable, {self._sequence} asked for"
+        self._durable_sequence = max(self._durable_sequence, sequence)
+        if sequence < self._sequence:
+            return False
+        self._open(outstanding)
+        return True
+
+    def _open(self, outstanding: Container[int]) -> None:
+        self.is_closed = False
+        held, self.held = self.held, []
+        for effect in held:
+            if not isinstance(effect, Send) or effect.request_id in outstanding:
+                self.emit(effect)

@@ -1,0 +1,103 @@
+"""Fetches that wait at the end of the leader's log.
+
+One waits until data is appended, the high watermark moves, a read begins or its time is up; so a
+commit costs no polling and no linger.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raft.core.context import Context
+from raft.core.effects import RespondFetch
+from raft.core.messages import FetchResponse
+from raft.core.progress import LeaderState, ParkedFetch
+from raft.core.timers import NEVER, Timer
+from records.types import Offset
+
+
+@dataclass(slots=True, eq=False)
+class ParkedFetches:
+    """Leader: answers Fetches, now or when there is something to answer with."""
+
+    _context: Context
+
+    def answer_or_park(self, leader: LeaderState, fetch: ParkedFetch) -> None:
+        """Answer if there is anything new or the Fetch is not to wait; else let it wait."""
+        timers = self._context.timers
+        if fetch.deadline_ms <= timers.now_ms or self._has_news(leader, fetch):
+            self.answer(leader, fetch)
+        else:
+            leader.parked[fetch.connection] = fetch
+            timers.set_earlier(Timer.PARKED, fetch.deadline_ms)
+
+    def _has_news(self, leader: LeaderState, fetch: ParkedFetch) -> bool:
+        """Is there something to answer at once: data, a high watermark, or a read in progress?"""
+        log = self._context.log
+        if fetch.fetch_offset < log.end_offset:
+            return True
+        if leader.announced and fetch.high_watermark < (log.high_watermark or 0):
+            return True
+        current = fetch.replica.answered_connection == fetch.connection
+        answered = fetch.replica.answered_round if current else -1
+        return bool(leader.reads) and leader.reads[-1].round > answered
+
+    def answer(self, leader: LeaderState, fetch: ParkedFetch) -> None:
+        """Answer with all the log from its offset on, perhaps nothing, and the high watermark."""
+        fetch.replica.answered_connection = fetch.connection
+        fetch.replica.answered_round = leader.read_round
+        leader.round_used = True
+        self._context.gate.send(
+            RespondFetch(
+                fetch.connection,
+                fetch.correlation,
+                self._plain_answer(leader),
+                fetch.fetch_offset,
+                self._context.log.end_offset,
+                fetch.max_bytes,
+            )
+        )
+
+    def _plain_answer(self, leader: LeaderState) -> FetchResponse:
+        """The answer that goes with records; kept as long as nothing in it changes."""
+        kept, log = leader.plain_answer, self._context.log
+        high_watermark = log.high_watermark if leader.announced else None
+        if (
+            kept is None
+            or kept.high_watermark != high_watermark
+            or kept.log_start_offset != log.start_offset
+        ):
+            kept = leader.plain_answer = FetchResponse(
+                leader_id=self._context.node_id,
+                epoch=leader.epoch,
+                high_watermark=high_watermark,
+                log_start_offset=log.start_offset,
+            )
+        return kept
+
+    def answer_all(self, leader: LeaderState, *, known_below: Offset | None = None) -> None:
+        """Answer all waiting Fetches, or those that know a high watermark below this."""
+        for connection, fetch in tuple(leader.parked.items()):
+            if known_below is None or fetch.high_watermark < known_below:
+                del leader.parked[connection]
+                self.answer(leader, fetch)
+
+    def on_timer(self) -> None:
+        """Answer Fetches that have waited long enough with nothing."""
+        leader, timers = self._context.leader, self._context.timers
+        if leader is None:
+            return
+        next_ms = NEVER
+        for connection, fetch in tuple(leader.parked.items()):
+            if fetch.deadline_ms <= timers.now_ms:
+                del leader.parked[connection]
+                self.answer(leader, fetch)
+            else:
+                next_ms = min(next_ms, fetch.deadline_ms)
+        if next_ms != NEVER:
+            timers.set(Timer.PARKED, next_ms)
+
+    def on_connection_closed(self, connection: int) -> None:
+        """Forget the Fetch that waits on this connection."""
+        if self._context.leader is not None:
+            self._context.leader.parked.pop(connection, None)

@@ -1,0 +1,80 @@
+"""Linearizable reads, without leases.
+
+A read notes the high watermark and begins a *round*; once a majority, we included, has sent a Fetch
+that followed an answer given in that round, on the same connection, nobody else can have been
+leader when the read began, and the noted high watermark is current. Such a Fetch cannot have been
+sent before the round began, since its sender had our answer first. Waiting Fetches are answered at
+once when a round begins, so a read costs one round trip; reads that come together share it.
+
+Source: Raft dissertation, section 6.4; docs/design/quorum.md#linearizable-reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raft.core.context import Context
+from raft.core.effects import ReadReady, ReadRefused
+from raft.core.errors import ErrorCode
+from raft.core.events import Read
+from raft.core.parked_fetches import ParkedFetches
+from raft.core.progress import LeaderState, ReplicaProgress, WaitingRead
+
+
+@dataclass(slots=True, eq=False)
+class Reads:
+    """Leader: begins read rounds, and answers reads that a majority has confirmed."""
+
+    _context: Context
+    _parked: ParkedFetches
+
+    def on_read(self, event: Read) -> None:
+        """Begin a read; a new round only if somebody was already answered in the present one."""
+        context, leader = self._context, self._context.leader
+        high_watermark = context.log.high_watermark
+        if leader is None or not leader.announced or high_watermark is None:
+            context.gate.emit(ReadRefused(event.token, ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            return
+        if len(leader.reads) >= context.config.max_waiting_reads:
+            context.gate.emit(ReadRefused(event.token, ErrorCode.THROTTLING_QUOTA_EXCEEDED))
+            return
+        if leader.round_used:
+            leader.read_round += 1
+            leader.round_used = False
+        leader.reads.append(WaitingRead(event.token, leader.read_round, high_watermark))
+        self._parked.answer_all(leader)
+        self._settle(leader)
+
+    def note_fetch(self, leader: LeaderState, replica: ReplicaProgress, connection: int) -> None:
+        """This Fetch followed our last answer on its connection, if there was one."""
+        confirmed = self._confirmed_by(leader, replica, connection)
+        if confirmed > replica.confirmed_round:
+            replica.confirmed_round = confirmed
+            if leader.reads:
+                self._settle(leader)
+
+    def _confirmed_by(self, leader: LeaderState, replica: ReplicaProgress, connection: int) -> int:
+        """The newest round in which this Fetch's sender had been answered when it sent it; or -1.
+
+        A waiting Fetch on the connection is unanswered, so another one cannot have followed it.
+        """
+        if replica.answered_connection != connection or connection in leader.parked:
+            return -1
+        return replica.answered_round
+
+    def _settle(self, leader: LeaderState) -> None:
+        """Answer the reads whose round a majority has confirmed, us included."""
+        settled = self._confirmed_round(leader)
+        ready = [read for read in leader.reads if read.round <= settled]
+        if ready:
+            leader.reads = leader.reads[len(ready) :]
+            for read in ready:
+                self._context.gate.emit(ReadReady(read.token, read.offset))
+
+    def _confirmed_round(self, leader: LeaderState) -> int:
+        """The newest round that a majority of voters, we included, has confirmed."""
+        needed = self._context.voters.majority - 1
+        if needed == 0:
+            return leader.read_round
+        rounds = sorted((voter.confirmed_round for voter in leader.voters.values()), reverse=True)
+        return rounds[needed - 1]

@@ -1,0 +1,145 @@
+"""Requests to other nodes: what is outstanding, what expires, which peers are backed off.
+
+Requests are derived from state: after each step that may have changed something, the role sends
+each peer what it wants of it, unless such a request is outstanding or backing off. Losing a request
+or an answer therefore never loses the intent. At most one request of a kind is outstanding to a
+peer.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from raft.core.config import QuorumConfig
+from raft.core.effects import Reconnect, Send
+from raft.core.gate import Gate
+from raft.core.messages import FetchRequest, Request
+from raft.core.timers import NEVER, Timer, Timers
+from records.types import NodeId
+
+
+class Outstanding(NamedTuple):
+    """A request that was sent and not answered."""
+
+    peer: NodeId
+    request: Request
+    sent_ms: int
+    expires_ms: int
+
+
+class Requests:
+    """Outstanding requests and back-off, by peer and kind of request."""
+
+    def __init__(self, config: QuorumConfig, gate: Gate, timers: Timers) -> None:
+        self.send_due = False  # the step is to end with the role sending what it wants
+        self.outstanding: dict[int, Outstanding] = {}  # by request id
+        self.retry_at: dict[tuple[NodeId, type[Request]], int] = {}
+        self._config = config
+        self._gate = gate
+        self._timers = timers
+        self._last_id = 0
+        self._ids: dict[tuple[NodeId, type[Request]], int] = {}  # of the outstanding ones
+        self._failures: dict[NodeId, int] = {}  # in a row
+        self._unanswered_fetches: dict[NodeId, int] = {}  # abandoned, but maybe still answered
+
+    def outstanding_id(self, peer: NodeId, kind: type[Request]) -> int | None:
+        """The id of the outstanding request of this kind to the peer, if there is one."""
+        return self._ids.get((peer, kind))
+
+    def can_send(self, peer: NodeId, kind: type[Request]) -> bool:
+        """Is no such request outstanding to the peer, and its back-off over?"""
+        slot = (peer, kind)
+        return slot not in self._ids and self.retry_at.get(slot, 0) <= self._timers.now_ms
+
+    def offer(self, peer: NodeId, request: Request) -> None:
+        """Send a request, unless one of its kind is outstanding to the peer or backing off."""
+        if self.can_send(peer, type(request)):
+            self.send(peer, request)
+
+    def send(self, peer: NodeId, request: Request) -> None:
+        """Send a request; `can_send` was true."""
+        slot = (peer, type(request))
+        assert slot not in self._ids, f"two {slot} at once"
+        if type(request) is FetchRequest and self.forget_fetch(peer):
+            # An unanswered Fetch is still out on that connection: the next one needs a new one, or
+            # the leader could take it for news of us. See `raft.core.events`, rule 7.
+            self._gate.send(Reconnect(peer))
+        self._last_id += 1
+        self._ids[slot] = self._last_id
+        self.retry_at.pop(slot, None)
+        now_ms = self._timers.now_ms
+        expires_ms = now_ms + self._config.request_timeout_ms
+        self.outstanding[self._last_id] = Outstanding(peer, request, now_ms, expires_ms)
+        self._timers.set_earlier(Timer.REQUESTS, expires_ms)
+        self._gate.send(Send(peer, self._last_id, request))
+
+    def finish(self, request_id: int) -> Outstanding | None:
+        """Note that a request was answered or failed; None if it was abandoned before."""
+        outstanding = self.outstanding.pop(request_id, None)
+        if outstanding is None:
+            for peer, fetch_id in self._unanswered_fetches.items():
+                if fetch_id == request_id:
+                    del self._unanswered_fetches[peer]
+                    break
+            return None
+        del self._ids[outstanding.peer, type(outstanding.request)]
+        self.send_due = True
+        return outstanding
+
+    def abandon(self, request_id: int) -> None:
+        """Stop waiting for this answer."""
+        outstanding = self.outstanding.pop(request_id)
+        del self._ids[outstanding.peer, type(outstanding.request)]
+        if type(outstanding.request) is FetchRequest:
+            self._unanswered_fetches[outstanding.peer] = request_id
+
+    def abandon_all(self) -> None:
+        """Stop waiting for any answer; back-off is kept, since the peers are the same."""
+        for request_id in tuple(self.outstanding):
+            self.abandon(request_id)
+
+    def forget_fetch(self, peer: NodeId) -> bool:
+        """Forget the abandoned Fetch to this peer, if any: its connection goes; was there one?"""
+        return self._unanswered_fetches.pop(peer, None) is not None
+
+    def reset(self, peer: NodeId, kind: type[Request]) -> None:
+        """Abandon such a request to the peer, and end its back-off: it can be sent at once."""
+        request_id = self._ids.get((peer, kind))
+        if request_id is not None:
+            self.abandon(request_id)
+        self.retry_at.pop((peer, kind), None)
+
+    def back_off(self, peer: NodeId, kind: type[Request], limit_ms: int | None = None) -> None:
+        """Wait before the next request to a peer that failed: twice as long with each failure."""
+        failures = self._failures.get(peer, 0)
+        self._failures[peer] = min(failures + 1, 20)
+        limit_ms = limit_ms or self._config.retry_backoff_max_ms
+        self.retry_later(peer, kind, min(self._config.retry_backoff_ms << failures, limit_ms))
+
+    def retry_later(self, peer: NodeId, kind: type[Request], wait_ms: int | None = None) -> None:
+        """Repeat a request after a short pause: the peer's answer was not the one wanted."""
+        wait_ms = self._config.retry_backoff_ms if wait_ms is None else wait_ms
+        at_ms = self._timers.now_ms + wait_ms
+        self.retry_at[peer, kind] = at_ms
+        self._timers.set_earlier(Timer.REQUESTS, at_ms)
+
+    def end_back_off(self, peer: NodeId) -> None:
+        """Note that a peer answered: all kinds of requests to it can be sent again."""
+        if self._failures.pop(peer, None) is not None:
+            for slot in [slot for slot in self.retry_at if slot[0] == peer]:
+                del self.retry_at[slot]
+            self.send_due = True
+
+    def on_timer(self) -> None:
+        """Abandon requests that expired, and set the timer for the next to expire or repeat."""
+        now_ms = self._timers.now_ms
+        for request_id, outstanding in tuple(self.outstanding.items()):
+            if outstanding.expires_ms <= now_ms:
+                self.abandon(request_id)
+                self.back_off(outstanding.peer, type(outstanding.request))
+        expiries = [outstanding.expires_ms for outstanding in self.outstanding.values()]
+        retries = [at_ms for at_ms in self.retry_at.values() if at_ms > now_ms]
+        next_ms = min(expiries + retries, default=NEVER)
+        if next_ms != NEVER:
+            self._timers.set(Timer.REQUESTS, next_ms)
+        self.send_due = True

@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 from uuid import UUID
 
 from coordinator.batch.cluster_view import StaticView
@@ -38,6 +38,8 @@ from records.frame import encode_record
 from records.object_keys import ObjectKeys
 from records.rpc.batch_coordinator import CommitBatch, CommitBatchesRequest
 from records.schema import MetadataRecord
+
+T = TypeVar("T")
 
 OBJECTS: Final = 2_000
 PARTITIONS: Final = 50
@@ -112,7 +114,7 @@ class Stopwatch:
     def __init__(self) -> None:
         self.spent: dict[str, float] = {}
 
-    def run(self, name: str, work: Callable[[], object]) -> object:
+    def run(self, name: str, work: Callable[[], T]) -> T:
         begin = time.perf_counter()
         result = work()
         self.spent[name] = self.spent.get(name, 0.0) + time.perf_counter() - begin

@@ -13,6 +13,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 from typer.testing import CliRunner
 
@@ -117,7 +118,7 @@ class Quorum:
 
         return int(wait_until(leading, f"a node leads; see {self.home}/node*.log"))
 
-    def __enter__(self) -> Quorum:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

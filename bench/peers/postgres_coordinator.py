@@ -306,7 +306,7 @@ class Postgres:
             )
             connection.execute("VACUUM ANALYZE")
 
-    def load(self, uploaders: list[Uploader]) -> list[dict[str, float]]:
+    def load(self, uploaders: list[Uploader]) -> list[dict[str, Any]]:
         """Run uploaders side by side, each a process, and collect what they print."""
         started = [
             subprocess.Popen(

@@ -76,8 +76,8 @@ def test_every_batch_is_where_its_commit_says_and_hears_its_own_outcome(
         for where in {where for where, _ in found}:
             own = [one.results[0].base_offset for one in mine if one.where == where]
             assert own == sorted(own), "a partition's batches are not in the order they came"
-        for row in read_footer(data).partitions:
-            verify_partition(row, data[row.byte_offset : row.byte_offset + row.size_bytes])
+        for part in read_footer(data).partitions:
+            verify_partition(part, data[part.byte_offset : part.byte_offset + part.size_bytes])
     assert not left
 
 

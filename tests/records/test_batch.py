@@ -9,7 +9,6 @@ from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchB
 
 from records.batch import (
     CONTROL,
-    Compression,
     ControlType,
     Record,
     iter_batches,
@@ -24,6 +23,7 @@ from records.batch_writer import (
     stamp,
     stamp_log_append_time,
 )
+from records.compression import Compression
 from records.errors import (
     BatchChecksumError,
     BatchTooLargeError,

@@ -8,8 +8,9 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from records.batch import Compression, iter_batches, iter_records
+from records.batch import iter_batches, iter_records
 from records.batch_writer import build_batch
+from records.compression import Compression
 from records.errors import RecordError
 from tests.examples import examples
 

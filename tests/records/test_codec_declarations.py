@@ -92,13 +92,14 @@ def test_a_declaration_that_contradicts_itself_is_refused() -> None:
     class TextInARow(Message):
         rows: Array[Named] = ()
 
-    for cls, reason in [
+    declared: list[tuple[type[Message], str]] = [
         (TwoTags, "a tag is used twice"),
         (LateWithoutDefault, "needs a default"),
         (NotAWireType, "not a wire type"),
         (TwoTypes, "more than one type"),
         (TextInARow, "numbers and booleans only"),
-    ]:
+    ]
+    for cls, reason in declared:
         with pytest.raises(TypeError, match=reason):
             cls.schema()
 

@@ -5,7 +5,7 @@ Source: Herlihy and Wing, "Linearizability" (1990).
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
@@ -117,7 +117,7 @@ def register(value: object, call: object) -> tuple[object, object]:
             return value, value
 
 
-REGISTER: Final = {
+REGISTER: Final[dict[str, tuple[bool, list[Any]]]] = {
     "a write is seen": (True, [(0, 1, ("w", 5), "ok"), (2, 3, ("r",), 5)]),
     "a stale read": (False, [(0, 1, ("w", 5), "ok"), (2, 3, ("r",), 0)]),
     "a read that overlaps a write sees either": (

@@ -6,6 +6,7 @@ import random
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from raft.interfaces import Draft, StateMachine
 from records.batch_writer import build_batch
@@ -122,7 +123,7 @@ class Hosted:
         self.loop = HandLoop(self.rng)
         self.shelf = Shelf(self.disk, DIRECTORY, now_ms=self.loop.now_ms, pin_ms=100)
         self.log._snapshots = self.shelf
-        self.machine = self._new_machine()
+        self.machine: Any = self._new_machine()  # each test knows its own
         self.host = MachineHost(
             self.log,
             self.machine,

@@ -27,8 +27,9 @@ from raft.segments import (
     read_partition_metadata,
     read_quorum_state,
 )
-from records.batch import Compression, ControlType, iter_records
+from records.batch import ControlType, iter_records
 from records.batch_writer import build_batch, build_control_batch
+from records.compression import Compression
 from records.errors import RecordError
 from tests.raft.segments.model import LogAndModel
 from tests.simulation.disk import PowerLoss, SimulatedDisk

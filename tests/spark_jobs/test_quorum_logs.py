@@ -106,7 +106,7 @@ def test_a_quorum_is_read_while_leaders_die_and_heads_are_cut(
         ]
 
         # The leader dies while a task reads.
-        monkeypatch.setattr(quorum_logs.QuorumLink.begin_fetch, "__kwdefaults__", {"max_bytes": 1})
+        monkeypatch.setattr(QuorumLink.begin_fetch, "__kwdefaults__", {"max_bytes": 1})
         (span,) = log.spans(end)
         rows = span.values()
         got = [next(rows) for _ in range(150)]

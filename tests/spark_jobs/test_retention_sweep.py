@@ -86,7 +86,7 @@ class Sweep:
         with process:
             try:
                 deadline = Deadline(
-                    f"{process.args} comes so far", WITHIN_S, longest_pause_s=0.0005
+                    f"{process.args!r} comes so far", WITHIN_S, longest_pause_s=0.0005
                 )
                 while not there():
                     assert process.poll() is None or there(), process.communicate()

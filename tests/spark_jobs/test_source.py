@@ -84,11 +84,13 @@ def test_every_partition_is_read_by_a_reader_of_its_own(log_dir: Path) -> None:
 
 def test_small_segments_are_read_together(log_dir: Path) -> None:
     reader = LogReader(parse_options(options(log_dir)))
+    partition: Any
     (partition,) = reader.partitions()
     assert [row["feature_level"] for row in rows(reader)] == list(range(10))
     sizes = [span.size_bytes() for span in partition.spans]
     split = LogReader(parse_options(options(log_dir, splitBytes=sizes[0] + sizes[1])))
-    assert [len(task.spans) for task in split.partitions()] == [2, 2]
+    tasks: Any = split.partitions()
+    assert [len(task.spans) for task in tasks] == [2, 2]
     assert rows(split) == rows(reader)
 
 

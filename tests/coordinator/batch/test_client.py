@@ -424,9 +424,9 @@ def test_a_refusal_survives_the_wire_in_every_response(call: Any) -> None:
         case "delete_records":
             request = delete_records(1)
         case "find_batches":
-            topic = FindBatchesRequest.Topic
-            partition = topic.Partition(partition_index=0, offset=0, max_bytes=1)
-            topics = (topic(topic_id=TOPIC, partitions=(partition,)),)
+            found = FindBatchesRequest.Topic
+            partition = found.Partition(partition_index=0, offset=0, max_bytes=1)
+            topics = (found(topic_id=TOPIC, partitions=(partition,)),)
             request = FindBatchesRequest(topics=topics, max_bytes=1)
         case "release_partitions":
             topic = call.request.Topic

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -93,7 +94,7 @@ def test_chunks_follow_each_other_without_a_gap(world: World) -> None:
 
 
 def test_a_chunks_time_is_never_below_the_one_before(world: World) -> None:
-    asked = chunk(start=10).topic_partitions[0]
+    asked: Any = chunk(start=10).topic_partitions[0]
     fields = {name: getattr(asked, name) for name in asked.__struct_fields__}
     for start, time_ms in ((10, 1_000), (20, 400), (30, 2_000)):
         named = fields | {
@@ -110,7 +111,7 @@ def test_a_chunks_time_is_never_below_the_one_before(world: World) -> None:
 
 def test_a_topic_made_anew_gets_no_chunk_at_the_end_of_the_former_one(world: World) -> None:
     """Its high watermark was read, and then it was deleted; another has its name."""
-    asked = chunk(start=1_000).topic_partitions[0]
+    asked: Any = chunk(start=1_000).topic_partitions[0]
     fields = {name: getattr(asked, name) for name in asked.__struct_fields__}
     former = fields | {"topic_id": topic(world).topic_id}
     request = CreateChunksRequest(topic_partitions=(CreateChunksRequest.TopicPartition(**former),))

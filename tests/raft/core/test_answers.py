@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -74,7 +75,7 @@ class Member:
                 effects += self.do(ev.AppendDurable(end_offset, effect.generation))
         return effects
 
-    def ask(self, request: Request, connection: int = 7) -> object:
+    def ask(self, request: Request, connection: int = 7) -> Any:
         """The response to a request that is answered at once."""
         effects = self.do(ev.Received(connection, 1, request))
         answers = [e for e in effects if isinstance(e, fx.Respond | fx.RespondFetch)]

@@ -6,7 +6,7 @@ import socket
 import struct
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from raft.driver.peers import kind_of
 from raft.net import request_header
@@ -24,6 +24,7 @@ from records.rpc import (
     quorum,
     snapshots,
 )
+from records.rpc.snapshots import TakeSnapshotResponse
 
 R = TypeVar("R", bound=Response)
 
@@ -44,7 +45,7 @@ class Client:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._correlation = 0
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -187,7 +188,7 @@ class Client:
 
     def take_snapshot(
         self, topic: str = "esker-bench-log", timeout_ms: int = 30_000
-    ) -> snapshots.TakeSnapshotResponse:
+    ) -> TakeSnapshotResponse:
         """Have this node take a checkpoint now."""
         request = snapshots.TakeSnapshotRequest(
             topic_name=topic, partition_index=0, timeout_ms=timeout_ms

@@ -18,6 +18,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 from uuid import UUID, uuid4
 
 from raft.segments.files import RealFileSystem
@@ -151,7 +152,7 @@ class Cluster:
         except (OSError, ClientError):
             return False
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

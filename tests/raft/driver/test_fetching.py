@@ -19,7 +19,7 @@ from raft.core.voters import Endpoint, ReplicaKey
 from raft.driver import fetching
 from raft.driver.counters import Counters
 from raft.driver.fetching import LEAST_PIECE_BYTES, SnapshotFetcher
-from raft.driver.peers import OUR_VERSIONS, Dialling, first_flexible
+from raft.driver.peers import OUR_VERSIONS, Dialling
 from raft.net import (
     Answer,
     Arena,
@@ -30,6 +30,7 @@ from raft.net import (
     parse_request_header,
 )
 from raft.net.handlers import payload
+from raft.net.routes import first_flexible
 from raft.segments.files import RealFileSystem
 from raft.wire.responses import Group
 from records.codec import decode_message

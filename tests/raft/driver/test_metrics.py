@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -35,7 +36,7 @@ def test_the_longest_election_is_kept_beside_their_mean() -> None:
 
 def test_a_restart_is_no_burst_of_commits(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr(metrics.time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     group = FakeGroup()
     collector = metrics.QuorumCollector(SimpleNamespace())
 

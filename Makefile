@@ -9,7 +9,7 @@ TEST_WORKERS ?= 3
 # Container images set it; then each process compiles all of Esker anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test check bench soak lock clean java
+.PHONY: help demo quick test check bench soak lock clean java
 
 # The first target, so that `make` alone prints it: every target that has a line after two hashes.
 help: ## this list
@@ -61,6 +61,16 @@ test: java ## all tests but the long ones
 	$(call run_tests,-n $(TEST_WORKERS) --dist worksteal,not soak and not spark) || failed=1; \
 	$(call run_tests,-n 2 --dist loadscope $(SPARK_TESTS),spark and not soak) || failed=1; \
 	exit $$failed
+
+# Python files that differ from main, or from the last commit where there is no main.
+CHANGED = $(shell base=$$(git merge-base HEAD main 2>/dev/null || echo HEAD); \
+	{ git diff --name-only --diff-filter=d $$base; git ls-files --others --exclude-standard; } \
+	| grep '\.py$$' | sort -u)
+quick: .venv/.ready ## before each commit: format, lint, types of what changed, tests that start no process
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(if $(CHANGED),$(BIN)/mypy $(CHANGED))
+	$(BIN)/python -m pytest -q -n 2 -p tests.quick
 
 check: .venv/.ready ## before each merge: format, lint, all types, layers
 	$(BIN)/ruff format --check .

@@ -6,6 +6,8 @@ import pkgutil
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 PACKAGES = ("records", "raft", "snapshot", "coordinator", "diskless", "spark_jobs", "esker")
 
 

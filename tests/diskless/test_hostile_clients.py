@@ -41,6 +41,8 @@ from tests.diskless.cluster_world import ClusterWorld
 from tests.diskless.nonsense import Nonsense
 from tests.waiting import DEADLINE_S, wait_until_async
 
+pytestmark = pytest.mark.slow
+
 UNREGISTER_BROKER = 64
 """Left out: it is no nonsense, and with the right id it ends the broker's membership."""
 

@@ -7,9 +7,13 @@ Source: docs/design/broker.md, docs/design/invariants.md.
 
 from __future__ import annotations
 
+import pytest
+
 from tests.diskless.story import Story
 from tests.diskless.virtual_time import run
 from tests.examples import seeds
+
+pytestmark = pytest.mark.slow
 
 SEEDS = seeds(25)
 

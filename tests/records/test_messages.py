@@ -25,6 +25,8 @@ from tests.records.strategies import (
     versions_of,
 )
 
+pytestmark = pytest.mark.slow
+
 Case = tuple[type[Message], int]
 every_case = pytest.mark.parametrize("case", CASES, ids=case_name)
 few = settings(

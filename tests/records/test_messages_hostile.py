@@ -32,6 +32,8 @@ from records.types import ZERO_UUID
 from tests.examples import examples
 from tests.records.strategies import CASES, case_name, messages
 
+pytestmark = pytest.mark.slow
+
 every_case = pytest.mark.parametrize("case", CASES, ids=case_name)
 some = settings(
     max_examples=examples(5),

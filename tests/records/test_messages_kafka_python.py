@@ -26,6 +26,8 @@ from records.types import ZERO_UUID
 from tests.examples import examples
 from tests.records.strategies import Special, case_name, messages, versions_of
 
+pytestmark = pytest.mark.slow
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # it reads its schemas the old way
     from kafka.protocol.consumer import FetchRequest, FetchResponse

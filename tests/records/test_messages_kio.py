@@ -37,6 +37,8 @@ from records.wire import UUID16
 from tests.examples import examples
 from tests.records.strategies import case_name, messages, versions_of
 
+pytestmark = pytest.mark.slow
+
 _CONTROL = {
     LeaderChangeMessage: "leader_change_message",
     SnapshotHeaderRecord: "snapshot_header_record",

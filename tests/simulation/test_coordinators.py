@@ -17,6 +17,8 @@ from tests.simulation.coordinator_run import COMMAND, RARE, run_many, run_one
 from tests.simulation.run import quiet
 from tests.simulation.world import Trace
 
+pytestmark = pytest.mark.slow
+
 CHUNKS: Final = 2
 SCHEDULES: Final = 64
 LEAST_ACKNOWLEDGED: Final = 5_000

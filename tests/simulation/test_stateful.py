@@ -6,6 +6,7 @@ script of five lines that it leaves when something breaks.
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -18,6 +19,8 @@ from tests.simulation.machine import Machine, Snapshots
 from tests.simulation.plan import Plan
 from tests.simulation.run import quiet
 from tests.simulation.world import MS, SECOND
+
+pytestmark = pytest.mark.slow
 
 NODES = st.integers(0, 2)
 EAGER = Snapshots(

@@ -29,6 +29,8 @@ from tests.versions.requests import REALISTIC, set_up
 from tests.versions.scene import Scene
 from tests.versions.shapes import at_version, bare, filled
 
+pytestmark = pytest.mark.slow
+
 PRODUCE = 0
 WITHOUT_MESSAGES = {(BROKER, PRODUCE): range(3)}  # refused: tests/diskless/test_dispatch.py
 

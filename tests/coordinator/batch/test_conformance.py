@@ -11,6 +11,8 @@ from tests.coordinator.batch.conformance import TABLE, Row, run_row, run_table
 from tests.coordinator.batch.conformance.printing import printed
 from tests.coordinator.batch.subjects import MemoryWorld
 
+pytestmark = pytest.mark.slow
+
 DOCS = Path(__file__).parents[3] / "docs" / "coordinator.md"
 BEGIN = "<!-- printed by `python -m tests.coordinator.batch.conformance` -->\n"
 END = "<!-- until here -->\n"

@@ -127,6 +127,7 @@ def checkpointed(world: QuorumWorld) -> bool:
     return not told
 
 
+@pytest.mark.slow  # a child process writes the checkpoint
 @pytest.mark.parametrize(
     "damage",
     [

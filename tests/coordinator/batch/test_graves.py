@@ -158,6 +158,7 @@ def test_whoever_starts_again_goes_on(tmp_path: Path, how: Restart) -> None:
     asyncio.run(story())
 
 
+@pytest.mark.slow  # a child process writes the checkpoint
 def test_a_checkpoint_in_between_shows_nothing_of_it(tmp_path: Path) -> None:
     """In a child, from a copy, while the rows go."""
 

@@ -107,6 +107,7 @@ PARTITIONS = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None, database=None)
 @given(st.lists(PARTITIONS, max_size=5))
 def test_the_planner_agrees_with_every_prefix_tried_in_turn(partitions: list[Partition]) -> None:

@@ -8,8 +8,12 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from tests.coordinator.batch.conformance import TABLE, run_table
 from tests.coordinator.batch.quorum_world import QuorumWorld
+
+pytestmark = pytest.mark.slow
 
 
 def test_every_row_holds(tmp_path: Path) -> None:

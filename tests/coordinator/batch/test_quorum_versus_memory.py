@@ -19,6 +19,7 @@ from typing import Any, Final
 from unittest.mock import patch
 from uuid import UUID
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -61,6 +62,8 @@ from tests.coordinator.batch.quorum_world import QuorumWorld, Restart
 from tests.coordinator.batch.subjects import KEYS
 from tests.doubles.memory_log import SilentTicket
 from tests.lives import live_until_seen
+
+pytestmark = pytest.mark.slow
 
 TOPICS: Final = tuple(UUID(int=number) for number in range(1, 4))
 PARTITIONS: Final = 3

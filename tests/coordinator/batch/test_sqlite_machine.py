@@ -34,6 +34,8 @@ from tests.coordinator.batch.conformance import TABLE, run_row
 from tests.coordinator.batch.quorum_world import IDENTITY, QuorumWorld, checkpoint_batches
 from tests.waiting import Deadline
 
+pytestmark = pytest.mark.slow
+
 DELETED = DisklessTopicTombstoneRecord(topic_id=UUID(int=5), controller_epoch=8, deleted_at_ms=1)
 
 

@@ -88,6 +88,7 @@ def test_runs_are_found_as_in_a_list(tmp_path: Path, seed: int) -> None:
         assert runs.greatest_time(log_id, offset) == model.greatest_time(offset), f"seed {seed}"
 
 
+@pytest.mark.slow
 def test_a_search_by_time_reads_few_rows_of_many(tmp_path: Path) -> None:
     """70,000 runs, the time sought is the last one's: three short walks, counted in steps."""
     connection = database.create(tmp_path / "state.db")

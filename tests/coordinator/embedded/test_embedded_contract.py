@@ -22,6 +22,8 @@ from tests.coordinator.batch.subjects import SETTINGS, START_MS, MutableView, Wo
 from tests.ports import free_ports
 from tests.waiting import DEADLINE_S, wait_until_async
 
+pytestmark = pytest.mark.slow
+
 NODES = 3
 NEVER_MS = 2**31 - 1
 

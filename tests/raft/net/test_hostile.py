@@ -33,6 +33,8 @@ from tests.waiting import wait_until_async
 
 from .conftest import sweep_by_hand
 
+pytestmark = pytest.mark.slow
+
 KIND = RequestKind.of(1100, 0, first_flexible=0)
 
 

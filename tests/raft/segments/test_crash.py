@@ -19,6 +19,8 @@ from tests.raft.segments.conftest import batch
 from tests.raft.segments.model import DIRECTORY, LogAndModel
 from tests.simulation.disk import PowerLoss, SimulatedDisk
 
+pytestmark = pytest.mark.slow
+
 APPEND = st.tuples(st.just("append"), st.integers(1, 2), st.sampled_from([50, 120, 300]))
 """Few sizes, so that a segment that should be gone often fits where it was."""
 

@@ -89,17 +89,17 @@ def test_a_job_outlives_a_worker_that_is_killed_in_its_middle(
 def test_what_workers_lack_is_said_in_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from spark_jobs import session
+    from spark_jobs.session import spark_session
     from spark_jobs.session.failures import SessionError
     from spark_jobs.session.probe import probe
     from tests.spark_jobs.standalone import standalone_cluster
 
     with standalone_cluster(tmp_path, workers=1) as cluster:
         assert probe(cluster.url).master == cluster.url
-        monkeypatch.setattr(session, "EXECUTOR_SECONDS", 5.0)
+        monkeypatch.setattr(spark_session, "EXECUTOR_SECONDS", 5.0)
         with pytest.raises(SessionError, match=r"needs a free core and 700m of free memory"):
-            session.start_session(cluster.url, app="test", memory="700m")
-        monkeypatch.setattr(session, "EXECUTOR_SECONDS", 60.0)
+            spark_session.start_session(cluster.url, app="test", memory="700m")
+        monkeypatch.setattr(spark_session, "EXECUTOR_SECONDS", 60.0)
         monkeypatch.setenv("PYSPARK_PYTHON", "/nonexistent/python3")
         with pytest.raises(
             SessionError, match=r"^the workers have no /nonexistent/python3; set PYS"

@@ -21,13 +21,8 @@ from uuid import UUID
 from coordinator.batch.interface import BatchCoordinator, DescribingCoordinator
 from coordinator.controller.image import MetadataImage
 from coordinator.groups.state import Group
+from records.rpc import batch_coordinator as rpc
 from records.rpc.base import Request, Response
-from records.rpc.batch_coordinator import (
-    CommitBatchesRequest,
-    CommitBatchesResponse,
-    FindBatchesRequest,
-    FindBatchesResponse,
-)
 from records.types import Offset
 
 R = TypeVar("R", bound=Response)
@@ -36,7 +31,9 @@ R = TypeVar("R", bound=Response)
 class CommitQueue(BatchCoordinator, DescribingCoordinator, Protocol):
     """The coordinator of one partition, wherever it leads (`coordinator.batch.client`)."""
 
-    def submit(self, request: CommitBatchesRequest) -> asyncio.Future[CommitBatchesResponse]:
+    def submit(
+        self, request: rpc.CommitBatchesRequest
+    ) -> asyncio.Future[rpc.CommitBatchesResponse]:
         """Commit; the place in the order is taken by the call."""
 
 
@@ -50,7 +47,7 @@ class Replica(Protocol):
     def ends(self, topic_id: UUID, partition: int) -> tuple[int, int] | None:
         """A partition's log start and high watermark as this replica has it; costs nothing."""
 
-    async def find_batches(self, request: FindBatchesRequest) -> FindBatchesResponse:
+    async def find_batches(self, request: rpc.FindBatchesRequest) -> rpc.FindBatchesResponse:
         """Where the batches are, as this replica has it."""
 
 

@@ -28,12 +28,12 @@ from diskless.produce import old_versions as old_produce
 from raft.net import API_VERSIONS_KEY, Answer, Frame, RequestHeader, ServerConnection
 from raft.net.handlers import Served
 from raft.net.routes import Routes
+from records.kafka_errors import ErrorCode
 from records.rpc.cluster import ApiVersionsRequest, ApiVersionsResponse
 
 log = logging.getLogger("diskless.dispatch")
 
 PRODUCE: Final = 0
-INVALID_REQUEST: Final = 42
 FIRST_NAMED_VERSION: Final = 3  # of ApiVersions: clients say what they are
 ZERO_POSSIBLE_VERSION: Final = 4  # a feature's lowest level can be 0. Source: KAFKA-17011
 MAX_CLIENT_KINDS: Final = 200  # counted apart; clients choose these names
@@ -83,7 +83,7 @@ class Dispatcher:
 
     def _api_versions(self, request: ApiVersionsRequest, asker: Asker) -> ApiVersionsResponse:
         if asker.version >= FIRST_NAMED_VERSION and not self._note(request, asker):
-            return ApiVersionsResponse(error_code=INVALID_REQUEST, api_keys=())
+            return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=())
         response = ApiVersionsResponse
         zero_possible = asker.version >= ZERO_POSSIBLE_VERSION
         return response(

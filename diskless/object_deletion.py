@@ -25,18 +25,14 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final, Protocol
 
-from coordinator.batch.interface import CoordinatorError, ErrorCode
+from coordinator.batch.interface import CoordinatorError
 from coordinator.controller.image import MetadataImage
 from coordinator.rendezvous import choose
 from diskless.apis.metadata import unfenced
 from diskless.stores import DeletionError, ObjectStorage, StorageError
+from records.kafka_errors import error_name
 from records.object_keys import ForeignKeyError, ObjectKeys
-from records.rpc.objects import (
-    DeleteFilesRequest,
-    DeleteFilesResponse,
-    GetFilesToDeleteRequest,
-    GetFilesToDeleteResponse,
-)
+from records.rpc import objects as rpc
 
 log = logging.getLogger("diskless.object_deletion")
 
@@ -49,10 +45,10 @@ class Deleting(Protocol):
     """The part of a batch coordinator that knows what may go."""
 
     async def get_files_to_delete(
-        self, request: GetFilesToDeleteRequest
-    ) -> GetFilesToDeleteResponse: ...
+        self, request: rpc.GetFilesToDeleteRequest
+    ) -> rpc.GetFilesToDeleteResponse: ...
 
-    async def delete_files(self, request: DeleteFilesRequest) -> DeleteFilesResponse: ...
+    async def delete_files(self, request: rpc.DeleteFilesRequest) -> rpc.DeleteFilesResponse: ...
 
 
 class CleanedCluster(Protocol):
@@ -77,6 +73,13 @@ class CleaningCounters:
     interrupted: int = 0  # passes that ended early: no coordinator, or the store is down
     foreign: int = 0  # keys that are not this cluster's; never deleted
     listed: int = 0  # by the last pass
+
+
+class _RefusedError(Exception):
+    """The coordinator answered with an error code, so the pass ends."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(f"{error_name(code)}: {message}")
 
 
 def cleaning_broker(coordinator: int, image: MetadataImage) -> int | None:
@@ -151,12 +154,10 @@ class Cleaner:
             while True:
                 most = min(MAX_LISTED, BULK + len(tried))
                 answer = await leader.get_files_to_delete(
-                    GetFilesToDeleteRequest(coordinator_partition=coordinator, max_files=most)
+                    rpc.GetFilesToDeleteRequest(coordinator_partition=coordinator, max_files=most)
                 )
                 if answer.error_code:
-                    raise CoordinatorError(
-                        ErrorCode(answer.error_code), answer.error_message or "no list"
-                    )
+                    raise _RefusedError(answer.error_code, answer.error_message or "no list")
                 keys = self._own(coordinator, answer, tried)
                 self.counters.listed += len(keys)
                 if not keys:
@@ -164,13 +165,13 @@ class Cleaner:
                 failed = await self._delete(keys)
                 tried.update(failed)
                 await self._report(leader, coordinator, [key for key in keys if key not in failed])
-        except (CoordinatorError, StorageError) as error:
+        except (CoordinatorError, _RefusedError, StorageError) as error:
             self.counters.interrupted += 1
             log.warning("coordinator=%d action=clean error=%r", coordinator, str(error))
             return False
 
     def _own(
-        self, coordinator: int, answer: GetFilesToDeleteResponse, tried: set[str]
+        self, coordinator: int, answer: rpc.GetFilesToDeleteResponse, tried: set[str]
     ) -> list[str]:
         """The keys to delete now; at most `BULK`."""
         keys = []
@@ -207,8 +208,8 @@ class Cleaner:
         if not keys:
             return
         answer = await leader.delete_files(
-            DeleteFilesRequest(coordinator_partition=coordinator, object_keys=tuple(keys))
+            rpc.DeleteFilesRequest(coordinator_partition=coordinator, object_keys=tuple(keys))
         )
         if answer.error_code:
-            raise CoordinatorError(ErrorCode(answer.error_code), answer.error_message or "refused")
+            raise _RefusedError(answer.error_code, answer.error_message or "refused")
         self.counters.deleted += sum(1 for code in answer.key_error_codes if not code)

@@ -22,8 +22,8 @@ from typing import Final
 from coordinator.controller.decide.topics import check_topic_name
 from coordinator.controller.errors import RefusedError
 from coordinator.controller.image import INTERNAL_TOPICS
-from diskless.apis.metadata import MetadataError
 from diskless.cluster import Cluster
+from records.kafka_errors import ErrorCode
 from records.rpc.topics import CreateTopicsRequest, CreateTopicsResponse
 
 log = logging.getLogger("diskless.topics")
@@ -37,9 +37,9 @@ RESERVED: Final = INTERNAL_TOPICS | {"__transaction_state", "__share_group_state
 
 _TOLD: Final = frozenset(
     {
-        MetadataError.INVALID_TOPIC_EXCEPTION,
-        MetadataError.INVALID_PARTITIONS,
-        MetadataError.POLICY_VIOLATION,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.INVALID_PARTITIONS,
+        ErrorCode.POLICY_VIOLATION,
     }
 )
 """What asking again will not change."""
@@ -48,13 +48,13 @@ Create = Callable[[CreateTopicsRequest], Awaitable[CreateTopicsResponse]]
 """Create topics, and answer when this broker sees them (`diskless.apis.topics`)."""
 
 
-def check_name(name: str) -> MetadataError:
+def check_name(name: str) -> ErrorCode:
     """Why a topic that is not there is not there: nobody made it, or nobody ever can."""
     try:
         check_topic_name(name)
     except RefusedError:
-        return MetadataError.INVALID_TOPIC_EXCEPTION
-    return MetadataError.UNKNOWN_TOPIC_OR_PARTITION
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 class AutoCreation:
@@ -76,7 +76,7 @@ class AutoCreation:
         wanted = [
             name
             for name in names
-            if errors[name] == MetadataError.UNKNOWN_TOPIC_OR_PARTITION and name not in RESERVED
+            if errors[name] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and name not in RESERVED
         ]
         if create and wanted:
             self._begin([name for name in wanted if name not in self._under_way])
@@ -89,7 +89,7 @@ class AutoCreation:
                     told |= task.result()
             for name in wanted:
                 code = told.get(name, 0)
-                errors[name] = code if code in _TOLD else MetadataError.LEADER_NOT_AVAILABLE
+                errors[name] = code if code in _TOLD else ErrorCode.LEADER_NOT_AVAILABLE
         image = self._cluster.image
         return {name: code for name, code in errors.items() if image.topic(name) is None}
 
@@ -126,7 +126,9 @@ class AutoCreation:
         answer = await self._create(request)
         told = {}
         for result in answer.topics:
-            told[result.name] = 0 if result.error_code == _EXISTS else result.error_code
+            told[result.name] = (
+                0 if result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS else result.error_code
+            )
             if not result.error_code:
                 self.created += 1
                 log.info("topic=%s reason=auto_create id=%s", result.name, result.topic_id)
@@ -146,6 +148,3 @@ class AutoCreation:
         for task in set(self._under_way.values()):
             task.cancel()
         await asyncio.gather(*set(self._under_way.values()), return_exceptions=True)
-
-
-_EXISTS: Final = 36  # TOPIC_ALREADY_EXISTS

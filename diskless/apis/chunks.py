@@ -17,17 +17,12 @@ from typing import Final
 from coordinator.batch.interface import CoordinatorError
 from coordinator.controller.image import MetadataImage, active_start
 from coordinator.controller.refusals import refuse
-from diskless.apis.forwarding import ErrorCode
 from diskless.apis.handler import served
 from diskless.apis.partition_offsets import LATEST, Place, Wanted, find_place, list_offsets
 from diskless.cluster import Cluster
 from raft.net.handlers import Served
-from records.rpc.chunks import (
-    AlterChunkAssignmentsRequest,
-    AlterChunkAssignmentsResponse,
-    CreateChunksRequest,
-    CreateChunksResponse,
-)
+from records.kafka_errors import ErrorCode
+from records.rpc import chunks as rpc
 
 SEEN_HERE_S: Final = 1.0
 """How long an answer is held back for this broker's own image, at most."""
@@ -35,18 +30,18 @@ SEEN_HERE_S: Final = 1.0
 MAX_NAME_LENGTH: Final = 249  # of a topic, and so of what is repeated to whoever names one
 MAX_CHUNKS: Final = 1_000  # of one request, as the controller takes them
 
-_Asked = CreateChunksRequest.TopicPartition
-_Result = CreateChunksResponse.TopicPartitionResult
+_Asked = rpc.CreateChunksRequest.TopicPartition
+_Result = rpc.CreateChunksResponse.TopicPartitionResult
 
 
 async def create(
-    request: CreateChunksRequest, cluster: Cluster, wall_ms: Callable[[], int]
-) -> CreateChunksResponse:
+    request: rpc.CreateChunksRequest, cluster: Cluster, wall_ms: Callable[[], int]
+) -> rpc.CreateChunksResponse:
     """End the active chunk of each partition where it ends now, and begin another."""
     asked = request.topic_partitions
     if len(asked) > MAX_CHUNKS:
         text = f"More than {MAX_CHUNKS} at once."
-        return CreateChunksResponse(
+        return rpc.CreateChunksResponse(
             results=tuple(_refused(one, ErrorCode.POLICY_VIOLATION, text) for one in asked)
         )
     places = [find_place(cluster.image, one.topic_name, one.partition_id) for one in asked]
@@ -76,21 +71,23 @@ async def create(
             topic_id=place.topic_id,
         )
     if forwarded:
-        answer = await _ask(CreateChunksRequest(topic_partitions=(*forwarded.values(),)), cluster)
+        answer = await _ask(
+            rpc.CreateChunksRequest(topic_partitions=(*forwarded.values(),)), cluster
+        )
         results.update(zip(forwarded, answer.results, strict=True))
         made = [one for at, one in forwarded.items() if not results[at].error_code]
         await cluster.image_where(
             lambda image: all(_begun(image, one) for one in made), SEEN_HERE_S
         )
-    return CreateChunksResponse(results=tuple(results[at] for at in range(len(asked))))
+    return rpc.CreateChunksResponse(results=tuple(results[at] for at in range(len(asked))))
 
 
-async def _ask(request: CreateChunksRequest, cluster: Cluster) -> CreateChunksResponse:
+async def _ask(request: rpc.CreateChunksRequest, cluster: Cluster) -> rpc.CreateChunksResponse:
     try:
-        return await cluster.ask_controller(request, CreateChunksResponse)
+        return await cluster.ask_controller(request, rpc.CreateChunksResponse)
     except CoordinatorError as error:
         refusal = refuse(request, ErrorCode.REQUEST_TIMED_OUT, error.message)
-        assert isinstance(refusal, CreateChunksResponse), f"{refusal}"
+        assert isinstance(refusal, rpc.CreateChunksResponse), f"{refusal}"
         return refusal
 
 
@@ -115,14 +112,14 @@ def _refused(asked: _Asked, code: int, message: str) -> _Result:
 
 
 async def alter(
-    request: AlterChunkAssignmentsRequest, cluster: Cluster
-) -> AlterChunkAssignmentsResponse:
+    request: rpc.AlterChunkAssignmentsRequest, cluster: Cluster
+) -> rpc.AlterChunkAssignmentsResponse:
     """Give inactive chunks other replicas: the controller's decision."""
     try:
-        answer = await cluster.ask_controller(request, AlterChunkAssignmentsResponse)
+        answer = await cluster.ask_controller(request, rpc.AlterChunkAssignmentsResponse)
     except CoordinatorError as error:
         refusal = refuse(request, ErrorCode.REQUEST_TIMED_OUT, error.message)
-        assert isinstance(refusal, AlterChunkAssignmentsResponse), f"{refusal}"
+        assert isinstance(refusal, rpc.AlterChunkAssignmentsResponse), f"{refusal}"
         return refusal
     done = {
         (told.topic_name, told.partition_id, told.start_offset)
@@ -138,7 +135,7 @@ async def alter(
     return answer
 
 
-def _moved(image: MetadataImage, asked: AlterChunkAssignmentsRequest.Assignment) -> bool:
+def _moved(image: MetadataImage, asked: rpc.AlterChunkAssignmentsRequest.Assignment) -> bool:
     """Has the chunk these replicas, unless it is gone?"""
     topic = image.topic(asked.topic_name)
     chunks = () if topic is None else topic.chunks.get(asked.partition_id, ())
@@ -152,6 +149,6 @@ def handlers(cluster: Cluster, wall_ms: Callable[[], int]) -> dict[int, Served]:
     Args:  wall_ms: the clock, ms since 1970; a chunk says since when it takes records.
     """
     return {
-        1076: served(CreateChunksRequest, lambda request, _: create(request, cluster, wall_ms)),
-        1077: served(AlterChunkAssignmentsRequest, lambda request, _: alter(request, cluster)),
+        1076: served(rpc.CreateChunksRequest, lambda request, _: create(request, cluster, wall_ms)),
+        1077: served(rpc.AlterChunkAssignmentsRequest, lambda request, _: alter(request, cluster)),
     }

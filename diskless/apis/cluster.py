@@ -43,12 +43,8 @@ from diskless.apis.metadata import (
 from diskless.cluster import Cluster
 from diskless.placement import is_known, rack_hint
 from raft.net.handlers import Served
-from records.rpc.cluster import (
-    DescribeClusterRequest,
-    DescribeClusterResponse,
-    MetadataRequest,
-    MetadataResponse,
-)
+from records.kafka_errors import ErrorCode
+from records.rpc import cluster as rpc
 from records.rpc.partitions import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
 from records.rpc.topics import FindCoordinatorRequest, FindCoordinatorResponse
 
@@ -61,12 +57,6 @@ FIRST_WITH_KEYS: Final = 4  # of FindCoordinator: many keys at once, and batch c
 MAX_KEYS: Final = 10_000
 MAX_NAMES: Final = 10_000  # of topics that are not there, looked into for one request
 
-UNKNOWN_TOPIC_OR_PARTITION: Final = 3
-COORDINATOR_NOT_AVAILABLE: Final = 15
-INVALID_REQUEST: Final = 42
-TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Final = 53
-MISMATCHED_ENDPOINT_TYPE: Final = 114
-UNSUPPORTED_ENDPOINT_TYPE: Final = 115
 
 BROKERS: Final = 1  # DescribeCluster's endpoint types
 CONTROLLERS: Final = 2
@@ -98,9 +88,11 @@ class ClusterApis:
     def handlers(self, listener: str) -> dict[int, Served]:
         """By api key, for the clients that come by this listener."""
         return {
-            3: served(MetadataRequest, lambda q, a: self.metadata(q, a, listener), in_line=True),
+            3: served(
+                rpc.MetadataRequest, lambda q, a: self.metadata(q, a, listener), in_line=True
+            ),
             10: served(FindCoordinatorRequest, lambda q, a: self.find_coordinator(q, a, listener)),
-            60: served(DescribeClusterRequest, lambda q, _: self.describe_cluster(q, listener)),
+            60: served(rpc.DescribeClusterRequest, lambda q, _: self.describe_cluster(q, listener)),
             75: served(
                 DescribeTopicPartitionsRequest,
                 lambda q, a: self.describe_partitions(q, a, listener),
@@ -115,8 +107,8 @@ class ClusterApis:
     # --- topics -------------------------------------------------------------------------------
 
     async def metadata(
-        self, request: MetadataRequest, asker: Asker, listener: str
-    ) -> MetadataResponse:
+        self, request: rpc.MetadataRequest, asker: Asker, listener: str
+    ) -> rpc.MetadataResponse:
         """Metadata, after making what may be made."""
         missing: dict[str, int] = {}
         if request.topics and not wants_all(request, asker.version):
@@ -157,14 +149,16 @@ class ClusterApis:
     # --- brokers ------------------------------------------------------------------------------
 
     def describe_cluster(
-        self, request: DescribeClusterRequest, listener: str
-    ) -> DescribeClusterResponse:
+        self, request: rpc.DescribeClusterRequest, listener: str
+    ) -> rpc.DescribeClusterResponse:
         """The brokers, by the addresses of the listener that the client came by."""
         cluster_id = self._cluster.cluster_id
         if request.endpoint_type != BROKERS:
             known = request.endpoint_type == CONTROLLERS
-            return DescribeClusterResponse(
-                error_code=MISMATCHED_ENDPOINT_TYPE if known else UNSUPPORTED_ENDPOINT_TYPE,
+            return rpc.DescribeClusterResponse(
+                error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE
+                if known
+                else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
                 error_message="This is a broker's listener: ask for endpoint type 1 (brokers).",
                 endpoint_type=BROKERS,
                 cluster_id=cluster_id,
@@ -173,7 +167,7 @@ class ClusterApis:
         image = self._cluster.image
         alive = reachable(image, listener)
         asked_operations = request.include_cluster_authorized_operations
-        return DescribeClusterResponse(
+        return rpc.DescribeClusterResponse(
             cluster_id=cluster_id,
             controller_id=alive[0].broker_id if alive else NOBODY,
             brokers=tuple(
@@ -209,11 +203,14 @@ class ClusterApis:
             members = [broker.broker_id for broker in unfenced(image)]
             return [self._at(key, group_broker(key, members), listener) for key in keys]
         if key_type == TRANSACTION:
-            refused = (TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
+            refused = (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
             return [_nobody(key, refused) for key in keys]
         if key_type == BATCH and version >= FIRST_WITH_KEYS:
             return await self._find_batch(keys, listener)
-        told = (INVALID_REQUEST, f"Key type {key_type} is not known at version {version}.")
+        told = (
+            ErrorCode.INVALID_REQUEST,
+            f"Key type {key_type} is not known at version {version}.",
+        )
         return [_nobody(key, told) for key in keys]
 
     async def _find_batch(self, keys: tuple[str, ...], listener: str) -> list[_Found]:
@@ -224,10 +221,10 @@ class ClusterApis:
             topic = None if named is None else self._cluster.image.topics.get(named[1])
             if named is None:
                 text = "A key is read:topicId:partition or write:topicId:partition."
-                found[key] = _nobody(key, (INVALID_REQUEST, text))
+                found[key] = _nobody(key, (ErrorCode.INVALID_REQUEST, text))
             elif topic is None or named[2] not in topic.partitions:
                 text = f"There is no partition {named[2]} of {named[1]}."
-                found[key] = _nobody(key, (UNKNOWN_TOPIC_OR_PARTITION, text))
+                found[key] = _nobody(key, (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text))
             elif named[0] == "read":
                 found[key] = self._at(key, self._cluster.broker_id, listener)
         writes = tuple(key for key in keys if key not in found)
@@ -236,11 +233,11 @@ class ClusterApis:
             try:
                 answer = await self._cluster.ask_controller(request, FindCoordinatorResponse)
             except CoordinatorError as error:
-                none = (COORDINATOR_NOT_AVAILABLE, error.message)
+                none = (ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message)
                 found |= {key: _nobody(key, none) for key in writes}
             else:
                 found |= {one.key: one for one in answer.coordinators}
-        missing: _NotFound = (COORDINATOR_NOT_AVAILABLE, "The quorum named nobody.")
+        missing: _NotFound = (ErrorCode.COORDINATOR_NOT_AVAILABLE, "The quorum named nobody.")
         return [found.get(key) or _nobody(key, missing) for key in keys]
 
     def _at(self, key: str, broker_id: int | None, listener: str) -> _Found:
@@ -248,7 +245,9 @@ class ClusterApis:
         if broker_id is not None:
             place = address(self._cluster.image, broker_id, listener)
         if broker_id is None or place is None:
-            return _nobody(key, (COORDINATOR_NOT_AVAILABLE, "No broker can act for it now."))
+            return _nobody(
+                key, (ErrorCode.COORDINATOR_NOT_AVAILABLE, "No broker can act for it now.")
+            )
         return _Found(key=key, node_id=broker_id, host=place[0], port=place[1], error_message=None)
 
 
@@ -258,12 +257,12 @@ def _nobody(key: str, why: _NotFound) -> _Found:
 
 def _described_brokers(
     image: MetadataImage, listener: str, *, with_fenced: bool
-) -> Iterable[DescribeClusterResponse.DescribeClusterBroker]:
+) -> Iterable[rpc.DescribeClusterResponse.DescribeClusterBroker]:
     alive = {broker.broker_id for broker in reachable(image, listener)}
     for broker_id, broker in sorted(image.brokers.items()):
         place = address(image, broker_id, listener)
         if place is not None and (with_fenced or broker_id in alive):
-            yield DescribeClusterResponse.DescribeClusterBroker(
+            yield rpc.DescribeClusterResponse.DescribeClusterBroker(
                 broker_id=broker_id,
                 host=place[0],
                 port=place[1],

@@ -23,16 +23,11 @@ from coordinator.controller.config_defs import BROKER_CONFIGS, ConfigType
 from coordinator.controller.decide.configs import Operation, Source, describe_configs
 from coordinator.controller.image import BROKER, MetadataImage, Resource
 from coordinator.controller.refusals import refuse
-from diskless.apis.forwarding import ErrorCode
 from diskless.apis.handler import served
 from diskless.cluster import Cluster
 from raft.net.handlers import Served
-from records.rpc.configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResponse,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-)
+from records.kafka_errors import ErrorCode
+from records.rpc import configs as rpc
 
 MAX_RESOURCES: Final = 10_000
 """Of one answer: some thirty megabytes. Who has more asks twice."""
@@ -42,8 +37,8 @@ SLICE_RESOURCES: Final = 20  # described before others have the loop: a few ms
 SEEN_HERE_S: Final = 1.0
 """How long the answer to a change is held back for this broker's own image, at most."""
 
-_Asked = DescribeConfigsRequest.DescribeConfigsResource
-_Result = DescribeConfigsResponse.DescribeConfigsResult
+_Asked = rpc.DescribeConfigsRequest.DescribeConfigsResource
+_Result = rpc.DescribeConfigsResponse.DescribeConfigsResult
 _Entry = _Result.DescribeConfigsResourceResult
 
 
@@ -64,12 +59,12 @@ class OwnSetting(NamedTuple):
 
 
 async def describe(
-    request: DescribeConfigsRequest,
+    request: rpc.DescribeConfigsRequest,
     image: MetadataImage,
     *,
     broker_id: int,
     own: Sequence[OwnSetting] = (),
-) -> DescribeConfigsResponse:
+) -> rpc.DescribeConfigsResponse:
     """Every resource's settings, or what is wrong with asking for them; once if named twice.
 
     Args:  broker_id, own: of this process.
@@ -88,13 +83,13 @@ async def describe(
             results.append(_broker(single, image, broker_id, own))
             continue
         answer = describe_configs(single, image)
-        assert isinstance(answer, DescribeConfigsResponse), f"{answer}"
+        assert isinstance(answer, rpc.DescribeConfigsResponse), f"{answer}"
         results += answer.results
-    return DescribeConfigsResponse(results=tuple(results))
+    return rpc.DescribeConfigsResponse(results=tuple(results))
 
 
 def _broker(
-    request: DescribeConfigsRequest,
+    request: rpc.DescribeConfigsRequest,
     image: MetadataImage,
     broker_id: int,
     own: Sequence[OwnSetting],
@@ -112,7 +107,7 @@ def _broker(
         return _refused(asked, ErrorCode.INVALID_REQUEST, text)
     entries: list[_Entry] = []
     answer = describe_configs(request, image)
-    assert isinstance(answer, DescribeConfigsResponse), f"{answer}"
+    assert isinstance(answer, rpc.DescribeConfigsResponse), f"{answer}"
     if not answer.results[0].error_code:  # else we are not registered yet
         entries += answer.results[0].configs
     wanted = None if asked.configuration_keys is None else frozenset(asked.configuration_keys)
@@ -129,7 +124,7 @@ def _broker(
     )
 
 
-def _own_entry(setting: OwnSetting, request: DescribeConfigsRequest) -> _Entry:
+def _own_entry(setting: OwnSetting, request: rpc.DescribeConfigsRequest) -> _Entry:
     synonym = _Entry.DescribeConfigsSynonym
     default = Source.DEFAULT_CONFIG
     source = default if setting.is_default else Source.STATIC_BROKER_CONFIG
@@ -163,14 +158,14 @@ def _refused(asked: _Asked, code: ErrorCode, message: str) -> _Result:
 
 
 async def alter(
-    request: IncrementalAlterConfigsRequest, cluster: Cluster
-) -> IncrementalAlterConfigsResponse:
+    request: rpc.IncrementalAlterConfigsRequest, cluster: Cluster
+) -> rpc.IncrementalAlterConfigsResponse:
     """The controller's answer, once its effects can be seen here."""
     try:
-        answer = await cluster.ask_controller(request, IncrementalAlterConfigsResponse)
+        answer = await cluster.ask_controller(request, rpc.IncrementalAlterConfigsResponse)
     except CoordinatorError as error:
         refusal = refuse(request, ErrorCode.REQUEST_TIMED_OUT, error.message)
-        assert isinstance(refusal, IncrementalAlterConfigsResponse), f"{refusal}"
+        assert isinstance(refusal, rpc.IncrementalAlterConfigsResponse), f"{refusal}"
         return refusal
     if not request.validate_only:
         changed = {
@@ -189,7 +184,7 @@ async def alter(
 
 
 def _expected(
-    request: IncrementalAlterConfigsRequest, changed: set[Resource]
+    request: rpc.IncrementalAlterConfigsRequest, changed: set[Resource]
 ) -> Sequence[tuple[Resource, str, str | None]]:
     """What will be in the image, as far as the request alone says."""
     return [
@@ -208,11 +203,11 @@ def handlers(cluster: Cluster, own: Sequence[OwnSetting] = ()) -> dict[int, Serv
     """
     return {
         32: served(
-            DescribeConfigsRequest,
+            rpc.DescribeConfigsRequest,
             lambda request, _: describe(
                 request, cluster.image, broker_id=cluster.broker_id, own=own
             ),
             in_line=True,
         ),
-        44: served(IncrementalAlterConfigsRequest, lambda request, _: alter(request, cluster)),
+        44: served(rpc.IncrementalAlterConfigsRequest, lambda request, _: alter(request, cluster)),
     }

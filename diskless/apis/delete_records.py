@@ -15,13 +15,13 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from coordinator.batch.interface import CoordinatorError
-from coordinator.batch.interface import ErrorCode as CoordinatorCode
 from coordinator.controller.image import INTERNAL_TOPICS
-from diskless.apis.forwarding import Errands, ErrorCode, seconds
+from diskless.apis.forwarding import Errands, seconds
 from diskless.apis.metadata import Pace
 from diskless.apis.partition_offsets import Place, cut, find_place
 from diskless.cluster import Cluster
 from diskless.fetch.commit_notifications import News
+from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import DeleteDisklessRecordsRequest, FindBatchesRequest
 from records.rpc.partitions import DeleteRecordsRequest, DeleteRecordsResponse
 
@@ -34,8 +34,8 @@ _Topic = DeleteRecordsResponse.DeleteRecordsTopicResult
 _Partition = _Topic.DeleteRecordsPartitionResult
 
 _CODES: Final[Mapping[int, int]] = {
-    CoordinatorCode.UNKNOWN_TOPIC_ID: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    CoordinatorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.UNKNOWN_TOPIC_ID: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.NOT_LEADER_OR_FOLLOWER,
 }
 """As clients know it; what is not here is the same to them."""
 

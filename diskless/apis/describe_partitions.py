@@ -18,7 +18,6 @@ from diskless.apis.metadata import (
     NOBODY,
     TOPIC_OPERATIONS,
     ClientView,
-    MetadataError,
     Pace,
     Placing,
     place,
@@ -26,6 +25,7 @@ from diskless.apis.metadata import (
 )
 from diskless.fetch.runs_reader import LEADER_EPOCH
 from diskless.placement import is_known
+from records.kafka_errors import ErrorCode
 from records.rpc.partitions import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
 from records.types import ZERO_UUID
 
@@ -45,7 +45,7 @@ async def describe(
     cursor = request.cursor
     start = ("", 0) if cursor is None else (cursor.topic_name, cursor.partition_index)
     if start[1] < 0 or (cursor is not None and names and cursor.topic_name not in names):
-        refused = (_failed(MetadataError.INVALID_REQUEST, name, image) for name in sorted(names))
+        refused = (_failed(ErrorCode.INVALID_REQUEST, name, image) for name in sorted(names))
         return DescribeTopicPartitionsResponse(topics=tuple(refused))
     brokers = reachable(image, view.listener)
     placing = Placing(brokers, view.rack if is_known(view.rack, brokers) else None)
@@ -103,7 +103,7 @@ async def _described(topic: TopicImage, indexes: list[int], placing: Placing, pa
 def _partition(topic: TopicImage, index: int, placing: Placing) -> _Partition:
     leader_id, replicas = place(topic.topic_id, index, placing)
     return _Partition(
-        error_code=MetadataError.LEADER_NOT_AVAILABLE if leader_id is None else 0,
+        error_code=ErrorCode.LEADER_NOT_AVAILABLE if leader_id is None else 0,
         partition_index=index,
         leader_id=NOBODY if leader_id is None else leader_id,
         leader_epoch=LEADER_EPOCH,

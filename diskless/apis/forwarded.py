@@ -27,29 +27,14 @@ from coordinator.controller import descriptions as describing
 from coordinator.controller.descriptions import describe_brokers
 from coordinator.controller.image import CLUSTER_METADATA, MetadataImage
 from coordinator.controller.refusals import refuse
-from diskless.apis.forwarding import Errands, ErrorCode, seconds
+from diskless.apis.forwarding import Errands, seconds
 from diskless.apis.handler import served
 from diskless.cluster import Cluster
 from raft.net.handlers import Served
+from records.kafka_errors import ErrorCode
+from records.rpc import brokers, descriptions, objects, quorum
 from records.rpc.base import Request, Response
 from records.rpc.batch_coordinator import ApplyRetentionRequest
-from records.rpc.brokers import (
-    UnregisterBrokerRequest,
-    UnregisterBrokerResponse,
-    UpdateFeaturesRequest,
-    UpdateFeaturesResponse,
-)
-from records.rpc.descriptions import (
-    DescribeBrokersRequest,
-    DescribeTopicsRequest,
-    DescribeTopicsResponse,
-)
-from records.rpc.objects import (
-    DescribeDisklessObjectRequest,
-    DescribeDisklessTopicsRequest,
-    MarkOrphansRequest,
-)
-from records.rpc.quorum import DescribeQuorumRequest, DescribeQuorumResponse, ReplicaState
 from records.types import ZERO_UUID
 
 FIRST_WITH_DIRECTORIES: Final = 2  # of DescribeQuorum
@@ -60,16 +45,16 @@ SAFE_DOWNGRADE: Final = 2
 SLICE_TOPICS: Final = 20  # described before others have the loop
 
 COORDINATED: Final[Mapping[int, type[Request]]] = {
-    1105: DescribeDisklessTopicsRequest,
-    1106: DescribeDisklessObjectRequest,
+    1105: objects.DescribeDisklessTopicsRequest,
+    1106: objects.DescribeDisklessObjectRequest,
     1108: ApplyRetentionRequest,
-    1109: MarkOrphansRequest,
+    1109: objects.MarkOrphansRequest,
 }
 """What a client may ask of a batch coordinator: to look, to keep to its topics' settings, and to
 delete what nothing can need."""
 
-_QuorumTopic = DescribeQuorumResponse.TopicData
-_Update = UpdateFeaturesRequest.FeatureUpdateKey
+_QuorumTopic = quorum.DescribeQuorumResponse.TopicData
+_Update = brokers.UpdateFeaturesRequest.FeatureUpdateKey
 
 
 class Forwarding:
@@ -80,8 +65,8 @@ class Forwarding:
         self._errands = Errands()
 
     async def describe_quorum(
-        self, request: DescribeQuorumRequest, version: int
-    ) -> DescribeQuorumResponse:
+        self, request: quorum.DescribeQuorumRequest, version: int
+    ) -> quorum.DescribeQuorumResponse:
         """The cluster's own log, by its leader; who leads the others is not known here."""
         named = [
             (topic.topic_name, partition.partition_index)
@@ -92,38 +77,38 @@ class Forwarding:
             text = f"A broker describes {CLUSTER_METADATA}-0 only: ask a controller."
             return _no_quorum(request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
         try:
-            answer = await self._cluster.ask_controller(request, DescribeQuorumResponse)
+            answer = await self._cluster.ask_controller(request, quorum.DescribeQuorumResponse)
         except CoordinatorError as error:
-            return DescribeQuorumResponse(
+            return quorum.DescribeQuorumResponse(
                 error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=error.message, topics=()
             )
         return answer if version >= FIRST_WITH_DIRECTORIES else _without_directories(answer)
 
     async def update_features(
-        self, request: UpdateFeaturesRequest, version: int
-    ) -> UpdateFeaturesResponse:
+        self, request: brokers.UpdateFeaturesRequest, version: int
+    ) -> brokers.UpdateFeaturesResponse:
         """All of it is done, or nothing."""
         if version < FIRST_WITH_UPGRADE_TYPE:
             request = msgspec.structs.replace(
                 request,  # type: ignore[type-var]
                 feature_updates=tuple(_with_type(one) for one in request.feature_updates),
             )
-        answer: UpdateFeaturesResponse | None = None
+        answer: brokers.UpdateFeaturesResponse | None = None
         message = "No controller answered in time: it is not known whether this was done."
         try:
             answer = await self._errands.within(
-                self._cluster.ask_controller(request, UpdateFeaturesResponse),
+                self._cluster.ask_controller(request, brokers.UpdateFeaturesResponse),
                 seconds(request.timeout_ms),
             )
         except CoordinatorError as error:
             message = error.message
         if answer is None:
-            return UpdateFeaturesResponse(
+            return brokers.UpdateFeaturesResponse(
                 error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=message
             )
         if version > LAST_WITH_RESULTS or answer.error_code:
             return answer
-        result = UpdateFeaturesResponse.UpdatableFeatureResult
+        result = brokers.UpdateFeaturesResponse.UpdatableFeatureResult
         return msgspec.structs.replace(
             answer,  # type: ignore[type-var]
             results=tuple(
@@ -131,13 +116,15 @@ class Forwarding:
             ),
         )
 
-    async def unregister(self, request: UnregisterBrokerRequest) -> UnregisterBrokerResponse:
+    async def unregister(
+        self, request: brokers.UnregisterBrokerRequest
+    ) -> brokers.UnregisterBrokerResponse:
         """A broker that is gone for good is forgotten."""
         try:
-            return await self._cluster.ask_controller(request, UnregisterBrokerResponse)
+            return await self._cluster.ask_controller(request, brokers.UnregisterBrokerResponse)
         except CoordinatorError as error:
             refusal = refuse(request, ErrorCode.REQUEST_TIMED_OUT, error.message)
-            assert isinstance(refusal, UnregisterBrokerResponse), f"{refusal}"
+            assert isinstance(refusal, brokers.UnregisterBrokerResponse), f"{refusal}"
             return refusal
 
     # --- batch coordinators ---------------------------------------------------------------------
@@ -163,29 +150,33 @@ class Forwarding:
 
 
 async def describe_topics(
-    request: DescribeTopicsRequest, image: MetadataImage
-) -> DescribeTopicsResponse:
+    request: descriptions.DescribeTopicsRequest, image: MetadataImage
+) -> descriptions.DescribeTopicsResponse:
     """As any node of the quorum says it, and letting others have the loop in between."""
     asked = request.topic_names
     names = sorted(image.topic_ids if asked is None else set(asked))
-    topics: list[DescribeTopicsResponse.Topic] = []
+    topics: list[descriptions.DescribeTopicsResponse.Topic] = []
     partitions = 0
     for first in range(0, len(names), SLICE_TOPICS):
         some = tuple(names[first : first + SLICE_TOPICS])
-        answer = describing.describe_topics(DescribeTopicsRequest(topic_names=some), image)
+        answer = describing.describe_topics(
+            descriptions.DescribeTopicsRequest(topic_names=some), image
+        )
         partitions += sum(len(topic.partitions) for topic in answer.topics)
         if answer.error_code or partitions > describing.MAX_PARTITIONS:
             text = f"More than {describing.MAX_PARTITIONS} partitions: ask for topics by name."
-            return DescribeTopicsResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=text)
+            return descriptions.DescribeTopicsResponse(
+                error_code=ErrorCode.INVALID_REQUEST, error_message=text
+            )
         topics += answer.topics
         await asyncio.sleep(0)
-    return DescribeTopicsResponse(image_offset=image.offset, topics=tuple(topics))
+    return descriptions.DescribeTopicsResponse(image_offset=image.offset, topics=tuple(topics))
 
 
 def _no_quorum(
-    request: DescribeQuorumRequest, code: ErrorCode, message: str
-) -> DescribeQuorumResponse:
-    return DescribeQuorumResponse(
+    request: quorum.DescribeQuorumRequest, code: ErrorCode, message: str
+) -> quorum.DescribeQuorumResponse:
+    return quorum.DescribeQuorumResponse(
         topics=tuple(
             _QuorumTopic(
                 topic_name=topic.topic_name,
@@ -208,16 +199,16 @@ def _no_quorum(
     )
 
 
-def _without_directories(answer: DescribeQuorumResponse) -> DescribeQuorumResponse:
+def _without_directories(answer: quorum.DescribeQuorumResponse) -> quorum.DescribeQuorumResponse:
     """As versions 0 and 1 have it: without directory ids and endpoints."""
 
-    def plain(replicas: tuple[ReplicaState, ...]) -> tuple[ReplicaState, ...]:
+    def plain(replicas: tuple[quorum.ReplicaState, ...]) -> tuple[quorum.ReplicaState, ...]:
         return tuple(
             msgspec.structs.replace(one, replica_directory_id=ZERO_UUID)  # type: ignore[type-var]
             for one in replicas
         )
 
-    return DescribeQuorumResponse(
+    return quorum.DescribeQuorumResponse(
         error_code=answer.error_code,
         topics=tuple(
             _QuorumTopic(
@@ -252,24 +243,27 @@ def handlers(cluster: Cluster) -> dict[int, Served]:
     forwarding = Forwarding(cluster)
     return {
         55: served(
-            DescribeQuorumRequest,
+            quorum.DescribeQuorumRequest,
             lambda request, asker: forwarding.describe_quorum(request, asker.version),
         ),
         57: served(
-            UpdateFeaturesRequest,
+            brokers.UpdateFeaturesRequest,
             lambda request, asker: forwarding.update_features(request, asker.version),
         ),
-        64: served(UnregisterBrokerRequest, lambda request, _: forwarding.unregister(request)),
+        64: served(
+            brokers.UnregisterBrokerRequest, lambda request, _: forwarding.unregister(request)
+        ),
         **{
             key: served(kind, lambda request, _: forwarding.coordinate(request))
             for key, kind in COORDINATED.items()
         },
         1112: served(
-            DescribeTopicsRequest,
+            descriptions.DescribeTopicsRequest,
             lambda request, _: describe_topics(request, cluster.image),
             in_line=True,
         ),
         1113: served(
-            DescribeBrokersRequest, lambda request, _: describe_brokers(request, cluster.image)
+            descriptions.DescribeBrokersRequest,
+            lambda request, _: describe_brokers(request, cluster.image),
         ),
     }

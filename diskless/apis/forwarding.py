@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from enum import IntEnum, unique
 from typing import Any, Final, TypeVar
 
 from coordinator.batch.interface import CoordinatorError
@@ -20,27 +19,6 @@ T = TypeVar("T")
 
 MAX_WAIT_S: Final = 300.0
 """No client is waited for longer, whatever it asks for."""
-
-
-@unique
-class ErrorCode(IntEnum):
-    """The codes that these families answer with. The numbers are Kafka's."""
-
-    NONE = 0
-    OFFSET_OUT_OF_RANGE = 1
-    CORRUPT_MESSAGE = 2  # the store's bytes are not those that were committed
-    UNKNOWN_TOPIC_OR_PARTITION = 3
-    LEADER_NOT_AVAILABLE = 5  # OFFSET_NOT_AVAILABLE to clients that do not know it
-    NOT_LEADER_OR_FOLLOWER = 6  # nothing was decided: ask again
-    REQUEST_TIMED_OUT = 7  # it may be done, or not, or later
-    COORDINATOR_NOT_AVAILABLE = 15
-    INVALID_TOPIC_EXCEPTION = 17  # an internal one, which has no batches
-    UNSUPPORTED_VERSION = 35
-    INVALID_REQUEST = 42
-    POLICY_VIOLATION = 44
-    KAFKA_STORAGE_ERROR = 56
-    UNKNOWN_LEADER_EPOCH = 75
-    OFFSET_NOT_AVAILABLE = 78  # no read barrier is to be had
 
 
 def seconds(timeout_ms: int) -> float:

@@ -35,33 +35,23 @@ from raft.net.frames import Frame
 from raft.net.handlers import Serve, Served, payload
 from raft.net.header import RequestHeader
 from records.codec import decode_message
+from records.rpc import groups as rpc
 from records.rpc.base import Request, Response
-from records.rpc.groups import (
-    DeleteGroupsRequest,
-    DescribeGroupsRequest,
-    HeartbeatRequest,
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    ListGroupsRequest,
-    OffsetCommitRequest,
-    OffsetFetchRequest,
-    SyncGroupRequest,
-)
 
 MAX_REQUEST_BYTES: Final = 2 * 1024 * 1024
 """The longest request that is looked at, for one MiB is all that is stored of what a client says.
 What is longer closes its connection; decoding this much takes a tenth of a second."""
 
 REQUESTS: Final[tuple[type[Request], ...]] = (
-    OffsetCommitRequest,
-    OffsetFetchRequest,
-    JoinGroupRequest,
-    HeartbeatRequest,
-    LeaveGroupRequest,
-    SyncGroupRequest,
-    DescribeGroupsRequest,
-    ListGroupsRequest,
-    DeleteGroupsRequest,
+    rpc.OffsetCommitRequest,
+    rpc.OffsetFetchRequest,
+    rpc.JoinGroupRequest,
+    rpc.HeartbeatRequest,
+    rpc.LeaveGroupRequest,
+    rpc.SyncGroupRequest,
+    rpc.DescribeGroupsRequest,
+    rpc.ListGroupsRequest,
+    rpc.DeleteGroupsRequest,
 )
 
 

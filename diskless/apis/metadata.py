@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
-from enum import IntEnum, unique
 from types import MappingProxyType
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -32,6 +31,7 @@ from uuid import UUID
 from coordinator.controller.image import MetadataImage, TopicImage, active_start
 from diskless.fetch.runs_reader import LEADER_EPOCH
 from diskless.placement import PlacedBroker, is_known, leaders
+from records.kafka_errors import ErrorCode
 from records.metadata import PartitionRecord
 from records.rpc.cluster import MetadataRequest, MetadataResponse
 from records.types import ZERO_UUID
@@ -56,19 +56,6 @@ CLUSTER_OPERATIONS: Final = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
 """Create, alter, describe, cluster action, describe and alter configs, idempotent write."""
 
 NOT_ASKED: Final = -(2**31)
-
-
-@unique
-class MetadataError(IntEnum):
-    """Why a topic or a partition is not described. The numbers are Kafka's."""
-
-    UNKNOWN_TOPIC_OR_PARTITION = 3
-    LEADER_NOT_AVAILABLE = 5
-    INVALID_TOPIC_EXCEPTION = 17
-    INVALID_PARTITIONS = 37
-    INVALID_REQUEST = 42
-    POLICY_VIOLATION = 44
-    UNKNOWN_TOPIC_ID = 100
 
 
 class ClientView(NamedTuple):
@@ -190,16 +177,16 @@ def _asked_for(
     asked_for = request.topics or ()
     if version < FIRST_WITH_IDS and any(t.name is None or t.topic_id.int for t in asked_for):
         for asked in asked_for:
-            yield _failed(MetadataError.INVALID_REQUEST, asked.name or "", asked.topic_id)
+            yield _failed(ErrorCode.INVALID_REQUEST, asked.name or "", asked.topic_id)
         return
     for name, topic_id in dict.fromkeys((asked.name, asked.topic_id) for asked in asked_for):
         found = image.topics.get(topic_id) if name is None else image.topic(name)
         if found is not None:
             yield found
         elif name is None:
-            yield _failed(MetadataError.UNKNOWN_TOPIC_ID, None, topic_id)
+            yield _failed(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id)
         else:
-            unknown = MetadataError.UNKNOWN_TOPIC_OR_PARTITION
+            unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             yield _failed(missing.get(name, unknown), name, ZERO_UUID)
 
 
@@ -254,7 +241,7 @@ def _partition(
     leader_id, replicas = place(topic.topic_id, index, placing)
     chunks = topic.chunks.get(index, ())
     return _Partition(
-        error_code=MetadataError.LEADER_NOT_AVAILABLE if leader_id is None else 0,
+        error_code=ErrorCode.LEADER_NOT_AVAILABLE if leader_id is None else 0,
         partition_index=index,
         leader_id=NOBODY if leader_id is None else leader_id,
         leader_epoch=LEADER_EPOCH,

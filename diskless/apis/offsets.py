@@ -23,7 +23,7 @@ from typing import Final
 
 from coordinator.batch.interface import CoordinatorError
 from diskless.apis.delete_records import DeleteRecords
-from diskless.apis.forwarding import ErrorCode, seconds
+from diskless.apis.forwarding import seconds
 from diskless.apis.handler import served
 from diskless.apis.metadata import Pace
 from diskless.apis.partition_offsets import (
@@ -42,13 +42,10 @@ from diskless.fetch.runs_reader import LEADER_EPOCH, DamagedRunError, Run
 from diskless.fetch.timestamps import Stamped, first_since, latest
 from diskless.stores import ObjectNotFoundError, StorageError
 from raft.net.handlers import Served
+from records.kafka_errors import ErrorCode
+from records.rpc import partitions
 from records.rpc.batch_coordinator import FindBatchesRequest, FindBatchesResponse
 from records.rpc.list_offsets import ListOffsetsRequest, ListOffsetsResponse
-from records.rpc.partitions import (
-    DeleteRecordsRequest,
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
-)
 
 log = logging.getLogger("diskless.offsets")
 
@@ -73,7 +70,7 @@ RUNS_OF_ATTEMPT: Final = 4
 
 _Topic = ListOffsetsResponse.ListOffsetsTopicResponse
 _Partition = _Topic.ListOffsetsPartitionResponse
-_Ended = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
+_Ended = partitions.OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
 _FoundPartition = FindBatchesResponse.Topic.Partition
 
 
@@ -239,8 +236,8 @@ class Offsets:
     # --- OffsetForLeaderEpoch -------------------------------------------------------------------
 
     async def epoch_ends(
-        self, request: OffsetForLeaderEpochRequest
-    ) -> OffsetForLeaderEpochResponse:
+        self, request: partitions.OffsetForLeaderEpochRequest
+    ) -> partitions.OffsetForLeaderEpochResponse:
         """Epoch 0 ends at the high watermark; of others nothing is known."""
         image = self._cluster.image
         places = [
@@ -253,7 +250,7 @@ class Offsets:
         found = iter(
             [next(listed) if isinstance(place, Place) else Listed(place) for place in places]
         )
-        return OffsetForLeaderEpochResponse(
+        return partitions.OffsetForLeaderEpochResponse(
             topics=tuple(
                 _Ended(
                     topic=topic.topic,
@@ -317,6 +314,8 @@ def handlers(cluster: Cluster, cache: ObjectCache) -> dict[int, Served]:
     deleting = DeleteRecords(cluster)
     return {
         2: served(ListOffsetsRequest, lambda request, asker: offsets.find(request, asker.version)),
-        21: served(DeleteRecordsRequest, lambda request, _: deleting.delete(request)),
-        23: served(OffsetForLeaderEpochRequest, lambda request, _: offsets.epoch_ends(request)),
+        21: served(partitions.DeleteRecordsRequest, lambda request, _: deleting.delete(request)),
+        23: served(
+            partitions.OffsetForLeaderEpochRequest, lambda request, _: offsets.epoch_ends(request)
+        ),
     }

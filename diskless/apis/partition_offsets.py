@@ -16,11 +16,10 @@ from typing import Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from coordinator.batch.interface import CoordinatorError
-from coordinator.batch.interface import ErrorCode as CoordinatorCode
 from coordinator.controller.image import MetadataImage
-from diskless.apis.forwarding import ErrorCode
 from diskless.cluster import Cluster
 from diskless.fetch.runs_reader import LEADER_EPOCH
+from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import ListDisklessOffsetsRequest
 
 T = TypeVar("T")
@@ -36,9 +35,7 @@ BARRIER_S: Final = 10.0
 ASKED_AT_ONCE: Final = 1_000
 """Partitions of one question: whoever makes, answers and reads it does so in a few ms each."""
 
-_GONE: Final = frozenset(
-    {CoordinatorCode.UNKNOWN_TOPIC_ID, CoordinatorCode.UNKNOWN_TOPIC_OR_PARTITION}
-)
+_GONE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
 
 class Place(NamedTuple):

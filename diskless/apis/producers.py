@@ -27,6 +27,7 @@ from coordinator.batch.interface import CoordinatorError
 from diskless.apis.handler import Asker, served
 from diskless.cluster import Cluster
 from raft.net.handlers import Served
+from records.kafka_errors import ErrorCode
 from records.rpc.brokers import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from records.rpc.partitions import InitProducerIdRequest, InitProducerIdResponse
 
@@ -35,10 +36,6 @@ log = logging.getLogger("diskless.producers")
 INIT_PRODUCER_ID: Final = 22
 LAST_VERSION: Final = 5  # 6 is of two-phase commit (KIP-939), which needs transactions
 
-NONE: Final = 0
-COORDINATOR_LOAD_IN_PROGRESS: Final = 14  # ask again; what upstream answers without a block
-INVALID_REQUEST: Final = 42
-TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Final = 53
 
 NOBODY: Final = -1
 LAST_EPOCH: Final = 2**15 - 2
@@ -138,26 +135,28 @@ class ProducerApis:
     ) -> InitProducerIdResponse:
         """An id and an epoch to begin at sequence 0 with."""
         if request.transactional_id is not None:
-            code = INVALID_REQUEST  # an empty one, as upstream
+            code = ErrorCode.INVALID_REQUEST  # an empty one, as upstream
             if request.transactional_id:
-                code = TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+                code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
             return _refused(code)
         known = request.producer_id != NOBODY
         if (
             known != (request.producer_epoch != NOBODY)
             or min(request.producer_id, request.producer_epoch) < NOBODY
         ):
-            return _refused(INVALID_REQUEST)
+            return _refused(ErrorCode.INVALID_REQUEST)
         if known and request.producer_epoch < LAST_EPOCH:
             return InitProducerIdResponse(
-                error_code=NONE,
+                error_code=ErrorCode.NONE,
                 producer_id=request.producer_id,
                 producer_epoch=request.producer_epoch + 1,
             )
         producer_id = await self.ids.take()
         if producer_id is None:
-            return _refused(COORDINATOR_LOAD_IN_PROGRESS)
-        return InitProducerIdResponse(error_code=NONE, producer_id=producer_id, producer_epoch=0)
+            return _refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return InitProducerIdResponse(
+            error_code=ErrorCode.NONE, producer_id=producer_id, producer_epoch=0
+        )
 
     async def close(self) -> None:
         """End what is under way."""

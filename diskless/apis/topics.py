@@ -25,21 +25,15 @@ import msgspec
 from coordinator.batch.interface import CoordinatorError
 from coordinator.controller.image import TopicImage
 from coordinator.controller.refusals import refuse
-from diskless.apis.forwarding import Errands, ErrorCode, seconds
+from diskless.apis.forwarding import Errands, seconds
 from diskless.apis.handler import served
 from diskless.cluster import Cluster
 from diskless.fetch.commit_notifications import News
 from raft.net.handlers import Served
+from records.kafka_errors import ErrorCode
+from records.rpc import topics as rpc
 from records.rpc.base import Request, Response
 from records.rpc.batch_coordinator import FindBatchesRequest
-from records.rpc.topics import (
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-)
 
 R = TypeVar("R", bound=Response)
 
@@ -62,10 +56,10 @@ class Topics:
         cluster.on_commit(lambda _: self._news.tell())
         cluster.on_image(lambda _: self._news.tell())
 
-    async def create(self, request: CreateTopicsRequest) -> CreateTopicsResponse:
+    async def create(self, request: rpc.CreateTopicsRequest) -> rpc.CreateTopicsResponse:
         """Create topics; also for a client whose request for metadata creates one."""
         deadline = _now() + seconds(request.timeout_ms)
-        answer = await self._ask(request, CreateTopicsResponse, deadline)
+        answer = await self._ask(request, rpc.CreateTopicsResponse, deadline)
         if request.validate_only:
             return answer
         made = {topic.topic_id: topic for topic in answer.topics if not topic.error_code}
@@ -79,10 +73,10 @@ class Topics:
             ),
         )
 
-    async def grow(self, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
+    async def grow(self, request: rpc.CreatePartitionsRequest) -> rpc.CreatePartitionsResponse:
         """Give topics more partitions."""
         deadline = _now() + seconds(request.timeout_ms)
-        answer = await self._ask(request, CreatePartitionsResponse, deadline)
+        answer = await self._ask(request, rpc.CreatePartitionsResponse, deadline)
         if request.validate_only:
             return answer
         grown = {result.name for result in answer.results if not result.error_code}
@@ -105,15 +99,15 @@ class Topics:
             ),
         )
 
-    async def delete(self, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+    async def delete(self, request: rpc.DeleteTopicsRequest) -> rpc.DeleteTopicsResponse:
         """Delete topics, named either way."""
         deadline = _now() + seconds(request.timeout_ms)
-        state = DeleteTopicsRequest.DeleteTopicState
+        state = rpc.DeleteTopicsRequest.DeleteTopicState
         by_name = tuple(state(name=name) for name in request.topic_names)
-        asked = DeleteTopicsRequest(
+        asked = rpc.DeleteTopicsRequest(
             topics=(*by_name, *request.topics), timeout_ms=request.timeout_ms
         )
-        answer = await self._ask(asked, DeleteTopicsResponse, deadline)
+        answer = await self._ask(asked, rpc.DeleteTopicsResponse, deadline)
         gone = {result.topic_id for result in answer.responses if not result.error_code}
         await self._cluster.image_where(
             lambda image: gone.isdisjoint(image.topics), max(0.0, deadline - _now())
@@ -222,7 +216,7 @@ def handlers(cluster: Cluster) -> dict[int, Served]:
     """By api key."""
     topics = Topics(cluster)
     return {
-        19: served(CreateTopicsRequest, lambda request, _: topics.create(request)),
-        20: served(DeleteTopicsRequest, lambda request, _: topics.delete(request)),
-        37: served(CreatePartitionsRequest, lambda request, _: topics.grow(request)),
+        19: served(rpc.CreateTopicsRequest, lambda request, _: topics.create(request)),
+        20: served(rpc.DeleteTopicsRequest, lambda request, _: topics.delete(request)),
+        37: served(rpc.CreatePartitionsRequest, lambda request, _: topics.grow(request)),
     }

@@ -37,12 +37,8 @@ from diskless.fetch.runs_reader import LEADER_EPOCH, DamagedRunError, Run, read_
 from diskless.fetch.staleness import Staleness
 from diskless.placement import PlacedBroker, Redirects, is_known
 from diskless.stores import ObjectNotFoundError, StorageError
-from records.rpc.batch_coordinator import (
-    FindBatchesRequest,
-    FindBatchesResponse,
-    ListDisklessOffsetsRequest,
-    ListDisklessOffsetsResponse,
-)
+from records.kafka_errors import ErrorCode
+from records.rpc import batch_coordinator as rpc
 from records.rpc.fetch import FetchRequest, FetchResponse
 
 log = logging.getLogger("diskless.fetch.service")
@@ -56,15 +52,6 @@ FEW_PARTITIONS: Final = 500  # of a Fetch that looks at all of them after every 
 PAUSE_OF_EACH_S: Final = 1e-5  # a partition of others; a look at it takes a tenth of that
 MAX_BYTES: Final = 64 * 1024 * 1024  # of one answer, whatever is asked for
 
-OFFSET_OUT_OF_RANGE: Final = 1
-CORRUPT_MESSAGE: Final = 2
-UNKNOWN_TOPIC_OR_PARTITION: Final = 3
-NOT_LEADER_OR_FOLLOWER: Final = 6
-KAFKA_STORAGE_ERROR: Final = 56
-FETCH_SESSION_ID_NOT_FOUND: Final = 70
-UNKNOWN_LEADER_EPOCH: Final = 75
-OFFSET_NOT_AVAILABLE: Final = 78
-UNKNOWN_TOPIC_ID: Final = 100
 
 NOWHERE_ELSE: Final = -1  # the preferred read replica: us
 
@@ -73,8 +60,8 @@ LATEST: Final = -1
 
 _Topic = FetchResponse.FetchableTopicResponse
 _Partition = FetchResponse.FetchableTopicResponse.PartitionData
-_Found = FindBatchesResponse.Topic.Partition
-_Listed = ListDisklessOffsetsResponse.Topic.Partition
+_Found = rpc.FindBatchesResponse.Topic.Partition
+_Listed = rpc.ListDisklessOffsetsResponse.Topic.Partition
 
 
 class Replica(Protocol):
@@ -82,15 +69,15 @@ class Replica(Protocol):
 
     def ends(self, topic_id: UUID, partition: int) -> tuple[int, int] | None: ...
 
-    async def find_batches(self, request: FindBatchesRequest) -> FindBatchesResponse: ...
+    async def find_batches(self, request: rpc.FindBatchesRequest) -> rpc.FindBatchesResponse: ...
 
 
 class Leader(Protocol):
     """The coordinator itself, wherever it leads (`coordinator.batch.client`)."""
 
     async def list_offsets(
-        self, request: ListDisklessOffsetsRequest
-    ) -> ListDisklessOffsetsResponse: ...
+        self, request: rpc.ListDisklessOffsetsRequest
+    ) -> rpc.ListDisklessOffsetsResponse: ...
 
 
 class _Asked(NamedTuple):
@@ -179,7 +166,7 @@ class FetchService:
         """
         self.counters.requests += 1
         if request.session_id > 0:  # none is ever granted
-            return FetchResponse(error_code=FETCH_SESSION_ID_NOT_FOUND, responses=())
+            return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=())
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(max(0, request.max_wait_ms), MAX_WAIT_MS) / 1_000
         redirected = False
@@ -304,8 +291,8 @@ class FetchService:
         replica = self._replica(coordinator)
         if replica is None or self._leaving or not self._staleness.may_serve(coordinator):
             return [None] * len(asked)
-        topic = FindBatchesRequest.Topic
-        request = FindBatchesRequest(
+        topic = rpc.FindBatchesRequest.Topic
+        request = rpc.FindBatchesRequest(
             coordinator_partition=coordinator,
             max_bytes=max_bytes,
             topics=tuple(
@@ -347,8 +334,8 @@ class FetchService:
     async def _behind_the_barrier(self, coordinator: int, asked: Sequence[_Asked]) -> list[_Answer]:
         """Are these offsets really out of range? Only the coordinator can say."""
         self.counters.barriers += len(asked)
-        topic = ListDisklessOffsetsRequest.Topic
-        request = ListDisklessOffsetsRequest(
+        topic = rpc.ListDisklessOffsetsRequest.Topic
+        request = rpc.ListDisklessOffsetsRequest(
             coordinator_partition=coordinator,
             topics=tuple(
                 topic(
@@ -365,7 +352,7 @@ class FetchService:
             async with asyncio.timeout(BARRIER_S):
                 answer = await self._leader(coordinator).list_offsets(request)
         except (CoordinatorError, TimeoutError):
-            return [_Answer(OFFSET_NOT_AVAILABLE)] * len(asked)
+            return [_Answer(ErrorCode.OFFSET_NOT_AVAILABLE)] * len(asked)
         return [
             _in_range(one, *found.partitions)
             for one, found in zip(asked, answer.responses, strict=True)
@@ -410,7 +397,7 @@ class FetchService:
         except DamagedRunError as damage:
             self.counters.damaged_runs += 1
             log.error("action=fetch error=%r", str(damage))
-            answer = answer._replace(error=CORRUPT_MESSAGE)
+            answer = answer._replace(error=ErrorCode.CORRUPT_MESSAGE)
         except ObjectNotFoundError as gone:
             log.warning("action=fetch error=%r", str(gone))
             assert answer.asked is not None, f"runs of nothing: {answer}"
@@ -418,10 +405,10 @@ class FetchService:
             (answer,) = await self._behind_the_barrier(where, [answer.asked])
             if not answer.error:  # still referred to: bytes are missing
                 self.counters.missing_objects += 1
-                answer = answer._replace(error=KAFKA_STORAGE_ERROR)
+                answer = answer._replace(error=ErrorCode.KAFKA_STORAGE_ERROR)
         except StorageError as failure:
             log.warning("action=fetch error=%r", str(failure))
-            answer = answer._replace(error=KAFKA_STORAGE_ERROR)
+            answer = answer._replace(error=ErrorCode.KAFKA_STORAGE_ERROR)
         return self._told(asked, answer, records)
 
     def _told(
@@ -449,22 +436,22 @@ class FetchService:
 def _in_range(asked: _Asked, first: _Listed, last: _Listed) -> _Answer:
     """What the coordinator's word means for an offset, given where the log begins and ends."""
     if first.error_code or last.error_code:
-        return _Answer(OFFSET_NOT_AVAILABLE)
+        return _Answer(ErrorCode.OFFSET_NOT_AVAILABLE)
     if first.offset <= asked.offset <= last.offset:  # our replica lags: there will be news
         return _Answer(0, asked.offset, first.offset)
-    return _Answer(OFFSET_OUT_OF_RANGE, last.offset, first.offset)
+    return _Answer(ErrorCode.OFFSET_OUT_OF_RANGE, last.offset, first.offset)
 
 
 def _judged(asked: _Asked, found: _Found | None) -> _Answer:
     """What our replica says; what it cannot know is left in doubt."""
     if found is None:
-        return _Answer(NOT_LEADER_OR_FOLLOWER)  # this broker knows nothing: ask another
-    if found.error_code == OFFSET_OUT_OF_RANGE:
+        return _Answer(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # this broker knows nothing: ask another
+    if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
         is_below = asked.offset < found.log_start_offset
         ends = found.high_watermark, found.log_start_offset
         return _Answer(0, *ends, asked=asked, is_below=is_below, is_above=not is_below)
     if found.error_code:  # it is in the image, and our replica has not heard of it yet
-        return _Answer(OFFSET_NOT_AVAILABLE)
+        return _Answer(ErrorCode.OFFSET_NOT_AVAILABLE)
     runs = tuple(
         Run(
             batch.object_key, batch.byte_offset, batch.size, batch.base_offset,
@@ -487,11 +474,13 @@ def _place(
         image.topics.get(topic.topic_id) if by_id else image.topic(topic.topic)
     )
     if found is None:
-        return _Answer(UNKNOWN_TOPIC_ID if by_id else UNKNOWN_TOPIC_OR_PARTITION)
+        return _Answer(
+            ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        )
     if asked.partition not in found.partitions or found.is_internal:
-        return _Answer(UNKNOWN_TOPIC_OR_PARTITION)
+        return _Answer(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if asked.current_leader_epoch > LEADER_EPOCH:
-        return _Answer(UNKNOWN_LEADER_EPOCH)
+        return _Answer(ErrorCode.UNKNOWN_LEADER_EPOCH)
     return _Asked(
         found.topic_id,
         found.coordinator(asked.partition),

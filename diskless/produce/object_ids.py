@@ -12,13 +12,9 @@ from __future__ import annotations
 import asyncio
 from typing import Final, NamedTuple, Protocol
 
-from coordinator.batch.interface import CoordinatorError, ErrorCode
-from records.rpc.objects import (
-    AcquireObjectLeaseRequest,
-    AcquireObjectLeaseResponse,
-    ReleaseObjectLeaseRequest,
-    ReleaseObjectLeaseResponse,
-)
+from coordinator.batch.interface import CoordinatorError
+from records.kafka_errors import ErrorCode
+from records.rpc import objects as rpc
 
 RENEW_LEFT: Final = 4  # a new block is asked for when a quarter of the old one is left
 
@@ -35,12 +31,12 @@ class Leases(Protocol):
     """The part of a batch coordinator that leases ids."""
 
     async def acquire_lease(
-        self, request: AcquireObjectLeaseRequest
-    ) -> AcquireObjectLeaseResponse: ...
+        self, request: rpc.AcquireObjectLeaseRequest
+    ) -> rpc.AcquireObjectLeaseResponse: ...
 
     async def release_lease(
-        self, request: ReleaseObjectLeaseRequest
-    ) -> ReleaseObjectLeaseResponse: ...
+        self, request: rpc.ReleaseObjectLeaseRequest
+    ) -> rpc.ReleaseObjectLeaseResponse: ...
 
 
 class LeasedId(NamedTuple):
@@ -105,7 +101,7 @@ class ObjectIds:
             self._coming.cancel()
         block, self._block = self._block, None
         if block is not None:
-            request = ReleaseObjectLeaseRequest(
+            request = rpc.ReleaseObjectLeaseRequest(
                 coordinator_partition=self._coordinator_partition,
                 broker_id=self._broker_id,
                 broker_epoch=self._broker_epoch,
@@ -145,7 +141,7 @@ class ObjectIds:
     async def _acquire(self) -> _Block:
         expires = self._loop.time() + self._usable_s
         answer = await self._coordinator.acquire_lease(
-            AcquireObjectLeaseRequest(
+            rpc.AcquireObjectLeaseRequest(
                 coordinator_partition=self._coordinator_partition,
                 broker_id=self._broker_id,
                 broker_epoch=self._broker_epoch,

@@ -39,7 +39,7 @@ from random import Random
 from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
-from coordinator.batch.interface import NEVER_COMMITTED, CoordinatorError, ErrorCode
+from coordinator.batch.interface import NEVER_COMMITTED, CoordinatorError
 from coordinator.batch.settings import KEPT_ANSWERS
 from diskless.durations import Durations
 from diskless.produce.buffer import AppendBuffer, AppendResult, ClosedBuffer, Waiter
@@ -47,20 +47,23 @@ from diskless.produce.object_ids import LeasedId, LeaseRefusedError, Leases, Obj
 from diskless.produce.validation import Accepted
 from diskless.stores import ObjectStorage, StorageError
 from records.compression import Buffer
+from records.kafka_errors import ErrorCode
 from records.object_keys import ObjectKeys
 from records.rpc.batch_coordinator import CommitBatchesRequest, CommitBatchesResponse
 from records.wal import build_object
 
 log = logging.getLogger("diskless.produce.service")
 
-NOT_LEADER_OR_FOLLOWER: Final = 6
-REQUEST_TIMED_OUT: Final = 7
-NOT_ENOUGH_REPLICAS: Final = 19
-KAFKA_STORAGE_ERROR: Final = 56
 
-NOT_WRITTEN: Final = AppendResult(NOT_ENOUGH_REPLICAS, "no batch coordinator takes it now")
-CLOSING: Final = AppendResult(NOT_LEADER_OR_FOLLOWER, "this broker is closing or was fenced")
-UNKNOWN: Final = AppendResult(REQUEST_TIMED_OUT, "it may have been written, or may yet be")
+NOT_WRITTEN: Final = AppendResult(
+    ErrorCode.NOT_ENOUGH_REPLICAS, "no batch coordinator takes it now"
+)
+CLOSING: Final = AppendResult(
+    ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker is closing or was fenced"
+)
+UNKNOWN: Final = AppendResult(
+    ErrorCode.REQUEST_TIMED_OUT, "it may have been written, or may yet be"
+)
 RELEASE_S: Final = 2.0  # for the coordinator to take a lease back
 RETRY_MAX_S: Final = 2.0  # between two uploads of one object, or two questions for its outcome
 
@@ -376,7 +379,7 @@ class ObjectWriter:
                 else:
                     self.counters.uploads_failed += 1
                     log.warning("object=%d error=%r", written.request.object_id, str(error))
-                    result = AppendResult(KAFKA_STORAGE_ERROR, "the object store failed")
+                    result = AppendResult(ErrorCode.KAFKA_STORAGE_ERROR, "the object store failed")
                     self._tell_all(written.closed, result)
                 self._uploading.remove(written)
         finally:
@@ -401,9 +404,9 @@ class ObjectWriter:
                     self._tell(written, response)
                     return
                 except CoordinatorError as error:
-                    object_id, code = written.request.object_id, error.code
+                    object_id, code = written.request.object_id, int(error.code)
                     log.warning("object=%d reason=%r", object_id, str(error))
-                    if code is ErrorCode.COORDINATOR_NOT_AVAILABLE and not in_doubt:
+                    if code == ErrorCode.COORDINATOR_NOT_AVAILABLE and not in_doubt:
                         self.counters.refused += 1
                         self._tell_all(written.closed, NOT_WRITTEN)
                         return

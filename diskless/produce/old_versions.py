@@ -22,8 +22,8 @@ from raft.net import (
     ServerConnection,
     response_header,
 )
+from records.kafka_errors import ErrorCode
 
-UNSUPPORTED_VERSION: Final = 35
 LAST_VERSION: Final = 2
 
 _BEGIN: Final = Struct(">hii")  # acks, timeout, how many topics
@@ -70,7 +70,7 @@ def _refusals(body: Frame, topics: int, version: int) -> bytes:
         for _ in range(_checked(partitions, body)):
             index, size = _PARTITION.unpack_from(body, at)
             at += _PARTITION.size + max(0, _checked(size, body, least=-1))
-            parts.append(form.pack(index, UNSUPPORTED_VERSION, *rest))
+            parts.append(form.pack(index, ErrorCode.UNSUPPORTED_VERSION, *rest))
     return b"".join(parts)
 
 

@@ -14,13 +14,11 @@ from typing import Final
 
 from diskless.produce.buffer import AppendResult
 from diskless.produce.validation import Outcome, Refusal
+from records.kafka_errors import ErrorCode
 from records.rpc.produce import ProduceRequest, ProduceResponse
 
 FIRST_WITH_TOPIC_IDS: Final = 13
 
-UNKNOWN_TOPIC_OR_PARTITION: Final = 3
-REQUEST_TIMED_OUT: Final = 7
-UNKNOWN_TOPIC_ID: Final = 100
 
 _Topic = ProduceResponse.TopicProduceResponse
 _Partition = ProduceResponse.TopicProduceResponse.PartitionProduceResponse
@@ -120,7 +118,9 @@ class PendingProduce:
     def expire(self) -> None:
         """The time is over: nothing more is known of what is open."""
         self.is_over = True
-        self.settle_all(AppendResult(REQUEST_TIMED_OUT, "its outcome was not known in time"))
+        self.settle_all(
+            AppendResult(ErrorCode.REQUEST_TIMED_OUT, "its outcome was not known in time")
+        )
         if not self.is_read:
             self.settled()
 
@@ -166,8 +166,8 @@ def _partition(awaited: AwaitedPartition) -> _Partition:
             ),
         )
     error = outcome.error
-    if error == UNKNOWN_TOPIC_ID and not awaited.request.by_id:  # deleted meanwhile
-        error = UNKNOWN_TOPIC_OR_PARTITION
+    if error == ErrorCode.UNKNOWN_TOPIC_ID and not awaited.request.by_id:  # deleted meanwhile
+        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return _Partition(
         index=awaited.index,
         error_code=error,

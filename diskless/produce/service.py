@@ -28,13 +28,7 @@ from uuid import UUID
 from coordinator.controller.image import MetadataImage, TopicImage
 from diskless.produce.buffer import AppendResult, Waiter
 from diskless.produce.in_flight import InFlight
-from diskless.produce.request import (
-    UNKNOWN_TOPIC_ID,
-    UNKNOWN_TOPIC_OR_PARTITION,
-    AwaitedPartition,
-    PendingProduce,
-    response_of,
-)
+from diskless.produce.request import AwaitedPartition, PendingProduce, response_of
 from diskless.produce.validation import (
     USUAL_RATIO,
     Accepted,
@@ -55,15 +49,12 @@ from raft.net import (
 )
 from raft.net.handlers import payload
 from records.codec import decode_message
+from records.kafka_errors import ErrorCode
 from records.rpc.produce import ProduceRequest
 
 HEAR_S: Final = 3.0  # of a topic that somebody else may have told the client of
 HEAR_SHARE: Final = 0.9  # of a request's time: what is over is answered REQUEST_TIMED_OUT
 
-NOT_LEADER_OR_FOLLOWER: Final = 6
-INVALID_TOPIC_EXCEPTION: Final = 17
-INVALID_REQUIRED_ACKS: Final = 21
-TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Final = 53
 
 NO_TRANSACTIONS: Final = "transactions are not supported by this cluster"
 
@@ -263,9 +254,11 @@ class ProduceService:
     @staticmethod
     def _whole_refusal(request: ProduceRequest) -> AppendResult | None:
         if request.acks not in (-1, 0, 1):
-            return AppendResult(INVALID_REQUIRED_ACKS, f"acks={request.acks} is none of -1, 0, 1")
+            return AppendResult(
+                ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks} is none of -1, 0, 1"
+            )
         if request.transactional_id is not None:
-            return AppendResult(TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
+            return AppendResult(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
         return None
 
     def _append_all(self, produced: PendingProduce) -> None:
@@ -276,7 +269,11 @@ class ProduceService:
             topic = image.topics.get(topic_id) if produced.by_id else image.topic(name)
             for one, partition in zip(awaited, asked.partition_data, strict=True):
                 if topic is None:
-                    code = UNKNOWN_TOPIC_ID if produced.by_id else UNKNOWN_TOPIC_OR_PARTITION
+                    code = (
+                        ErrorCode.UNKNOWN_TOPIC_ID
+                        if produced.by_id
+                        else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    )
                     one.settle(AppendResult(code, "this broker knows no such topic"))
                 else:
                     self._append(image, topic, one, partition.records, produced.version)
@@ -291,11 +288,11 @@ class ProduceService:
     ) -> None:
         if topic.is_internal:
             text = f"{topic.name} belongs to the cluster itself"
-            awaited.settle(AppendResult(INVALID_TOPIC_EXCEPTION, text))
+            awaited.settle(AppendResult(ErrorCode.INVALID_TOPIC_EXCEPTION, text))
             return
         if awaited.index not in topic.partitions:
             text = f"{topic.name} has no partition {awaited.index}"
-            awaited.settle(AppendResult(UNKNOWN_TOPIC_OR_PARTITION, text))
+            awaited.settle(AppendResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text))
             return
         rules = self._rules_for(image, topic)
         outcome = awaited.validated or validate(records, version, rules, self._now_ms())
@@ -303,12 +300,14 @@ class ProduceService:
             awaited.settle(outcome)
             return
         if outcome.batch.header.is_transactional:
-            awaited.settle(AppendResult(TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS))
+            awaited.settle(
+                AppendResult(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
+            )
             return
         writer = self._writer(topic.coordinator(awaited.index))
         if writer is None:
             text = "this broker may not write now: it is starting, closing or fenced"
-            awaited.settle(AppendResult(NOT_LEADER_OR_FOLLOWER, text))
+            awaited.settle(AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER, text))
             return
         self.counters.batches += 1
         self.counters.records += outcome.batch.header.record_count

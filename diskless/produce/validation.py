@@ -16,7 +16,6 @@ docs/design/broker.md#validation.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import IntEnum, unique
 from struct import Struct
 from typing import Final, NamedTuple, TypeAlias
 
@@ -38,6 +37,7 @@ from records.errors import (
     IncompleteBatchError,
     UnknownCodecError,
 )
+from records.kafka_errors import ErrorCode
 from records.varint import SMALL_VARINTS, decode_varint, decode_varlong
 
 FIRST_WITH_ZSTD: Final = 7  # Produce versions below know no zstd
@@ -46,18 +46,6 @@ MANY_RECORDS: Final = 20_000  # about 10 ms
 MUCH_COMPRESSED: Final = 256 * 1024  # bytes: less is done before a thread has its turn
 USUAL_RATIO: Final = 64  # of decompressed bytes to compressed ones; a bomb's is 30,000
 MAX_RECORD_ERRORS: Final = 100  # named one by one in an answer
-
-
-@unique
-class ProduceError(IntEnum):
-    """Why a partition's records are refused. The numbers are Kafka's."""
-
-    CORRUPT_MESSAGE = 2
-    MESSAGE_TOO_LARGE = 10
-    INVALID_TIMESTAMP = 32
-    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
-    UNSUPPORTED_COMPRESSION_TYPE = 76
-    INVALID_RECORD = 87
 
 
 class TopicRules(NamedTuple):
@@ -91,7 +79,7 @@ class RecordError(NamedTuple):
 class Refusal(NamedTuple):
     """The records are not taken; nothing of them is."""
 
-    error: ProduceError
+    error: ErrorCode
     message: str
     record_errors: tuple[RecordError, ...] = ()
 
@@ -154,8 +142,8 @@ def validate(
         magic = records[16] if len(records) > 16 else 2
         if magic < 2:
             message = f"message format {magic} is no longer taken, only 2"
-            return Refusal(ProduceError.UNSUPPORTED_FOR_MESSAGE_FORMAT, message)
-        return Refusal(ProduceError.CORRUPT_MESSAGE, str(error))
+            return Refusal(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, message)
+        return Refusal(ErrorCode.CORRUPT_MESSAGE, str(error))
     if len(records) != batch.header.size_bytes:
         return _invalid("more than one record batch for a partition")
     refusal = _header_refusal(batch, version, rules)
@@ -167,9 +155,9 @@ def validate(
     except DecompressedTooLargeError as error:
         if limit_bytes < MAX_DECOMPRESSED_BYTES:
             raise TakesLongError from None
-        return Refusal(ProduceError.MESSAGE_TOO_LARGE, str(error))
+        return Refusal(ErrorCode.MESSAGE_TOO_LARGE, str(error))
     except CompressionError as error:
-        return Refusal(ProduceError.CORRUPT_MESSAGE, str(error))
+        return Refusal(ErrorCode.CORRUPT_MESSAGE, str(error))
     except IndexError:
         return _invalid("the batch ends inside a record")
     except ValueError as error:
@@ -178,7 +166,7 @@ def validate(
 
 
 def _invalid(message: str) -> Refusal:
-    return Refusal(ProduceError.INVALID_RECORD, message)
+    return Refusal(ErrorCode.INVALID_RECORD, message)
 
 
 def _header_refusal(batch: Batch, version: int, rules: TopicRules) -> Refusal | None:
@@ -186,7 +174,7 @@ def _header_refusal(batch: Batch, version: int, rules: TopicRules) -> Refusal | 
     header = batch.header
     if header.size_bytes > rules.max_message_bytes:
         message = f"{header.size_bytes} bytes, max.message.bytes is {rules.max_message_bytes}"
-        return Refusal(ProduceError.MESSAGE_TOO_LARGE, message)
+        return Refusal(ErrorCode.MESSAGE_TOO_LARGE, message)
     if header.base_offset != 0:
         return _invalid(f"base offset {header.base_offset}, a producer's is 0")
     if header.is_control:
@@ -197,14 +185,14 @@ def _header_refusal(batch: Batch, version: int, rules: TopicRules) -> Refusal | 
         return _invalid("a producer id without epoch or sequence")
     if header.is_log_append_time:  # readers would take the header's time for every record's
         message = "a producer may not set the timestamp type to LogAppendTime"
-        return Refusal(ProduceError.INVALID_TIMESTAMP, message)
+        return Refusal(ErrorCode.INVALID_TIMESTAMP, message)
     try:
         codec = header.compression
     except UnknownCodecError as error:
-        return Refusal(ProduceError.UNSUPPORTED_COMPRESSION_TYPE, str(error))
+        return Refusal(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, str(error))
     if codec is Compression.ZSTD and version < FIRST_WITH_ZSTD:
         message = f"zstd needs Produce version {FIRST_WITH_ZSTD}, this is {version}"
-        return Refusal(ProduceError.UNSUPPORTED_COMPRESSION_TYPE, message)
+        return Refusal(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, message)
     return None
 
 
@@ -312,7 +300,7 @@ def _judge_times(batch: Batch, timestamps: list[int], rules: TopicRules, now_ms:
     latest, earliest = max(timestamps), min(timestamps)
     if earliest < NO_TIMESTAMP or latest >= 1 << 63:
         message = f"timestamps from {earliest} to {latest}"
-        return Refusal(ProduceError.INVALID_TIMESTAMP, message)
+        return Refusal(ErrorCode.INVALID_TIMESTAMP, message)
     if rules.log_append_time:
         return Accepted(batch, latest)
     oldest = now_ms - rules.timestamp_before_max_ms
@@ -331,7 +319,7 @@ def _judge_times(batch: Batch, timestamps: list[int], rules: TopicRules, now_ms:
         for index, timestamp in guilty[:MAX_RECORD_ERRORS]
     )
     message = f"{len(guilty)} records of wrong times, the first: {errors[0].message}"
-    return Refusal(ProduceError.INVALID_TIMESTAMP, message, errors)
+    return Refusal(ErrorCode.INVALID_TIMESTAMP, message, errors)
 
 
 def _misfit(timestamp: int, rules: TopicRules, now_ms: int) -> str:

@@ -19,6 +19,7 @@ import pytest
 from confluent_kafka import Producer
 
 from diskless.stores.faults import Fault
+from records.kafka_errors import ErrorCode
 from tests.clients.bad_stores import CLASS_NAME, spoiled
 from tests.clients.client import (
     EARLIEST,
@@ -32,11 +33,6 @@ from tests.clients.wire import fetch, produce
 from tests.clients.world import World, check_sent, numbered, values
 from tests.nemesis.disks import Disks, NoMounts
 from tests.waiting import Deadline, wait_until
-
-NONE: Final = 0
-REQUEST_TIMED_OUT: Final = 7
-KAFKA_STORAGE_ERROR: Final = 56
-CORRUPT_MESSAGE: Final = 2
 
 UPLOAD_TIMEOUT_MS: Final = 1_000
 SETTINGS: Final = {
@@ -80,7 +76,7 @@ def at_each_broker(
         deadline = Deadline(f"{broker} has {len(expected)} records")
         while len(got) < len(expected):
             found = fetch(broker, topic, first + len(got))
-            assert found.error_code == NONE, found
+            assert found.error_code == ErrorCode.NONE, found
             got += found.values  # none, if it has not heard yet that they are committed
             time.sleep(deadline.pause_s(f"{len(got)} records"))
         assert got == [(first + at, value) for at, value in enumerate(expected)]
@@ -112,13 +108,15 @@ def test_a_producer_hears_that_the_store_failed(world: World, cluster: EskerClus
     """KAFKA_STORAGE_ERROR once it is given up; REQUEST_TIMED_OUT if it asked to hear earlier."""
     topic, broker = world.topic(), cluster.brokers[0]
     with spoiled(cluster.store, Fault.REFUSED, "upload"):
-        assert produce(broker, topic, [b"refused"])[0] == KAFKA_STORAGE_ERROR
+        assert produce(broker, topic, [b"refused"])[0] == ErrorCode.KAFKA_STORAGE_ERROR
     with spoiled(cluster.store, Fault.ERROR, "upload"):
-        assert produce(broker, topic, [b"failed"])[0] == KAFKA_STORAGE_ERROR
+        assert produce(broker, topic, [b"failed"])[0] == ErrorCode.KAFKA_STORAGE_ERROR
         before = given_up(cluster)
-        assert produce(broker, topic, [b"impatient"], timeout_ms=200)[0] == REQUEST_TIMED_OUT
+        assert (
+            produce(broker, topic, [b"impatient"], timeout_ms=200)[0] == ErrorCode.REQUEST_TIMED_OUT
+        )
         wait_until(lambda: given_up(cluster) > before, "it is not written after all")
-    assert produce(broker, topic, [b"stored"]) == (NONE, 0)
+    assert produce(broker, topic, [b"stored"]) == (ErrorCode.NONE, 0)
     at_each_broker(cluster, topic, [b"stored"])
 
 
@@ -140,7 +138,7 @@ def down(world: World, cluster: EskerCluster, client: Client, seconds: float) ->
         try:
             found = fetch(cluster.brokers[0], topic, 0)
             assert not found.values, "from a store that is down"
-            assert found.error_code == KAFKA_STORAGE_ERROR, found
+            assert found.error_code == ErrorCode.KAFKA_STORAGE_ERROR, found
             time.sleep(seconds)  # the fault's length
         finally:
             if failed:
@@ -173,7 +171,9 @@ def test_bytes_that_a_store_damages_are_never_shown(world: World, cluster: Esker
         for broker in cluster.brokers:
             found = fetch(broker, topic, 0)
             assert not found.values
-            assert found.error_code in (KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE), found
+            assert found.error_code in (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.CORRUPT_MESSAGE), (
+                found
+            )
     at_each_broker(cluster, topic, [one.value for one in sent])
 
 
@@ -192,7 +192,7 @@ def test_a_consumer_waits_for_a_store_that_reads_badly(world: World, cluster: Es
                 try:
                     got += values(reader.read(MANY - len(got)))
                 except Refused as refused:
-                    if refused.code != CORRUPT_MESSAGE:
+                    if refused.code != ErrorCode.CORRUPT_MESSAGE:
                         raise
         assert got == [one.value for one in sent]
 
@@ -285,13 +285,13 @@ def test_a_full_disk_is_an_error_and_passes(tmp_path: Path) -> None:
             topic, broker = world.topic(), cluster.brokers[0]
             sent: list[bytes | None] = [b"%d" % at + b"x" * 500_000 for at in range(4)]
             for value in sent:
-                assert produce(broker, topic, [value or b""])[0] == NONE
+                assert produce(broker, topic, [value or b""])[0] == ErrorCode.NONE
             filler = cluster.store / "filler"
             _fill(filler)
-            assert produce(broker, topic, [b"y" * 500_000])[0] == KAFKA_STORAGE_ERROR
+            assert produce(broker, topic, [b"y" * 500_000])[0] == ErrorCode.KAFKA_STORAGE_ERROR
             at_each_broker(cluster, topic, sent)
             filler.unlink()
-            assert produce(broker, topic, [b"after"]) == (NONE, len(sent))
+            assert produce(broker, topic, [b"after"]) == (ErrorCode.NONE, len(sent))
             at_each_broker(cluster, topic, [*sent, b"after"])
             cluster.stop(*cluster.broker_ids)
     finally:

@@ -25,7 +25,7 @@ from uuid import UUID
 
 from coordinator.batch.decide import Decision
 from coordinator.batch.describe import describe_object, describe_topics
-from coordinator.batch.interface import CoordinatorError, ErrorCode
+from coordinator.batch.interface import CoordinatorError
 from coordinator.batch.memory import InMemoryCoordinator, InMemoryState
 from coordinator.batch.reads import find_batches, log_ends
 from coordinator.batch.settings import CoordinatorSettings
@@ -48,33 +48,17 @@ from diskless.latest_image import LatestImage
 from raft.interfaces import NotLeaderError
 from records.batch import iter_batches
 from records.codec import decode_message, encode_message
+from records.kafka_errors import ErrorCode
 from records.metadata import FeatureLevelRecord
 from records.object_keys import ObjectKeys
+from records.rpc import batch_coordinator as rpc
+from records.rpc import objects, topics
 from records.rpc.base import Request, Response
-from records.rpc.batch_coordinator import (
-    CommitBatchesRequest,
-    CommitBatchesResponse,
-    FindBatchesRequest,
-    FindBatchesResponse,
-    ListDisklessOffsetsRequest,
-    ListDisklessOffsetsResponse,
-)
 from records.rpc.brokers import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
-)
-from records.rpc.objects import (
-    DescribeDisklessObjectRequest,
-    DescribeDisklessObjectResponse,
-    DescribeDisklessTopicsRequest,
-    DescribeDisklessTopicsResponse,
-)
-from records.rpc.topics import (
-    CreateTopicsResponse,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
 )
 from records.types import Epoch, Offset, OffsetAndEpoch
 from tests.coordinator.controller.world import (
@@ -283,7 +267,7 @@ class ClusterWorld:
 
         Arguments: `tests.coordinator.controller.world.creation`.
         """
-        answer = await self.ask(creation(name, partitions, **more), CreateTopicsResponse)
+        answer = await self.ask(creation(name, partitions, **more), topics.CreateTopicsResponse)
         assert answer.topics[0].error_code == 0, answer
         found = self.image.topic(name)
         assert found is not None, f"{name} was created and is not there"
@@ -300,14 +284,16 @@ class ClusterWorld:
 
         received = decode_message(type(request), encode_message(request, version), version)
         await asyncio.sleep(0)
-        if isinstance(received, FindCoordinatorRequest):
+        if isinstance(received, topics.FindCoordinatorRequest):
             send(self._find_coordinators(received))
         else:
             self._requests.ask(received, send)
         answer = await future
         return decode_message(response, encode_message(answer, version), version)
 
-    def _find_coordinators(self, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+    def _find_coordinators(
+        self, request: topics.FindCoordinatorRequest
+    ) -> topics.FindCoordinatorResponse:
         """As a node of the quorum that leads every coordinator."""
         service = ControllerService(
             self._requests.ask,
@@ -460,27 +446,29 @@ class WorldCoordinator(InMemoryCoordinator):
                 listener()
         return answer
 
-    def submit(self, request: CommitBatchesRequest) -> asyncio.Future[CommitBatchesResponse]:
+    def submit(
+        self, request: rpc.CommitBatchesRequest
+    ) -> asyncio.Future[rpc.CommitBatchesResponse]:
         """See CommitQueue. Tasks begin in the order in which they are made."""
         return asyncio.ensure_future(self.commit_file(request))
 
     async def list_offsets(
-        self, request: ListDisklessOffsetsRequest
-    ) -> ListDisklessOffsetsResponse:
+        self, request: rpc.ListDisklessOffsetsRequest
+    ) -> rpc.ListDisklessOffsetsResponse:
         """See BatchCoordinator; the barrier takes a turn of the loop."""
         await asyncio.sleep(0)
         return await super().list_offsets(request)
 
     async def describe_topics(
-        self, request: DescribeDisklessTopicsRequest
-    ) -> DescribeDisklessTopicsResponse:
+        self, request: objects.DescribeDisklessTopicsRequest
+    ) -> objects.DescribeDisklessTopicsResponse:
         """See DescribingCoordinator."""
         self.context()
         return describe_topics(request, self.state)
 
     async def describe_object(
-        self, request: DescribeDisklessObjectRequest
-    ) -> DescribeDisklessObjectResponse:
+        self, request: objects.DescribeDisklessObjectRequest
+    ) -> objects.DescribeDisklessObjectResponse:
         """See DescribingCoordinator."""
         self.context()
         return describe_object(request, self.state, self.settings.keys)
@@ -524,7 +512,7 @@ class WorldReplica:
         """See Replica."""
         return log_ends(self.state, topic_id, partition)
 
-    async def find_batches(self, request: FindBatchesRequest) -> FindBatchesResponse:
+    async def find_batches(self, request: rpc.FindBatchesRequest) -> rpc.FindBatchesResponse:
         """See Replica."""
         return find_batches(request, self.state, self.state, self._leader.settings)
 

@@ -14,25 +14,17 @@ from random import Random
 from uuid import UUID
 
 from coordinator.batch.commit_queue import OutcomeUnknownError
-from coordinator.batch.interface import CoordinatorError, ErrorCode
+from coordinator.batch.interface import CoordinatorError
 from diskless.produce.buffer import AppendResult
 from diskless.produce.object_writer import Identity, ObjectWriter, WriterSettings
 from diskless.produce.validation import Accepted, TopicRules, validate
 from diskless.stores.faults import Fault, FaultRule, FaultyStore
 from diskless.stores.memory import MemoryStore
 from records.batch_writer import build_batch
+from records.kafka_errors import ErrorCode
 from records.object_keys import ObjectKeys
-from records.rpc.batch_coordinator import (
-    CommitBatchesRequest,
-    CommitBatchesResponse,
-    CommitBatchResult,
-)
-from records.rpc.objects import (
-    AcquireObjectLeaseRequest,
-    AcquireObjectLeaseResponse,
-    ReleaseObjectLeaseRequest,
-    ReleaseObjectLeaseResponse,
-)
+from records.rpc import batch_coordinator as rpc
+from records.rpc import objects
 
 KEYS = ObjectKeys(prefix="t", cluster_id="Ck3xYz", coordinator_partition=0)
 TOPICS = (UUID(int=1), UUID(int=2))
@@ -47,37 +39,43 @@ class ModelCoordinator:
     lost: float = 0.0  # how often a decided commit's answer is lost
     away: float = 0.0  # how often nobody takes a call
     offsets: dict[tuple[UUID, int], int] = field(default_factory=dict)
-    answers: dict[int, CommitBatchesResponse] = field(default_factory=dict)
+    answers: dict[int, rpc.CommitBatchesResponse] = field(default_factory=dict)
     placed: list[tuple[UUID, int, int, int, int, int]] = field(default_factory=list)
     next_id: int = 0
     highest: int = -1
     repeated: int = 0
     _turn: asyncio.Future[None] | None = None
 
-    async def acquire_lease(self, request: AcquireObjectLeaseRequest) -> AcquireObjectLeaseResponse:
+    async def acquire_lease(
+        self, request: objects.AcquireObjectLeaseRequest
+    ) -> objects.AcquireObjectLeaseResponse:
         await asyncio.sleep(self.random.random() * 0.02)
         if self.random.random() < self.away:
             raise CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "nobody leads")
         first, self.next_id = self.next_id, self.next_id + request.object_count
-        return AcquireObjectLeaseResponse(
+        return objects.AcquireObjectLeaseResponse(
             lease_id=first, first_object_id=first, object_count=request.object_count
         )
 
-    async def release_lease(self, request: ReleaseObjectLeaseRequest) -> ReleaseObjectLeaseResponse:
+    async def release_lease(
+        self, request: objects.ReleaseObjectLeaseRequest
+    ) -> objects.ReleaseObjectLeaseResponse:
         assert request.end_object_id > self.highest
-        return ReleaseObjectLeaseResponse()
+        return objects.ReleaseObjectLeaseResponse()
 
-    def submit(self, request: CommitBatchesRequest) -> asyncio.Future[CommitBatchesResponse]:
+    def submit(
+        self, request: rpc.CommitBatchesRequest
+    ) -> asyncio.Future[rpc.CommitBatchesResponse]:
         loop = asyncio.get_running_loop()
         before, self._turn = self._turn, loop.create_future()
         return loop.create_task(self._commit(request, before, self._turn))
 
     async def _commit(
         self,
-        request: CommitBatchesRequest,
+        request: rpc.CommitBatchesRequest,
         before: asyncio.Future[None] | None,
         turn: asyncio.Future[None],
-    ) -> CommitBatchesResponse:
+    ) -> rpc.CommitBatchesResponse:
         try:
             if before is not None:
                 await before
@@ -92,15 +90,15 @@ class ModelCoordinator:
             raise OutcomeUnknownError(ErrorCode.REQUEST_TIMED_OUT, "the answer was lost")
         return answer
 
-    def _decide(self, request: CommitBatchesRequest) -> CommitBatchesResponse:
+    def _decide(self, request: rpc.CommitBatchesRequest) -> rpc.CommitBatchesResponse:
         object_id = request.object_id
         if object_id in self.answers:
             self.repeated += 1
             return self.answers[object_id]
         if object_id < self.highest:
-            return CommitBatchesResponse(error_code=ErrorCode.OPERATION_NOT_ATTEMPTED)
+            return rpc.CommitBatchesResponse(error_code=ErrorCode.OPERATION_NOT_ATTEMPTED)
         self.highest = object_id
-        topic_type = CommitBatchesResponse.Topic
+        topic_type = rpc.CommitBatchesResponse.Topic
         topics = []
         for topic in request.topics:
             partitions = []
@@ -111,14 +109,14 @@ class ModelCoordinator:
                     base = self.offsets.get(where, 0)
                     self.offsets[where] = base + row.last_offset + 1
                     self.placed.append((*where, base, object_id, row.byte_offset, row.size))
-                    results.append(CommitBatchResult(0, base, -1, 0, False))
+                    results.append(rpc.CommitBatchResult(0, base, -1, 0, False))
                 partitions.append(
                     topic_type.Partition(
                         partition_index=partition.partition_index, results=tuple(results)
                     )
                 )
             topics.append(topic_type(topic_id=topic.topic_id, partitions=tuple(partitions)))
-        answer = CommitBatchesResponse(topics=tuple(topics))
+        answer = rpc.CommitBatchesResponse(topics=tuple(topics))
         self.answers[object_id] = answer
         return answer
 

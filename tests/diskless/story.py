@@ -22,11 +22,11 @@ from random import Random
 from typing import Final
 
 from coordinator.batch.commit_queue import OutcomeUnknownError
-from coordinator.batch.interface import ErrorCode
 from diskless.fetch.service import FetchService
 from diskless.produce.object_writer import WriterSettings
 from diskless.stores.faults import Fault, FaultRule
 from diskless.stores.memory import MemoryStore
+from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import CommitBatchesRequest, CommitBatchesResponse
 from records.rpc.brokers import UnregisterBrokerRequest, UnregisterBrokerResponse
 from tests.diskless.cluster_world import ClusterWorld

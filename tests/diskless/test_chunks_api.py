@@ -20,12 +20,7 @@ from diskless.fetch.object_cache import ObjectCache
 from diskless.fetch.service import FetchService
 from diskless.fetch.staleness import Staleness
 from records.batch import iter_batches, iter_records
-from records.rpc.chunks import (
-    AlterChunkAssignmentsRequest,
-    AlterChunkAssignmentsResponse,
-    CreateChunksRequest,
-    CreateChunksResponse,
-)
+from records.rpc import chunks as rpc
 from records.rpc.cluster import MetadataRequest
 from records.rpc.fetch import FetchRequest
 from tests.diskless.calling import call
@@ -34,8 +29,8 @@ from tests.diskless.stored import Stored, batch
 from tests.diskless.virtual_time import run
 
 BROKERS = (0, 1, 2)
-_Asked = CreateChunksRequest.TopicPartition
-_Move = AlterChunkAssignmentsRequest.Assignment
+_Asked = rpc.CreateChunksRequest.TopicPartition
+_Move = rpc.AlterChunkAssignmentsRequest.Assignment
 
 
 class Story:
@@ -79,8 +74,8 @@ class Story:
             start_timestamp=-1,
             prev_stop_offset=-1,
         )
-        request = CreateChunksRequest(topic_partitions=(asked,))
-        answer = await call(self.handlers, request, CreateChunksResponse, 0)
+        request = rpc.CreateChunksRequest(topic_partitions=(asked,))
+        answer = await call(self.handlers, request, rpc.CreateChunksResponse, 0)
         return answer.results[0].error_code, answer.results[0].error_message
 
     async def move(self, start: int, *replicas: int, epoch: int = -1) -> int:
@@ -92,8 +87,8 @@ class Story:
             chunk_epoch=epoch,
             broker_ids=replicas,
         )
-        request = AlterChunkAssignmentsRequest(chunks=(asked,))
-        answer = await call(self.handlers, request, AlterChunkAssignmentsResponse, 0)
+        request = rpc.AlterChunkAssignmentsRequest(chunks=(asked,))
+        answer = await call(self.handlers, request, rpc.AlterChunkAssignmentsResponse, 0)
         assert answer.results[0].start_offset == start
         return answer.results[0].error_code
 
@@ -262,7 +257,7 @@ def test_partitions_that_are_not_there_or_are_internal_have_no_chunks() -> None:
         assert (await told.create(1, topic="none"))[0] == 3
         assert (await told.create(1, partition=1))[0] == 3
         assert (await told.create(1, topic="__consumer_offsets"))[0] == 17
-        both = CreateChunksRequest(
+        both = rpc.CreateChunksRequest(
             topic_partitions=tuple(
                 _Asked(
                     topic_name=name,
@@ -275,7 +270,7 @@ def test_partitions_that_are_not_there_or_are_internal_have_no_chunks() -> None:
                 for name in ("none", "t", "none", "t")
             )
         )
-        answer = await call(told.handlers, both, CreateChunksResponse, 0)
+        answer = await call(told.handlers, both, rpc.CreateChunksResponse, 0)
         assert [(r.topic_name, r.error_code) for r in answer.results] == [
             ("none", 3),
             ("t", 0),
@@ -340,8 +335,8 @@ def test_too_many_at_once_are_refused_before_anybody_is_asked(count: int) -> Non
             start_timestamp=-1,
             prev_stop_offset=-1,
         )
-        request = CreateChunksRequest(topic_partitions=(one,) * count)
-        answer = await call(told.handlers, request, CreateChunksResponse, 0)
+        request = rpc.CreateChunksRequest(topic_partitions=(one,) * count)
+        answer = await call(told.handlers, request, rpc.CreateChunksResponse, 0)
         assert {result.error_code for result in answer.results} == {44}
 
     tell(story)

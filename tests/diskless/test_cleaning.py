@@ -11,25 +11,21 @@ from random import Random
 
 import pytest
 
-from coordinator.batch.interface import CoordinatorError, ErrorCode
+from coordinator.batch.interface import CoordinatorError
 from coordinator.rendezvous import choose
 from diskless.object_deletion import BULK, Cleaner, cleaning_broker
 from diskless.stores.faults import Fault, FaultRule, FaultyStore
 from diskless.stores.memory import MemoryStore
+from records.kafka_errors import ErrorCode
 from records.object_keys import ObjectKeys
-from records.rpc.objects import (
-    DeleteFilesRequest,
-    DeleteFilesResponse,
-    GetFilesToDeleteRequest,
-    GetFilesToDeleteResponse,
-)
+from records.rpc import objects as rpc
 from tests.coordinator.controller.world import CLUSTER_ID
 from tests.diskless.cluster_world import ClusterWorld
 from tests.diskless.virtual_time import run
 
 KEYS = ObjectKeys(prefix="p", cluster_id=CLUSTER_ID, coordinator_partition=0)
 DELETE = frozenset({"delete"})
-_file = GetFilesToDeleteResponse.File
+_file = rpc.GetFilesToDeleteResponse.File
 
 
 class Coordinator:
@@ -46,20 +42,20 @@ class Coordinator:
         self.away_in -= 1
 
     async def get_files_to_delete(
-        self, request: GetFilesToDeleteRequest
-    ) -> GetFilesToDeleteResponse:
+        self, request: rpc.GetFilesToDeleteRequest
+    ) -> rpc.GetFilesToDeleteResponse:
         self._count()
         files = self.to_delete[: request.max_files]
         self.lists.append(len(files))
-        return GetFilesToDeleteResponse(
+        return rpc.GetFilesToDeleteResponse(
             files=tuple(_file(object_key=key, marked_for_deletion_at=1) for key in files)
         )
 
-    async def delete_files(self, request: DeleteFilesRequest) -> DeleteFilesResponse:
+    async def delete_files(self, request: rpc.DeleteFilesRequest) -> rpc.DeleteFilesResponse:
         self._count()
         gone = set(request.object_keys)
         self.to_delete = [key for key in self.to_delete if key not in gone]
-        return DeleteFilesResponse(key_error_codes=(0,) * len(request.object_keys))
+        return rpc.DeleteFilesResponse(key_error_codes=(0,) * len(request.object_keys))
 
 
 class Scene:

@@ -22,29 +22,17 @@ from diskless.apis.cluster import MAX_UNKNOWN_RACKS, ClusterApis
 from diskless.apis.metadata import unfenced
 from diskless.apis.topics import Topics
 from raft.net.handlers import Served
+from records.rpc import cluster as rpc
+from records.rpc import topics
 from records.rpc.base import Request
-from records.rpc.cluster import (
-    DescribeClusterRequest,
-    DescribeClusterResponse,
-    MetadataRequest,
-    MetadataResponse,
-)
 from records.rpc.partitions import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
-from records.rpc.topics import (
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-)
 from tests.diskless.calling import call
 from tests.diskless.cluster_world import ClusterWorld
 from tests.diskless.virtual_time import run
 from tests.examples import seeds
 
-_named = MetadataRequest.MetadataRequestTopic
-_Topic = MetadataResponse.MetadataResponseTopic
+_named = rpc.MetadataRequest.MetadataRequestTopic
+_Topic = rpc.MetadataResponse.MetadataResponseTopic
 
 
 class Front:
@@ -55,7 +43,7 @@ class Front:
     ) -> None:
         self.world = world
         self.cluster = world.cluster(broker_id)
-        self.created: list[CreateTopicsRequest] = []
+        self.created: list[topics.CreateTopicsRequest] = []
         self.apis = ClusterApis(
             self.cluster,
             create=self._create,
@@ -65,15 +53,17 @@ class Front:
         self._topics = Topics(self.cluster)
         self.handlers: dict[int, Served] = self.apis.handlers("PLAIN")
 
-    async def _create(self, request: CreateTopicsRequest) -> CreateTopicsResponse:
+    async def _create(self, request: topics.CreateTopicsRequest) -> topics.CreateTopicsResponse:
         self.created.append(request)
         return await self._topics.create(request)
 
     async def metadata(
         self, *names: str, version: int = 12, client_id: str | None = "test", **more: Any
-    ) -> MetadataResponse:
-        request = MetadataRequest(topics=tuple(_named(name=name) for name in names), **more)
-        return await call(self.handlers, request, MetadataResponse, version, client_id=client_id)
+    ) -> rpc.MetadataResponse:
+        request = rpc.MetadataRequest(topics=tuple(_named(name=name) for name in names), **more)
+        return await call(
+            self.handlers, request, rpc.MetadataResponse, version, client_id=client_id
+        )
 
     async def codes(self, *names: str, **more: Any) -> dict[str | None, int]:
         answer = await self.metadata(*names, **more)
@@ -81,14 +71,14 @@ class Front:
 
     async def find(
         self, key_type: int, *keys: str, version: int = 6
-    ) -> tuple[FindCoordinatorResponse.Coordinator, ...]:
-        request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=keys)
+    ) -> tuple[topics.FindCoordinatorResponse.Coordinator, ...]:
+        request = topics.FindCoordinatorRequest(key_type=key_type, coordinator_keys=keys)
         if version < 4:
-            request = FindCoordinatorRequest(key_type=key_type, key=keys[0])
-        answer = await call(self.handlers, request, FindCoordinatorResponse, version)
+            request = topics.FindCoordinatorRequest(key_type=key_type, key=keys[0])
+        answer = await call(self.handlers, request, topics.FindCoordinatorResponse, version)
         if version >= 4:
             return answer.coordinators
-        one = FindCoordinatorResponse.Coordinator(
+        one = topics.FindCoordinatorResponse.Coordinator(
             key=keys[0],
             node_id=answer.node_id,
             host=answer.host,
@@ -150,7 +140,9 @@ def test_nothing_is_made_where_that_is_not_wanted() -> None:
 
 def test_asking_for_all_topics_makes_none() -> None:
     async def story(front: Front) -> None:
-        answer = await call(front.handlers, MetadataRequest(topics=None), MetadataResponse, 12)
+        answer = await call(
+            front.handlers, rpc.MetadataRequest(topics=None), rpc.MetadataResponse, 12
+        )
         assert {topic.name for topic in answer.topics} == {
             "__diskless-metadata",
             "__consumer_offsets",
@@ -292,9 +284,9 @@ def test_an_unknown_rack_is_counted_and_logged_once(caplog: pytest.LogCaptureFix
 # --- brokers --------------------------------------------------------------------------------------
 
 
-async def described(front: Front, version: int, **more: Any) -> DescribeClusterResponse:
-    request = DescribeClusterRequest(**{"include_cluster_authorized_operations": False} | more)
-    return await call(front.handlers, request, DescribeClusterResponse, version)
+async def described(front: Front, version: int, **more: Any) -> rpc.DescribeClusterResponse:
+    request = rpc.DescribeClusterRequest(**{"include_cluster_authorized_operations": False} | more)
+    return await call(front.handlers, request, rpc.DescribeClusterResponse, version)
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
@@ -341,9 +333,9 @@ def test_each_listener_tells_its_own_addresses() -> None:
         listeners = {"PLAIN": ("inside", 9092), "OUT": ("example.org", 19092)}
         await front.world.register(7, listeners=listeners)
         await front.world.unfence(7)
-        request = MetadataRequest(topics=())
+        request = rpc.MetadataRequest(topics=())
         outside = front.apis.handlers("OUT")
-        answer = await call(outside, request, MetadataResponse, 12)
+        answer = await call(outside, request, rpc.MetadataResponse, 12)
         assert [(b.node_id, b.host, b.port) for b in answer.brokers] == [(7, "example.org", 19092)]
         assert answer.controller_id == 7
         inside = await front.metadata()
@@ -537,10 +529,10 @@ def test_whatever_happens_every_broker_answers_the_same(seed: int) -> None:
     racks = {1: "a", 2: "a", 3: "b", 4: "b"}  # 5 says none
 
     async def answers(fronts: dict[int, Front], rack: str) -> dict[int, Any]:
-        request = MetadataRequest(topics=None)
+        request = rpc.MetadataRequest(topics=None)
         hint = f"app,diskless_az={rack}"
         return {
-            asked: await call(front.handlers, request, MetadataResponse, 12, client_id=hint)
+            asked: await call(front.handlers, request, rpc.MetadataResponse, 12, client_id=hint)
             for asked, front in fronts.items()
         }
 
@@ -597,7 +589,7 @@ async def something(world: ClusterWorld, random: Random, number: int) -> None:
             names = [name for name in world.image.topic_ids if name.startswith("t")]
             if names:
                 name = random.choice(sorted(names))
-                state = DeleteTopicsRequest.DeleteTopicState(name=name)
-                request = DeleteTopicsRequest(topics=(state,), timeout_ms=1_000)
-                answer = await world.ask(request, DeleteTopicsResponse)
+                state = topics.DeleteTopicsRequest.DeleteTopicState(name=name)
+                request = topics.DeleteTopicsRequest(topics=(state,), timeout_ms=1_000)
+                answer = await world.ask(request, topics.DeleteTopicsResponse)
                 assert not answer.responses[0].error_code

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.batch.interface import CoordinatorError, ErrorCode
+from coordinator.batch.interface import CoordinatorError
 from diskless.apis.metadata import unfenced
 from diskless.cluster import Cluster
+from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import FindBatchesRequest
 from records.rpc.group_log import AcquireGroupOwnershipRequest
 from records.rpc.topics import CreateTopicsResponse
@@ -72,6 +73,6 @@ def test_who_is_away_answers_nothing_of_use() -> None:
             assert await cluster.ask_groups(owner) is None
             with pytest.raises(CoordinatorError) as raised:
                 await cluster.ask_controller(creation("t"), CreateTopicsResponse)
-            assert raised.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+            assert raised.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     run(story)

@@ -12,12 +12,7 @@ from coordinator.controller.config_defs import TOPIC_CONFIGS, ConfigType
 from diskless.apis import configs
 from diskless.apis.configs import OwnSetting
 from raft.net.handlers import Served
-from records.rpc.configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResponse,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-)
+from records.rpc import configs as rpc
 from tests.diskless.calling import call
 from tests.diskless.cluster_world import ClusterWorld
 from tests.diskless.virtual_time import run
@@ -51,13 +46,13 @@ class Story:
         version: int = 4,
     ) -> Any:
         """One resource's result."""
-        asked = DescribeConfigsRequest.DescribeConfigsResource(
+        asked = rpc.DescribeConfigsRequest.DescribeConfigsResource(
             resource_type=kind, resource_name=name, configuration_keys=keys or None
         )
-        request = DescribeConfigsRequest(
+        request = rpc.DescribeConfigsRequest(
             resources=(asked,), include_synonyms=synonyms, include_documentation=documentation
         )
-        answer = await call(self.handlers, request, DescribeConfigsResponse, version)
+        answer = await call(self.handlers, request, rpc.DescribeConfigsResponse, version)
         return answer.results[0]
 
     async def alter(
@@ -69,7 +64,7 @@ class Story:
         version: int = 1,
     ) -> tuple[int, str | None]:
         """Error and message of (operation, setting, value)s."""
-        resource = IncrementalAlterConfigsRequest.AlterConfigsResource
+        resource = rpc.IncrementalAlterConfigsRequest.AlterConfigsResource
         asked = resource(
             resource_type=kind,
             resource_name=name,
@@ -78,8 +73,10 @@ class Story:
                 for operation, setting, value in changes
             ),
         )
-        request = IncrementalAlterConfigsRequest(resources=(asked,), validate_only=validate_only)
-        answer = await call(self.handlers, request, IncrementalAlterConfigsResponse, version)
+        request = rpc.IncrementalAlterConfigsRequest(
+            resources=(asked,), validate_only=validate_only
+        )
+        answer = await call(self.handlers, request, rpc.IncrementalAlterConfigsResponse, version)
         return answer.responses[0].error_code, answer.responses[0].error_message
 
 
@@ -216,26 +213,26 @@ def test_the_clusters_own_log_is_described_as_the_controller_does() -> None:
 
 def test_many_resources_are_answered_each_for_itself_and_too_many_are_refused() -> None:
     async def story(told: Story) -> None:
-        asked = DescribeConfigsRequest.DescribeConfigsResource
+        asked = rpc.DescribeConfigsRequest.DescribeConfigsResource
         names = ["t", "none", *(f"none-{number}" for number in range(configs.MAX_RESOURCES))]
-        request = DescribeConfigsRequest(
+        request = rpc.DescribeConfigsRequest(
             resources=tuple(
                 asked(resource_type=TOPIC, resource_name=name, configuration_keys=())
                 for name in names
             )
         )
-        answer = await call(told.handlers, request, DescribeConfigsResponse, 4)
+        answer = await call(told.handlers, request, rpc.DescribeConfigsResponse, 4)
         codes = [result.error_code for result in answer.results]
         assert len(codes) == len(names)
         assert codes[:3] == [0, 3, 3]
         assert codes[-2:] == [44, 44]
-        twice = DescribeConfigsRequest(
+        twice = rpc.DescribeConfigsRequest(
             resources=tuple(
                 asked(resource_type=TOPIC, resource_name="t", configuration_keys=None)
                 for _ in range(20_000)
             )
         )
-        answer = await call(told.handlers, twice, DescribeConfigsResponse, 4)
+        answer = await call(told.handlers, twice, rpc.DescribeConfigsResponse, 4)
         assert [result.resource_name for result in answer.results] == ["t"], "described once"
 
     tell(story)

@@ -14,7 +14,7 @@ from uuid import UUID
 import pytest
 
 from coordinator.batch.cluster_view import StaticView
-from coordinator.batch.interface import CoordinatorError, ErrorCode
+from coordinator.batch.interface import CoordinatorError
 from coordinator.batch.memory import InMemoryCoordinator
 from coordinator.batch.reads import log_ends
 from coordinator.batch.settings import CoordinatorSettings
@@ -30,6 +30,7 @@ from diskless.produce.object_writer import Identity, ObjectWriter, WriterSetting
 from diskless.stores.faults import Fault, FaultRule, FaultyStore
 from diskless.stores.memory import MemoryStore
 from records.batch import iter_batches, iter_records
+from records.kafka_errors import ErrorCode
 from records.object_keys import ObjectKeys
 from records.rpc.batch_coordinator import (
     CommitBatchesRequest,

@@ -18,24 +18,7 @@ from coordinator.rendezvous import group_broker
 from diskless.apis.groups import MAX_REQUEST_BYTES, REQUESTS, GroupApis
 from raft.net.errors import BadHeaderError
 from raft.net.header import RequestHeader
-from records.rpc.groups import (
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    ListGroupsRequest,
-    ListGroupsResponse,
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
+from records.rpc import groups as rpc
 from tests.diskless.calling import Caller, call
 from tests.diskless.cluster_world import ClusterWorld
 from tests.diskless.virtual_time import run
@@ -63,9 +46,9 @@ class Member:
 
     async def join(self) -> Any:
         """Join, with the handshake where the version has one."""
-        protocol = JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"topics")
+        protocol = rpc.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"topics")
         while True:
-            request = JoinGroupRequest(
+            request = rpc.JoinGroupRequest(
                 group_id=GROUP,
                 session_timeout_ms=10_000,
                 rebalance_timeout_ms=10_000 if self.version else -1,
@@ -73,7 +56,7 @@ class Member:
                 protocol_type="consumer",
                 protocols=(protocol,),
             )
-            answer = await self.ask(request, JoinGroupResponse)
+            answer = await self.ask(request, rpc.JoinGroupResponse)
             self.member_id, self.generation = answer.member_id, answer.generation_id
             if answer.error_code != 79:
                 return answer
@@ -83,29 +66,29 @@ class Member:
         joined = await self.join()
         assert joined.error_code == 0, joined
         assert [bytes(member.metadata) for member in joined.members] == [b"topics"]
-        assignment = SyncGroupRequest.SyncGroupRequestAssignment
+        assignment = rpc.SyncGroupRequest.SyncGroupRequestAssignment
         synced = await self.ask(
-            SyncGroupRequest(
+            rpc.SyncGroupRequest(
                 group_id=GROUP,
                 generation_id=self.generation,
                 member_id=self.member_id,
                 assignments=(assignment(member_id=self.member_id, assignment=b"mine"),),
             ),
-            SyncGroupResponse,
+            rpc.SyncGroupResponse,
         )
         assert (synced.error_code, bytes(synced.assignment)) == (0, b"mine")
 
     async def beat(self) -> int:
-        request = HeartbeatRequest(
+        request = rpc.HeartbeatRequest(
             group_id=GROUP, generation_id=self.generation, member_id=self.member_id
         )
-        return int((await self.ask(request, HeartbeatResponse)).error_code)
+        return int((await self.ask(request, rpc.HeartbeatResponse)).error_code)
 
     async def commit(self, offset: int, partition: int = 0) -> int:
-        topic = OffsetCommitRequest.OffsetCommitRequestTopic
+        topic = rpc.OffsetCommitRequest.OffsetCommitRequestTopic
         found = self.world.image.topic("t")
         assert found is not None
-        request = OffsetCommitRequest(
+        request = rpc.OffsetCommitRequest(
             group_id=GROUP,
             generation_id_or_member_epoch=self.generation,
             member_id=self.member_id,
@@ -123,23 +106,23 @@ class Member:
                 ),
             ),
         )
-        answer = await self.ask(request, OffsetCommitResponse)
+        answer = await self.ask(request, rpc.OffsetCommitResponse)
         return int(answer.topics[0].partitions[0].error_code)
 
     async def committed(self) -> Any:
         """The partition as OffsetFetch says it, whatever the version's shape."""
         found = self.world.image.topic("t")
         assert found is not None
-        old, group = OffsetFetchRequest.OffsetFetchRequestTopic, OffsetFetchRequest
+        old, group = rpc.OffsetFetchRequest.OffsetFetchRequestTopic, rpc.OffsetFetchRequest
         if self.version < 8:
             request = group(group_id=GROUP, topics=(old(name="t", partition_indexes=(0,)),))
-            return (await self.ask(request, OffsetFetchResponse)).topics[0].partitions[0]
+            return (await self.ask(request, rpc.OffsetFetchResponse)).topics[0].partitions[0]
         one = group.OffsetFetchRequestGroup
         topic = one.OffsetFetchRequestTopics(
             name="t", topic_id=found.topic_id, partition_indexes=(0,)
         )
         request = group(groups=(one(group_id=GROUP, topics=(topic,)),))
-        answer = (await self.ask(request, OffsetFetchResponse)).groups[0]
+        answer = (await self.ask(request, rpc.OffsetFetchResponse)).groups[0]
         assert answer.error_code == 0, answer
         return answer.topics[0].partitions[0]
 
@@ -185,21 +168,21 @@ def test_a_member_of_any_version_works_commits_and_leaves(version: int) -> None:
             assert await member.commit(7) == 0
             found = await member.committed()
             assert (found.committed_offset, found.metadata, found.error_code) == (7, "note", 0)
-            answer = await member.ask(ListGroupsRequest(), ListGroupsResponse)
+            answer = await member.ask(rpc.ListGroupsRequest(), rpc.ListGroupsResponse)
             assert [one.group_id for one in answer.groups] == [GROUP]
             answer = await member.ask(
-                DescribeGroupsRequest(groups=(GROUP,)), DescribeGroupsResponse
+                rpc.DescribeGroupsRequest(groups=(GROUP,)), rpc.DescribeGroupsResponse
             )
             (group,) = answer.groups
             assert (group.error_code, group.group_state) == (0, "Stable")
             (one,) = group.members
             assert (one.client_id, one.client_host) == ("test", "/10.0.0.7")
-            identity = LeaveGroupRequest.MemberIdentity(member_id=member.member_id)
-            leaves = LeaveGroupRequest(
+            identity = rpc.LeaveGroupRequest.MemberIdentity(member_id=member.member_id)
+            leaves = rpc.LeaveGroupRequest(
                 group_id=GROUP,
                 **({"members": (identity,)} if version >= 3 else {"member_id": member.member_id}),
             )
-            answer = await member.ask(leaves, LeaveGroupResponse)
+            answer = await member.ask(leaves, rpc.LeaveGroupResponse)
             assert answer.error_code == 0
             assert await member.beat() == 25
 

@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 import diskless.produce.writers
-from diskless.fetch.service import OFFSET_OUT_OF_RANGE, FetchService, _Answer, _Asked
+from diskless.fetch.service import FetchService, _Answer, _Asked
 from diskless.produce.buffer import AppendResult
-from diskless.produce.object_writer import KAFKA_STORAGE_ERROR, ObjectWriter
+from diskless.produce.object_writer import ObjectWriter
 from diskless.stores.faults import Fault, FaultRule
+from records.kafka_errors import ErrorCode
 from tests.diskless.story import Story
 from tests.diskless.test_object_writer import (
     AcknowledgesUploads,
@@ -78,14 +79,14 @@ def lost_puts(writer: type[ObjectWriter]) -> set[int]:
 
 def test_counting_a_lost_put_answer_as_failure_is_found_out() -> None:
     assert lost_puts(ObjectWriter) == {0}
-    assert lost_puts(GivesUpLostPuts) == {0, KAFKA_STORAGE_ERROR}
+    assert lost_puts(GivesUpLostPuts) == {0, ErrorCode.KAFKA_STORAGE_ERROR}
 
 
 class SkipsTheBarrier(FetchService):
     """Believes its own replica that an offset is out of range."""
 
     async def _behind_the_barrier(self, _: int, asked: Sequence[_Asked]) -> list[_Answer]:
-        return [_Answer(OFFSET_OUT_OF_RANGE, one.offset, 0) for one in asked]
+        return [_Answer(ErrorCode.OFFSET_OUT_OF_RANGE, one.offset, 0) for one in asked]
 
 
 def test_skipping_the_barrier_is_found_out() -> None:

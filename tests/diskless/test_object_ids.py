@@ -10,14 +10,10 @@ import gc
 
 import pytest
 
-from coordinator.batch.interface import CoordinatorError, ErrorCode
+from coordinator.batch.interface import CoordinatorError
 from diskless.produce.object_ids import ObjectIds
-from records.rpc.objects import (
-    AcquireObjectLeaseRequest,
-    AcquireObjectLeaseResponse,
-    ReleaseObjectLeaseRequest,
-    ReleaseObjectLeaseResponse,
-)
+from records.kafka_errors import ErrorCode
+from records.rpc import objects as rpc
 from tests.diskless.virtual_time import run
 
 USABLE_S = 100.0
@@ -31,20 +27,24 @@ class Leasing:
         self.is_away = False
         self.asked_at: list[float] = []
 
-    async def acquire_lease(self, request: AcquireObjectLeaseRequest) -> AcquireObjectLeaseResponse:
+    async def acquire_lease(
+        self, request: rpc.AcquireObjectLeaseRequest
+    ) -> rpc.AcquireObjectLeaseResponse:
         await asyncio.sleep(0.01)
         if self.is_away:
             raise CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "nobody leads")
         self.asked_at.append(asyncio.get_running_loop().time())
         lease_id = len(self.asked_at) - 1
-        return AcquireObjectLeaseResponse(
+        return rpc.AcquireObjectLeaseResponse(
             lease_id=lease_id,
             first_object_id=lease_id * BLOCK,
             object_count=request.object_count,
         )
 
-    async def release_lease(self, _: ReleaseObjectLeaseRequest) -> ReleaseObjectLeaseResponse:
-        return ReleaseObjectLeaseResponse()
+    async def release_lease(
+        self, _: rpc.ReleaseObjectLeaseRequest
+    ) -> rpc.ReleaseObjectLeaseResponse:
+        return rpc.ReleaseObjectLeaseResponse()
 
 
 def ids_of(leasing: Leasing) -> ObjectIds:

@@ -13,11 +13,9 @@ from typing import Any
 
 import pytest
 
-from coordinator.batch.interface import ErrorCode
 from diskless.produce.buffer import AppendResult
 from diskless.produce.object_writer import (
     CLOSING,
-    KAFKA_STORAGE_ERROR,
     NOT_WRITTEN,
     UNKNOWN,
     ObjectWriter,
@@ -25,6 +23,7 @@ from diskless.produce.object_writer import (
 )
 from diskless.stores import StorageError
 from diskless.stores.faults import Fault, FaultRule
+from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import CommitBatchesResponse
 from tests.diskless.produce_world import TOPICS, Sent, World, a_batch
 from tests.diskless.virtual_time import run
@@ -49,7 +48,7 @@ def test_no_story_loses_doubles_or_reorders_what_was_acknowledged() -> None:
         world = lives(World(seed))
         outcomes = [sent.results[0].error for sent in world.sent]
         acknowledged += outcomes.count(0)
-        failed += outcomes.count(KAFKA_STORAGE_ERROR)
+        failed += outcomes.count(ErrorCode.KAFKA_STORAGE_ERROR)
         repeated += world.coordinator.repeated
         lost += world.store.struck.get(("upload", Fault.LOST_ANSWER), 0)
     assert acknowledged > len(SEEDS) * 20
@@ -163,7 +162,7 @@ def test_a_store_that_is_down_fails_its_own_objects_only() -> None:
 
     run(lambda: world.live(during=during))
     world.check()
-    assert outcomes(world) == {0, KAFKA_STORAGE_ERROR}
+    assert outcomes(world) == {0, ErrorCode.KAFKA_STORAGE_ERROR}
     assert world.sent[-1].results[0].error == 0
 
 

@@ -14,14 +14,7 @@ import pytest
 
 from diskless.apis import topics
 from raft.net.handlers import Served
-from records.rpc.topics import (
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-)
+from records.rpc import topics as rpc
 from records.types import ZERO_UUID
 from tests.diskless.calling import call
 from tests.diskless.cluster_world import ClusterWorld
@@ -30,7 +23,7 @@ from tests.diskless.virtual_time import run
 Handlers = dict[int, Served]
 Story = Callable[[ClusterWorld, Handlers], Awaitable[None]]
 
-_Topic = CreateTopicsRequest.CreatableTopic
+_Topic = rpc.CreateTopicsRequest.CreatableTopic
 
 
 def tell(story: Story, *, coordinators: int = 2) -> None:
@@ -43,12 +36,12 @@ def tell(story: Story, *, coordinators: int = 2) -> None:
     run(told)
 
 
-def creating(*names: str, partitions: int = 2, **more: Any) -> CreateTopicsRequest:
+def creating(*names: str, partitions: int = 2, **more: Any) -> rpc.CreateTopicsRequest:
     configs = tuple(
         _Topic.CreatableTopicConfig(name=name, value=value)
         for name, value in more.pop("configs", {}).items()
     )
-    return CreateTopicsRequest(
+    return rpc.CreateTopicsRequest(
         topics=tuple(
             _Topic(
                 name=name,
@@ -65,16 +58,18 @@ def creating(*names: str, partitions: int = 2, **more: Any) -> CreateTopicsReque
 
 
 def deleting(*names: str, ids: tuple[UUID, ...] = (), timeout_ms: int = 5_000) -> Any:
-    state = DeleteTopicsRequest.DeleteTopicState
-    return DeleteTopicsRequest(
+    state = rpc.DeleteTopicsRequest.DeleteTopicState
+    return rpc.DeleteTopicsRequest(
         topics=(*(state(name=n) for n in names), *(state(topic_id=i) for i in ids)),
         timeout_ms=timeout_ms,
     )
 
 
-def growing(name: str, count: int, **more: Any) -> CreatePartitionsRequest:
-    asked = CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=count, assignments=None)
-    return CreatePartitionsRequest(
+def growing(name: str, count: int, **more: Any) -> rpc.CreatePartitionsRequest:
+    asked = rpc.CreatePartitionsRequest.CreatePartitionsTopic(
+        name=name, count=count, assignments=None
+    )
+    return rpc.CreatePartitionsRequest(
         topics=(asked,),
         timeout_ms=more.get("timeout_ms", 5_000),
         validate_only=more.get("validate_only", False),
@@ -82,19 +77,19 @@ def growing(name: str, count: int, **more: Any) -> CreatePartitionsRequest:
 
 
 async def create(handlers: Handlers, *names: str, version: int = 7, **more: Any) -> list[int]:
-    answer = await call(handlers, creating(*names, **more), CreateTopicsResponse, version)
+    answer = await call(handlers, creating(*names, **more), rpc.CreateTopicsResponse, version)
     return [topic.error_code for topic in answer.topics]
 
 
 async def delete(handlers: Handlers, request: Any, version: int = 6) -> list[int]:
-    answer = await call(handlers, request, DeleteTopicsResponse, version)
+    answer = await call(handlers, request, rpc.DeleteTopicsResponse, version)
     return [topic.error_code for topic in answer.responses]
 
 
 @pytest.mark.parametrize("version", range(2, 8))
 def test_a_created_topic_is_in_the_image_and_at_the_replica_of_who_answers(version: int) -> None:
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
-        answer = await call(handlers, creating("a", "b"), CreateTopicsResponse, version)
+        answer = await call(handlers, creating("a", "b"), rpc.CreateTopicsResponse, version)
         assert [(t.name, t.error_code) for t in answer.topics] == [("a", 0), ("b", 0)]
         for name in ("a", "b"):
             topic = world.cluster(1).image.topic(name)
@@ -156,7 +151,9 @@ def test_without_a_controller_every_topic_times_out_when_the_request_does() -> N
         started = asyncio.get_running_loop().time()
         assert await create(handlers, "a", "b", timeout_ms=1_000) == [7, 7]
         assert await delete(handlers, deleting("a", timeout_ms=1_000)) == [7]
-        grown = await call(handlers, growing("a", 3, timeout_ms=1_000), CreatePartitionsResponse, 3)
+        grown = await call(
+            handlers, growing("a", 3, timeout_ms=1_000), rpc.CreatePartitionsResponse, 3
+        )
         assert [result.error_code for result in grown.results] == [7]
         assert asyncio.get_running_loop().time() - started == pytest.approx(3, abs=0.1)
         world.controller_away = False
@@ -183,7 +180,7 @@ def test_what_is_only_validated_is_not_there() -> None:
         assert world.image.topic("a") is None
         assert await create(handlers, "a") == [0]
         grown = await call(
-            handlers, growing("a", 5, validate_only=True), CreatePartitionsResponse, 3
+            handlers, growing("a", 5, validate_only=True), rpc.CreatePartitionsResponse, 3
         )
         assert grown.results[0].error_code == 0
         assert await create(handlers, "a", validate_only=True) == [36]
@@ -203,7 +200,7 @@ def test_new_partitions_are_seen_before_the_answer(version: int) -> None:
         replica = world.cluster(1).replicas[topic.coordinator(0)]
         replica.paused = True
         asked = asyncio.ensure_future(
-            call(handlers, growing("a", 5), CreatePartitionsResponse, version)
+            call(handlers, growing("a", 5), rpc.CreatePartitionsResponse, version)
         )
         await asyncio.sleep(1)
         assert not asked.done()
@@ -222,8 +219,8 @@ def test_topics_are_deleted_by_name_at_every_version(version: int) -> None:
         await create(handlers, "a", "b")
         request = deleting("a", "none", "b")
         if version < 6:
-            request = DeleteTopicsRequest(topic_names=("a", "none", "b"), timeout_ms=5_000)
-        answer = await call(handlers, request, DeleteTopicsResponse, version)
+            request = rpc.DeleteTopicsRequest(topic_names=("a", "none", "b"), timeout_ms=5_000)
+        answer = await call(handlers, request, rpc.DeleteTopicsResponse, version)
         told = {r.name: r.error_code for r in answer.responses}
         assert told == {"a": 0, "none": 3, "b": 0}
         assert world.cluster(1).image.topic("a") is None
@@ -237,12 +234,12 @@ def test_a_topic_that_is_to_grow_twice_grows_once_and_is_not_waited_for() -> Non
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         await world.create("a")
         started = asyncio.get_running_loop().time()
-        asked = CreatePartitionsRequest(
+        asked = rpc.CreatePartitionsRequest(
             topics=(*growing("a", 3).topics, *growing("a", 5).topics),
             timeout_ms=5_000,
             validate_only=False,
         )
-        answer = await call(handlers, asked, CreatePartitionsResponse, 3)
+        answer = await call(handlers, asked, rpc.CreatePartitionsResponse, 3)
         assert [result.error_code for result in answer.results] == [0, 42]
         assert asyncio.get_running_loop().time() - started < 1
 
@@ -255,7 +252,7 @@ def test_more_batch_coordinators_are_not_waited_for_among_their_own_batches() ->
     async def story(_world: ClusterWorld, handlers: Handlers) -> None:
         started = asyncio.get_running_loop().time()
         request = growing("__diskless-metadata", 3)
-        answer = await call(handlers, request, CreatePartitionsResponse, 3)
+        answer = await call(handlers, request, rpc.CreatePartitionsResponse, 3)
         assert answer.results[0].error_code == 0, answer.results[0].error_message
         assert asyncio.get_running_loop().time() - started < 1
 
@@ -266,11 +263,11 @@ def test_topics_are_deleted_by_id() -> None:
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         topic = await world.create("a")
         answer = await call(
-            handlers, deleting(ids=(topic.topic_id, UUID(int=99))), DeleteTopicsResponse, 6
+            handlers, deleting(ids=(topic.topic_id, UUID(int=99))), rpc.DeleteTopicsResponse, 6
         )
         assert [(r.name, r.error_code) for r in answer.responses] == [("a", 0), (None, 100)]
-        both = DeleteTopicsRequest.DeleteTopicState(name="a", topic_id=topic.topic_id)
-        request = DeleteTopicsRequest(topics=(both,), timeout_ms=5_000)
+        both = rpc.DeleteTopicsRequest.DeleteTopicState(name="a", topic_id=topic.topic_id)
+        request = rpc.DeleteTopicsRequest(topics=(both,), timeout_ms=5_000)
         assert await delete(handlers, request) == [42]
 
     tell(story)
@@ -303,9 +300,9 @@ def test_internal_topics_cannot_be_deleted_or_made() -> None:
 
 def test_a_topic_made_again_is_another_one_to_everybody() -> None:
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
-        first = await call(handlers, creating("a"), CreateTopicsResponse, 7)
+        first = await call(handlers, creating("a"), rpc.CreateTopicsResponse, 7)
         assert await delete(handlers, deleting("a")) == [0]
-        again = await call(handlers, creating("a", partitions=1), CreateTopicsResponse, 7)
+        again = await call(handlers, creating("a", partitions=1), rpc.CreateTopicsResponse, 7)
         old, new = first.topics[0].topic_id, again.topics[0].topic_id
         assert old != new
         assert new != ZERO_UUID
@@ -327,7 +324,7 @@ def test_who_deletes_a_topic_while_it_is_waited_for_ends_the_wait() -> None:
             replica.paused = True
         asked = asyncio.ensure_future(create(handlers, "a", timeout_ms=60_000))
         await asyncio.sleep(1)
-        await world.ask(deleting("a"), DeleteTopicsResponse)
+        await world.ask(deleting("a"), rpc.DeleteTopicsResponse)
         started = asyncio.get_running_loop().time()
         assert await asked == [0]
         assert asyncio.get_running_loop().time() - started < 1
@@ -339,7 +336,7 @@ def test_a_topic_whose_coordinator_is_away_is_answered_by_the_controller_in_time
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         for leader in world.leaders:
             leader.away = True
-        answer = await call(handlers, creating("a", timeout_ms=3_000), CreateTopicsResponse, 7)
+        answer = await call(handlers, creating("a", timeout_ms=3_000), rpc.CreateTopicsResponse, 7)
         assert answer.topics[0].error_code == 7
         assert "coordinator" in (answer.topics[0].error_message or "")
 
@@ -354,9 +351,9 @@ def test_names_and_counts_against_the_rules_are_refused_as_kafka_does() -> None:
         assert await create(handlers, "n", factor=0) == [38]
         assert await create(handlers, "n", factor=9) == [0], "any replication factor will do"
         assert await create(handlers, "twice", "twice") == [42]
-        down = await call(handlers, growing("n", 1), CreatePartitionsResponse, 3)
+        down = await call(handlers, growing("n", 1), rpc.CreatePartitionsResponse, 3)
         assert down.results[0].error_code == 37
-        none = await call(handlers, growing("none", 1), CreatePartitionsResponse, 3)
+        none = await call(handlers, growing("none", 1), rpc.CreatePartitionsResponse, 3)
         assert none.results[0].error_code == 3
         assert sorted(world.image.topic_ids)[2:] == ["a.b", "n"]
 
@@ -379,7 +376,7 @@ def test_names_and_counts_against_the_rules_are_refused_as_kafka_does() -> None:
 def test_a_setting_that_would_be_a_lie_is_refused_with_a_sentence(setting: str, value: str) -> None:
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         request = creating("a", configs={setting: value})
-        answer = await call(handlers, request, CreateTopicsResponse, 7)
+        answer = await call(handlers, request, rpc.CreateTopicsResponse, 7)
         assert answer.topics[0].error_code == 40
         message = answer.topics[0].error_message or ""
         assert setting in message
@@ -403,7 +400,7 @@ def test_settings_that_are_kept_are_told_in_the_answer() -> None:
             "compression.type": "producer",
         }
         request = creating("a", configs=kept)
-        answer = await call(handlers, request, CreateTopicsResponse, 7)
+        answer = await call(handlers, request, rpc.CreateTopicsResponse, 7)
         assert answer.topics[0].error_code == 0
         told = {c.name: (c.value, c.config_source) for c in answer.topics[0].configs or ()}
         assert {name: told[name] for name in kept} == {n: (v, 1) for n, v in kept.items()}

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from diskless.produce.validation import (
     Accepted,
-    ProduceError,
     Refusal,
     TopicRules,
     _timestamps,
@@ -35,6 +34,7 @@ from records.batch import (
 from records.batch_writer import build_batch
 from records.compression import Compression, compress
 from records.errors import RecordError
+from records.kafka_errors import ErrorCode
 
 NOW = 1_700_000_000_000
 RULES = TopicRules()
@@ -74,7 +74,7 @@ def changed(data: bytearray, position: int, value: bytes) -> bytearray:
     return sealed(data)
 
 
-def refused(records: bytes | bytearray | None, version: int = 9) -> ProduceError:
+def refused(records: bytes | bytearray | None, version: int = 9) -> ErrorCode:
     outcome = validate(records, version, RULES, NOW)
     assert isinstance(outcome, Refusal), outcome
     assert outcome.message
@@ -98,18 +98,18 @@ def test_the_greatest_timestamp_is_that_of_the_records() -> None:
 
 
 def test_exactly_one_batch_stands_for_a_partition() -> None:
-    assert refused(None) == refused(b"") == ProduceError.INVALID_RECORD
-    assert refused(batch() + batch()) == ProduceError.INVALID_RECORD
-    assert refused(batch() + b"\0") == ProduceError.INVALID_RECORD
+    assert refused(None) == refused(b"") == ErrorCode.INVALID_RECORD
+    assert refused(batch() + batch()) == ErrorCode.INVALID_RECORD
+    assert refused(batch() + b"\0") == ErrorCode.INVALID_RECORD
 
 
 def test_bytes_that_are_no_batch_are_corrupt() -> None:
     spoiled = batch()
     spoiled[-1] ^= 1
-    assert refused(spoiled) == ProduceError.CORRUPT_MESSAGE
-    assert refused(batch()[:-1]) == ProduceError.CORRUPT_MESSAGE
-    assert refused(b"\0" * 100) == ProduceError.UNSUPPORTED_FOR_MESSAGE_FORMAT
-    assert refused(b"short") == ProduceError.CORRUPT_MESSAGE
+    assert refused(spoiled) == ErrorCode.CORRUPT_MESSAGE
+    assert refused(batch()[:-1]) == ErrorCode.CORRUPT_MESSAGE
+    assert refused(b"\0" * 100) == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
+    assert refused(b"short") == ErrorCode.CORRUPT_MESSAGE
 
 
 @pytest.mark.parametrize(
@@ -122,12 +122,12 @@ def test_bytes_that_are_no_batch_are_corrupt() -> None:
     ],
 )
 def test_offsets_and_counts_that_do_not_agree_are_refused(position: int, value: bytes) -> None:
-    assert refused(changed(batch(), position, value)) == ProduceError.INVALID_RECORD
+    assert refused(changed(batch(), position, value)) == ErrorCode.INVALID_RECORD
 
 
 def test_a_negative_count_is_no_batch() -> None:
     negative = changed(batch(), 57, struct.pack(">i", -1))
-    assert refused(negative) == ProduceError.CORRUPT_MESSAGE
+    assert refused(negative) == ErrorCode.CORRUPT_MESSAGE
 
 
 def test_a_count_that_lies_is_found_among_compressed_records() -> None:
@@ -135,11 +135,11 @@ def test_a_count_that_lies_is_found_among_compressed_records() -> None:
     for cut in (body[:-1], body + b"\0", body[:-1] + b"\1"):
         data = batch()[:HEADER_SIZE_BYTES] + compress(Compression.LZ4, cut)
         struct.pack_into(">i", data, 8, len(data) - 12)
-        assert refused(changed(data, 21, struct.pack(">h", 3))) == ProduceError.INVALID_RECORD
+        assert refused(changed(data, 21, struct.pack(">h", 3))) == ErrorCode.INVALID_RECORD
 
 
 def test_only_a_broker_writes_control_records() -> None:
-    assert refused(batch(attributes=CONTROL)) == ProduceError.INVALID_RECORD
+    assert refused(batch(attributes=CONTROL)) == ErrorCode.INVALID_RECORD
 
 
 @pytest.mark.parametrize("log_append_time", [False, True])
@@ -149,22 +149,22 @@ def test_only_a_broker_says_that_times_are_those_of_the_append(log_append_time: 
     rules = RULES._replace(log_append_time=log_append_time)
     outcome = validate(batch(attributes=LOG_APPEND_TIME), 9, rules, NOW)
     assert isinstance(outcome, Refusal)
-    assert outcome.error == ProduceError.INVALID_TIMESTAMP
+    assert outcome.error == ErrorCode.INVALID_TIMESTAMP
 
 
 def test_a_producer_id_comes_with_epoch_and_sequence() -> None:
     assert isinstance(validate(batch(producer=(7, 0, 0)), 9, RULES, NOW), Accepted)
     for producer in ((7, -1, 0), (7, 0, -1)):
-        assert refused(batch(producer=producer)) == ProduceError.INVALID_RECORD
+        assert refused(batch(producer=producer)) == ErrorCode.INVALID_RECORD
 
 
 def test_codecs_are_those_of_the_version() -> None:
-    assert refused(batch(codec=Compression.ZSTD), 6) == ProduceError.UNSUPPORTED_COMPRESSION_TYPE
+    assert refused(batch(codec=Compression.ZSTD), 6) == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
     assert isinstance(validate(batch(codec=Compression.ZSTD), 7, RULES, NOW), Accepted)
     unknown = changed(batch(), 21, struct.pack(">h", 6))
-    assert refused(unknown) == ProduceError.UNSUPPORTED_COMPRESSION_TYPE
+    assert refused(unknown) == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
     not_gzip = changed(batch(), 21, struct.pack(">h", 1))
-    assert refused(not_gzip) == ProduceError.CORRUPT_MESSAGE
+    assert refused(not_gzip) == ErrorCode.CORRUPT_MESSAGE
 
 
 def test_max_message_bytes_is_of_the_batch_as_it_came() -> None:
@@ -173,7 +173,7 @@ def test_max_message_bytes_is_of_the_batch_as_it_came() -> None:
     assert isinstance(validate(data, 9, exactly, NOW), Accepted)
     outcome = validate(data, 9, exactly._replace(max_message_bytes=len(data) - 1), NOW)
     assert isinstance(outcome, Refusal)
-    assert outcome.error == ProduceError.MESSAGE_TOO_LARGE
+    assert outcome.error == ErrorCode.MESSAGE_TOO_LARGE
 
 
 def test_timestamps_outside_the_rules_are_named() -> None:
@@ -181,7 +181,7 @@ def test_timestamps_outside_the_rules_are_named() -> None:
     data = batch(NOW, NOW - 1_001, NOW + 10, NOW + 11, -1)
     outcome = validate(data, 9, rules, NOW)
     assert isinstance(outcome, Refusal)
-    assert outcome.error == ProduceError.INVALID_TIMESTAMP
+    assert outcome.error == ErrorCode.INVALID_TIMESTAMP
     assert [error.batch_index for error in outcome.record_errors] == [1, 3]
     told = " ".join(error.message for error in outcome.record_errors)
     assert "ms behind this broker's clock, message.timestamp.before.max.ms is 1000" in told
@@ -193,7 +193,7 @@ def test_records_without_a_time_are_taken() -> None:
     outcome = validate(batch(-1, -1), 9, RULES, NOW)
     assert isinstance(outcome, Accepted)
     assert outcome.max_timestamp == -1
-    assert refused(batch(-2)) == ProduceError.INVALID_TIMESTAMP
+    assert refused(batch(-2)) == ErrorCode.INVALID_TIMESTAMP
 
 
 def read(data: bytearray) -> tuple[list[Record], str | None]:
@@ -218,7 +218,7 @@ def test_what_is_taken_can_be_read_record_by_record(spoil: list[tuple[int, int]]
     elif isinstance(outcome, Accepted):
         assert [record.offset for record in records] == list(range(3))
         assert outcome.max_timestamp == max(record.timestamp for record in records)
-    elif outcome.error is ProduceError.INVALID_RECORD:
+    elif outcome.error is ErrorCode.INVALID_RECORD:
         assert [record.offset for record in records] != [0, 1, 2]
 
 

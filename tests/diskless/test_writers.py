@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from coordinator.batch.commit_queue import OutcomeUnknownError
-from coordinator.batch.interface import ErrorCode
 from diskless.produce.object_writer import WriterSettings
 from diskless.stores.faults import Fault, FaultRule
+from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import CommitBatchesRequest, CommitBatchesResponse
 from records.rpc.brokers import UnregisterBrokerRequest, UnregisterBrokerResponse
 from tests.diskless.cluster_world import ClusterWorld

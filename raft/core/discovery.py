@@ -3,14 +3,19 @@
 Every answer names the epoch its sender is in and the leader it knows; a node follows what is newer
 than its own. A node without a leader asks the voters, one at a time, by a Fetch.
 
-Source: KIP-595, Vote, BeginQuorumEpoch, EndQuorumEpoch.
+The trap: an answer comes from the configured address of the node that was asked, a request from
+anywhere. So a newer epoch in a request counts within a budget only; beyond it the node that the
+request names is asked.
+
+Source: KIP-595, Vote, BeginQuorumEpoch, EndQuorumEpoch; docs/design/epochs.md.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from raft.core.context import Context
+from raft.core.epoch_budget import EpochBudget
 from raft.core.errors import ErrorCode
 from raft.core.messages import BeginQuorumEpochRequest, EndQuorumEpochRequest, FetchRequest
 from raft.core.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
@@ -23,10 +28,12 @@ class Discovery:
     """Judges what others say about epochs and leaders, in every role."""
 
     _context: Context
+    _epochs: EpochBudget = field(default_factory=EpochBudget)
 
     def learn(self, peer: NodeId, epoch: Epoch, leader_id: NodeId | None) -> None:
         """Follow the epoch and leader that a peer's answer names, if they are newer than ours."""
         context = self._context
+        self._epochs.settle(peer)
         role = context.role
         if epoch < role.epoch:
             return
@@ -78,12 +85,59 @@ class Discovery:
         if leader_id == context.node_id or contradicts:
             context.fault(leader_id, f"claims to lead epoch {epoch}; its leader is {known}")
             return ErrorCode.INVALID_REQUEST
-        return ErrorCode.NONE
+        return self.check_newer_epoch(leader_id, epoch)
+
+    # -- epochs that requests name -------------------------------------------------------------
+
+    def check_newer_epoch(self, peer: NodeId, epoch: Epoch) -> ErrorCode:
+        """May a request that says `peer` is in `epoch` move us there? If not, `peer` is asked."""
+        if epoch <= self._context.epoch or self._believes(peer, epoch):
+            return ErrorCode.NONE
+        self._context.requests.send_due = True
+        return ErrorCode.UNKNOWN_LEADER_EPOCH
+
+    def _believes(self, peer: NodeId, epoch: Epoch) -> bool:
+        """Is `epoch` within our budget? If not, the claim is noted; an observer has no budget.
+
+        Why: a leader sends BeginQuorumEpoch to a voter that is ahead of it, and joins it. Nobody
+        dials an observer, so one that believed an epoch that never began would stay alone in it.
+        """
+        context, now_ms = self._context, self._context.timers.now_ms
+        if context.is_voter and self._epochs.spend(epoch - context.epoch, now_ms):
+            return True
+        if self._epochs.claim(peer, epoch, now_ms):
+            reason = f"is said to be in epoch {epoch}, we are in {context.epoch}: it is asked"
+            context.fault(peer, reason)
+        return False
+
+    def claimed(self) -> tuple[NodeId, ...]:
+        """The voters said to be in a newer epoch that they have not confirmed themselves."""
+        return self._epochs.unconfirmed(self._context.epoch, self._context.timers.now_ms)
+
+    def ask_claimed(self) -> None:
+        """Ask the claimed voters for their epoch, all at once, each on its own connection.
+
+        A leader that we follow is asked by the ordinary Fetch. The question is a Fetch, too, which
+        voters of every version answer with their epoch. As an acknowledgement it says no more than
+        is true, so it may go before the end of the log is flushed.
+        """
+        role, log = self._context.role, self._context.log
+        leader_id = role.leader_id if isinstance(role, Follower | Prospective) else None
+        for peer in self.claimed():
+            if peer != leader_id:
+                held = log.flushed_end_offset
+                last_epoch = log.epoch_before(held)
+                question = self.fetch_request(max_wait_ms=0)
+                question = replace(question, fetch_offset=held, last_fetched_epoch=last_epoch)
+                self._context.requests.offer(peer, question)
+
+    # -- the search for a leader ---------------------------------------------------------------
 
     def ask_voters(self, besides: NodeId | None = None) -> None:
         """Ask the voters by a Fetch, one at a time at random, who leads; `besides` is left out."""
         context, requests = self._context, self._context.requests
-        others = [peer for peer in context.voters if peer not in (context.node_id, besides)]
+        apart = (context.node_id, besides, *self.claimed())  # those are asked anyway
+        others = [peer for peer in context.voters if peer not in apart]
         if not self.may_fetch() or any(
             requests.outstanding_id(peer, FetchRequest) is not None for peer in others
         ):

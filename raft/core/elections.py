@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 from raft.core.context import Context
 from raft.core.discovery import Discovery
+from raft.core.epoch_budget import MAX_EPOCH
 from raft.core.errors import ErrorCode
 from raft.core.messages import VoteRequest, VoteResponse
 from raft.core.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
@@ -31,6 +32,7 @@ class VoteGranting:
     """Answers requests for votes and pre-votes, in every role."""
 
     _context: Context
+    _discovery: Discovery
 
     def answer(self, request: VoteRequest) -> VoteResponse:
         """Answer whether `candidate` gets, or would get, our vote.
@@ -39,7 +41,9 @@ class VoteGranting:
            itself (INVALID_REQUEST), or comes from no voter (INCONSISTENT_VOTER_SET): with static
            voters nobody else can win, and strangers must not drive the epoch up. (Upstream, whose
            voters may not know the newest set, lets anybody ask.)
-        2. Refuse an older epoch (FENCED_LEADER_EPOCH); a newer one is ours from now on.
+        2. Refuse an older epoch (FENCED_LEADER_EPOCH). A newer one is ours from now on if the vote
+           is binding and the epoch believed; if it is not, it is refused (UNKNOWN_LEADER_EPOCH). A
+           pre-vote moves nothing, and is answered in its own epoch, as Kafka expects.
         3. Decide, and make a binding vote ours; the gate holds the answer until it is durable.
         """
         context = self._context
@@ -53,13 +57,18 @@ class VoteGranting:
         if error is ErrorCode.NONE and request.epoch < context.epoch:
             error = ErrorCode.FENCED_LEADER_EPOCH
         granted = False
+        moves = request.epoch > context.epoch and not request.pre_vote
+        if error is ErrorCode.NONE and moves:
+            error = self._discovery.check_newer_epoch(request.candidate.id, request.epoch)
         if error is ErrorCode.NONE:
-            if request.epoch > context.epoch:
+            if moves:
                 context.become(Unattached(epoch=request.epoch), f"vote request {request.epoch}")
             granted = self._grants(request)
             if granted and not request.pre_vote:
                 self._vote_for(request.candidate)
         leader_id, epoch = context.leader_id, context.epoch
+        if error is ErrorCode.NONE and request.epoch > epoch:
+            leader_id, epoch = None, request.epoch
         return VoteResponse(error=error, leader_id=leader_id, epoch=epoch, granted=granted)
 
     def _makes_sense(self, request: VoteRequest) -> bool:
@@ -160,7 +169,12 @@ class Elections:
         self._campaign_if_welcome(new)
 
     def _campaign_if_welcome(self, role: Prospective) -> None:
-        if len(role.granted) >= self._context.voters.majority:
+        if len(role.granted) < self._context.voters.majority:
+            return
+        if role.epoch >= MAX_EPOCH:
+            reason = f"epoch {role.epoch} is the last there is: nobody can be elected"
+            self._context.fault(None, reason)
+        else:
             self._campaign(Epoch(role.epoch + 1), "majority of pre-votes")
 
     def _campaign(self, epoch: Epoch, reason: str) -> None:
@@ -192,8 +206,11 @@ class Elections:
                 assert leader_id is not None
                 back = Follower(epoch=epoch, leader_id=leader_id, voted=voted)
                 context.become(back, "no majority of pre-votes")
-            case Resigned(epoch=epoch):
+            case Resigned(epoch=epoch) if epoch < MAX_EPOCH:
                 context.become(Unattached(epoch=Epoch(epoch + 1)), "resigned long enough")
+            case Resigned(epoch=epoch):
+                unattached = Unattached(epoch=epoch, voted=context.identity)
+                context.become(unattached, "resigned long enough")
             case Unattached() | Leader() | Follower():
                 pass
 

@@ -31,6 +31,7 @@ from raft.core.context import Context
 from raft.core.discovery import Discovery
 from raft.core.effects import Effect, Transition
 from raft.core.elections import Elections, VoteGranting
+from raft.core.epoch_budget import MAX_EPOCH
 from raft.core.failure_detector import FailureDetector
 from raft.core.fetch_service import FetchService, Followers
 from raft.core.fetcher import Fetcher
@@ -80,7 +81,7 @@ class Quorum:
         )
         self._gate, self._timers, self._requests = context.gate, context.timers, context.requests
         self._discovery = discovery = Discovery(context)
-        self._granting = granting = VoteGranting(context)
+        self._granting = granting = VoteGranting(context, discovery)
         self._elections = elections = Elections(context, discovery, granting)
         self._detector = detector = FailureDetector(context, discovery, elections)
         self._recovery = recovery = Recovery(context, discovery)
@@ -152,6 +153,11 @@ class Quorum:
     def recovering(self) -> bool:
         """Is this node a voter whose disk was lost, and not caught up since?"""
         return self._context.recovering
+
+    @property
+    def unconfirmed_epochs(self) -> tuple[NodeId, ...]:
+        """The voters said to be in a newer epoch that they have not confirmed themselves."""
+        return self._discovery.claimed()
 
     @property
     def followers(self) -> Followers | None:
@@ -308,6 +314,7 @@ class Quorum:
         if not self._recovery.knows_the_epoch():
             self._recovery.ask_epochs()
             return
+        self._discovery.ask_claimed()
         match role:
             case roles.Follower(leader_id=leader_id):
                 self._fetcher.send_requests(leader_id)
@@ -370,6 +377,7 @@ class Quorum:
         newest = log.snapshot_id.offset if log.snapshot_id is not None else 0
         assert log.start_offset <= newest <= (known or 0), f"KIP-630: snapshot and log: {log}"
         assert role.epoch >= self._highest_epoch, f"1: epoch went backwards: {role}"
+        assert role.epoch <= MAX_EPOCH, f"14: no message carries this epoch: {role}"
         self._highest_epoch = role.epoch
         assert log.last_epoch <= role.epoch, f"log of an epoch to come: {log} in {role}"
         if leader is None:

@@ -137,6 +137,7 @@ class QuorumCollector:
             "poll_idle_ratio_avg": max(0.0, 1 - (now.busy_s - window.busy_s) / elapsed),
             "number_of_voters": len(quorum.voters),
             "peer_faults": counters.peer_faults,
+            "unconfirmed_epochs": len(quorum.unconfirmed_epochs),
         }
         latencies.clear()
         return values
@@ -192,6 +193,7 @@ HELP: Final = {
     "poll_idle_ratio_avg": "Share of time in which this group had nothing to do",
     "number_of_voters": "Size of the voter set in force",
     "peer_faults": "Messages that broke the protocol, since the start",
+    "unconfirmed_epochs": "Voters said to be in an epoch that they have not confirmed themselves",
 }
 
 

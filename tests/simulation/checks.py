@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from tests.simulation.node import Process
 
 HEADER_BYTES: Final = 61
+MOST_EPOCHS: Final = 10_000
+"""More than the elections of a schedule and what strangers may spend at each of its nodes."""
 
 
 class Ledger:
@@ -238,10 +240,11 @@ class Checker:
     # -- roles -----------------------------------------------------------------------------------
 
     def after_step(self, process: Process) -> None:
-        """Epochs and high watermarks never go backwards (invariant 1)."""
+        """Epochs and high watermarks never go backwards (invariant 1), nor epochs up by far."""
         quorum = process.quorum
         epoch, high_watermark = quorum.role.epoch, quorum.log.high_watermark
         assert epoch >= process.seen_epoch, f"{process}: epoch {process.seen_epoch} -> {epoch}"
+        assert epoch <= MOST_EPOCHS, f"{process}: epoch {process.seen_epoch} -> {epoch}"
         process.seen_epoch = epoch
         if high_watermark is not None:
             assert high_watermark >= process.seen_high_watermark, (
@@ -314,7 +317,9 @@ class Checker:
         """The same for answers."""
         if isinstance(response, DescribeQuorumResponse) and response.error is not ErrorCode.NONE:
             return  # who has forgotten epochs names none
-        self.says(process, response.epoch)
+        pre_vote = isinstance(request, VoteRequest) and request.pre_vote
+        if not (pre_vote and response.epoch == request.epoch):  # else it says nothing of ours
+            self.says(process, response.epoch)
         if isinstance(response, VoteResponse) and isinstance(request, VoteRequest):
             self._decided_by_snapshot(process, request)
         if isinstance(response, VoteResponse) and response.granted:

@@ -14,7 +14,8 @@ import raft.core.context
 import raft.core.quorum
 from raft.core.context import Context
 from raft.core.discovery import Discovery
-from raft.core.elections import VoteGranting
+from raft.core.elections import Elections, VoteGranting
+from raft.core.epoch_budget import BUDGET
 from raft.core.errors import ErrorCode
 from raft.core.events import SnapshotFetched
 from raft.core.fetch_service import FetchService
@@ -27,14 +28,16 @@ from raft.core.messages import (
     EpochEnd,
     FetchRequest,
     Response,
+    VoteRequest,
+    VoteResponse,
 )
 from raft.core.progress import LeaderState
 from raft.core.quorum import Quorum
 from raft.core.reads import Reads
 from raft.core.recovery import Recovery
-from raft.core.roles import Candidate, ElectionState, Leader, Role
+from raft.core.roles import Candidate, ElectionState, Leader, Prospective, Role, Unattached
 from raft.core.snapshot_installation import SnapshotInstallation
-from records.types import Epoch, Offset, OffsetAndEpoch
+from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
 
 
 def with_part(part: type, *, checked: bool = True) -> type[Quorum]:
@@ -207,6 +210,45 @@ class TakesAnySnapshotForItsOwn(FetchService):
         return None if isinstance(verdict, OffsetAndEpoch) and not behind else verdict
 
 
+class AcceptsAnyEpoch(Discovery):
+    """Whoever names an epoch is believed."""
+
+    def _believes(self, peer: NodeId, epoch: Epoch) -> bool:  # noqa: ARG002
+        return True
+
+
+class LimitsOnlyTheStep(Discovery):
+    """An epoch is believed if it is near enough, however many such steps there were before."""
+
+    def _believes(self, peer: NodeId, epoch: Epoch) -> bool:  # noqa: ARG002
+        return epoch - self._context.epoch <= BUDGET
+
+
+class NeverAsksTheNodeItself(Discovery):
+    """What the budget does not cover stays unconfirmed for ever."""
+
+    def ask_claimed(self) -> None:
+        """Nothing."""
+
+
+class APreVoteMovesTheEpoch(VoteGranting):
+    """As Kafka has it."""
+
+    def answer(self, request: VoteRequest) -> VoteResponse:
+        if request.epoch > self._context.epoch:
+            new = Unattached(epoch=request.epoch)
+            self._context.become(new, f"vote request {request.epoch}")
+        return super().answer(request)
+
+
+class CampaignsPastTheLastEpoch(Elections):
+    """The next epoch is one more, whether the wire can carry it or not."""
+
+    def _campaign_if_welcome(self, role: Prospective) -> None:
+        if len(role.granted) >= self._context.voters.majority:
+            self._campaign(Epoch(role.epoch + 1), "majority of pre-votes")
+
+
 MUTANTS: Final[dict[type[Quorum], str]] = {
     with_part(SkipsTheVotesPersist): "vote_durable",
     with_part(LeaderIdAfterTheFirstAppend, checked=False): "leader_durable",
@@ -227,5 +269,10 @@ MUTANTS: Final[dict[type[Quorum], str]] = {
     with_part(ForgetsALateSnapshot): "snapshot_late",
     with_part(TakesItsLogAsItIs, checked=False): "snapshot_start",
     with_part(TakesAnySnapshotForItsOwn): "snapshot_leader",
+    with_part(AcceptsAnyEpoch): "hostile_epochs",
+    with_part(LimitsOnlyTheStep): "hostile_epochs",
+    with_part(NeverAsksTheNodeItself): "hostile_epochs",
+    with_part(APreVoteMovesTheEpoch): "hostile_epochs",
+    with_part(CampaignsPastTheLastEpoch): "hostile_epochs",
 }
 """Each mutant, and the transcript that pins the rule it breaks."""

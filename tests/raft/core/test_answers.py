@@ -46,16 +46,21 @@ CONFIG = QuorumConfig(max_uncommitted_bytes=1000, max_observers=2, max_waiting_r
 class Member:
     """Node 1 of three, epochs 1 and 2 in its log, driven by hand with an obliging disk."""
 
-    def __init__(self, election: ElectionState | None = None, *, empty: bool = False) -> None:
+    def __init__(
+        self,
+        election: ElectionState | None = None,
+        *,
+        empty: bool = False,
+        voters: tuple[ReplicaKey, ...] = (ME, TWO, THREE),
+    ) -> None:
         epochs = (EpochStart(Epoch(1), Offset(0)), EpochStart(Epoch(2), Offset(3)))
         log = LogState() if empty else LogState(end_offset=Offset(5), epochs=epochs)
-        voters = VoterSet([Voter(key=ME), Voter(key=TWO), Voter(key=THREE)])
         self.now_ms = 0
         self.effects: list[fx.Effect] = []
         self.quorum = Quorum(
             identity=ME,
             cluster_id="here",
-            voters=VoterSetHistory(voters),
+            voters=VoterSetHistory(VoterSet(Voter(key=key) for key in voters)),
             log=log,
             election=election or ElectionState(epoch=Epoch(2)),
             random=Random(7),

@@ -18,6 +18,9 @@ the state of each node whose state changed. `pytest --rewrite` writes the output
     crash 1; restart 1; wipe 1      wipe: the disk is lost, the node is to be recovering
     reset 2 1                       the connections from 2 to 1 are reset
     batches-per-fetch 1             a Fetch is answered with at most so many batches
+    stranger 1 vote 2 9000          somebody sends node 1 a vote of epoch 9000 as if it were node 2
+    stranger 1 vote 2 +9 times=50   fifty of them, each nine epochs ahead of what node 1 is in then
+                                    (vote, pre-vote, begin or end)
     resign 1; shutdown 1; describe 1; logs; state; messages on|off
     snapshot 1 4; trim 1 4          node 1 has a snapshot ending at 4; its log starts at 4
     fetched 3 | failed 3            the snapshot that node 3 fetches has come, or cannot be had
@@ -29,11 +32,20 @@ the state of each node whose state changed. `pytest --rewrite` writes the output
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from raft.core import effects as fx
 from raft.core import events as ev
-from raft.core.messages import Batch, DescribeQuorumRequest
+from raft.core.messages import (
+    Batch,
+    BeginQuorumEpochRequest,
+    DescribeQuorumRequest,
+    EndQuorumEpochRequest,
+    Request,
+    VoteRequest,
+)
 from raft.core.quorum import Quorum
 from raft.core.roles import ElectionState, Leader
 from raft.core.timers import Timer
@@ -79,6 +91,32 @@ def play(path: Path, quorum_class: type[Quorum] = Quorum) -> tuple[list[Block], 
     blocks = parse(path.read_text())
     story = Story(quorum_class)
     return blocks, [story.play(block.commands) for block in blocks]
+
+
+def strangers_request(kind: str, named: NodeId, epoch: Epoch, quorum: Quorum) -> Request:
+    """A request in the name of a member; it need not even name the cluster."""
+    match kind:
+        case "vote" | "pre-vote":
+            return VoteRequest(
+                cluster_id=None,
+                voter=None,
+                candidate=ReplicaKey(named),
+                epoch=epoch,
+                last_epoch=quorum.log.last_epoch,
+                end_offset=quorum.log.end_offset,
+                pre_vote=kind == "pre-vote",
+            )
+        case "begin":
+            return BeginQuorumEpochRequest(
+                cluster_id=None, voter=None, leader_id=named, epoch=epoch
+            )
+        case _:
+            return EndQuorumEpochRequest(
+                cluster_id=None,
+                leader_id=named,
+                epoch=epoch,
+                preferred_candidates=(),
+            )
 
 
 class Story:
@@ -279,6 +317,20 @@ class Story:
         snapshot_id = self._quorum(node)._context.follower.fetching_snapshot
         assert snapshot_id is not None, f"{node} fetches no snapshot"
         self.cluster.step(NodeId(int(node)), ev.SnapshotFailed(snapshot_id))
+
+    def do_stranger(self, node: str, kind: str, named: str, epoch: str, *settings: str) -> None:
+        values = {key: int(value) for key, value in (word.split("=") for word in settings)}
+        quorum, known, answers = self._quorum(node), NodeId(int(named)), Counter[str]()
+        for _ in range(values.get("times", 1)):
+            ahead = quorum.epoch if epoch.startswith("+") else 0
+            request = strangers_request(kind, known, Epoch(int(epoch) + ahead), quorum)
+            effects = self.cluster.step(NodeId(int(node)), ev.Received(-1, 0, request))
+            for effect in effects:
+                if isinstance(effect, fx.Respond):
+                    granted = getattr(effect.response, "granted", False)
+                    answers["granted" if granted else effect.response.error.name] += 1
+        told = ", ".join(f"{count} {name}" for name, count in answers.items())
+        self.cluster.say(f"{node} answers a stranger's {kind} as {named}: {told or 'nothing yet'}")
 
     # -- looking -----------------------------------------------------------------------------
 

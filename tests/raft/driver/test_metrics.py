@@ -21,7 +21,7 @@ class FakeGroup:
         log = SimpleNamespace(high_watermark=None, end_offset=1_000_000, last_epoch=7)
         self.quorum = SimpleNamespace(
             log=log, leader_id=1, epoch=7, voters=(1, 2, 3), is_voter=True, role=None,
-            election_state=SimpleNamespace(voted=None),
+            election_state=SimpleNamespace(voted=None), unconfirmed_epochs=(),
         )  # fmt: skip
         self.counters = Counters(appended_records=10, busy_s=3.0)
 

@@ -22,16 +22,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from raft.core.epoch_budget import BUDGET
 from raft.core.log import EpochStart, LogState
 from raft.core.roles import ElectionState
 from raft.core.voters import ReplicaKey
 from raft.driver.errors import LostDiskError, MissingSnapshotError
 from raft.driver.snapshot_hosting import NoSnapshots
 from raft.interfaces import Snapshots
-from raft.segments.errors import CorruptLogError
+from raft.segments.errors import CorruptFileError, CorruptLogError
 from raft.segments.files import FileSystem, replace_file
 from raft.segments.log import Log, LogConfig
 from raft.segments.properties import (
+    QUORUM_STATE_FILE,
     QuorumState,
     read_partition_metadata,
     read_quorum_state,
@@ -173,12 +175,26 @@ class Storage:
     def election_state(self) -> ElectionState:
         """What was promised before.
 
-        Raises:  CorruptFileError; LostDiskError if the file is gone (it is there from the first day
-                 on): a node that forgot its vote would vote again.
+        Raises:  CorruptFileError, also if log or checkpoints are further ahead of it than the
+                 epochs that are taken on trust; LostDiskError if the file is gone (it is there from
+                 the first day on): a node that forgot its vote would vote again.
         """
         stored = read_quorum_state(self._files, self.directory)
         if stored is None:
             raise LostDiskError(self.directory, "has no quorum-state")
+        newest = self.snapshots.newest
+        held = max(
+            self.log.epochs[-1].epoch if self.log.epochs else Epoch(0),
+            newest.epoch if newest is not None else Epoch(0),
+        )
+        if held > stored.epoch + BUDGET:
+            # Written before the first record of its epoch, it cannot lag. And a batch's epoch is
+            # outside its checksum: one damaged bit would use up the epochs of the whole quorum.
+            raise CorruptFileError(
+                path=self.directory / QUORUM_STATE_FILE,
+                reason=f"leaderEpoch {stored.epoch}, but log or checkpoints are of epoch {held}: "
+                "one of them is damaged or another quorum's",
+            )
         voted = None
         if stored.voted_id is not None:
             voted = ReplicaKey(stored.voted_id, stored.voted_directory_id or ZERO_UUID)

@@ -7,14 +7,17 @@ from uuid import UUID
 
 import pytest
 
+from raft.core.epoch_budget import BUDGET
 from raft.core.roles import ElectionState
 from raft.driver.errors import LostDiskError
 from raft.driver.storage import Storage
+from raft.segments.errors import CorruptFileError
 from raft.segments.files import RealFileSystem
 from raft.segments.log import LogConfig
 from raft.segments.properties import QUORUM_STATE_FILE
 from raft.wire.responses import Group
-from records.types import Epoch, NodeId
+from records.batch_writer import build_value_batch
+from records.types import Epoch, NodeId, Offset
 
 GROUP = Group("group", 0, UUID(int=5))
 FILES = RealFileSystem()
@@ -26,6 +29,31 @@ def opened(log_dir) -> Storage:
 
 def test_a_new_group_has_promised_nothing_and_says_so_on_disk(tmp_path):
     Storage.create(FILES, tmp_path, GROUP, LogConfig(), recovering=False)
+    storage = opened(tmp_path)
+    assert storage.election_state() == ElectionState(epoch=Epoch(0))
+    storage.close()
+
+
+def write_log(storage: Storage, epoch: int) -> None:
+    data = build_value_batch([b"x"], base_offset=0, leader_epoch=epoch, timestamp=0)
+    storage.append(bytearray(data), Offset(0), Offset(1))
+    storage.close()
+
+
+def test_a_log_far_ahead_of_the_election_state_is_not_believed(tmp_path):
+    """A batch's epoch is outside its checksum: one damaged bit would become the quorum's epoch."""
+    Storage.create(FILES, tmp_path, GROUP, LogConfig(), recovering=False)
+    write_log(opened(tmp_path), 1 << 30)
+    storage = opened(tmp_path)
+    with pytest.raises(CorruptFileError, match=r"quorum-state: leaderEpoch 0, .* epoch 1073741824"):
+        storage.election_state()
+    storage.close()
+
+
+def test_a_log_a_little_ahead_of_the_election_state_is_believed(tmp_path):
+    """Kafka, too, takes the later of the two."""
+    Storage.create(FILES, tmp_path, GROUP, LogConfig(), recovering=False)
+    write_log(opened(tmp_path), BUDGET)
     storage = opened(tmp_path)
     assert storage.election_state() == ElectionState(epoch=Epoch(0))
     storage.close()

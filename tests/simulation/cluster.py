@@ -14,12 +14,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from raft.core.config import QuorumConfig
+from raft.core.epoch_budget import BUDGET, MAX_EPOCH
 from raft.core.events import Resign, Shutdown
 from raft.core.quorum import Quorum
 from raft.core.voters import VoterSet
 from raft.segments.log import Log, LogConfig
+from records.types import Epoch
 from snapshot.host import MachineHost
 from snapshot.store import Shelf
+from tests.raft.core.transcript import strangers_request
 from tests.simulation.checks import Checker
 from tests.simulation.client import Client
 from tests.simulation.courier import DirectCourier, WireCourier
@@ -458,6 +461,25 @@ class Cluster:
             and fetching.download.position > 0
         )
 
+    def _stranger(self, machine: Machine, fault: Fault) -> None:
+        """Somebody who is no member sends requests in a voter's name, with epochs near and far."""
+        voters = [voter for voter in self.shared.voters if voter != machine.node_id]
+        process = machine.process
+        if process is None or not voters:
+            return
+        random = stream(self.plan.seed, "stranger", fault.amount)
+        for _ in range(fault.amount % 300):
+            if not process.alive:
+                return
+            kind = random.choice(("vote", "vote", "pre-vote", "begin", "end"))
+            near = random.randrange(1, BUDGET) if kind in ("vote", "pre-vote") else 1 << 20
+            ahead = random.choice((near, 1 << 20, MAX_EPOCH))
+            epoch = Epoch(min(process.quorum.epoch + ahead, MAX_EPOCH))
+            self.checker.rare["requests of strangers"] += 1
+            process.deliver_strangers_request(
+                strangers_request(kind, random.choice(voters), epoch, process.quorum)
+            )
+
     def _resign(self, machine: Machine, _: Fault) -> None:
         if machine.process is not None:
             machine.process.handle(Resign())
@@ -489,6 +511,7 @@ FAULTS: Final[dict[str, Callable[[Cluster, Machine, Fault], None]]] = {
     "garble": Cluster._garble,
     "interrupt": Cluster._interrupt,
     "snapshot storm": Cluster._storm,
+    "stranger": Cluster._stranger,
     "resign": Cluster._resign,
     "shutdown": Cluster._shut_down,
 }

@@ -31,6 +31,9 @@ OTHER: Final = "other"
 APART: Final = "snapshot"
 """Kinds of connection to one peer."""
 
+STRANGER: Final = -1
+"""The number of the one connection that nobody of ours made."""
+
 
 class Links(Part):
     """Connections have numbers that one process never uses twice."""
@@ -43,6 +46,7 @@ class Links(Part):
         self._inbound: dict[int, Connection] = {}
         self._requests: dict[tuple[int, int], Request] = {}  # unanswered, by connection
         self._accepted = 0
+        self._strangers = 0
         self._outbound: dict[tuple[int, str], Connection] = {}
         self._outstanding: dict[int, Connection] = {}
         self._pieces: dict[int, FetchSnapshotRequest] = {}  # asked for apart from the core
@@ -142,6 +146,12 @@ class Links(Part):
         request = self.shared.courier.read_request(payload)
         self._requests[connection.number, correlation] = request
         self.handle(Received(connection.number, correlation, request))
+
+    def deliver_strangers_request(self, request: Request) -> None:
+        """A request of somebody who is no member; what it is answered is checked, not delivered."""
+        self._strangers += 1
+        self._requests[STRANGER, self._strangers] = request
+        self.handle(Received(STRANGER, self._strangers, request))
 
     def inbound_closed(self, connection: Connection) -> None:
         """An inbound connection is gone."""

@@ -40,7 +40,7 @@ from raft.segments.log import Log, LogConfig
 from raft.segments.recovery_point import LogState as RecoveryState
 from raft.segments.recovery_point import RecoveryPointFile
 from records.batch_writer import build_value_batch
-from records.types import Offset, OffsetAndEpoch
+from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
 from tests.raft.core.mutants import with_part
 from tests.simulation.checks import Checker, Ledger
 from tests.simulation.cluster import Cluster, Production
@@ -149,6 +149,13 @@ class ReadAlone(Reads):
             self._context.gate.emit(ReadReady(event.token, high_watermark))
         else:
             super().on_read(event)
+
+
+class BelieveAnyEpoch(Discovery):
+    """Whoever names an epoch moves us there."""
+
+    def _believes(self, peer: NodeId, epoch: Epoch) -> bool:  # noqa: ARG002
+        return True
 
 
 class AcknowledgeLater(Process):
@@ -287,7 +294,22 @@ def _pauses(plan: Plan) -> Plan:
     )
 
 
+def _strangers(plan: Plan) -> Plan:
+    """Requests in every voter's name, again and again."""
+    faults = tuple(
+        Fault(at_us, "stranger", LEADER, 0, 0, 50 + at_us // SECOND)
+        for at_us in range(2 * SECOND, 8 * SECOND, SECOND)
+    )
+    return replace(plan, voters=3, observers=0, clock_ppm=(), faults=faults)
+
+
 MUTANTS: Final = (
+    Mutant(
+        name="believe any epoch",
+        production=Production(quorum=with_part(BelieveAnyEpoch)),
+        suited=_strangers,
+        pinned=1,
+    ),
     Mutant(
         name="skip the vote's persist",
         production=Production(quorum=with_part(VoteBeforeDisk)),

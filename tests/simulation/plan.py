@@ -105,7 +105,8 @@ def draw(seed: int) -> Plan:
     storm_us = random.randrange(4, 14) * SECOND
     intensity = random.choice((0.3, 0.6, 1.0, 1.0, 2.0))  # faults per second
     count = int(storm_us / SECOND * intensity) + 1
-    faults = sorted(_draw_fault(random, nodes, storm_us) for _ in range(count))
+    drawn = [_draw_fault(random, nodes, storm_us) for _ in range(count)]
+    faults = sorted([*drawn, *_draw_strangers(seed, nodes, storm_us)])
     return Plan(
         seed=seed,
         voters=voters,
@@ -174,6 +175,13 @@ def _draw_snapshots(seed: int) -> dict[str, Any]:
         "daring": random.random() < 0.4,
         "piece_bytes": random.choice((60, 100, 300, 1000, 8000)),
     }
+
+
+def _draw_strangers(seed: int, nodes: int, storm_us: int) -> list[Fault]:
+    """In a quarter of the schedules, somebody who is no member sends requests; its own stream."""
+    random = stream(seed, "strangers")
+    count = random.choice((0, 0, 0, 0, 0, 0, 1, 2))
+    return [_draw_fault(random, nodes, storm_us)._replace(kind="stranger") for _ in range(count)]
 
 
 def _draw_fault(random: Random, nodes: int, storm_us: int) -> Fault:

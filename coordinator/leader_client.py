@@ -20,9 +20,10 @@ import contextlib
 from collections.abc import Iterable
 from typing import Final, TypeAlias
 
-from coordinator.batch.interface import CoordinatorError, ErrorCode
+from coordinator.errors import CoordinatorError
 from raft.net.errors import NetError, Reason
 from raft.net.rpc import Rpc, open_rpc
+from records.kafka_errors import ErrorCode
 from records.rpc.cluster import DescribeClusterRequest, DescribeClusterResponse
 from records.rpc.quorum import DescribeQuorumRequest, DescribeQuorumResponse
 

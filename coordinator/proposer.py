@@ -27,9 +27,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
-from coordinator.batch.interface import CoordinatorError, ErrorCode
+from coordinator.errors import CoordinatorError
 from raft.interfaces import Draft, ReplicatedLog, draft_values
 from records.frame import encode_record
+from records.kafka_errors import ErrorCode
 from records.schema import MetadataRecord
 from records.types import Epoch, Offset
 

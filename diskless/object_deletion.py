@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final, Protocol
 
-from coordinator.batch.interface import CoordinatorError
 from coordinator.controller.image import MetadataImage
+from coordinator.errors import CoordinatorError
 from coordinator.rendezvous import choose
 from diskless.apis.metadata import unfenced
 from diskless.stores import DeletionError, ObjectStorage, StorageError

@@ -19,9 +19,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
-from coordinator.batch.interface import BatchCoordinator, CoordinatorError
+from coordinator.batch.interface import BatchCoordinator
 from coordinator.batch.settings import CoordinatorSettings
 from coordinator.embedded import EmbeddedCoordinator, EmbeddedSettings
+from coordinator.errors import CoordinatorError
 from examples.ports import free_ports
 from records.object_keys import ObjectKeys
 from records.rpc.batch_coordinator import (

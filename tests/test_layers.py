@@ -34,6 +34,7 @@ MAY_IMPORT: Final[dict[str, tuple[str, ...]]] = {
         "snapshot",
         "coordinator.batch.client",
         "coordinator.batch.retention_planner",
+        "coordinator.errors",
         *OPEN,
     ),
     "esker": ("records", "raft", "snapshot", "coordinator", "diskless", "spark_jobs"),

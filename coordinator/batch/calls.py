@@ -14,12 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from coordinator.batch.interface import (
-    BatchCoordinator,
-    CoordinatorError,
-    DescribingCoordinator,
-    ErrorCode,
-)
+from coordinator.batch.interface import BatchCoordinator, DescribingCoordinator
+from coordinator.errors import CoordinatorError
+from records.kafka_errors import ErrorCode
 from records.rpc.base import Request, Response
 from records.rpc.batch_coordinator import (
     ApplyRetentionRequest,

@@ -28,11 +28,12 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from coordinator.batch.calls import BY_REQUEST, refused
-from coordinator.batch.commit_queue import OrderedCommits, OutcomeUnknownError
-from coordinator.batch.interface import CoordinatorError, ErrorCode
+from coordinator.batch.commit_queue import OrderedCommits
 from coordinator.batch.settings import KEPT_ANSWERS
+from coordinator.errors import CoordinatorError, OutcomeUnknownError
 from coordinator.leader_client import Address, LeaderFinder
 from raft.net.errors import NetError, Reason
+from records.kafka_errors import ErrorCode
 from records.rpc.base import Request, Response
 from records.rpc.batch_coordinator import (
     ApplyRetentionRequest,
@@ -291,13 +292,3 @@ class CoordinatorClient:
         if in_doubt:
             return OutcomeUnknownError(ErrorCode.REQUEST_TIMED_OUT, f"{name}: {why}")
         return CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{name}: {why}")
-
-
-__all__ = [
-    "Address",
-    "ClientSettings",
-    "CoordinatorClient",
-    "CoordinatorError",
-    "ErrorCode",
-    "OutcomeUnknownError",
-]

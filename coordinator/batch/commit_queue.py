@@ -23,22 +23,19 @@ from collections import deque
 from typing import Final
 
 from coordinator.batch.calls import BY_REQUEST, refused
-from coordinator.batch.interface import CoordinatorError, ErrorCode
+from coordinator.errors import CoordinatorError, OutcomeUnknownError
 from coordinator.leader_client import LeaderFinder
 from raft.net.errors import ConnectionLostError, NetError
 from raft.net.frames import Buffer, Frame
 from raft.net.rpc import Rpc, request_kind
 from records.codec import decode_message, encode_parts
 from records.errors import RecordError
+from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import CommitBatchesRequest, CommitBatchesResponse
 
 VERSION: Final = 0
 _KIND: Final = request_kind(CommitBatchesRequest, VERSION)
 _CALL: Final = BY_REQUEST[CommitBatchesRequest]
-
-
-class OutcomeUnknownError(CoordinatorError):
-    """The request may have been carried out, or may yet be. Asking again is the caller's choice."""
 
 
 class _Commit:

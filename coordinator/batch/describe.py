@@ -16,9 +16,9 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 from uuid import UUID
 
-from coordinator.batch.interface import ErrorCode
 from coordinator.batch.runs import StoredObject
 from coordinator.batch.state import LogId, SmallTable, Table, Topic
+from records.kafka_errors import ErrorCode
 from records.object_keys import ForeignKeyError, ObjectKeys
 from records.rpc.objects import (
     DescribeDisklessObjectRequest,

@@ -10,7 +10,25 @@ documented, and the same whether the coordinator is in this process or behind a 
 thousand batches of an object are never converted from one form to another.
 
 An answer says what was decided, in Kafka's error codes: those are values. `CoordinatorError` is
-raised where nothing was, or where nobody can say: not the leader, no leader, stopped, timed out.
+raised where nothing was decided, or where the outcome is unknown. What the codes mean here:
+
+- OFFSET_OUT_OF_RANGE: below the log start or above the high watermark.
+- UNKNOWN_TOPIC_ID: no such topic, or deleted. UNKNOWN_TOPIC_OR_PARTITION: it lacks the partition.
+- MESSAGE_TOO_LARGE: more than 10,000 batches, or 1 MiB of record.
+- STALE_CONTROLLER_EPOCH: a newer controller has called.
+- INVALID_TIMESTAMP: a batch's is below -1; a plan has expired.
+- UNSUPPORTED_VERSION: a negative timestamp without a meaning in ListOffsets.
+- INVALID_PARTITIONS: none, or too many.
+- INVALID_REQUEST: contradicts itself or the state; nothing was changed.
+- POLICY_VIOLATION: the topic's settings, live runs or an open lease forbid what a plan wants.
+- OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_RECORD (an idempotent batch without
+  epoch or sequence): of one batch.
+- DUPLICATE_SEQUENCE_NUMBER: the object is committed, its answer is no longer kept.
+- OPERATION_NOT_ATTEMPTED: the object is not committed and never will be; STALE_BROKER_EPOCH: the
+  same, because a newer epoch of the broker holds a lease.
+- INCONSISTENT_CLUSTER_ID: a plan was made for another cluster.
+- NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT (outcome unknown) and COORDINATOR_NOT_AVAILABLE (nothing
+  was decided) are raised.
 
 Differences from the KIP, decided in docs/design/numbers.md#differences-from-kip-1164: objects are
 named by ids out of leases, and commits carry the broker's epoch; a commit is one object.
@@ -21,9 +39,9 @@ Source: KIP-1164, Public Interfaces.
 
 from __future__ import annotations
 
-from enum import IntEnum, unique
 from typing import Protocol
 
+from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import (
     ApplyRetentionRequest,
     ApplyRetentionResponse,
@@ -61,45 +79,8 @@ from records.rpc.objects import (
     ReleaseObjectLeaseResponse,
 )
 
-
-@unique
-class ErrorCode(IntEnum):
-    """What a batch coordinator answers with. The numbers are Kafka's; the meanings are here."""
-
-    NONE = 0
-    OFFSET_OUT_OF_RANGE = 1  # below the log start or above the high watermark
-    UNKNOWN_TOPIC_OR_PARTITION = 3  # the topic is here, the partition is not
-    NOT_LEADER_OR_FOLLOWER = 6  # raised; of something that was decided: the outcome is unknown
-    REQUEST_TIMED_OUT = 7  # raised: the outcome is unknown
-    MESSAGE_TOO_LARGE = 10  # more than 10,000 batches, or 1 MiB of record
-    STALE_CONTROLLER_EPOCH = 11  # a newer controller has called
-    COORDINATOR_NOT_AVAILABLE = 15  # raised: nothing was decided; ask again
-    INVALID_TIMESTAMP = 32  # of a batch: below -1; of a plan: it has expired
-    UNSUPPORTED_VERSION = 35  # of ListOffsets: a negative timestamp that means nothing here
-    INVALID_PARTITIONS = 37  # none, or too many
-    INVALID_REQUEST = 42  # contradicts itself, or what is known; nothing was changed
-    POLICY_VIOLATION = 44  # of a plan: the topic's settings, or runs, or an open lease keep this
-    OUT_OF_ORDER_SEQUENCE_NUMBER = 45  # of a batch: not the one after its predecessor
-    DUPLICATE_SEQUENCE_NUMBER = 46  # the object is committed, its answer is no longer kept
-    INVALID_PRODUCER_EPOCH = 47  # of a batch: a newer epoch of this producer has written
-    OPERATION_NOT_ATTEMPTED = 55  # the object is not committed, and never will be
-    STALE_BROKER_EPOCH = 77  # the same, because a newer epoch of the broker holds a lease
-    INVALID_RECORD = 87  # of a batch: an idempotent one without epoch or sequence
-    UNKNOWN_TOPIC_ID = 100  # never heard of, or deleted
-    INCONSISTENT_CLUSTER_ID = 104  # of a plan: another cluster's
-
-
 NEVER_COMMITTED = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.STALE_BROKER_EPOCH})
 """A commit's answers that say: the object is not committed, and cannot be any more."""
-
-
-class CoordinatorError(Exception):
-    """No answer: `code` says why, and whether anything may have happened."""
-
-    def __init__(self, code: ErrorCode, message: str) -> None:
-        super().__init__(f"{code.name}: {message}")
-        self.code = code
-        self.message = message
 
 
 class BatchCoordinator(Protocol):

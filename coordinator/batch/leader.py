@@ -20,7 +20,6 @@ from coordinator.batch import decide
 from coordinator.batch import slices as pieces
 from coordinator.batch.cluster_view import ClusterView
 from coordinator.batch.decide import Context, Decision
-from coordinator.batch.interface import CoordinatorError, ErrorCode
 from coordinator.batch.maintenance import SWEEP_INTERVAL_S, Sweeps
 from coordinator.batch.pending import PendingState
 from coordinator.batch.reads import denies
@@ -28,8 +27,10 @@ from coordinator.batch.replica import ReadOnlyCoordinator
 from coordinator.batch.settings import CoordinatorSettings
 from coordinator.batch.sqlite.machine import CoordinatorMachine
 from coordinator.clocks import Clocks
+from coordinator.errors import CoordinatorError
 from coordinator.proposer import Done, Proposer
 from raft.interfaces import ReplicatedLog
+from records.kafka_errors import ErrorCode
 from records.rpc.base import Request
 from records.rpc.batch_coordinator import (
     ApplyRetentionRequest,

@@ -24,7 +24,6 @@ from coordinator.batch.checkpoint import checkpoint_values, load_record
 from coordinator.batch.cluster_view import ClusterView, Enforcer
 from coordinator.batch.decide import Context, Decision
 from coordinator.batch.describe import describe_object, describe_topics
-from coordinator.batch.interface import CoordinatorError, ErrorCode
 from coordinator.batch.reads import find_batches, list_offsets
 from coordinator.batch.retention import Place, retention_pass
 from coordinator.batch.runs import Run, StoredObject, found_orphan, runs_of
@@ -41,6 +40,7 @@ from coordinator.batch.state import (
     Topic,
     log_ids_of,
 )
+from coordinator.errors import CoordinatorError
 from records.diskless import (
     DisklessPartitionsReleasedRecord,
     DisklessPartitionsRemovedRecord,
@@ -51,6 +51,7 @@ from records.diskless import (
     OrphansFoundRecord,
 )
 from records.frame import decode_record
+from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import (
     ApplyRetentionRequest,
     ApplyRetentionResponse,

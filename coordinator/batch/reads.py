@@ -16,10 +16,10 @@ from collections.abc import Callable, Generator, Iterable
 from typing import Final, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
-from coordinator.batch.interface import ErrorCode
 from coordinator.batch.runs import Run, StoredObject
 from coordinator.batch.settings import CoordinatorSettings
 from coordinator.batch.state import NO_LOG, Log, LogId, ProducerKey, Tables
+from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import (
     FindBatchesRequest,
     FindBatchesResponse,

@@ -19,13 +19,14 @@ from uuid import UUID
 
 from coordinator.batch.describe import describe_object, describe_topics
 from coordinator.batch.freshness import Freshness
-from coordinator.batch.interface import CoordinatorError, ErrorCode
 from coordinator.batch.reads import Runs, Turns, find_in_turns, list_in_turns, log_ends
 from coordinator.batch.settings import CoordinatorSettings
 from coordinator.batch.sqlite.described import described
 from coordinator.batch.sqlite.machine import CoordinatorMachine
 from coordinator.batch.state import Tables
+from coordinator.errors import CoordinatorError
 from raft.interfaces import NotLeaderError, ReplicatedLog
+from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import (
     FindBatchesRequest,
     FindBatchesResponse,

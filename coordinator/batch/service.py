@@ -19,14 +19,15 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from coordinator.batch.calls import CALLS, Call, Coordinator
-from coordinator.batch.interface import CoordinatorError, ErrorCode
 from coordinator.batch.settings import MAX_BATCHES
+from coordinator.errors import CoordinatorError
 from raft.net.connection import Answer, ServerConnection
 from raft.net.errors import BadHeaderError
 from raft.net.frames import Frame, Payload
 from raft.net.handlers import Serve, Served, payload
 from raft.net.header import RequestHeader
 from records.codec import decode_message
+from records.kafka_errors import ErrorCode
 from records.rpc.base import Request
 from records.rpc.batch_coordinator import CommitBatchesRequest, CommitBatchesResponse
 

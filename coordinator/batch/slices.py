@@ -19,8 +19,9 @@ from typing import Final, TypeVar
 from uuid import UUID
 
 from coordinator.batch.decide.objects import MAX_FILES
-from coordinator.batch.interface import CoordinatorError, ErrorCode
 from coordinator.batch.settings import MAX_PARTITIONS
+from coordinator.errors import CoordinatorError
+from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import (
     DeleteDisklessRecordsRequest,
     DeleteDisklessRecordsResponse,

@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 from uuid import UUID
 
-from coordinator.batch.interface import CoordinatorError
 from coordinator.controller.decide.chunks import remove_chunks
 from coordinator.controller.handover import HandOver
 from coordinator.controller.image import MetadataImage
 from coordinator.controller.leader import Controller
+from coordinator.errors import CoordinatorError
 from records.types import Offset
 
 log = logging.getLogger("coordinator.controller")

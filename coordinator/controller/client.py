@@ -18,12 +18,12 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeVar
 
-from coordinator.batch.interface import CoordinatorError
-from coordinator.batch.interface import ErrorCode as CoordinatorCode
 from coordinator.controller.errors import ErrorCode
 from coordinator.controller.image import CLUSTER_METADATA
+from coordinator.errors import CoordinatorError
 from coordinator.leader_client import Address, LeaderFinder, NobodyListensError
 from raft.net.errors import NetError, Reason
+from records.kafka_errors import ErrorCode as CoordinatorCode
 from records.rpc.base import Request, Response
 
 R = TypeVar("R", bound=Response)

@@ -16,8 +16,9 @@ from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from coordinator.batch.calls import Coordinator
-from coordinator.batch.interface import CoordinatorError, ErrorCode
 from coordinator.controller.reconciliation import Hosted
+from coordinator.errors import CoordinatorError
+from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import (
     DeleteDisklessTopicsRequest,
     DeleteDisklessTopicsResponse,

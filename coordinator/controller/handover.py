@@ -26,12 +26,12 @@ from itertools import islice
 from typing import Final, Protocol, TypeAlias
 from uuid import UUID
 
-from coordinator.batch.interface import CoordinatorError
-from coordinator.batch.interface import ErrorCode as CoordinatorCode
 from coordinator.batch.settings import MAX_PARTITIONS
 from coordinator.controller.errors import ErrorCode
 from coordinator.controller.image import MetadataImage
 from coordinator.controller.reconciliation import Comparison, Hosted, Wanted
+from coordinator.errors import CoordinatorError
+from records.kafka_errors import ErrorCode as CoordinatorCode
 from records.rpc.batch_coordinator import (
     DeleteDisklessTopicsRequest,
     DeleteDisklessTopicsResponse,

@@ -26,13 +26,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
-from coordinator.batch.interface import CoordinatorError
-from coordinator.batch.interface import ErrorCode as CoordinatorCode
 from coordinator.controller.decide.mapping import Move, Verdicts, answer_moves, assign
 from coordinator.controller.errors import ErrorCode
 from coordinator.controller.handover import HandOver
 from coordinator.controller.image import TopicImage
 from coordinator.controller.leader import Controller
+from coordinator.errors import CoordinatorError
+from records.kafka_errors import ErrorCode as CoordinatorCode
 from records.rpc.base import Response
 from records.rpc.batch_coordinator import AssignPartitionToBatchCoordinatorRequest
 

@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 from uuid import UUID
 
-from coordinator.batch.interface import CoordinatorError
 from coordinator.controller.errors import ErrorCode
+from coordinator.errors import CoordinatorError
 from coordinator.leader_client import NobodyListensError
 from records.rpc.base import Request, Response
 from records.rpc.brokers import (

@@ -26,8 +26,6 @@ from uuid import UUID
 
 import msgspec
 
-from coordinator.batch.interface import CoordinatorError
-from coordinator.batch.interface import ErrorCode as CoordinatorCode
 from coordinator.controller.decide.brokers import (
     heartbeat,
     register_broker,
@@ -49,7 +47,9 @@ from coordinator.controller.leader import Controller
 from coordinator.controller.partition_moves import Moving
 from coordinator.controller.reconciliation import hosted_counts
 from coordinator.controller.refusals import refuse
+from coordinator.errors import CoordinatorError
 from records.chunks import TopicPartitionToBatchCoordinatorMapping
+from records.kafka_errors import ErrorCode as CoordinatorCode
 from records.metadata import PartitionRecord, RemoveTopicRecord, TopicRecord
 from records.rpc.base import Request, Response
 from records.rpc.batch_coordinator import AssignPartitionToBatchCoordinatorRequest

@@ -22,11 +22,12 @@ import msgpack
 
 from coordinator.batch.calls import BY_REQUEST
 from coordinator.batch.cluster_view import ClusterView
-from coordinator.batch.interface import CoordinatorError, ErrorCode
 from coordinator.batch.memory import InMemoryCoordinator, InMemoryState
 from coordinator.batch.settings import CoordinatorSettings
+from coordinator.errors import CoordinatorError
 from records.codec import decode_message
 from records.errors import RecordError
+from records.kafka_errors import ErrorCode
 from records.rpc.base import Response
 
 SWEEP: Final = -1

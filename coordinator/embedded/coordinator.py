@@ -45,11 +45,12 @@ from pysyncobj import FAIL_REASON, SyncObj, SyncObjConf, SyncObjConsumer, replic
 
 from coordinator.batch.cluster_view import ClusterView, StaticView
 from coordinator.batch.describe import describe_object, describe_topics
-from coordinator.batch.interface import CoordinatorError, ErrorCode
 from coordinator.batch.reads import denies, find_batches
 from coordinator.batch.settings import CoordinatorSettings
 from coordinator.embedded.commands import SWEEP, Replica
+from coordinator.errors import CoordinatorError
 from records.codec import encode_message
+from records.kafka_errors import ErrorCode
 from records.rpc.base import Request, Response
 from records.rpc.batch_coordinator import (
     ApplyRetentionRequest,

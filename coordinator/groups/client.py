@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any, Final
 
-from coordinator.batch.interface import CoordinatorError
+from coordinator.errors import CoordinatorError
 from coordinator.groups.errors import ErrorCode
 from coordinator.groups.service import CALLS
 from coordinator.leader_client import Address, LeaderFinder

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from coordinator.batch.interface import CoordinatorError
+from coordinator.errors import CoordinatorError
 from coordinator.groups.errors import ErrorCode
 from coordinator.groups.leader import GroupLog
 from coordinator.groups.settings import MAX_COMMIT_BYTES, MAX_GENERATION_BYTES

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from coordinator.batch.interface import CoordinatorError
 from coordinator.controller.image import MetadataImage, active_start
 from coordinator.controller.refusals import refuse
+from coordinator.errors import CoordinatorError
 from diskless.apis.handler import served
 from diskless.apis.partition_offsets import LATEST, Place, Wanted, find_place, list_offsets
 from diskless.cluster import Cluster

@@ -22,9 +22,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from coordinator.batch.interface import CoordinatorError
 from coordinator.controller.image import MetadataImage
 from coordinator.controller.service import parse_batch_key
+from coordinator.errors import CoordinatorError
 from coordinator.rendezvous import group_broker
 from diskless.apis import describe_partitions as partitions_described
 from diskless.apis.auto_creation import AutoCreation, Create

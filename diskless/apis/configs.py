@@ -18,11 +18,11 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from coordinator.batch.interface import CoordinatorError
 from coordinator.controller.config_defs import BROKER_CONFIGS, ConfigType
 from coordinator.controller.decide.configs import Operation, Source, describe_configs
 from coordinator.controller.image import BROKER, MetadataImage, Resource
 from coordinator.controller.refusals import refuse
+from coordinator.errors import CoordinatorError
 from diskless.apis.handler import served
 from diskless.cluster import Cluster
 from raft.net.handlers import Served

@@ -14,8 +14,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from coordinator.batch.interface import CoordinatorError
 from coordinator.controller.image import INTERNAL_TOPICS
+from coordinator.errors import CoordinatorError
 from diskless.apis.forwarding import Errands, seconds
 from diskless.apis.metadata import Pace
 from diskless.apis.partition_offsets import Place, cut, find_place

@@ -22,11 +22,11 @@ from typing import Any, Final
 import msgspec
 
 from coordinator.batch.calls import BY_REQUEST
-from coordinator.batch.interface import CoordinatorError
 from coordinator.controller import descriptions as describing
 from coordinator.controller.descriptions import describe_brokers
 from coordinator.controller.image import CLUSTER_METADATA, MetadataImage
 from coordinator.controller.refusals import refuse
+from coordinator.errors import CoordinatorError
 from diskless.apis.forwarding import Errands, seconds
 from diskless.apis.handler import served
 from diskless.cluster import Cluster

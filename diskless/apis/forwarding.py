@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
 
-from coordinator.batch.interface import CoordinatorError
+from coordinator.errors import CoordinatorError
 
 T = TypeVar("T")
 

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from coordinator.batch.interface import CoordinatorError
+from coordinator.errors import CoordinatorError
 from diskless.apis.delete_records import DeleteRecords
 from diskless.apis.forwarding import seconds
 from diskless.apis.handler import served

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, TypeVar
 from uuid import UUID
 
-from coordinator.batch.interface import CoordinatorError
 from coordinator.controller.image import MetadataImage
+from coordinator.errors import CoordinatorError
 from diskless.cluster import Cluster
 from diskless.fetch.runs_reader import LEADER_EPOCH
 from records.kafka_errors import ErrorCode

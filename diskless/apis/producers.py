@@ -23,7 +23,7 @@ import asyncio
 import logging
 from typing import Final
 
-from coordinator.batch.interface import CoordinatorError
+from coordinator.errors import CoordinatorError
 from diskless.apis.handler import Asker, served
 from diskless.cluster import Cluster
 from raft.net.handlers import Served

@@ -22,9 +22,9 @@ from uuid import UUID
 
 import msgspec
 
-from coordinator.batch.interface import CoordinatorError
 from coordinator.controller.image import TopicImage
 from coordinator.controller.refusals import refuse
+from coordinator.errors import CoordinatorError
 from diskless.apis.forwarding import Errands, seconds
 from diskless.apis.handler import served
 from diskless.cluster import Cluster

@@ -28,8 +28,8 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
-from coordinator.batch.interface import CoordinatorError
 from coordinator.controller.image import MetadataImage, TopicImage
+from coordinator.errors import CoordinatorError
 from diskless.apis.metadata import Pace, unfenced
 from diskless.fetch.commit_notifications import News
 from diskless.fetch.object_cache import ObjectCache

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final, NamedTuple, Protocol
 
-from coordinator.batch.interface import CoordinatorError
+from coordinator.errors import CoordinatorError
 from records.kafka_errors import ErrorCode
 from records.rpc import objects as rpc
 

@@ -39,8 +39,9 @@ from random import Random
 from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
-from coordinator.batch.interface import NEVER_COMMITTED, CoordinatorError
+from coordinator.batch.interface import NEVER_COMMITTED
 from coordinator.batch.settings import KEPT_ANSWERS
+from coordinator.errors import CoordinatorError
 from diskless.durations import Durations
 from diskless.produce.buffer import AppendBuffer, AppendResult, ClosedBuffer, Waiter
 from diskless.produce.object_ids import LeasedId, LeaseRefusedError, Leases, ObjectIds

@@ -16,7 +16,7 @@ from typing import Annotated, Final
 
 import typer
 
-from coordinator.batch.client import ClientSettings, CoordinatorClient, CoordinatorError
+from coordinator.batch.client import ClientSettings, CoordinatorClient
 from coordinator.controller.chunk_creation import Place, UnknownEndError, chunks_at_the_end
 from coordinator.controller.chunk_files import (
     MAX_FILE_BYTES,
@@ -26,6 +26,7 @@ from coordinator.controller.chunk_files import (
     read_alter_file,
     read_create_file,
 )
+from coordinator.errors import CoordinatorError
 from esker.commands.cluster_access import Controller, Server, Target, TimeoutMs, ask, fail, target
 from raft.net.runner import run
 from records.rpc.chunks import (

@@ -18,9 +18,9 @@ from typing import Annotated, Any, Final, NoReturn, TypeVar
 import typer
 
 from coordinator.batch.client import ClientSettings, CoordinatorClient
-from coordinator.batch.interface import CoordinatorError
 from coordinator.controller.client import ControllerClient, error_codes
 from coordinator.controller.errors import ErrorCode
+from coordinator.errors import CoordinatorError
 from esker.client.client import ClientError, KafkaClient
 from esker.settings.values import Endpoint, parse_endpoint
 from raft.net.client import connect

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from typing import Final
 from uuid import UUID
 
-from coordinator.batch.interface import CoordinatorError
 from coordinator.controller.client import ControllerClient
 from coordinator.controller.image import MetadataImage
+from coordinator.errors import CoordinatorError
 from records.rpc.brokers import ControllerRegistrationRequest, ControllerRegistrationResponse
 
 log = logging.getLogger("esker")

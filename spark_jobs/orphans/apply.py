@@ -22,7 +22,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from coordinator.batch.client import CoordinatorError
+from coordinator.errors import CoordinatorError
 from records.rpc.objects import MarkOrphansRequest, MarkOrphansResponse
 from spark_jobs.orphans.scan import LARGE_FRACTION, PLAN, Candidate
 from spark_jobs.plans.apply import WHOLE_PLAN

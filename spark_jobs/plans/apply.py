@@ -20,7 +20,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final, Protocol
 
-from coordinator.batch.client import CoordinatorError, ErrorCode
+from coordinator.errors import CoordinatorError
+from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import ApplyRetentionRequest, ApplyRetentionResponse
 from records.uuids import decode_uuid
 from spark_jobs.plans.journal import whole_lines

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from coordinator.batch.client import ErrorCode
+from records.kafka_errors import ErrorCode
 from spark_jobs.prices import Prices
 from spark_jobs.readers.logs import CLUSTER_METADATA, DISKLESS_METADATA
 from spark_jobs.report.cluster import ClusterHistory

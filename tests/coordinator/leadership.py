@@ -18,8 +18,9 @@ from unittest.mock import patch
 
 import pytest
 
-from coordinator.batch.interface import CoordinatorError, ErrorCode
+from coordinator.errors import CoordinatorError
 from raft.interfaces import NotLeaderError
+from records.kafka_errors import ErrorCode
 from records.types import Offset
 from tests.coordinator.batch.actors import (
     OTHER_TOPIC,

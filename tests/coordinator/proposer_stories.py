@@ -13,10 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from coordinator.batch.interface import CoordinatorError, ErrorCode
+from coordinator.errors import CoordinatorError
 from coordinator.proposer import Proposer
 from raft.interfaces import Draft, Ticket
 from records.diskless import ControllerEpochRecord
+from records.kafka_errors import ErrorCode
 from records.schema import MetadataRecord
 from records.types import Epoch, Offset
 from tests.doubles.memory_log import MemoryLog, SilentTicket

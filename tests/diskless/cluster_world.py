@@ -25,7 +25,6 @@ from uuid import UUID
 
 from coordinator.batch.decide import Decision
 from coordinator.batch.describe import describe_object, describe_topics
-from coordinator.batch.interface import CoordinatorError
 from coordinator.batch.memory import InMemoryCoordinator, InMemoryState
 from coordinator.batch.reads import find_batches, log_ends
 from coordinator.batch.settings import CoordinatorSettings
@@ -37,6 +36,7 @@ from coordinator.controller.leader import Controller, ControllerConfig
 from coordinator.controller.machine import ControllerMachine
 from coordinator.controller.requests import Requests
 from coordinator.controller.service import ControllerService
+from coordinator.errors import CoordinatorError
 from coordinator.groups.leader import GroupLog
 from coordinator.groups.machine import GroupMachine
 from coordinator.groups.service import CALLS as GROUP_CALLS

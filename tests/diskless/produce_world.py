@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from random import Random
 from uuid import UUID
 
-from coordinator.batch.commit_queue import OutcomeUnknownError
-from coordinator.batch.interface import CoordinatorError
+from coordinator.errors import CoordinatorError, OutcomeUnknownError
 from diskless.produce.buffer import AppendResult
 from diskless.produce.object_writer import Identity, ObjectWriter, WriterSettings
 from diskless.produce.validation import Accepted, TopicRules, validate

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Final
 
-from coordinator.batch.commit_queue import OutcomeUnknownError
+from coordinator.errors import OutcomeUnknownError
 from diskless.fetch.service import FetchService
 from diskless.produce.object_writer import WriterSettings
 from diskless.stores.faults import Fault, FaultRule

@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from coordinator.batch.interface import CoordinatorError
+from coordinator.errors import CoordinatorError
 from coordinator.rendezvous import choose
 from diskless.object_deletion import BULK, Cleaner, cleaning_broker
 from diskless.stores.faults import Fault, FaultRule, FaultyStore

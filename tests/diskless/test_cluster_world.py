@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.batch.interface import CoordinatorError
+from coordinator.errors import CoordinatorError
 from diskless.apis.metadata import unfenced
 from diskless.cluster import Cluster
 from records.kafka_errors import ErrorCode

@@ -14,11 +14,11 @@ from uuid import UUID
 import pytest
 
 from coordinator.batch.cluster_view import StaticView
-from coordinator.batch.interface import CoordinatorError
 from coordinator.batch.memory import InMemoryCoordinator
 from coordinator.batch.reads import log_ends
 from coordinator.batch.settings import CoordinatorSettings
 from coordinator.controller.image import MetadataImage
+from coordinator.errors import CoordinatorError
 from diskless.apis.metadata import SLICE_PARTITIONS
 from diskless.fetch import service as fetch
 from diskless.fetch.commit_notifications import News

@@ -10,7 +10,7 @@ import gc
 
 import pytest
 
-from coordinator.batch.interface import CoordinatorError
+from coordinator.errors import CoordinatorError
 from diskless.produce.object_ids import ObjectIds
 from records.kafka_errors import ErrorCode
 from records.rpc import objects as rpc

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from coordinator.batch.commit_queue import OutcomeUnknownError
+from coordinator.errors import OutcomeUnknownError
 from diskless.produce.object_writer import WriterSettings
 from diskless.stores.faults import Fault, FaultRule
 from records.kafka_errors import ErrorCode

@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 
 from coordinator.batch.client import ClientSettings, CoordinatorClient
 from coordinator.batch.cluster_view import StaticView
-from coordinator.batch.interface import ErrorCode
 from coordinator.batch.settings import CoordinatorSettings
 from esker.cli import app
 from esker.client.quorum_admin import AdminError, QuorumDescription, describe_quorum
@@ -34,6 +33,7 @@ from raft.net.errors import NetError
 from raft.net.rpc import open_rpc
 from raft.segments.files import RealFileSystem
 from records.frame import encode_record
+from records.kafka_errors import ErrorCode
 from records.object_keys import ObjectKeys
 from records.rpc.base import Request, Response
 from records.rpc.batch_coordinator import (

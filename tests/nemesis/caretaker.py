@@ -8,7 +8,8 @@ from itertools import count
 from random import Random
 from typing import Final
 
-from coordinator.batch.client import CoordinatorClient, OutcomeUnknownError
+from coordinator.batch.client import CoordinatorClient
+from coordinator.errors import OutcomeUnknownError
 from records.object_keys import ObjectKeys
 from records.rpc.batch_coordinator import (
     DeleteDisklessRecordsRequest,

@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from coordinator.batch.interface import CoordinatorError
+from coordinator.errors import CoordinatorError
 from tests.nemesis.batch_history import WrongHistoryError
 from tests.nemesis.coordinator_audit import (
     ReplicasDifferError,

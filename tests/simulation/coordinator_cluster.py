@@ -18,8 +18,8 @@ from typing import Any, Final
 from uuid import UUID
 
 from coordinator.batch.cluster_view import StaticView, TopicConfig
-from coordinator.batch.interface import CoordinatorError
 from coordinator.batch.settings import CoordinatorSettings
+from coordinator.errors import CoordinatorError
 from records.rpc.batch_coordinator import (
     DeleteDisklessRecordsRequest,
     DeleteDisklessTopicsRequest,

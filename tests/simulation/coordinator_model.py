@@ -20,7 +20,7 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from coordinator.batch.interface import NEVER_COMMITTED, ErrorCode
+from coordinator.batch.interface import NEVER_COMMITTED
 from coordinator.batch.memory import InMemoryState
 from coordinator.batch.settings import KEPT_ANSWERS, CoordinatorSettings
 from coordinator.batch.state import MAX_SEQUENCE
@@ -36,6 +36,7 @@ from records.diskless import (
 )
 from records.errors import RecordError
 from records.frame import decode_record
+from records.kafka_errors import ErrorCode
 from records.object_keys import ObjectKeys
 from records.rpc.batch_coordinator import (
     CommitBatch,

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from coordinator.batch.checkpoint import checkpoint_values, load_record
 from coordinator.batch.cluster_view import StaticView
-from coordinator.batch.interface import CoordinatorError, ErrorCode
 from coordinator.batch.leader import Leader
 from coordinator.batch.log_records import records_of
 from coordinator.batch.memory import InMemoryState
@@ -29,11 +28,13 @@ from coordinator.batch.reads import list_offsets
 from coordinator.batch.settings import CoordinatorSettings
 from coordinator.batch.sqlite.machine import CoordinatorMachine, Identity
 from coordinator.batch.sqlite.source import StoreSource
+from coordinator.errors import CoordinatorError
 from raft.core.effects import Accepted, Lead, ReadReady, ReadRefused, Refused, StepDown
 from raft.core.events import NewBatch, Proposal, Propose, Read
 from raft.interfaces import Draft, Ticket, Watcher
 from records.batch import Batch, iter_records
 from records.frame import decode_record
+from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import ListDisklessOffsetsRequest
 from records.rpc.objects import GetFilesToDeleteRequest
 from records.types import Epoch, Offset, OffsetAndEpoch

@@ -22,8 +22,9 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from coordinator.batch.interface import CoordinatorError, ErrorCode
 from coordinator.batch.state import MAX_SEQUENCE
+from coordinator.errors import CoordinatorError
+from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import CommitBatch, CommitBatchesRequest, CommitBatchesResponse
 from records.rpc.objects import (
     AcquireObjectLeaseRequest,

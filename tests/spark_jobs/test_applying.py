@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.batch.client import CoordinatorError, ErrorCode
 from coordinator.batch.decide.plans import PLAN_LASTS_MS
+from coordinator.errors import CoordinatorError
+from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import ApplyRetentionRequest, ApplyRetentionResponse
 from records.uuids import encode_uuid, random_uuid
 from spark_jobs.orphans import apply as orphans_applying

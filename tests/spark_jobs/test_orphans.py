@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.batch.client import CoordinatorError, ErrorCode
+from coordinator.errors import CoordinatorError
 from records.diskless import LeaseClosedRecord, LeaseGrantedRecord, LeasesForgottenRecord
 from records.frame import encode_record
+from records.kafka_errors import ErrorCode
 from records.rpc.objects import MarkOrphansRequest, MarkOrphansResponse
 from spark_jobs.orphans import apply as orphans_applying
 from spark_jobs.orphans.apply import Journal, OrphansPlan, apply_orphans

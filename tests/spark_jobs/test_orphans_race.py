@@ -20,7 +20,7 @@ from uuid import UUID
 import numpy as np
 import pytest
 
-from coordinator.batch.interface import ErrorCode
+from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import CommitBatch
 from records.rpc.objects import MarkOrphansRequest, MarkOrphansResponse
 from spark_jobs.orphans import listing

@@ -25,11 +25,11 @@ from operator import add, le
 from typing import Any, Final, NamedTuple
 
 from coordinator.batch.decide.base import Context, Decision
-from coordinator.batch.interface import ErrorCode
 from coordinator.batch.reads import Candidates
 from coordinator.batch.settings import KEPT_BATCHES, MAX_BATCHES, MAX_OBJECT_BYTES
 from coordinator.batch.state import MAX_SEQUENCE, NO_LOG, KeptBatch, Producer, Tables, Topic
 from records.diskless import ObjectCommitRecord
+from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import (
     CommitBatchesRequest,
     CommitBatchesResponse,

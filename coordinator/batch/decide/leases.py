@@ -15,10 +15,10 @@ from __future__ import annotations
 from typing import Final
 
 from coordinator.batch.decide.base import Context, Decision
-from coordinator.batch.interface import ErrorCode
 from coordinator.batch.settings import MAX_LEASE_IDS
 from coordinator.batch.state import Tables
 from records.diskless import LeaseClosedRecord, LeaseGrantedRecord, LeasesForgottenRecord
+from records.kafka_errors import ErrorCode
 from records.rpc.objects import (
     AcquireObjectLeaseRequest,
     AcquireObjectLeaseResponse,

@@ -19,10 +19,10 @@ from uuid import UUID
 
 from coordinator.batch.cluster_view import Enforcer, TopicConfig
 from coordinator.batch.decide.base import Context, Decision
-from coordinator.batch.interface import ErrorCode
 from coordinator.batch.settings import MAX_PARTITIONS
 from coordinator.batch.state import NO_LOG, Log, Tables
 from records.diskless import LogStartOffsetsRecord
+from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import (
     DeleteDisklessRecordsRequest,
     DeleteDisklessRecordsResponse,

@@ -19,7 +19,6 @@ from typing import Final
 
 from coordinator.batch.decide.base import Context, Decision
 from coordinator.batch.id_ranges import contains, numbers
-from coordinator.batch.interface import ErrorCode
 from coordinator.batch.reads import Candidates
 from coordinator.batch.state import LeaseFinder, Tables
 from records.diskless import (
@@ -28,6 +27,7 @@ from records.diskless import (
     ObjectsRemovedRecord,
     OrphansFoundRecord,
 )
+from records.kafka_errors import ErrorCode
 from records.object_keys import ForeignKeyError
 from records.rpc.objects import (
     DeleteFilesRequest,

@@ -28,11 +28,11 @@ from typing import Final, Protocol
 from coordinator.batch.cluster_view import Enforcer
 from coordinator.batch.decide.base import Context, Decision
 from coordinator.batch.decide.log_start import BY_TIME, NewLogStart, decide_retention
-from coordinator.batch.interface import ErrorCode
 from coordinator.batch.reads import find_log_id, log_ends
 from coordinator.batch.runs import Run
 from coordinator.batch.settings import MAX_RETENTION_ROWS
 from coordinator.batch.state import Log, LogId, Table, Tables
+from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import ApplyRetentionRequest, ApplyRetentionResponse
 
 PLAN_LASTS_MS: Final = 3_600_000

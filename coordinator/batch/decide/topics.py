@@ -23,7 +23,6 @@ from typing import Final
 from uuid import UUID
 
 from coordinator.batch.decide.base import Context, Decision
-from coordinator.batch.interface import ErrorCode
 from coordinator.batch.reads import Candidates
 from coordinator.batch.settings import MAX_PARTITIONS
 from coordinator.batch.state import Tables, Topic, let_go, may_return
@@ -37,6 +36,7 @@ from records.diskless import (
     LogStartOffsetsRecord,
     ProducersExpiredRecord,
 )
+from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import (
     DeleteDisklessTopicsRequest,
     DeleteDisklessTopicsResponse,

@@ -15,9 +15,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from coordinator.batch.client import ClientSettings, CoordinatorClient, CoordinatorError, ErrorCode
+from coordinator.batch.client import ClientSettings, CoordinatorClient
+from coordinator.errors import CoordinatorError
 from esker.client.client import ClientError, KafkaClient
 from esker.commands.cluster_access import Target
+from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import ApplyRetentionRequest, ApplyRetentionResponse
 from records.rpc.objects import MarkOrphansRequest, MarkOrphansResponse
 

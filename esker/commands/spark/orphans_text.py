@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from coordinator.batch.client import ErrorCode
 from esker.commands.text_tables import table
+from records.kafka_errors import ErrorCode
 
 if TYPE_CHECKING:
     from spark_jobs.orphans.apply import OrphansPlan, Progress

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from coordinator.batch.client import ErrorCode
 from esker.commands.cluster_access import AsJson, Controller, Server, Target, TimeoutMs, target
 from esker.commands.spark.common import (
     ENVIRONMENT,
@@ -48,6 +47,7 @@ from esker.commands.spark.retention_tables import SHOWN_ROWS, plan_json, plan_li
 from esker.commands.spark.session import MEMORY, Debug, Master, Memory, SparkLog, spark_session
 from esker.commands.spark.store import Endpoint, Region
 from raft.net.runner import run
+from records.kafka_errors import ErrorCode
 from spark_jobs.plans.apply import ROWS_OF_REQUEST, Journal, Outcome, apply_plan
 from spark_jobs.prices import Prices, PricesError, read_prices
 from spark_jobs.retention.plan_file import Plan, PlanError, read_plan, write_plan

@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from coordinator.batch.cluster_view import Enforcer, TopicConfig
-from coordinator.batch.interface import CoordinatorError
+from coordinator.errors import CoordinatorError
 from records.rpc.batch_coordinator import CommitBatchesRequest
 from records.rpc.objects import DeleteFilesRequest, GetFilesToDeleteRequest
 from tests.coordinator.batch.actors import (

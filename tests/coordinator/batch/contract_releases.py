@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from coordinator.batch.interface import ErrorCode
+from records.kafka_errors import ErrorCode
 from tests.coordinator.batch.actors import (
     OTHER_TOPIC,
     TOPIC,

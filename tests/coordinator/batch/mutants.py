@@ -14,13 +14,13 @@ from unittest.mock import patch
 from coordinator.batch import applying, decide
 from coordinator.batch.decide import Context, commit, topics
 from coordinator.batch.decide.commit import Refused, _Commit
-from coordinator.batch.interface import ErrorCode
 from coordinator.batch.leader import Leader
 from coordinator.batch.memory import InMemoryCoordinator, InMemoryState
 from coordinator.batch.pending import PendingState
 from coordinator.batch.state import NO_LOG
 from coordinator.proposer import Proposer
 from records.diskless import LeaseGrantedRecord, ObjectCommitRecord
+from records.kafka_errors import ErrorCode
 from records.rpc.objects import GetFilesToDeleteRequest, GetFilesToDeleteResponse
 
 MUTANTS: Final[dict[str, Callable[[], Any]]] = {}

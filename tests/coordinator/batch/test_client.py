@@ -15,12 +15,13 @@ from uuid import UUID
 import pytest
 
 from coordinator.batch.calls import CALLS, Coordinator, refused
-from coordinator.batch.client import ClientSettings, CoordinatorClient, OutcomeUnknownError
-from coordinator.batch.interface import CoordinatorError, ErrorCode
+from coordinator.batch.client import ClientSettings, CoordinatorClient
 from coordinator.batch.service import MAX_CALL_BYTES, MAX_COMMIT_BYTES
+from coordinator.errors import CoordinatorError, OutcomeUnknownError
 from raft.net import run
 from raft.net.errors import ConnectionLostError
 from raft.net.rpc import open_rpc, request_kind
+from records.kafka_errors import ErrorCode
 from records.rpc.base import Request, Response
 from records.rpc.batch_coordinator import (
     CommitBatch,

@@ -18,8 +18,8 @@ from unittest.mock import patch
 
 import pytest
 
-from coordinator.batch.interface import CoordinatorError
 from coordinator.batch.sqlite.frozen import ScanFailedError
+from coordinator.errors import CoordinatorError
 from tests.coordinator.batch.actors import Broker, batch, create, offset_for, results
 from tests.coordinator.batch.quorum_world import QuorumWorld
 from tests.waiting import Deadline

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from coordinator.batch.calls import BY_REQUEST, CALLS
-from coordinator.batch.interface import CoordinatorError
 from coordinator.batch.memory import InMemoryState
+from coordinator.errors import CoordinatorError
 from records.rpc.batch_coordinator import CommitBatch
 from records.types import ZERO_UUID
 from tests.coordinator.batch.actors import OTHER_TOPIC, TOPIC, Broker, batch, create

@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from coordinator.batch.interface import CoordinatorError
 from coordinator.batch.reads import A_TURN, MAX_TIMESTAMP, find_batches, list_offsets
 from coordinator.batch.runs import Run
+from coordinator.errors import CoordinatorError
 from records.rpc.batch_coordinator import (
     FindBatchesRequest,
     FindBatchesResponse,

@@ -15,8 +15,9 @@ import pytest
 
 from coordinator.batch import decide
 from coordinator.batch import slices as pieces
-from coordinator.batch.interface import CoordinatorError, ErrorCode
 from coordinator.batch.sqlite import deferred_deletes as graves
+from coordinator.errors import CoordinatorError
+from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import CommitBatchesRequest, DeleteDisklessRecordsRequest
 from records.rpc.objects import DeleteFilesRequest
 from tests.coordinator.batch.actors import OTHER_TOPIC, TOPIC, Broker, batch, create

@@ -30,15 +30,16 @@ from hypothesis.stateful import (
 )
 from msgspec.structs import replace
 
-from coordinator.batch.interface import CoordinatorError, ErrorCode
 from coordinator.batch.memory import InMemoryCoordinator, InMemoryState
 from coordinator.batch.settings import CoordinatorSettings
 from coordinator.batch.sqlite import deferred_deletes as graves
 from coordinator.batch.sqlite import machine
+from coordinator.errors import CoordinatorError
 from raft.interfaces import draft_values
 from records.batch import iter_batches, iter_records
 from records.diskless import ControllerEpochRecord
 from records.frame import decode_record, encode_record
+from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import (
     CommitBatch,
     CommitBatchesRequest,

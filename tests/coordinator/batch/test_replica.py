@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from bench import bench_coordinator_core, bench_coordinator_state
-from coordinator.batch.interface import CoordinatorError, ErrorCode
 from coordinator.batch.leader import QuorumCoordinator
 from coordinator.batch.replica import ReadOnlyCoordinator
 from coordinator.batch.sqlite import database
 from coordinator.batch.sqlite.machine import CoordinatorMachine
+from coordinator.errors import CoordinatorError
 from raft.interfaces import CommittedAsOf
 from records.batch import iter_batches
+from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import FindBatchesRequest, ListDisklessOffsetsRequest
 from records.rpc.objects import DescribeDisklessObjectRequest, DescribeDisklessTopicsRequest
 from records.types import Offset

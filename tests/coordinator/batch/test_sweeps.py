@@ -17,8 +17,9 @@ import pytest
 
 from coordinator.batch import leader
 from coordinator.batch.cluster_view import TopicConfig
-from coordinator.batch.interface import CoordinatorError, ErrorCode
 from coordinator.batch.maintenance import MAX_REPEATS, REPEAT_S
+from coordinator.errors import CoordinatorError
+from records.kafka_errors import ErrorCode
 from tests.coordinator.batch.actors import Broker, batch, create, results
 from tests.coordinator.batch.quorum_world import ManualClocks, QuorumWorld
 from tests.coordinator.batch.subjects import SETTINGS, START_MS

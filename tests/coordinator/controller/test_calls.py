@@ -13,10 +13,11 @@ from uuid import UUID
 import pytest
 
 from coordinator.batch.cluster_view import StaticView
-from coordinator.batch.interface import CoordinatorError, ErrorCode
 from coordinator.batch.memory import InMemoryCoordinator
 from coordinator.batch.settings import CoordinatorSettings
 from coordinator.controller.coordinator_calls import ClientCalls
+from coordinator.errors import CoordinatorError
+from records.kafka_errors import ErrorCode
 from records.object_keys import ObjectKeys
 from records.rpc.batch_coordinator import DeleteDisklessTopicsRequest, InitDisklessTopicsRequest
 from records.types import Epoch

@@ -11,7 +11,6 @@ from uuid import UUID
 
 import pytest
 
-from coordinator.batch.interface import CoordinatorError, ErrorCode
 from coordinator.controller.client import ControllerClient
 from coordinator.controller.registration import (
     AGAIN_S,
@@ -20,8 +19,10 @@ from coordinator.controller.registration import (
     Registration,
     RegistrationRefusedError,
 )
+from coordinator.errors import CoordinatorError
 from coordinator.leader_client import NobodyListensError
 from raft.net import run as run_loop
+from records.kafka_errors import ErrorCode
 from records.rpc.base import Request, Response
 from records.rpc.brokers import (
     BrokerHeartbeatRequest,

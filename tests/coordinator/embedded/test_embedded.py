@@ -21,14 +21,15 @@ import msgpack
 import pytest
 
 from coordinator.batch.cluster_view import StaticView, TopicConfig
-from coordinator.batch.interface import CoordinatorError, ErrorCode
 from coordinator.batch.memory import InMemoryCoordinator
 from coordinator.batch.settings import CoordinatorSettings
 from coordinator.embedded import EmbeddedCoordinator, EmbeddedSettings
 from coordinator.embedded.commands import SWEEP, Replica
 from coordinator.embedded.coordinator import _Later
+from coordinator.errors import CoordinatorError
 from examples import embedded_coordinator as example
 from records.codec import encode_message
+from records.kafka_errors import ErrorCode
 from records.object_keys import ObjectKeys
 from records.rpc.base import Request
 from records.rpc.batch_coordinator import (

@@ -14,9 +14,9 @@ import pytest
 from pysyncobj.encryptor import getEncryptor
 from pysyncobj.monotonic import monotonic as library_time  # another clock than time.monotonic
 
-from coordinator.batch.interface import CoordinatorError
 from coordinator.batch.settings import CoordinatorSettings
 from coordinator.embedded import EmbeddedCoordinator, EmbeddedSettings
+from coordinator.errors import CoordinatorError
 from tests.coordinator.batch.contract import Contract
 from tests.coordinator.batch.subjects import SETTINGS, START_MS, MutableView, World
 from tests.ports import free_ports

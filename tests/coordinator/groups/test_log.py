@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from coordinator.batch.interface import CoordinatorError
+from coordinator.errors import CoordinatorError
 from coordinator.groups.machine import GroupMachine
 from coordinator.groups.settings import LogSettings
 from coordinator.rendezvous import choose, group_broker

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.batch.interface import CoordinatorError
+from coordinator.errors import CoordinatorError
 from coordinator.groups.events import Answered
 from coordinator.groups.service import CALLS, ask
 from coordinator.groups.settings import GroupSettings

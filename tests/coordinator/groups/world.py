@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from uuid import UUID
 
-from coordinator.batch.interface import CoordinatorError
+from coordinator.errors import CoordinatorError
 from coordinator.groups.core import GroupBroker
 from coordinator.groups.events import Answered, Asked, BrokersChanged, Call, Effect, Reply, Tick
 from coordinator.groups.leader import GroupLog

@@ -14,9 +14,10 @@ from msgspec import structs
 from typer.testing import CliRunner
 
 from coordinator.batch.calls import Coordinator
-from coordinator.batch.interface import CoordinatorError, ErrorCode
+from coordinator.errors import CoordinatorError
 from esker.cli import app
 from esker.commands.diskless import together
+from records.kafka_errors import ErrorCode
 from records.rpc.objects import (
     DescribeDisklessObjectRequest,
     DescribeDisklessObjectResponse,

@@ -51,6 +51,8 @@ PROPERTIES: Final = {
     "diskless.file.delete.delay.ms": "300",
 }
 IN_THE_DARK_S: Final = 0.4  # shorter than a leader goes on believing in followers that are silent
+LEADS_ALONE_S: Final = 2.0  # longer than that: it answers nothing any more
+LOST: Final = 10  # commits: more than followers may find in a buffer when they wake
 NEARLY: Final = 100  # offsets: commits go on
 CALM: Final = 20  # commits between two faults
 RUNNER: Final = CliRunner()
@@ -282,6 +284,29 @@ class CoordinatorNemesis:
         self.leaders_killed += 1
         self.wait_for_commits()
         self._quorum.start(leader)
+
+    def kill_leader_after_answers_in_the_dark(self) -> None:
+        """The same for a leader that answers alone: it dies once it has done so.
+
+        On a busy machine a leader may resign before it has answered enough. Then its followers
+        are woken, and the next leader is tried.
+        """
+        wait_until(self._killed_after_answers, "a leader answers while its followers stand still")
+        self.leaders_killed += 1
+        self.wait_for_commits()
+
+    def _killed_after_answers(self) -> bool:
+        leader, uploads = self._quorum.leader(), self._uploads
+        with self._paused(*self._others(leader)):
+            enough = uploads.acknowledged + uploads.in_flight + LOST
+            gives_up_at = time.monotonic() + LEADS_ALONE_S
+            while uploads.acknowledged < enough and time.monotonic() < gives_up_at:
+                uploads.check_alive()
+                time.sleep(0.001)
+            if uploads.acknowledged < enough:
+                return False
+            self._quorum.kill(leader)
+        return True
 
     def kill_all(self) -> None:
         """Everybody at once, with commits in flight."""

@@ -85,11 +85,11 @@ def test_leaders_are_killed_and_a_disk_is_lost(tmp_path: Path) -> None:
     work(tmp_path, seed, Random(seed).sample(SHORT, len(SHORT)))
 
 
-def test_an_answer_that_waits_for_nobody_is_found_out(tmp_path: Path) -> None:
-    """What was answered while the followers stood still is gone, and others have its offsets."""
-    seed = seed_of_run("waits_for_nobody")
+def test_commits_answered_before_a_majority_has_them_are_found_out(tmp_path: Path) -> None:
+    """Commits that were answered while the followers stood still are lost with their leader."""
+    seed = seed_of_run("answered_before_a_majority")
     with pytest.raises(WrongHistoryError):
-        work(tmp_path, seed, ["kill_leader_in_the_dark"], f"{SPOILED}.AnswersAtOnce")
+        work(tmp_path, seed, ["kill_leader_after_answers_in_the_dark"], f"{SPOILED}.AnswersAtOnce")
 
 
 def test_a_duplicate_that_is_committed_is_found_out(tmp_path: Path) -> None:

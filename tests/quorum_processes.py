@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from esker.cli import app
 from tests.ports import free_ports
+from tests.processes import Process, start
 from tests.raft.driver.client import Client, ClientError
 from tests.waiting import wait_until
 
@@ -43,7 +44,7 @@ class Quorum:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.ports = dict(zip(NODES, free_ports(len(NODES)), strict=True))
-        self.processes: dict[int, subprocess.Popen[bytes]] = {}
+        self.processes: dict[int, Process] = {}
         voters = ",".join(f"{node}@127.0.0.1:{port}" for node, port in self.ports.items())
         cluster_id = storage("random-uuid").strip()
         for node, port in self.ports.items():
@@ -73,10 +74,8 @@ class Quorum:
     def start(self, *nodes: int) -> None:
         for node in nodes:
             with (self.home / f"node{node}.log").open("ab") as log:
-                self.processes[node] = subprocess.Popen(
-                    [sys.executable, "-m", "esker", "start", str(self.properties(node))],
-                    stdout=log,
-                    stderr=log,
+                self.processes[node] = start(
+                    "esker", "start", str(self.properties(node)), output=log
                 )
 
     def ready(self) -> int:

@@ -19,7 +19,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -30,15 +29,15 @@ from typer.testing import CliRunner
 from esker.cli import app
 from records.rpc.cluster import DescribeClusterRequest, DescribeClusterResponse
 from tests.ports import free_port
+from tests.processes import Process, start
 from tests.raft.driver.client import Client as Wire
-from tests.raft.driver.cluster import ROOT
 from tests.waiting import DEADLINE_S, wait_until
 
 NODES: Final = (1, 2, 3)
 FIRST_BROKER: Final = 101
 DESCRIBE_CLUSTER_VERSION: Final = 0
 SHOWN_BYTES: Final = 4_000
-PROGRAM: Final = ("-m", "esker", "start")
+PROGRAM: Final = ("esker", "start")
 
 QUICK: Final = {
     "controller.quorum.election.timeout.ms": "300",
@@ -64,14 +63,14 @@ class EskerCluster:
     ) -> None:
         """
         Args:  settings: of all nodes, over `QUICK`. settings_of: of single nodes, over those.
-               program: what Python is told to run; the properties file comes last.
+               program: a module and its words; the properties file comes last.
         """
         home.mkdir(parents=True, exist_ok=True)
         self.home = home
         self.quorum_ids = tuple(quorum)
         self.broker_ids = tuple(range(FIRST_BROKER, FIRST_BROKER + brokers))
         self.ports = {node: free_port() for node in (*self.quorum_ids, *self.broker_ids)}
-        self.processes: dict[int, subprocess.Popen[bytes]] = {}
+        self.processes: dict[int, Process] = {}
         self.store = home / "store"
         self.cluster_id = self._esker("storage", "random-uuid").strip()
         self._program = tuple(program)
@@ -154,11 +153,13 @@ class EskerCluster:
         for node in nodes:
             assert node not in self.processes, f"node {node} runs"
             with (self.home / f"node{node}.log").open("ab") as log:
-                self.processes[node] = subprocess.Popen(
-                    [sys.executable, *self._program, str(self.properties(node))],
-                    stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=ROOT,
-                    env={**os.environ, **(environment or {})},
-                )  # fmt: skip
+                self.processes[node] = start(
+                    *self._program,
+                    str(self.properties(node)),
+                    output=log,
+                    environment=environment,
+                    fresh=self._program != PROGRAM,
+                )
 
     def wait_until_ready(self, *brokers: int) -> None:
         """Until each of these brokers (or all that run) tells of all that run."""

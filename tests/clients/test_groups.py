@@ -29,7 +29,7 @@ from esker.settings.values import Endpoint
 from raft.net import run
 from tests.clients.cluster import EskerCluster
 from tests.clients.confluent import Confluent
-from tests.raft.driver.cluster import ROOT
+from tests.processes import ROOT
 from tests.waiting import DEADLINE_S, wait_until
 
 LIBRARIES: Final = ("confluent", "aiokafka", "kafka-python")

@@ -15,7 +15,7 @@ from tests.clients.skewed_main import MINUTES
 from tests.clients.world import World, check_sent, numbered
 
 SKEW_MINUTES: Final = 45  # one broker ahead, one behind; the quorum's clocks are right
-PROGRAM: Final = ("-m", "tests.clients.skewed_main")
+PROGRAM: Final = ("tests.clients.skewed_main",)
 
 
 @pytest.fixture(scope="module")

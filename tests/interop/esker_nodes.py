@@ -21,6 +21,7 @@ from tests.interop.kafka_rpc import Connection, RpcError
 from tests.interop.kafka_run import stop_process
 from tests.interop.kafka_scenario import CLUSTER_ID
 from tests.ports import free_port
+from tests.processes import Process, start
 from tests.raft.driver.client import Client, ClientError
 from tests.waiting import wait_until
 
@@ -41,7 +42,7 @@ class EskerQuorum:
         self.directory = directory
         self._settings = dict(settings or {})
         self.ports = {node: free_port() for node in node_ids}
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._processes: dict[int, Process] = {}
         for node in node_ids:
             self._configure(node)
 
@@ -137,10 +138,9 @@ class EskerQuorum:
 
     def __enter__(self) -> EskerQuorum:
         for node in self.ports:
-            command = [sys.executable, "-m", "esker", "start", str(self._properties(node))]
             with (self.directory / f"{node}.log").open("wb") as log:
-                self._processes[node] = subprocess.Popen(
-                    command, stdout=log, stderr=subprocess.STDOUT, cwd=PROJECT
+                self._processes[node] = start(
+                    "esker", "start", str(self._properties(node)), output=log
                 )
         return self
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tests.ports import free_port
+from tests.processes import Process
 from tests.waiting import wait_until
 
 LOG4J: Final = Path(__file__).with_name("log4j2.properties")
@@ -241,7 +242,7 @@ def _publish(partial: Path, target: Path) -> None:
         beside.rename(target)
 
 
-def stop_process(process: subprocess.Popen[bytes]) -> None:
+def stop_process(process: Process) -> None:
     """SIGTERM, which a node takes for an orderly shutdown; SIGKILL if it does not obey.
 
     Raises:  ToolFailedError if it did not.

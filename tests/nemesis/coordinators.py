@@ -15,8 +15,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -34,7 +32,8 @@ from esker.settings.values import Endpoint
 from raft.net import run
 from tests.nemesis.snapshots import at_once
 from tests.nemesis.uploads import Uploads
-from tests.raft.driver.cluster import ROOT, free_ports
+from tests.ports import free_ports
+from tests.processes import Process, start
 from tests.waiting import wait_until
 
 DISKLESS_METADATA: Final = "__diskless-metadata"
@@ -83,7 +82,7 @@ class CoordinatorQuorum:
         """
         self.home = home
         self.ports = dict(zip(NODES, free_ports(len(NODES)), strict=True))
-        self.processes: dict[int, subprocess.Popen[bytes]] = {}
+        self.processes: dict[int, Process] = {}
         self.cluster_id = esker("storage", "random-uuid").strip()
         voters = ",".join(f"{node}@127.0.0.1:{port}" for node, port in self.ports.items())
         for node, port in self.ports.items():
@@ -133,10 +132,9 @@ class CoordinatorQuorum:
         for node in nodes or NODES:
             assert node not in self.processes, f"node {node} runs"
             with (self.home / f"node{node}.log").open("ab") as log:
-                self.processes[node] = subprocess.Popen(
-                    [sys.executable, "-m", "esker", "start", str(self._properties(node))],
-                    stdout=log, stderr=log, cwd=ROOT,
-                )  # fmt: skip
+                self.processes[node] = start(
+                    "esker", "start", str(self._properties(node)), output=log
+                )
 
     def kill(self, *nodes: int) -> None:
         """kill -9, and wait until they are gone."""

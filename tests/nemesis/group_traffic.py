@@ -79,8 +79,13 @@ class GroupTraffic:
             CONSUMING | {"bootstrap.servers": self._bootstrap, "group.id": self._group}
         )
         try:
-            found = consumer.list_topics(self._topic, DEADLINE_S).topics[self._topic]
-            places = [TopicPartition(self._topic, at, 0) for at in found.partitions]
+            partitions = wait_until(
+                lambda: (
+                    consumer.list_topics(self._topic, DEADLINE_S).topics[self._topic].partitions
+                ),
+                "a broker tells the topic's partitions",
+            )
+            places = [TopicPartition(self._topic, at, 0) for at in partitions]
             consumer.commit(offsets=places, asynchronous=False)
         finally:
             consumer.close()

@@ -66,7 +66,7 @@ BAD_STORE: Final = (
     FaultRule(fault=Fault.THROTTLED, probability=0.05, delay_s=0.2),
     FaultRule(fault=Fault.SLOW, probability=0.2, delay_s=0.3),
 )
-SPOILED_PROGRAM: Final = ("-m", "tests.nemesis.broker_main")
+SPOILED_PROGRAM: Final = ("tests.nemesis.broker_main",)
 
 
 def work(

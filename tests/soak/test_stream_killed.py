@@ -15,7 +15,7 @@ import pytest
 
 from records.metadata import FeatureLevelRecord, NoOpRecord
 from tests.examples import first_seed
-from tests.raft.driver.cluster import ROOT
+from tests.processes import ROOT
 from tests.spark_jobs.logs import mark_committed, write_log
 
 pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'esker[spark]'")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.raft.driver.cluster import ROOT
+from tests.processes import ROOT
 
 pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'esker[spark]'")
 

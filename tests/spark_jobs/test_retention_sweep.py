@@ -28,7 +28,7 @@ from spark_jobs.tables.coordinator_log import state_at
 from tests.clients.client import Message
 from tests.clients.cluster import EskerCluster
 from tests.clients.world import World
-from tests.raft.driver.cluster import ROOT
+from tests.processes import ROOT
 from tests.waiting import Deadline, wait_until
 
 PARTITIONS = 30

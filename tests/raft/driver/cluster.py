@@ -14,8 +14,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -25,11 +23,11 @@ from raft.segments.files import RealFileSystem
 from raft.segments.properties import MetaProperties, write_meta_properties
 from records.types import NodeId
 from tests.ports import free_ports
+from tests.processes import Process, start
 from tests.raft.driver.client import Client, ClientError
 from tests.waiting import wait_until
 
 CLUSTER_ID = "xBIbbGYlSzqHPEyzl9QSWw"
-ROOT = Path(__file__).parents[3]
 
 
 class Cluster:
@@ -62,7 +60,7 @@ class Cluster:
         self.profile = profile
         self.shared = shared  # further settings of `node_main`, of every node
         self.extra: dict[int, dict] = {}  # by node: further settings of `node_main`
-        self.processes: dict[int, subprocess.Popen] = {}
+        self.processes: dict[int, Process] = {}
         self.directory_ids: dict[int, UUID] = {}
         for node in self.ids:
             self.format(node)
@@ -107,11 +105,9 @@ class Cluster:
         """Start these nodes, or all."""
         for node in nodes or self.ids:
             assert node not in self.processes, f"node {node} runs"
-            with (self.directory / f"{node}.log").open("a") as output:
-                self.processes[node] = subprocess.Popen(
-                    [sys.executable, "-m", self.node_main, json.dumps(self.settings(node))],
-                    stdout=output, stderr=output, cwd=ROOT,
-                )  # fmt: skip
+            with (self.directory / f"{node}.log").open("ab") as output:
+                settings = json.dumps(self.settings(node))
+                self.processes[node] = start(self.node_main, settings, output=output)
 
     def kill(self, *nodes: int) -> None:
         """kill -9, and wait until they are gone."""

@@ -10,6 +10,7 @@ from typing import Final
 
 from coordinator.batch.client import CoordinatorClient
 from coordinator.errors import OutcomeUnknownError
+from records.kafka_errors import ErrorCode
 from records.object_keys import ObjectKeys
 from records.rpc.batch_coordinator import (
     DeleteDisklessRecordsRequest,
@@ -35,6 +36,7 @@ from tests.nemesis.batch_history import (
     WrongHistoryError,
 )
 from tests.nemesis.brokers import CALL_MS, PARTITIONS, UNKNOWN_OUTCOME, Shared
+from tests.waiting import Deadline
 
 TOPICS: Final = 5
 LATEST: Final = -1
@@ -216,10 +218,14 @@ async def find(
 
 
 async def find_all(client: CoordinatorClient, keys: ObjectKeys, place: Place) -> Partition | int:
-    """A whole partition, asked for a piece at a time; or the first error."""
-    runs: list[Run] = []
-    offset, piece = 0, await find(client, keys, place, 0)
-    if isinstance(piece, int):  # nothing is at 0 any more
+    """A whole partition, asked for a chunk at a time; or an error.
+
+    Retention may move the log start past the chunk that is asked for: then all is asked for again.
+    """
+    found = await _find_from(client, keys, place, 0)
+    deadline = Deadline(f"{place} is read while retention moves its log start")
+    while found == ErrorCode.OFFSET_OUT_OF_RANGE:
+        await asyncio.sleep(deadline.pause_s())
         topic = ListDisklessOffsetsRequest.Topic
         partition = topic.Partition(partition_index=place[1], timestamp=EARLIEST)
         answer = await client.list_offsets(
@@ -228,11 +234,19 @@ async def find_all(client: CoordinatorClient, keys: ObjectKeys, place: Place) ->
         result = answer.responses[0].partitions[0]
         if result.error_code:
             return int(result.error_code)
-        offset, piece = result.offset, await find(client, keys, place, result.offset)
-    while isinstance(piece, Partition):
-        runs += piece.runs
+        found = await _find_from(client, keys, place, result.offset)
+    return found
+
+
+async def _find_from(
+    client: CoordinatorClient, keys: ObjectKeys, place: Place, offset: int
+) -> Partition | int:
+    runs: list[Run] = []
+    chunk = await find(client, keys, place, offset)
+    while isinstance(chunk, Partition):
+        runs += chunk.runs
         offset = runs[-1].last_offset + 1 if runs else offset
-        if offset >= piece.high_watermark or not piece.runs:
-            return piece._replace(runs=tuple(runs))
-        piece = await find(client, keys, place, offset)
-    return piece
+        if offset >= chunk.high_watermark or not chunk.runs:
+            return chunk._replace(runs=tuple(runs))
+        chunk = await find(client, keys, place, offset)
+    return chunk

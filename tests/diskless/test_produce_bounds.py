@@ -17,6 +17,8 @@ from records.codec import encode_message
 from records.rpc.produce import ProduceRequest
 from tests.records.strategies import messages
 
+pytestmark = pytest.mark.slow
+
 _topic = ProduceRequest.TopicProduceData
 VERSIONS = range(3, 14)
 

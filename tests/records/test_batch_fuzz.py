@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 
+import pytest
 from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,8 @@ from records.batch_writer import build_batch
 from records.compression import Compression
 from records.errors import RecordError
 from tests.examples import examples
+
+pytestmark = pytest.mark.slow
 
 LIMIT_BYTES = 200_000
 

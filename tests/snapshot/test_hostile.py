@@ -31,6 +31,8 @@ from tests.snapshot.checkpoints import (
     written,
 )
 
+pytestmark = pytest.mark.slow
+
 WHOLE = written(20, kraft_version=1, voters=VOTERS)
 
 

@@ -29,6 +29,8 @@ from tests.versions.scene import Scene
 from tests.versions.shapes import at_version
 from tests.versions.test_every_version import WITHOUT_MESSAGES
 
+pytestmark = pytest.mark.slow
+
 QUICK: dict[str, Any] = {"group_initial_rebalance_delay_ms": 0, "offsets_commit_timeout_ms": 1}
 JOIN = (11, 2)  # of a group that is there elsewhere; here it would wait for its members
 ELSEWHERE = {55}  # DescribeQuorum: this world has no quorum; test_every_version.py

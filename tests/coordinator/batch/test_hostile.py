@@ -30,6 +30,8 @@ from tests.coordinator.batch.quorum_world import QuorumWorld, Restart
 from tests.coordinator.batch.subjects import KEYS, START_MS, MemoryWorld
 from tests.records.strategies import Special, messages
 
+pytestmark = pytest.mark.slow
+
 INT8, INT16 = st.integers(-(2**7), 2**7 - 1), st.integers(-(2**15), 2**15 - 1)
 INT32, INT64 = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
 

@@ -31,6 +31,8 @@ from tests.coordinator.batch.actors import (
 from tests.coordinator.batch.subjects import KEYS, SETTINGS, MemoryWorld
 from tests.examples import seeds
 
+pytestmark = pytest.mark.slow
+
 STEPS = 400
 PARTITIONS = 2
 SEEDS = seeds(4)

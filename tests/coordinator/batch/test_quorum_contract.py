@@ -12,6 +12,8 @@ from tests.coordinator.batch.contract import Contract
 from tests.coordinator.batch.quorum_world import QuorumWorld
 from tests.coordinator.batch.subjects import World
 
+pytestmark = pytest.mark.slow
+
 
 class TestQuorum(Contract):
     """See the contract. Restarts are of every kind in turn."""

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from coordinator.batch.client import ClientSettings, CoordinatorClient
 from coordinator.batch.settings import CoordinatorSettings
 from tests.coordinator.batch.contract import Contract
 from tests.coordinator.batch.served import Node
 from tests.coordinator.batch.subjects import MemoryWorld, World
+
+pytestmark = pytest.mark.slow
 
 
 class SocketWorld(MemoryWorld):

@@ -11,6 +11,7 @@ import copy
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -24,6 +25,8 @@ from records.rpc.chunks import AlterChunkAssignmentsRequest, CreateChunksRequest
 from records.rpc.configs import IncrementalAlterConfigsRequest
 from records.rpc.topics import CreatePartitionsRequest, DeleteTopicsRequest
 from tests.coordinator.controller.world import World, creation, load, records_of, registration
+
+pytestmark = pytest.mark.slow
 
 NAMES = ("a", "b", "c.d", "c_d")
 BROKERS = (1, 2, 3)

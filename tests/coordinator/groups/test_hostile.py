@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
@@ -33,6 +34,8 @@ from records.rpc.groups import (
 )
 from tests.coordinator.groups.world import GROUP, Consumer, World, load, records_of, stable
 from tests.records.strategies import messages, versions_of
+
+pytestmark = pytest.mark.slow
 
 CLIENTS = (
     JoinGroupRequest,

@@ -33,6 +33,8 @@ from tests.coordinator.groups.world import (
 )
 from tests.examples import seeds
 
+pytestmark = pytest.mark.slow
+
 BROKERS = (1, 2, 3)
 NOBODY = "nobody"
 FOREVER = 1 << 60

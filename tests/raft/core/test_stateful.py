@@ -8,6 +8,7 @@ must commit.
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -17,6 +18,8 @@ from raft.core.quorum import Quorum
 from raft.core.roles import Leader
 from records.types import NodeId
 from tests.raft.core.transcript import Story
+
+pytestmark = pytest.mark.slow
 
 
 def nothing_leaves_before_it_is_durable(

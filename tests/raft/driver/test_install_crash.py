@@ -33,6 +33,8 @@ from tests.examples import seeds
 from tests.simulation.disk import PowerLoss, SimulatedDisk
 from tests.snapshot.checkpoints import features
 
+pytestmark = pytest.mark.slow
+
 GROUP = Group("t", 0, UUID(int=5))
 LOG_DIR = Path("/node")
 DIRECTORY = LOG_DIR / GROUP.name

@@ -29,12 +29,16 @@ MAY_IMPORT: Final[dict[str, tuple[str, ...]]] = {
     "snapshot": ("records", *OPEN),
     "coordinator": ("records", "snapshot", *OPEN),
     "diskless": ("records", "coordinator", *OPEN),
+    "diskless.stores": ("records", *OPEN),
     "spark_jobs": (
         "records",
         "snapshot",
         "coordinator.batch.client",
         "coordinator.batch.retention_planner",
         "coordinator.errors",
+        "diskless.stores.interface",  # of the stores, the part that cannot delete
+        "diskless.stores.object_directory",
+        "diskless.stores.s3_client",
         *OPEN,
     ),
     "esker": ("records", "raft", "snapshot", "coordinator", "diskless", "spark_jobs"),
@@ -189,6 +193,9 @@ PLANTED = [  # module, what it says, whether the checker must object
     ("diskless/bad.py", "import snapshot.reader", True),
     ("diskless/good.py", "from coordinator.batch.client import Client", False),
     ("spark_jobs/bad.py", "from coordinator.batch.state import State", True),
+    ("spark_jobs/bad.py", "from diskless.stores.s3 import S3Storage", True),
+    ("spark_jobs/good.py", "from diskless.stores.s3_client import S3Client", False),
+    ("diskless/stores/bad.py", "from diskless.broker import Broker", True),
     ("spark_jobs/bad.py", "from esker.settings.config import Config", True),
     (
         "spark_jobs/good.py",

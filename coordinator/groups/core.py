@@ -26,7 +26,6 @@ from typing import Any, Final
 
 from coordinator.groups.deleting import Part, begin_deletion
 from coordinator.groups.error_responses import commit_answer, described_error, refuse
-from coordinator.groups.errors import ErrorCode
 from coordinator.groups.events import (
     Answered,
     Asked,
@@ -46,16 +45,10 @@ from coordinator.groups.settings import GroupSettings
 from coordinator.groups.state import Group
 from coordinator.groups.timers import TimerKey, Timers
 from coordinator.rendezvous import group_broker
+from records.kafka_errors import ErrorCode
+from records.rpc import groups as rpc
 from records.rpc.base import Request, Response
 from records.rpc.group_log import AcquireGroupOwnershipRequest
-from records.rpc.groups import (
-    DeleteGroupsRequest,
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
-    ListGroupsRequest,
-    OffsetCommitRequest,
-    OffsetFetchRequest,
-)
 
 log = logging.getLogger("coordinator.groups")
 
@@ -186,13 +179,13 @@ class GroupBroker:
 
     def _asked(self, asked: Asked) -> None:
         match asked.request:
-            case OffsetFetchRequest():
+            case rpc.OffsetFetchRequest():
                 self._reads.offset_fetch(asked, asked.request)
-            case DescribeGroupsRequest():
+            case rpc.DescribeGroupsRequest():
                 self._reads.describe(asked, asked.request)
-            case ListGroupsRequest():
+            case rpc.ListGroupsRequest():
                 self._reads.list_groups(asked, asked.request)
-            case DeleteGroupsRequest():
+            case rpc.DeleteGroupsRequest():
                 begin_deletion(asked, asked.request, ask=self._asked_of_group, reply=self.reply)
             case _:
                 self._asked_of_group(asked.request.group_id, asked)
@@ -206,7 +199,7 @@ class GroupBroker:
         return ErrorCode.NONE
 
     def _asked_of_group(self, group_id: str, asked: Asked) -> None:
-        of_nobody = isinstance(asked.request, OffsetCommitRequest | DeleteGroupsRequest)
+        of_nobody = isinstance(asked.request, rpc.OffsetCommitRequest | rpc.DeleteGroupsRequest)
         code = self.refuse_group(group_id, may_be_empty=of_nobody)
         if code is not ErrorCode.NONE:
             self.reply(asked, refuse(asked, code))
@@ -222,16 +215,16 @@ class GroupBroker:
 
     def dispatch(self, group: ClassicGroup, asked: Asked) -> None:
         """A request of a group that is loaded."""
-        if isinstance(asked.request, OffsetCommitRequest):
+        if isinstance(asked.request, rpc.OffsetCommitRequest):
             self._commit(group, asked, asked.request)
-        elif isinstance(asked.request, DeleteGroupsRequest):
+        elif isinstance(asked.request, rpc.DeleteGroupsRequest):
             group.delete(lambda code: self.reply(asked, refuse(asked, code)))
         else:
             group.ask(asked)
         if self.groups.get(group.group_id) is group:
             self._restart_idle(group.group_id)
 
-    def _commit(self, group: ClassicGroup, asked: Asked, request: OffsetCommitRequest) -> None:
+    def _commit(self, group: ClassicGroup, asked: Asked, request: rpc.OffsetCommitRequest) -> None:
         if is_too_much(request):
             code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
             self.reply(asked, commit_answer(request, {}, code))
@@ -332,7 +325,7 @@ class GroupBroker:
         elif slot is not None:
             slot.due(key)
 
-    def describe_loaded(self, group_id: str) -> DescribeGroupsResponse.DescribedGroup | None:
+    def describe_loaded(self, group_id: str) -> rpc.DescribeGroupsResponse.DescribedGroup | None:
         """What is known of a group here; None if it is not loaded."""
         slot = self.groups.get(group_id)
         if isinstance(slot, ClassicGroup):

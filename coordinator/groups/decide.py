@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from coordinator.groups.errors import ErrorCode
 from coordinator.groups.settings import (
     MAX_COMMIT_BYTES,
     MAX_GENERATION_BYTES,
@@ -40,16 +39,8 @@ from records.groups import (
     GroupOwnerRecord,
     GroupRemovedRecord,
 )
-from records.rpc.group_log import (
-    AcquireGroupOwnershipRequest,
-    AcquireGroupOwnershipResponse,
-    CommitGroupGenerationRequest,
-    CommitGroupGenerationResponse,
-    CommitGroupOffsetsRequest,
-    CommitGroupOffsetsResponse,
-    RemoveGroupRequest,
-    RemoveGroupResponse,
-)
+from records.kafka_errors import ErrorCode
+from records.rpc import group_log as rpc
 from records.schema import MetadataRecord
 
 NOTHING_LEFT: Final = 0  # why a group was removed
@@ -83,14 +74,14 @@ class Context:
 # --- who acts for a group ----------------------------------------------------------------------
 
 
-def decide_acquire(request: AcquireGroupOwnershipRequest, context: Context) -> Decision:
+def decide_acquire(request: rpc.AcquireGroupOwnershipRequest, context: Context) -> Decision:
     """Make a broker the one that acts for a group."""
     image, group_id = context.image, request.group_id
     refused = _refuse_acquire(request, context)
     if refused is not None:
         code, message = refused
         return Decision(
-            (), AcquireGroupOwnershipResponse(error_code=int(code), error_message=message)
+            (), rpc.AcquireGroupOwnershipResponse(error_code=int(code), error_message=message)
         )
     record = GroupOwnerRecord(
         group_id=group_id,
@@ -102,9 +93,9 @@ def decide_acquire(request: AcquireGroupOwnershipRequest, context: Context) -> D
     group = image.groups.get(group_id)
     generation = None if group is None else group.generation
     if generation is None:
-        response = AcquireGroupOwnershipResponse(ownership_epoch=record.ownership_epoch)
+        response = rpc.AcquireGroupOwnershipResponse(ownership_epoch=record.ownership_epoch)
     else:
-        response = AcquireGroupOwnershipResponse(
+        response = rpc.AcquireGroupOwnershipResponse(
             ownership_epoch=record.ownership_epoch,
             generation=generation.generation,
             protocol_type=generation.protocol_type,
@@ -116,7 +107,7 @@ def decide_acquire(request: AcquireGroupOwnershipRequest, context: Context) -> D
 
 
 def _refuse_acquire(
-    request: AcquireGroupOwnershipRequest, context: Context
+    request: rpc.AcquireGroupOwnershipRequest, context: Context
 ) -> tuple[ErrorCode, str] | None:
     group_id, groups = request.group_id, context.image.groups
     if not 0 <= len(group_id.encode()) <= MAX_GROUP_ID_BYTES:
@@ -151,7 +142,7 @@ def _owned(
 # --- commits -----------------------------------------------------------------------------------
 
 
-def decide_commit_offsets(request: CommitGroupOffsetsRequest, context: Context) -> Decision:
+def decide_commit_offsets(request: rpc.CommitGroupOffsetsRequest, context: Context) -> Decision:
     """Commit offsets for members of the group's generation, or for nobody's."""
     group, code, message = _owned(
         context, request.group_id, request.ownership_epoch, request.sequence
@@ -159,14 +150,16 @@ def decide_commit_offsets(request: CommitGroupOffsetsRequest, context: Context) 
     if group is not None and is_too_large(commit_size(request.commits)):
         group, code, message = None, ErrorCode.INVALID_COMMIT_OFFSET_SIZE, "too many offsets"
     if group is None:
-        return Decision((), CommitGroupOffsetsResponse(error_code=int(code), error_message=message))
+        return Decision(
+            (), rpc.CommitGroupOffsetsResponse(error_code=int(code), error_message=message)
+        )
     errors = tuple(
         int(refuse_commit(group, commit.generation, commit.member_id))
         or _too_large(commit, context)
         or _of_before(commit, context)
         for commit in request.commits
     )
-    response = CommitGroupOffsetsResponse(commit_errors=errors)
+    response = rpc.CommitGroupOffsetsResponse(commit_errors=errors)
     topics = tuple(
         _offsets(topic, context.now_ms)
         for commit, error in zip(request.commits, errors, strict=True)
@@ -200,7 +193,7 @@ class Size(NamedTuple):
     size_bytes: int  # about
 
 
-def commit_size(commits: Iterable[CommitGroupOffsetsRequest.Commit]) -> Size:
+def commit_size(commits: Iterable[rpc.CommitGroupOffsetsRequest.Commit]) -> Size:
     """How many offsets, and about what their record will take."""
     size = count = 0
     for commit in commits:
@@ -216,7 +209,7 @@ def is_too_large(size: Size) -> bool:
     return size.offsets > MAX_OFFSETS or size.size_bytes > MAX_COMMIT_BYTES
 
 
-def _too_large(commit: CommitGroupOffsetsRequest.Commit, context: Context) -> int:
+def _too_large(commit: rpc.CommitGroupOffsetsRequest.Commit, context: Context) -> int:
     limit = context.settings.offset_metadata_max_bytes
     for topic in commit.topics:
         for partition in topic.partitions:
@@ -225,7 +218,7 @@ def _too_large(commit: CommitGroupOffsetsRequest.Commit, context: Context) -> in
     return 0
 
 
-def _of_before(commit: CommitGroupOffsetsRequest.Commit, context: Context) -> int:
+def _of_before(commit: rpc.CommitGroupOffsetsRequest.Commit, context: Context) -> int:
     """Of a topic that is gone: the owner's image is behind, and another may have that name now.
 
     What is stored under the old id nobody would find. So the client is to send it again, until the
@@ -236,7 +229,7 @@ def _of_before(commit: CommitGroupOffsetsRequest.Commit, context: Context) -> in
 
 
 def _offsets(
-    topic: CommitGroupOffsetsRequest.Commit.Topic, now_ms: int
+    topic: rpc.CommitGroupOffsetsRequest.Commit.Topic, now_ms: int
 ) -> GroupOffsetsRecord.Topic:
     partition_type = GroupOffsetsRecord.Topic.Partition
     return GroupOffsetsRecord.Topic(
@@ -256,7 +249,9 @@ def _offsets(
     )
 
 
-def decide_commit_generation(request: CommitGroupGenerationRequest, context: Context) -> Decision:
+def decide_commit_generation(
+    request: rpc.CommitGroupGenerationRequest, context: Context
+) -> Decision:
     """Make a completed rebalance the group's."""
     group, code, message = _owned(
         context, request.group_id, request.ownership_epoch, request.sequence
@@ -270,7 +265,9 @@ def decide_commit_generation(request: CommitGroupGenerationRequest, context: Con
             message = f"members and assignments of more than {MAX_GENERATION_BYTES} bytes"
         elif len({member.member_id for member in request.members}) != len(request.members):
             group, code, message = None, ErrorCode.INVALID_REQUEST, "a member is there twice"
-    response = CommitGroupGenerationResponse(error_code=int(code), error_message=message or None)
+    response = rpc.CommitGroupGenerationResponse(
+        error_code=int(code), error_message=message or None
+    )
     if group is None or request.sequence == group.sequence:
         return Decision((), response)
     record = GroupGenerationRecord(
@@ -304,7 +301,7 @@ def generation_size(members: Iterable[GroupGenerationRecord.Member]) -> int:
 # --- the end -----------------------------------------------------------------------------------
 
 
-def decide_remove(request: RemoveGroupRequest, context: Context) -> Decision:
+def decide_remove(request: rpc.RemoveGroupRequest, context: Context) -> Decision:
     """Remove a group that has no members.
 
     Its owner's request is one of its commits: a copy that comes late, when the group was made anew,
@@ -312,17 +309,19 @@ def decide_remove(request: RemoveGroupRequest, context: Context) -> Decision:
     """
     group = context.image.groups.get(request.group_id)
     if group is None:
-        return Decision((), RemoveGroupResponse(error_code=int(ErrorCode.GROUP_ID_NOT_FOUND)))
+        return Decision((), rpc.RemoveGroupResponse(error_code=int(ErrorCode.GROUP_ID_NOT_FOUND)))
     if request.ownership_epoch >= 0:
         owned, code, message = _owned(
             context, request.group_id, request.ownership_epoch, request.sequence
         )
         if owned is None:
-            return Decision((), RemoveGroupResponse(error_code=int(code), error_message=message))
+            return Decision(
+                (), rpc.RemoveGroupResponse(error_code=int(code), error_message=message)
+            )
     if group.member_ids:
-        return Decision((), RemoveGroupResponse(error_code=int(ErrorCode.NON_EMPTY_GROUP)))
+        return Decision((), rpc.RemoveGroupResponse(error_code=int(ErrorCode.NON_EMPTY_GROUP)))
     record = GroupRemovedRecord(group_id=request.group_id, reason=ASKED_FOR)
-    return Decision((record,), RemoveGroupResponse())
+    return Decision((record,), rpc.RemoveGroupResponse())
 
 
 def decide_sweep(

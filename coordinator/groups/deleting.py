@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from coordinator.groups.error_responses import refuse
-from coordinator.groups.errors import ErrorCode
 from coordinator.groups.events import Asked
+from records.kafka_errors import ErrorCode
 from records.rpc.base import Response
 from records.rpc.groups import DeleteGroupsRequest, DeleteGroupsResponse
 

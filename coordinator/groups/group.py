@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 from coordinator.groups.error_responses import MEMBERS_VERSION, refuse
-from coordinator.groups.errors import ErrorCode
 from coordinator.groups.events import Asked
 from coordinator.groups.membership import Member, Protocols, State, from_records, offered_bytes
 from coordinator.groups.outbox import Line, Told
@@ -22,16 +21,9 @@ from coordinator.groups.settings import (
     MAX_PROTOCOLS,
 )
 from coordinator.groups.timers import TimerKey
+from records.kafka_errors import ErrorCode
+from records.rpc import groups as rpc
 from records.rpc.group_log import AcquireGroupOwnershipResponse, CommitGroupOffsetsRequest
-from records.rpc.groups import (
-    DescribeGroupsResponse,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    SyncGroupRequest,
-)
 
 HANDSHAKE_VERSION = 4
 """Of JoinGroup: from here on a member gets its id before it joins (KIP-394)."""
@@ -59,13 +51,13 @@ class ClassicGroup(Rebalance):
     def ask(self, asked: Asked) -> None:
         """JoinGroup, SyncGroup, Heartbeat or LeaveGroup."""
         match asked.request:
-            case JoinGroupRequest():
+            case rpc.JoinGroupRequest():
                 self._join(asked, asked.request)
-            case SyncGroupRequest():
+            case rpc.SyncGroupRequest():
                 self._sync(asked, asked.request)
-            case HeartbeatRequest():
+            case rpc.HeartbeatRequest():
                 self._heartbeat(asked, asked.request)
-            case LeaveGroupRequest():
+            case rpc.LeaveGroupRequest():
                 self._leave(asked, asked.request)
             case _:
                 raise TypeError(f"no request of a member: {asked.request}")
@@ -96,7 +88,7 @@ class ClassicGroup(Rebalance):
 
     # --- JoinGroup ----------------------------------------------------------------------------
 
-    def _join(self, asked: Asked, request: JoinGroupRequest) -> None:
+    def _join(self, asked: Asked, request: rpc.JoinGroupRequest) -> None:
         protocols = _protocols(request)
         code = self._refuse_join(request, protocols)
         if code is not ErrorCode.NONE:
@@ -108,7 +100,7 @@ class ClassicGroup(Rebalance):
         else:
             self._join_again(asked, request, protocols)
 
-    def _refuse_join(self, request: JoinGroupRequest, protocols: Protocols) -> ErrorCode:
+    def _refuse_join(self, request: rpc.JoinGroupRequest, protocols: Protocols) -> ErrorCode:
         settings, roster = self.env.settings, self.roster
         timeout_ms = request.session_timeout_ms
         if not settings.min_session_timeout_ms <= timeout_ms <= settings.max_session_timeout_ms:
@@ -137,7 +129,9 @@ class ClassicGroup(Rebalance):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         return ErrorCode.NONE
 
-    def _join_newcomer(self, asked: Asked, request: JoinGroupRequest, protocols: Protocols) -> None:
+    def _join_newcomer(
+        self, asked: Asked, request: rpc.JoinGroupRequest, protocols: Protocols
+    ) -> None:
         instance_id = request.group_instance_id
         if instance_id is not None:
             member_id = f"{instance_id}-{asked.unique}"
@@ -156,7 +150,7 @@ class ClassicGroup(Rebalance):
         self._refuse(asked, ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)
 
     def _add(
-        self, asked: Asked, request: JoinGroupRequest, protocols: Protocols, member_id: str
+        self, asked: Asked, request: rpc.JoinGroupRequest, protocols: Protocols, member_id: str
     ) -> None:
         if not self.roster.members:
             self.protocol_type = request.protocol_type
@@ -183,7 +177,9 @@ class ClassicGroup(Rebalance):
             key = TimerKey(self.group_id, "session", member.member_id)
             self.env.timers.set(key, self.env.now_ms + self.env.settings.new_member_join_timeout_ms)
 
-    def _join_again(self, asked: Asked, request: JoinGroupRequest, protocols: Protocols) -> None:
+    def _join_again(
+        self, asked: Asked, request: rpc.JoinGroupRequest, protocols: Protocols
+    ) -> None:
         code = self._check(request.member_id, request.group_instance_id)
         if code is not ErrorCode.NONE:
             self._refuse(asked, code)
@@ -203,7 +199,7 @@ class ClassicGroup(Rebalance):
             self.rebalance()
 
     def _update(
-        self, member: Member, asked: Asked, request: JoinGroupRequest, protocols: Protocols
+        self, member: Member, asked: Asked, request: rpc.JoinGroupRequest, protocols: Protocols
     ) -> None:
         """A member joins with what it says now."""
         self.roster.offer(member, protocols)
@@ -217,7 +213,7 @@ class ClassicGroup(Rebalance):
             self.restart_session(member)
 
     def _replace(
-        self, asked: Asked, request: JoinGroupRequest, protocols: Protocols, member_id: str
+        self, asked: Asked, request: rpc.JoinGroupRequest, protocols: Protocols, member_id: str
     ) -> None:
         """A static member is back, as another member: who still uses the old id is fenced.
 
@@ -272,7 +268,7 @@ class ClassicGroup(Rebalance):
 
     # --- SyncGroup ----------------------------------------------------------------------------
 
-    def _sync(self, asked: Asked, request: SyncGroupRequest) -> None:
+    def _sync(self, asked: Asked, request: rpc.SyncGroupRequest) -> None:
         code = self._check(request.member_id, request.group_instance_id)
         if code is ErrorCode.NONE:
             code = self._refuse_sync(request)
@@ -291,7 +287,7 @@ class ClassicGroup(Rebalance):
         if member.member_id == self.roster.leader:
             self.assign({a.member_id: a.assignment for a in request.assignments})
 
-    def _refuse_sync(self, request: SyncGroupRequest) -> ErrorCode:
+    def _refuse_sync(self, request: rpc.SyncGroupRequest) -> ErrorCode:
         if request.generation_id != self.generation:
             return self._other_generation(request.generation_id)
         if request.protocol_type not in (None, self.protocol_type):
@@ -304,7 +300,7 @@ class ClassicGroup(Rebalance):
 
     # --- Heartbeat, LeaveGroup ----------------------------------------------------------------
 
-    def _heartbeat(self, asked: Asked, request: HeartbeatRequest) -> None:
+    def _heartbeat(self, asked: Asked, request: rpc.HeartbeatRequest) -> None:
         code = self._check(request.member_id, request.group_instance_id)
         if code is ErrorCode.NONE and request.generation_id != self.generation:
             code = self._other_generation(request.generation_id)
@@ -312,14 +308,14 @@ class ClassicGroup(Rebalance):
             self.restart_session(self.roster.members[request.member_id])
             if self.state is State.PREPARING:
                 code = ErrorCode.REBALANCE_IN_PROGRESS
-        self.env.reply(asked, HeartbeatResponse(error_code=int(code)))
+        self.env.reply(asked, rpc.HeartbeatResponse(error_code=int(code)))
 
-    def _leave(self, asked: Asked, request: LeaveGroupRequest) -> None:
+    def _leave(self, asked: Asked, request: rpc.LeaveGroupRequest) -> None:
         if asked.version < MEMBERS_VERSION:
             code = self._leave_one(request.member_id, None)
-            self.env.reply(asked, LeaveGroupResponse(error_code=int(code)))
+            self.env.reply(asked, rpc.LeaveGroupResponse(error_code=int(code)))
         else:
-            member_type = LeaveGroupResponse.MemberResponse
+            member_type = rpc.LeaveGroupResponse.MemberResponse
             results = tuple(
                 member_type(
                     member_id=identity.member_id,
@@ -328,7 +324,7 @@ class ClassicGroup(Rebalance):
                 )
                 for identity in request.members
             )
-            self.env.reply(asked, LeaveGroupResponse(error_code=0, members=results))
+            self.env.reply(asked, rpc.LeaveGroupResponse(error_code=0, members=results))
         self._after_leaving()
 
     def _leave_one(self, member_id: str, instance_id: str | None) -> ErrorCode:
@@ -451,9 +447,9 @@ class ClassicGroup(Rebalance):
 
     # --- looking ------------------------------------------------------------------------------
 
-    def described(self) -> DescribeGroupsResponse.DescribedGroup:
+    def described(self) -> rpc.DescribeGroupsResponse.DescribedGroup:
         """What DescribeGroups says of it."""
-        group_type = DescribeGroupsResponse.DescribedGroup
+        group_type = rpc.DescribeGroupsResponse.DescribedGroup
         stable = self.state is State.STABLE
         return group_type(
             error_code=0,
@@ -475,7 +471,7 @@ class ClassicGroup(Rebalance):
         )
 
 
-def _protocols(request: JoinGroupRequest) -> Protocols:
+def _protocols(request: rpc.JoinGroupRequest) -> Protocols:
     """Each protocol once."""
     protocols: dict[str, bytes] = {}
     for protocol in request.protocols:
@@ -483,7 +479,7 @@ def _protocols(request: JoinGroupRequest) -> Protocols:
     return tuple(protocols.items())
 
 
-def _rebalance_timeout(request: JoinGroupRequest) -> int:
+def _rebalance_timeout(request: rpc.JoinGroupRequest) -> int:
     """The first version has none: there it is the session's."""
     timeout_ms = request.rebalance_timeout_ms
     return timeout_ms if timeout_ms >= 0 else request.session_timeout_ms

@@ -24,13 +24,8 @@ from coordinator.groups.settings import LogSettings
 from coordinator.groups.state import Group, GroupsEdit, GroupsImage
 from coordinator.proposer import Done, Proposer
 from raft.interfaces import ReplicatedLog
+from records.rpc import group_log as rpc
 from records.rpc.base import Request
-from records.rpc.group_log import (
-    AcquireGroupOwnershipRequest,
-    CommitGroupGenerationRequest,
-    CommitGroupOffsetsRequest,
-    RemoveGroupRequest,
-)
 from records.schema import MetadataRecord
 from records.types import Epoch, Offset, OffsetAndEpoch
 
@@ -44,10 +39,10 @@ Brokers = Callable[[], Sequence[int] | None]
 """The unfenced brokers as this node knows them; None if it does not."""
 
 _DECISIONS: Final[dict[type[Request], Callable[[Any, Context], Decision]]] = {
-    AcquireGroupOwnershipRequest: decide.decide_acquire,
-    CommitGroupOffsetsRequest: decide.decide_commit_offsets,
-    CommitGroupGenerationRequest: decide.decide_commit_generation,
-    RemoveGroupRequest: decide.decide_remove,
+    rpc.AcquireGroupOwnershipRequest: decide.decide_acquire,
+    rpc.CommitGroupOffsetsRequest: decide.decide_commit_offsets,
+    rpc.CommitGroupGenerationRequest: decide.decide_commit_generation,
+    rpc.RemoveGroupRequest: decide.decide_remove,
 }
 
 

@@ -15,11 +15,12 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from coordinator.groups.error_responses import refuse
-from coordinator.groups.errors import ErrorCode, code_of
+from coordinator.groups.errors import code_of
 from coordinator.groups.events import Asked
 from coordinator.groups.outbox import Env
 from coordinator.groups.settings import MAX_PARKED
 from coordinator.groups.timers import TimerKey
+from records.kafka_errors import ErrorCode
 from records.rpc.base import Response
 from records.rpc.groups import DeleteGroupsRequest, JoinGroupRequest, OffsetCommitRequest
 

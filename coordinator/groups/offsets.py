@@ -13,16 +13,12 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from coordinator.groups.error_responses import GROUPS_VERSION
-from coordinator.groups.errors import ErrorCode
 from coordinator.groups.events import Topics
 from coordinator.groups.settings import MAX_FETCH_BYTES, MAX_OFFSETS
+from records.kafka_errors import ErrorCode
+from records.rpc import group_log
+from records.rpc import groups as rpc
 from records.rpc.base import Response
-from records.rpc.group_log import (
-    CommitGroupOffsetsRequest,
-    FetchGroupStateRequest,
-    FetchGroupStateResponse,
-)
-from records.rpc.groups import OffsetCommitRequest, OffsetFetchRequest, OffsetFetchResponse
 from records.types import ZERO_UUID
 
 IDS_VERSION = 10
@@ -30,17 +26,22 @@ IDS_VERSION = 10
 
 _LATEST_MS: Final = 2**63 - 1
 
-CommitTopic = CommitGroupOffsetsRequest.Commit.Topic
+CommitTopic = group_log.CommitGroupOffsetsRequest.Commit.Topic
 Errors = dict[tuple[int, int], ErrorCode]
 
 
-def is_too_much(request: OffsetCommitRequest) -> bool:
+def is_too_much(request: rpc.OffsetCommitRequest) -> bool:
     """More offsets than a record holds; nobody needs to look at them."""
     return sum(len(topic.partitions) for topic in request.topics) > MAX_OFFSETS
 
 
 def to_commit(
-    request: OffsetCommitRequest, version: int, topics: Topics, *, max_metadata: int, wall_ms: int
+    request: rpc.OffsetCommitRequest,
+    version: int,
+    topics: Topics,
+    *,
+    max_metadata: int,
+    wall_ms: int,
 ) -> tuple[tuple[CommitTopic, ...], Errors]:
     """What can be committed, and errors by place for what cannot."""
     errors: Errors = {}
@@ -101,7 +102,7 @@ class FetchGroup(NamedTuple):
     topics: Sequence[FetchTopic] | None  # None: all there are
 
 
-def asked_groups(request: OffsetFetchRequest, version: int, topics: Topics) -> list[FetchGroup]:
+def asked_groups(request: rpc.OffsetFetchRequest, version: int, topics: Topics) -> list[FetchGroup]:
     """What an OffsetFetch asks for, whatever its version."""
     if version < GROUPS_VERSION:
         wanted = (
@@ -128,14 +129,16 @@ def asked_groups(request: OffsetFetchRequest, version: int, topics: Topics) -> l
     ]
 
 
-def to_fetch(group: FetchGroup) -> FetchGroupStateRequest:
+def to_fetch(group: FetchGroup) -> group_log.FetchGroupStateRequest:
     """The same, of the log."""
-    return FetchGroupStateRequest(
+    return group_log.FetchGroupStateRequest(
         group_id=group.group_id,
         topics=None
         if group.topics is None
         else tuple(
-            FetchGroupStateRequest.Topic(topic_name=topic.name, partitions=tuple(topic.partitions))
+            group_log.FetchGroupStateRequest.Topic(
+                topic_name=topic.name, partitions=tuple(topic.partitions)
+            )
             for topic in group.topics
             if topic.name is not None
         ),
@@ -155,7 +158,7 @@ def named_anew(group: FetchGroup, topics: Topics) -> FetchGroup:
 
 
 def is_doubtful(
-    group: FetchGroup, state: FetchGroupStateResponse | None, version: int, topics: Topics
+    group: FetchGroup, state: group_log.FetchGroupStateResponse | None, version: int, topics: Topics
 ) -> bool:
     """Would something be denied because of what the image says of topics?
 
@@ -174,27 +177,27 @@ def is_doubtful(
     return False
 
 
-def is_too_long(request: FetchGroupStateRequest) -> bool:
+def is_too_long(request: group_log.FetchGroupStateRequest) -> bool:
     """More than is asked of the log at once. A client that says ids may say one many times."""
     topics = request.topics or ()
     size = sum(len(topic.topic_name.encode()) + 8 + 4 * len(topic.partitions) for topic in topics)
     return size > MAX_FETCH_BYTES
 
 
-Found = tuple[FetchGroup, ErrorCode, FetchGroupStateResponse | None]
+Found = tuple[FetchGroup, ErrorCode, group_log.FetchGroupStateResponse | None]
 
 
 def fetched(found: Sequence[Found], version: int, topics: Topics) -> Response:
     """The answer to an OffsetFetch, from what was found of each group."""
     if version < GROUPS_VERSION:
         group, code, state = found[0]
-        partition_type: Any = OffsetFetchResponse.OffsetFetchResponseTopic
-        return OffsetFetchResponse(
+        partition_type: Any = rpc.OffsetFetchResponse.OffsetFetchResponseTopic
+        return rpc.OffsetFetchResponse(
             error_code=int(code),
             topics=_answered(group, code, state, topics, version, partition_type),
         )
-    group_type = OffsetFetchResponse.OffsetFetchResponseGroup
-    return OffsetFetchResponse(
+    group_type = rpc.OffsetFetchResponse.OffsetFetchResponseGroup
+    return rpc.OffsetFetchResponse(
         groups=tuple(
             group_type(
                 group_id=group.group_id,
@@ -210,13 +213,13 @@ def fetched(found: Sequence[Found], version: int, topics: Topics) -> Response:
     )
 
 
-Stored = FetchGroupStateResponse.Topic.Partition
+Stored = group_log.FetchGroupStateResponse.Topic.Partition
 
 
 def _answered(
     group: FetchGroup,
     code: ErrorCode,
-    state: FetchGroupStateResponse | None,
+    state: group_log.FetchGroupStateResponse | None,
     topics: Topics,
     version: int,
     topic_type: Any,
@@ -258,7 +261,7 @@ def _of_topic(committed: Stored | None, current: UUID | None) -> Stored | None:
 
 
 def _partition(topic_type: Any, index: int, committed: Stored | None, error: ErrorCode) -> Any:
-    is_old = topic_type is OffsetFetchResponse.OffsetFetchResponseTopic
+    is_old = topic_type is rpc.OffsetFetchResponse.OffsetFetchResponseTopic
     partition_type = (
         topic_type.OffsetFetchResponsePartition
         if is_old

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from coordinator.groups.decide import Size, commit_size, is_too_large
-from coordinator.groups.errors import ErrorCode, code_of
+from coordinator.groups.errors import GROUP_CODES, code_of
 from coordinator.groups.settings import (
     MAX_BACKOFF_MS,
     MAX_COMMIT_BYTES,
@@ -28,6 +28,7 @@ from coordinator.groups.settings import (
     GroupSettings,
 )
 from coordinator.groups.timers import TimerKey, Timers
+from records.kafka_errors import ErrorCode
 from records.rpc.base import Request
 from records.rpc.group_log import (
     CommitGroupGenerationRequest,
@@ -203,7 +204,7 @@ class Line:
         if code is not ErrorCode.NONE or not isinstance(self._in_flight[0], _Commit):
             return True
         return len(response.commit_errors) == len(self._in_flight) and all(
-            error in ErrorCode._value2member_map_ for error in response.commit_errors
+            error in GROUP_CODES for error in response.commit_errors
         )
 
     def retry(self) -> None:

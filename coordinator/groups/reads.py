@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from coordinator.groups.error_responses import GROUPS_VERSION, described_error, refuse
-from coordinator.groups.errors import ErrorCode, code_of
+from coordinator.groups.errors import code_of
 from coordinator.groups.events import Asked, Topics
 from coordinator.groups.group import ClassicGroup
 from coordinator.groups.membership import State
@@ -40,15 +40,10 @@ from coordinator.groups.settings import MAX_BACKOFF_MS, MAX_GROUP_ID_BYTES, Grou
 from coordinator.groups.state import Group
 from coordinator.groups.timers import TimerKey, Timers
 from records.groups import GroupGenerationRecord
+from records.kafka_errors import ErrorCode
+from records.rpc import groups as rpc
 from records.rpc.base import Request, Response
 from records.rpc.group_log import FetchGroupStateRequest, FetchGroupStateResponse
-from records.rpc.groups import (
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
-    ListGroupsRequest,
-    ListGroupsResponse,
-    OffsetFetchRequest,
-)
 
 MAX_GROUPS_ASKED: Final = 1_000
 """Of one OffsetFetch or DescribeGroups: each may be a call of the log."""
@@ -67,7 +62,7 @@ READ: Final = "read"
 _CERTAIN: Final = frozenset({ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND})
 """What the log says of a group's state."""
 
-Described = DescribeGroupsResponse.DescribedGroup
+Described = rpc.DescribeGroupsResponse.DescribedGroup
 
 
 class Source(Protocol):
@@ -138,7 +133,7 @@ class Reads:
 
     # --- OffsetFetch --------------------------------------------------------------------------
 
-    def offset_fetch(self, asked: Asked, request: OffsetFetchRequest) -> None:
+    def offset_fetch(self, asked: Asked, request: rpc.OffsetFetchRequest) -> None:
         """The committed offsets, from the log."""
         source = self._source
         groups = asked_groups(request, asked.version, source.topics)
@@ -192,7 +187,7 @@ class Reads:
 
     # --- DescribeGroups -----------------------------------------------------------------------
 
-    def describe(self, asked: Asked, request: DescribeGroupsRequest) -> None:
+    def describe(self, asked: Asked, request: rpc.DescribeGroupsRequest) -> None:
         """What groups are made of: from memory if we act for them, else from the log."""
         source = self._source
         if len(request.groups) > MAX_GROUPS_ASKED:
@@ -207,7 +202,7 @@ class Reads:
         def finish() -> None:
             if None not in found:
                 groups = tuple(item for item in found if item is not None)
-                source.reply(asked, DescribeGroupsResponse(groups=groups))
+                source.reply(asked, rpc.DescribeGroupsResponse(groups=groups))
 
         def answered(place: int, state: Any) -> None:
             put(place, _described(request.groups[place], state, asked.version))
@@ -234,7 +229,7 @@ class Reads:
         if len(self._removed) > MAX_REMOVED:
             del self._removed[next(iter(self._removed))]
 
-    def list_groups(self, asked: Asked, request: ListGroupsRequest) -> None:
+    def list_groups(self, asked: Asked, request: rpc.ListGroupsRequest) -> None:
         """The groups we act for, and those we would as soon as somebody asks."""
         if not self._source.is_active():
             self._source.reply(asked, refuse(asked, ErrorCode.COORDINATOR_NOT_AVAILABLE))
@@ -246,14 +241,14 @@ class Reads:
             for group_id, protocol_type, state in self._all():
                 if not states or state.value.lower() in states:
                     listed.append(
-                        ListGroupsResponse.ListedGroup(
+                        rpc.ListGroupsResponse.ListedGroup(
                             group_id=group_id,
                             protocol_type=protocol_type,
                             group_state=state.value,
                             group_type=CLASSIC,
                         )
                     )
-        self._source.reply(asked, ListGroupsResponse(error_code=0, groups=tuple(listed)))
+        self._source.reply(asked, rpc.ListGroupsResponse(error_code=0, groups=tuple(listed)))
 
     def _all(self) -> Iterable[tuple[str, str, State]]:
         source = self._source

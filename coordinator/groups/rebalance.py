@@ -18,12 +18,12 @@ from typing import Protocol
 
 from coordinator.groups.decide import generation_size
 from coordinator.groups.error_responses import NULL_PROTOCOL_VERSION, refuse
-from coordinator.groups.errors import ErrorCode
 from coordinator.groups.events import Asked
 from coordinator.groups.membership import NEXT, Member, Roster, State
 from coordinator.groups.outbox import Env, Line
 from coordinator.groups.settings import MAX_GENERATION_BYTES
 from coordinator.groups.timers import TimerKey
+from records.kafka_errors import ErrorCode
 from records.rpc.base import Response
 from records.rpc.group_log import CommitGroupGenerationRequest
 from records.rpc.groups import JoinGroupResponse, SyncGroupResponse

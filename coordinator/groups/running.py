@@ -21,7 +21,6 @@ from uuid import UUID
 
 from coordinator.groups.core import GroupBroker
 from coordinator.groups.error_responses import refuse
-from coordinator.groups.errors import ErrorCode
 from coordinator.groups.events import (
     Answered,
     Asked,
@@ -31,6 +30,7 @@ from coordinator.groups.events import (
     Reply,
     Tick,
 )
+from records.kafka_errors import ErrorCode
 from records.rpc.base import Request, Response
 from records.rpc.groups import JoinGroupRequest, OffsetFetchRequest
 

@@ -11,11 +11,11 @@ import os
 import sys
 from typing import Any, Final
 
-from coordinator.groups.errors import ErrorCode
 from coordinator.groups.outbox import Line
 from diskless.produce import buffer
 from diskless.produce.buffer import AppendBuffer, AppendResult
 from esker.cli import main
+from records.kafka_errors import ErrorCode
 
 SPOILED: Final = "ESKER_TEST_SPOILED_BROKER"
 

@@ -14,45 +14,30 @@ from msgspec import structs
 
 from coordinator.groups.machine import GroupMachine
 from coordinator.groups.settings import GroupSettings
+from records.rpc import group_log
+from records.rpc import groups as rpc
 from records.rpc.base import Request
-from records.rpc.group_log import (
-    AcquireGroupOwnershipRequest,
-    CommitGroupGenerationRequest,
-    CommitGroupOffsetsRequest,
-    RemoveGroupRequest,
-)
-from records.rpc.groups import (
-    DeleteGroupsRequest,
-    DescribeGroupsRequest,
-    HeartbeatRequest,
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    ListGroupsRequest,
-    OffsetCommitRequest,
-    OffsetFetchRequest,
-    SyncGroupRequest,
-)
 from tests.coordinator.groups.world import GROUP, Consumer, World, load, records_of, stable
 from tests.records.strategies import messages, versions_of
 
 pytestmark = pytest.mark.slow
 
 CLIENTS = (
-    JoinGroupRequest,
-    SyncGroupRequest,
-    HeartbeatRequest,
-    LeaveGroupRequest,
-    OffsetCommitRequest,
-    OffsetFetchRequest,
-    DescribeGroupsRequest,
-    ListGroupsRequest,
-    DeleteGroupsRequest,
+    rpc.JoinGroupRequest,
+    rpc.SyncGroupRequest,
+    rpc.HeartbeatRequest,
+    rpc.LeaveGroupRequest,
+    rpc.OffsetCommitRequest,
+    rpc.OffsetFetchRequest,
+    rpc.DescribeGroupsRequest,
+    rpc.ListGroupsRequest,
+    rpc.DeleteGroupsRequest,
 )
 PEERS = (
-    AcquireGroupOwnershipRequest,
-    CommitGroupOffsetsRequest,
-    CommitGroupGenerationRequest,
-    RemoveGroupRequest,
+    group_log.AcquireGroupOwnershipRequest,
+    group_log.CommitGroupOffsetsRequest,
+    group_log.CommitGroupGenerationRequest,
+    group_log.RemoveGroupRequest,
 )
 
 

@@ -9,13 +9,13 @@ from uuid import UUID
 import pytest
 
 from coordinator.groups import decide, leader, reads, service
-from coordinator.groups.errors import ErrorCode
 from coordinator.groups.group import ClassicGroup
 from coordinator.groups.membership import Roster
 from coordinator.groups.outbox import Line
 from coordinator.groups.rebalance import Rebalance
 from coordinator.groups.state import GroupsEdit
 from records.groups import GroupOwnerRecord
+from records.kafka_errors import ErrorCode
 from records.rpc.group_log import AcquireGroupOwnershipResponse, RemoveGroupRequest
 from tests.coordinator.groups import (
     test_deleting,

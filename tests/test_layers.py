@@ -29,6 +29,19 @@ BROKER_ROOTS: Final = (
 )
 """Modules that every folder of the broker may import; they import none of those folders."""
 
+OUTSIDE_JOBS: Final = (
+    "records",
+    "snapshot",
+    "coordinator.batch.client",
+    "coordinator.batch.retention_planner",
+    "coordinator.errors",
+    "diskless.stores.interface",  # of the stores, the part that cannot delete
+    "diskless.stores.object_directory",
+    "diskless.stores.s3_client",
+    *OPEN,
+)
+"""What jobs may import of the rooms below them."""
+
 MAY_IMPORT: Final[dict[str, tuple[str, ...]]] = {
     # The longest name that a module's own name begins with is its room.
     "records": (),
@@ -50,16 +63,25 @@ MAY_IMPORT: Final[dict[str, tuple[str, ...]]] = {
         *BROKER_ROOTS,
         *OPEN,
     ),
-    "spark_jobs": (
-        "records",
-        "snapshot",
-        "coordinator.batch.client",
-        "coordinator.batch.retention_planner",
-        "coordinator.errors",
-        "diskless.stores.interface",  # of the stores, the part that cannot delete
-        "diskless.stores.object_directory",
-        "diskless.stores.s3_client",
-        *OPEN,
+    "spark_jobs": OUTSIDE_JOBS,
+    "spark_jobs.session": OUTSIDE_JOBS,
+    "spark_jobs.readers": ("spark_jobs.session", *OUTSIDE_JOBS),
+    "spark_jobs.tables": ("spark_jobs.readers", *OUTSIDE_JOBS),
+    "spark_jobs.source": ("spark_jobs.readers", "spark_jobs.tables", *OUTSIDE_JOBS),
+    "spark_jobs.plans": OUTSIDE_JOBS,
+    **dict.fromkeys(
+        ("spark_jobs.retention", "spark_jobs.orphans"),
+        ("spark_jobs.plans", "spark_jobs.readers", "spark_jobs.tables", *OUTSIDE_JOBS),
+    ),
+    **dict.fromkeys(
+        ("spark_jobs.archive", "spark_jobs.audit"),
+        ("spark_jobs.readers", "spark_jobs.tables", *OUTSIDE_JOBS),
+    ),
+    "spark_jobs.report": (
+        "spark_jobs.prices",
+        "spark_jobs.readers",
+        "spark_jobs.tables",
+        *OUTSIDE_JOBS,
     ),
     "esker": ("records", "raft", "snapshot", "coordinator", "diskless", "spark_jobs"),
 }
@@ -219,6 +241,8 @@ PLANTED = [  # module, what it says, whether the checker must object
     ("diskless/produce/bad.py", "from diskless.services import Services", True),
     ("diskless/apis/good.py", "from diskless.fetch.service import FetchService", False),
     ("spark_jobs/bad.py", "from diskless.broker import Broker", True),
+    ("spark_jobs/plans/bad.py", "from spark_jobs.retention.plan import Planner", True),
+    ("spark_jobs/retention/good.py", "from spark_jobs.plans.retention_plan import Plan", False),
     ("spark_jobs/bad.py", "from coordinator.batch.state import State", True),
     ("spark_jobs/bad.py", "from diskless.stores.s3 import S3Storage", True),
     ("spark_jobs/good.py", "from diskless.stores.s3_client import S3Client", False),

@@ -13,9 +13,9 @@ from diskless.stores.interface import StorageError
 from esker.commands.spark import app
 from esker.commands.spark.common import reason, to_apply
 from raft.net.errors import NetError, Reason
+from spark_jobs.plans.retention_plan import PlanError, read_plan, write_plan
 from spark_jobs.readers.object_store import StoreOptions, describe_failure, open_store
 from spark_jobs.readers.quorum_link import why_nobody_leads
-from spark_jobs.retention.plan_file import PlanError, read_plan, write_plan
 from tests.coordinator.batch.subjects import KEYS
 from tests.diskless.stores.conftest import s3_endpoint
 from tests.spark_jobs.test_applying import plan, row

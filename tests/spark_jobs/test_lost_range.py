@@ -19,7 +19,7 @@ from spark_jobs.readers.logs import CLUSTER_METADATA
 from spark_jobs.session import spark_session as session
 from tests.spark_jobs.audit_world import CLUSTER_ID, COORDINATOR, Entry, write_entries
 from tests.spark_jobs.logs import mark_committed
-from tests.spark_jobs.test_audit_cluster import the_life
+from tests.spark_jobs.test_audit_cluster import the_history
 from tests.spark_jobs.test_audit_store import the_world
 from tests.spark_jobs.test_failures import JOB_ABORTED
 
@@ -29,7 +29,7 @@ def node(tmp_path: Path) -> Path:
     """The head of its coordinator's log was cut off, and the checkpoint for it is not there."""
     entries, _ = the_world()
     directory = tmp_path / "node1"
-    cluster = [Entry(1), *(Entry(one) for one in the_life())]
+    cluster = [Entry(1), *(Entry(one) for one in the_history())]
     ends = {
         CLUSTER_METADATA: write_entries(directory / CLUSTER_METADATA, cluster),
         COORDINATOR: write_entries(directory / COORDINATOR, list(entries), per_segment=5),

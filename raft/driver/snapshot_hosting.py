@@ -98,7 +98,7 @@ class Hosted(Protocol):
 class Keeping(Protocol):
     """Checkpoints: where they lie, when they are taken, and how far the log is cut."""
 
-    def shelf(self, files: FileSystem, directory: Path) -> Snapshots:
+    def store(self, files: FileSystem, directory: Path) -> Snapshots:
         """The checkpoints in a group's directory, as found. Raises OSError."""
 
     def log_start(self, view: LogStartView) -> OffsetAndEpoch | None:

@@ -296,11 +296,11 @@ class CoordinatingProcess(Process):
         self.host = shared.host_class(
             log,
             state,
-            self.shelf,
+            self.store,
             policy=SnapshotPolicy(shared.snapshots.policy, node_id=self.node_id),
             loop=loop,
             unique=lambda: 1 + machine.random.getrandbits(62),
-            pace=Pace(chunk_bytes=CHUNK_BYTES, flush_bytes=3 * CHUNK_BYTES, linger_ms=10.0),
+            pace=Pace(chunk_bytes=CHUNK_BYTES, flush_bytes=3 * CHUNK_BYTES, apply_delay_ms=10.0),
         )
         self.host.on_loaded = self._loaded
         self.leader = Leader(

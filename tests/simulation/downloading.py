@@ -119,7 +119,7 @@ class Downloading(Part):
 
     def _begin(self, fetching: Fetching) -> None:
         try:
-            fetching.download = self.shelf.receive(fetching.snapshot_id)
+            fetching.download = self.store.receive(fetching.snapshot_id)
         except OSError as error:
             self._met(error)
             self._fail(fetching)
@@ -214,7 +214,7 @@ class Downloading(Part):
             self._fail(fetching)
             return
         self._end(fetching)
-        self.shelf.added(snapshot_id)
+        self.store.added(snapshot_id)
         self.checker.states.published(self, snapshot_id)
         self.handle(SnapshotFetched(snapshot_id))
 

@@ -28,7 +28,7 @@ from raft.wire.responses import Group
 from records.batch_writer import build_value_batch
 from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
 from snapshot import CheckpointWriter
-from snapshot.store import Shelf
+from snapshot.store import SnapshotStore
 from tests.examples import seeds
 from tests.simulation.disk import PowerLoss, SimulatedDisk
 from tests.snapshot.checkpoints import features
@@ -46,12 +46,12 @@ END = Offset(30)
 Steps = Callable[[Storage], None]
 
 
-def shelf(disk: SimulatedDisk, directory: Path) -> Shelf:
-    return Shelf(disk, directory, now_ms=lambda: 0)
+def store(disk: SimulatedDisk, directory: Path) -> SnapshotStore:
+    return SnapshotStore(disk, directory, now_ms=lambda: 0)
 
 
 def opened(disk: SimulatedDisk) -> Storage:
-    return Storage.open(disk, LOG_DIR, GROUP, CONFIG, VOTERS, lambda *_: shelf(disk, DIRECTORY))
+    return Storage.open(disk, LOG_DIR, GROUP, CONFIG, VOTERS, lambda *_: store(disk, DIRECTORY))
 
 
 def prepared() -> SimulatedDisk:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from coordinator.groups.events import Asked
+from coordinator.groups.events import InboundRequest
 from records.kafka_errors import ErrorCode
 from records.rpc import groups as rpc
 from records.rpc.base import Response
@@ -18,14 +18,16 @@ GROUPS_VERSION = 8  # of OffsetFetch: from here on it asks for several groups
 MEMBERS_VERSION = 3  # of LeaveGroup: from here on it names several members
 
 
-def refuse(asked: Asked, code: ErrorCode, *, member_id: str | None = None) -> Response:
+def error_response(
+    inbound: InboundRequest, code: ErrorCode, *, member_id: str | None = None
+) -> Response:
     """The response that says `code` of the whole request."""
-    request: Any = asked.request
+    request: Any = inbound.request
     match request:
         case rpc.JoinGroupRequest():
             return rpc.JoinGroupResponse(
                 error_code=int(code),
-                protocol_name=None if asked.version >= NULL_PROTOCOL_VERSION else "",
+                protocol_name=None if inbound.version >= NULL_PROTOCOL_VERSION else "",
                 leader="",
                 member_id=request.member_id if member_id is None else member_id,
                 members=(),
@@ -37,22 +39,22 @@ def refuse(asked: Asked, code: ErrorCode, *, member_id: str | None = None) -> Re
         case rpc.LeaveGroupRequest():
             return rpc.LeaveGroupResponse(error_code=int(code))
         case rpc.OffsetCommitRequest():
-            return commit_answer(request, {}, code)
+            return commit_response(request, {}, code)
         case rpc.OffsetFetchRequest():
-            return _refuse_fetch(request, asked.version, code)
+            return _refuse_fetch(request, inbound.version, code)
         case rpc.DescribeGroupsRequest():
             return rpc.DescribeGroupsResponse(
-                groups=tuple(described_error(name, code) for name in request.groups)
+                groups=tuple(describe_error(name, code) for name in request.groups)
             )
         case rpc.DeleteGroupsRequest():
-            return deleted(request.groups_names, code)
+            return delete_response(request.groups_names, code)
         case rpc.ListGroupsRequest():
             return rpc.ListGroupsResponse(error_code=int(code), groups=())
         case _:
             raise TypeError(f"no request of groups: {request}")
 
 
-def deleted(names: Iterable[str], code: ErrorCode) -> rpc.DeleteGroupsResponse:
+def delete_response(names: Iterable[str], code: ErrorCode) -> rpc.DeleteGroupsResponse:
     """The same of each of these groups, once."""
     result = rpc.DeleteGroupsResponse.DeletableGroupResult
     return rpc.DeleteGroupsResponse(
@@ -60,7 +62,7 @@ def deleted(names: Iterable[str], code: ErrorCode) -> rpc.DeleteGroupsResponse:
     )
 
 
-def commit_answer(
+def commit_response(
     request: rpc.OffsetCommitRequest, errors: dict[tuple[int, int], ErrorCode], otherwise: ErrorCode
 ) -> rpc.OffsetCommitResponse:
     """An answer for each partition; `errors` by the places of topic and partition in it."""
@@ -112,7 +114,7 @@ def _refuse_fetch(request: rpc.OffsetFetchRequest, version: int, code: ErrorCode
     )
 
 
-def described_error(
+def describe_error(
     group_id: str, code: ErrorCode, *, state: str = "", message: str | None = None
 ) -> rpc.DescribeGroupsResponse.DescribedGroup:
     """A group that nothing can be said of."""

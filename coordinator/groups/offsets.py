@@ -30,12 +30,12 @@ CommitTopic = group_log.CommitGroupOffsetsRequest.Commit.Topic
 Errors = dict[tuple[int, int], ErrorCode]
 
 
-def is_too_much(request: rpc.OffsetCommitRequest) -> bool:
+def has_too_many_offsets(request: rpc.OffsetCommitRequest) -> bool:
     """More offsets than a record holds; nobody needs to look at them."""
     return sum(len(topic.partitions) for topic in request.topics) > MAX_OFFSETS
 
 
-def to_commit(
+def validate_commit(
     request: rpc.OffsetCommitRequest,
     version: int,
     topics: Topics,
@@ -102,7 +102,9 @@ class FetchGroup(NamedTuple):
     topics: Sequence[FetchTopic] | None  # None: all there are
 
 
-def asked_groups(request: rpc.OffsetFetchRequest, version: int, topics: Topics) -> list[FetchGroup]:
+def requested_groups(
+    request: rpc.OffsetFetchRequest, version: int, topics: Topics
+) -> list[FetchGroup]:
     """What an OffsetFetch asks for, whatever its version."""
     if version < GROUPS_VERSION:
         wanted = (
@@ -129,7 +131,7 @@ def asked_groups(request: rpc.OffsetFetchRequest, version: int, topics: Topics) 
     ]
 
 
-def to_fetch(group: FetchGroup) -> group_log.FetchGroupStateRequest:
+def fetch_request(group: FetchGroup) -> group_log.FetchGroupStateRequest:
     """The same, of the log."""
     return group_log.FetchGroupStateRequest(
         group_id=group.group_id,
@@ -145,7 +147,7 @@ def to_fetch(group: FetchGroup) -> group_log.FetchGroupStateRequest:
     )
 
 
-def named_anew(group: FetchGroup, topics: Topics) -> FetchGroup:
+def resolve_names(group: FetchGroup, topics: Topics) -> FetchGroup:
     """The same question, its ids by the names that they have now."""
     if group.topics is None:
         return group
@@ -157,7 +159,7 @@ def named_anew(group: FetchGroup, topics: Topics) -> FetchGroup:
     )
 
 
-def is_doubtful(
+def needs_newer_image(
     group: FetchGroup, state: group_log.FetchGroupStateResponse | None, version: int, topics: Topics
 ) -> bool:
     """Would something be denied because of what the image says of topics?
@@ -172,29 +174,29 @@ def is_doubtful(
         if current is None:
             if version >= IDS_VERSION:
                 return True
-        elif any(one.topic_id not in (ZERO_UUID, current) for one in topic.partitions):
+        elif any(partition.topic_id not in (ZERO_UUID, current) for partition in topic.partitions):
             return True
     return False
 
 
-def is_too_long(request: group_log.FetchGroupStateRequest) -> bool:
+def exceeds_fetch_limit(request: group_log.FetchGroupStateRequest) -> bool:
     """More than is asked of the log at once. A client that says ids may say one many times."""
     topics = request.topics or ()
     size = sum(len(topic.topic_name.encode()) + 8 + 4 * len(topic.partitions) for topic in topics)
     return size > MAX_FETCH_BYTES
 
 
-Found = tuple[FetchGroup, ErrorCode, group_log.FetchGroupStateResponse | None]
+FetchedGroup = tuple[FetchGroup, ErrorCode, group_log.FetchGroupStateResponse | None]
 
 
-def fetched(found: Sequence[Found], version: int, topics: Topics) -> Response:
+def fetch_response(found: Sequence[FetchedGroup], version: int, topics: Topics) -> Response:
     """The answer to an OffsetFetch, from what was found of each group."""
     if version < GROUPS_VERSION:
         group, code, state = found[0]
         partition_type: Any = rpc.OffsetFetchResponse.OffsetFetchResponseTopic
         return rpc.OffsetFetchResponse(
             error_code=int(code),
-            topics=_answered(group, code, state, topics, version, partition_type),
+            topics=_topic_responses(group, code, state, topics, version, partition_type),
         )
     group_type = rpc.OffsetFetchResponse.OffsetFetchResponseGroup
     return rpc.OffsetFetchResponse(
@@ -204,7 +206,7 @@ def fetched(found: Sequence[Found], version: int, topics: Topics) -> Response:
                 error_code=int(code),
                 topics=()
                 if code
-                else _answered(
+                else _topic_responses(
                     group, code, state, topics, version, group_type.OffsetFetchResponseTopics
                 ),
             )
@@ -213,10 +215,10 @@ def fetched(found: Sequence[Found], version: int, topics: Topics) -> Response:
     )
 
 
-Stored = group_log.FetchGroupStateResponse.Topic.Partition
+StoredOffset = group_log.FetchGroupStateResponse.Topic.Partition
 
 
-def _answered(
+def _topic_responses(
     group: FetchGroup,
     code: ErrorCode,
     state: group_log.FetchGroupStateResponse | None,
@@ -225,7 +227,7 @@ def _answered(
     topic_type: Any,
 ) -> tuple[Any, ...]:
     """A topic of the answer for each that was asked for."""
-    stored: dict[str, dict[int, Stored]] = {
+    stored: dict[str, dict[int, StoredOffset]] = {
         topic.topic_name: {partition.partition_index: partition for partition in topic.partitions}
         for topic in (() if state is None else state.topics)
     }
@@ -243,7 +245,7 @@ def _answered(
         known = stored.get(topic.name or "", {})
         error = ErrorCode.UNKNOWN_TOPIC_ID if topic.name is None else code
         partitions = tuple(
-            _partition(topic_type, index, _of_topic(known.get(index), current), error)
+            _partition_response(topic_type, index, _if_same_topic(known.get(index), current), error)
             for index in topic.partitions
         )
         if version >= IDS_VERSION:
@@ -253,14 +255,16 @@ def _answered(
     return tuple(answers)
 
 
-def _of_topic(committed: Stored | None, current: UUID | None) -> Stored | None:
+def _if_same_topic(committed: StoredOffset | None, current: UUID | None) -> StoredOffset | None:
     """The offset, unless it is of another topic, which had this name before."""
     if committed is None or current is None or committed.topic_id in (ZERO_UUID, current):
         return committed
     return None
 
 
-def _partition(topic_type: Any, index: int, committed: Stored | None, error: ErrorCode) -> Any:
+def _partition_response(
+    topic_type: Any, index: int, committed: StoredOffset | None, error: ErrorCode
+) -> Any:
     is_old = topic_type is rpc.OffsetFetchResponse.OffsetFetchResponseTopic
     partition_type = (
         topic_type.OffsetFetchResponsePartition

@@ -16,7 +16,7 @@ from typing import Any, Final
 from coordinator.errors import CoordinatorError
 from coordinator.groups.leader import GroupLog
 from coordinator.groups.settings import MAX_COMMIT_BYTES, MAX_GENERATION_BYTES
-from coordinator.groups.state import CommittedOffset, Group, GroupsImage, Place
+from coordinator.groups.state import CommittedOffset, Group, GroupsImage, TopicPartition
 from raft.interfaces import NotLeaderError
 from raft.net.connection import Answer, ServerConnection
 from raft.net.errors import BadHeaderError
@@ -40,23 +40,23 @@ CALLS: Final[dict[type[Request], Any]] = {
 }
 """Every request of this service, and what answers it."""
 
-Find = Callable[[], GroupLog | None]
+FindGroupLog = Callable[[], GroupLog | None]
 """The log of groups on this node, if it is there."""
 
 
-def group_log_handlers(find: Find) -> Mapping[int, Served]:
+def group_log_handlers(find: FindGroupLog) -> Mapping[int, Served]:
     """What a node's listener is to serve for the log of groups, by api key."""
     handlers = {}
     for request_type in CALLS:
         schema = request_type.schema()
         assert schema.key is not None, f"{schema.name} is no request"
         handlers[schema.key] = Served(
-            schema.versions.first, schema.versions.last, _server(request_type, find)
+            schema.versions.first, schema.versions.last, _make_handler(request_type, find)
         )
     return handlers
 
 
-def _server(request_type: type[Request], find: Find) -> Serve:
+def _make_handler(request_type: type[Request], find: FindGroupLog) -> Serve:
     def serve(
         connection: ServerConnection,  # noqa: ARG001 (a handler's)
         header: RequestHeader,
@@ -111,11 +111,11 @@ async def _barrier(groups: GroupLog) -> None:
     offset = await groups.log.barrier()
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def told() -> None:
+    def on_done() -> None:
         if not future.done():
             future.set_result(None)
 
-    groups.when_applied(offset, told)
+    groups.when_applied(offset, on_done)
     await future
 
 
@@ -144,14 +144,18 @@ def _topics(
     request: rpc.FetchGroupStateRequest, group: Group
 ) -> tuple[rpc.FetchGroupStateResponse.Topic, ...]:
     if request.topics is None:
-        places = sorted(group.offsets)
+        topic_partitions = sorted(group.offsets)
     else:
-        places = [(topic.topic_name, p) for topic in request.topics for p in topic.partitions]
+        topic_partitions = [
+            (topic.topic_name, p) for topic in request.topics for p in topic.partitions
+        ]
     by_topic: dict[str, list[rpc.FetchGroupStateResponse.Topic.Partition]] = {}
-    for place in places:
-        committed: CommittedOffset | None = group.offsets.get(place)
+    for topic_partition in topic_partitions:
+        committed: CommittedOffset | None = group.offsets.get(topic_partition)
         if committed is not None:
-            by_topic.setdefault(place[0], []).append(_partition(place, committed))
+            by_topic.setdefault(topic_partition[0], []).append(
+                _partition(topic_partition, committed)
+            )
     return tuple(
         rpc.FetchGroupStateResponse.Topic(topic_name=name, partitions=tuple(partitions))
         for name, partitions in by_topic.items()
@@ -159,10 +163,10 @@ def _topics(
 
 
 def _partition(
-    place: Place, committed: CommittedOffset
+    topic_partition: TopicPartition, committed: CommittedOffset
 ) -> rpc.FetchGroupStateResponse.Topic.Partition:
     return rpc.FetchGroupStateResponse.Topic.Partition(
-        partition_index=place[1],
+        partition_index=topic_partition[1],
         committed_offset=committed.offset,
         leader_epoch=committed.leader_epoch,
         metadata=committed.metadata,

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from diskless.stores.interface import StoredObject
 from records.compression import Buffer
 from records.diskless import (
     LeaseClosedRecord,
@@ -37,7 +38,6 @@ from spark_jobs.orphans.known_objects import known_of
 from spark_jobs.orphans.listing import Naming, take_listing
 from spark_jobs.orphans.scan import GRACE_MS, Rules, find_orphans, plan_orphans
 from spark_jobs.readers.log_position import Place
-from spark_jobs.readers.object_store import Found
 
 NAMING: Final = Naming("", "AIBw1rCRR1Wa3lKmL8IDcg")
 LEASE_IDS: Final = 10_000
@@ -81,7 +81,7 @@ class InMemory:
     """A span, a log and logs at once; and the listing of a store."""
 
     values_of: list[bytes]
-    listed: dict[str, list[Found]]
+    listed: dict[str, list[StoredObject]]
     cluster_id: str = NAMING.cluster_id
     uri: str = "memory"
 
@@ -101,16 +101,16 @@ class InMemory:
         for offset, value in enumerate(self.values_of):
             yield Place(False, offset, 1, 0), value
 
-    def list(self, prefix: str = "") -> Iterator[Found]:
+    def list(self, prefix: str = "") -> Iterator[StoredObject]:
         return iter(self.listed[prefix])
 
 
 def world(objects: int) -> InMemory:
     """The log, and the listing by prefix."""
-    listed: dict[str, list[Found]] = {f"{number:02x}/": [] for number in range(256)}
+    listed: dict[str, list[StoredObject]] = {f"{number:02x}/": [] for number in range(256)}
     for object_id in range(objects):
         key = NAMING.key(0, object_id)
-        listed[key[:3]].append(Found(key, 4_000, WRITTEN_MS))
+        listed[key[:3]].append(StoredObject(key, 4_000, WRITTEN_MS))
     return InMemory(list(records(objects)), listed)
 
 

@@ -42,10 +42,10 @@ from bench.retention_peers import Limits, Starts, duckdb_effect, duckdb_starts, 
 from bench.retention_peers import planner_starts as numpy_starts
 from raft.segments.files import RealFileSystem
 from records.metadata import ConfigRecord, TopicRecord
+from spark_jobs.plans.retention_plan import Plan
 from spark_jobs.readers.engines import Engine, LocalEngine, SparkEngine
 from spark_jobs.readers.log_files import LogFiles
 from spark_jobs.retention import sweep
-from spark_jobs.retention.plan_file import Plan
 from spark_jobs.retention.sidecars import Sidecars
 from spark_jobs.tables.topics import TopicSettings, topics_at
 

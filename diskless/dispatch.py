@@ -1,13 +1,11 @@
-"""A client listener's requests: what is announced, who answers it, and who is turned away.
+"""Routes a client listener's requests to their handlers, and answers ApiVersions.
 
     dispatcher = Dispatcher(handlers, cluster=cluster, listener_name="PLAINTEXT")
     listener = Listener(dispatcher.handle, name="PLAINTEXT")
 
-What is announced is what is served: ApiVersions is made from the same table that requests are
-looked up in. The exception is Produce below version 3 (`diskless.produce.old_versions`). A key or
-a version
-that is not announced closes its connection with one line that names client and key, as Kafka does;
-so do a TLS hello and an HTTP request, which the transport recognises by their first bytes.
+ApiVersions announces the same table that requests are looked up in. A request with a key or a
+version that is not announced closes its connection, and one log line names client and key, as in
+Kafka; so do a TLS hello and an HTTP request, which the transport recognises by their first bytes.
 
 Source: KIP-35, KIP-511 (ApiVersions), KIP-584 (features in it).
 """
@@ -23,9 +21,7 @@ from typing import Final
 from coordinator.controller.decide.context import FEATURES
 from diskless.apis.handler import Asker, served
 from diskless.cluster import Cluster
-from diskless.produce import bounds as produce_bounds
-from diskless.produce import old_versions as old_produce
-from raft.net import API_VERSIONS_KEY, Answer, Frame, RequestHeader, ServerConnection
+from raft.net import API_VERSIONS_KEY
 from raft.net.handlers import Served
 from raft.net.routes import Routes
 from records.kafka_errors import ErrorCode
@@ -33,7 +29,6 @@ from records.rpc.cluster import ApiVersionsRequest, ApiVersionsResponse
 
 log = logging.getLogger("diskless.dispatch")
 
-PRODUCE: Final = 0
 FIRST_NAMED_VERSION: Final = 3  # of ApiVersions: clients say what they are
 ZERO_POSSIBLE_VERSION: Final = 4  # a feature's lowest level can be 0. Source: KAFKA-17011
 MAX_CLIENT_KINDS: Final = 200  # counted apart; clients choose these names
@@ -51,35 +46,33 @@ class Dispatcher:
         *,
         cluster: Cluster,
         listener_name: str,
-        large: Container[int] = (PRODUCE,),
+        large: Container[int] = (),
         features: Mapping[str, tuple[int, int]] = FEATURES,
     ) -> None:
         """
-        Args:  large: requests that bound by themselves what they decode; all others are refused
-                   above 1 MiB.
-               features: that this broker can run under, with their levels, both inclusive.
+        Args:  large: api keys whose handlers bound what they decode; requests of all others are
+                   refused above 1 MiB.
+               features: the features that this broker supports: lowest and highest level, both
+                   inclusive.
         """
         self.listener_name = listener_name
         self.clients: Counter[tuple[str, str]] = Counter()  # software name and version: asked
         self._cluster = cluster
         self._features = features
         self._routes = Routes()
-        self._routes.add(handlers if PRODUCE not in handlers else _announced(handlers), large=large)
+        self._routes.add(handlers, large=large)
         self._routes.add({API_VERSIONS_KEY: served(ApiVersionsRequest, self._api_versions)})
+        self.handle = self._routes.handle  # the listener's handler
 
     @property
     def served(self) -> Mapping[int, Served]:
-        """By api key, as announced."""
+        """The announced requests, by api key."""
         return self._routes.served
 
     @property
     def requests(self) -> Counter[int]:
-        """By api key: how many came."""
+        """The number of requests received, by api key."""
         return self._routes.requests
-
-    def handle(self, connection: ServerConnection, frame: Frame) -> Answer:
-        """A listener's handler."""
-        return self._routes.handle(connection, frame)
 
     def _api_versions(self, request: ApiVersionsRequest, asker: Asker) -> ApiVersionsResponse:
         if asker.version >= FIRST_NAMED_VERSION and not self._note(request, asker):
@@ -103,7 +96,7 @@ class Dispatcher:
         )
 
     def _note(self, request: ApiVersionsRequest, asker: Asker) -> bool:
-        """Count what kind of client this is; False if it does not say so in the form agreed on."""
+        """Count the client's software and version; False if either is malformed (KIP-511)."""
         kind = (request.client_software_name, request.client_software_version)
         if not all(_SOFTWARE.fullmatch(text) for text in kind):
             return False
@@ -116,17 +109,3 @@ class Dispatcher:
             )  # fmt: skip
         self.clients[kind] += 1
         return True
-
-
-def _announced(handlers: Mapping[int, Served]) -> Mapping[int, Served]:
-    """The same, with Produce from version 0, and looked at before it is decoded."""
-    lowest, highest, serve = handlers[PRODUCE]
-    assert lowest == old_produce.LAST_VERSION + 1, f"Produce is served from version {lowest}"
-
-    def produce(connection: ServerConnection, header: RequestHeader, body: Frame) -> Answer:
-        if header.api_version <= old_produce.LAST_VERSION:
-            return old_produce.refuse(connection, header, body)
-        produce_bounds.check(header, body)
-        return serve(connection, header, body)
-
-    return {**handlers, PRODUCE: Served(0, highest, produce)}

@@ -28,7 +28,7 @@ from typing import Final, Protocol
 from coordinator.controller.image import MetadataImage
 from coordinator.errors import CoordinatorError
 from coordinator.rendezvous import choose
-from diskless.apis.metadata import unfenced
+from diskless.placement import unfenced
 from diskless.stores import DeletionError, ObjectStorage, StorageError
 from records.kafka_errors import error_name
 from records.object_keys import ForeignKeyError, ObjectKeys
@@ -52,7 +52,10 @@ class Deleting(Protocol):
 
 
 class CleanedCluster(Protocol):
-    """The part of a `diskless.cluster.Cluster` that cleaning needs."""
+    """The part of a `diskless.cluster.Cluster` that deletion needs."""
+
+    @property
+    def cluster_id(self) -> str: ...
 
     @property
     def broker_id(self) -> int: ...
@@ -96,20 +99,20 @@ class Cleaner:
         cluster: CleanedCluster,
         store: ObjectStorage,
         *,
-        keys: Callable[[int], ObjectKeys],
+        key_prefix: str,
         random: Random,
         interval_s: float,
         forget: Callable[[str], None] = lambda _: None,
     ) -> None:
         """
-        Args:  keys: of a coordinator partition's objects.
+        Args:  key_prefix: esker.object.key.prefix.
                interval_s: between two passes; longer after a failure, and jittered.
-               forget: told each key that is deleted, as a cache wants to know.
+               forget: called with each deleted key, so that a cache can drop it.
         """
         self.counters = CleaningCounters()
         self._cluster = cluster
         self._store = store
-        self._keys = keys
+        self._key_prefix = key_prefix
         self._random = random
         self._interval_s = interval_s
         self._forget = forget
@@ -173,13 +176,18 @@ class Cleaner:
     def _own(
         self, coordinator: int, answer: rpc.GetFilesToDeleteResponse, tried: set[str]
     ) -> list[str]:
-        """The keys to delete now; at most `BULK`."""
+        """The listed keys to delete now; at most `BULK`, without foreign and failed ones."""
+        own = ObjectKeys(
+            prefix=self._key_prefix,
+            cluster_id=self._cluster.cluster_id,
+            coordinator_partition=coordinator,
+        )
         keys = []
         for file in answer.files:
             if file.object_key in tried:
                 continue
             try:
-                self._keys(coordinator).object_id(file.object_key)
+                own.object_id(file.object_key)
             except ForeignKeyError as error:
                 self.counters.foreign += 1
                 tried.add(file.object_key)

@@ -1,16 +1,15 @@
-"""Which broker a client is sent to: a pure function, so that every broker says the same.
+"""Chooses the leader of a partition for a client: a pure function, the same on every broker.
 
-Any broker can take any batch and serve any offset. Still Kafka's protocol wants a leader for each
-partition, and it is worth choosing it well: in the client's own rack, because bytes between racks
-cost money, and always the same one, because a broker that has read an object has it in its cache.
+Any broker can take any batch and serve any offset. Still, Kafka's protocol wants a leader for each
+partition, and the choice matters: in the client's own rack, because bytes between racks cost money,
+and always the same broker, because a broker that has read an object has it in its cache.
 
-Rendezvous hashing gives that without anybody keeping a table: each broker has a score for a
-partition, and the highest wins. When a broker comes or goes, only those partitions move that it
-wins, or had won.
+Rendezvous hashing gives that without a stored table: each broker has a score for a partition, and
+the highest wins. When a broker joins or leaves, only the partitions that it wins or had won move.
 
-The surprise is how a rack is told. No version of Metadata carries `client.rack`, so clients say it
-in their client id: `client.id=app,diskless_az=eu-1a` (or `esker_rack=`). Fetch does carry a rack,
-and is answered with a preferred read replica, as Kafka does for followers.
+The trap: no version of Metadata carries `client.rack`, so clients state their rack in their client
+id: `client.id=app,diskless_az=eu-1a` (or `esker_rack=`). Fetch does carry a rack, and its answer
+names a preferred read replica, as in Kafka.
 
 Source: docs/design/broker.md#any-broker-leads; KIP-392 (preferred read replica).
 """
@@ -22,10 +21,11 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from coordinator.controller.image import MetadataImage
 from coordinator.rendezvous import score
 
 REDIRECT_PAUSE_S: Final = 60.0
-"""A client is sent elsewhere at most this often for one partition: it may be right to stay."""
+"""A client is redirected at most once per partition in this time: it may be right to stay."""
 
 MAX_REMEMBERED: Final = 100_000
 
@@ -39,18 +39,27 @@ class PlacedBroker(NamedTuple):
     rack: str | None
 
 
+def unfenced(image: MetadataImage) -> list[PlacedBroker]:
+    """The brokers that clients may be sent to, by rising id."""
+    return [
+        PlacedBroker(broker_id, broker.rack)
+        for broker_id, broker in sorted(image.brokers.items())
+        if not broker.fenced and not broker.in_controlled_shutdown
+    ]
+
+
 def rack_hint(client_id: str | None) -> str | None:
-    """The rack that a client says it is in.
+    """The rack that a client id names, or None.
 
     >>> rack_hint("orders,diskless_az=eu-1a"), rack_hint("esker_rack=eu-1b"), rack_hint("orders")
     ('eu-1a', 'eu-1b', None)
     """
-    found = _HINT.search(client_id or "")
-    return (found[1].strip() or None) if found else None
+    match = _HINT.search(client_id or "")
+    return (match[1].strip() or None) if match else None
 
 
 def is_known(rack: str | None, brokers: Iterable[PlacedBroker]) -> bool:
-    """Is any broker in this rack? An unknown one is worth a warning: it is usually misspelt."""
+    """Is any broker in this rack? True without a rack. An unknown rack is usually misspelt."""
     return rack is None or any(broker.rack == rack for broker in brokers)
 
 
@@ -76,9 +85,9 @@ def leader(
 def leaders(
     topic_id: UUID, partition: int, brokers: Iterable[PlacedBroker]
 ) -> tuple[int | None, dict[str | None, int]]:
-    """The same for everybody at once: who leads for a client of no known rack, and in each rack.
+    """The leader for a client without a known rack, and the leader for each rack.
 
-    Each broker's score is made once, which is what this costs.
+    Computes each broker's score once; that is the cost of the call.
     """
     ranked = sorted(
         ((_score(topic_id, partition, broker.broker_id), *broker) for broker in brokers),
@@ -93,7 +102,7 @@ def _score(topic_id: UUID, partition: int, broker_id: int) -> bytes:
 
 
 class Redirects:
-    """Who was lately sent elsewhere: a consumer in another rack is, once in a while."""
+    """Remembers recent redirects, so that a consumer in another rack is redirected only rarely."""
 
     def __init__(self) -> None:
         self._sent: dict[tuple[str, UUID, int], float] = {}  # the longest ago first
@@ -110,9 +119,9 @@ class Redirects:
     ) -> int | None:
         """The broker to read from instead of `here`; None to be served here.
 
-        Args:    client: its id, whatever tells clients apart.
-                 rack: as its Fetch says.
-                 now_s: of any clock that does not go backwards.
+        Args:    client: any string that tells clients apart.
+                 rack: the rack in its Fetch.
+                 now_s: the time of any clock that does not go backwards.
         """
         if rack is None or here.rack == rack or not is_known(rack, brokers):
             return None

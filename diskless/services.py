@@ -32,7 +32,6 @@ from diskless.produce.writers import Writers
 from diskless.stores import ObjectStorage
 from raft.net import ServerConnection
 from raft.net.handlers import Served
-from records.object_keys import ObjectKeys
 
 PRODUCE: Final = 0
 
@@ -57,7 +56,6 @@ class Services:
         """
         self._cluster = cluster
         self._store = store
-        self._values = values
         self._wall_ms = wall_ms
         self.news = News()
         cluster.on_image(lambda _: self.news.tell())
@@ -69,17 +67,21 @@ class Services:
         self.writers = Writers(
             cluster=cluster,
             store=store,
-            keys=self.keys,
+            key_prefix=values["esker.object.key.prefix"],
             settings=WriterSettings.of(values),
             random=random,
             on_fenced=on_fenced,
-            written=self.cache.add,
+            on_written=self.cache.add,
         )
         self.staleness = Staleness(
             cluster.replica_age_ms, file_delete_delay_ms=values["diskless.file.delete.delay.ms"]
         )
-        self.produce = self._make_produce()
-        self.fetch = self._make_fetch()
+        self.produce = ProduceService(
+            cluster, writer=self.writers.writer, now_ms=wall_ms, in_flight=self.in_flight
+        )
+        self.fetch = FetchService(
+            cluster, cache=self.cache, news=self.news, staleness=self.staleness
+        )
         self.records = RecordApis(self.produce, self.fetch)
         self.groups = GroupApis(cluster, GroupSettings.of(values), wall_ms=wall_ms, random=random)
         self.clusters = ClusterApis(
@@ -92,7 +94,7 @@ class Services:
         self.cleaner = Cleaner(
             cluster,
             store,
-            keys=self.keys,
+            key_prefix=values["esker.object.key.prefix"],
             random=random,
             interval_s=values["esker.file.delete.interval.ms"] / 1_000,
             forget=self.cache.forget,
@@ -101,28 +103,6 @@ class Services:
         self.collector = self._make_collector()
         self._shared = self._handlers(own)
         self.large: Collection[int] = {PRODUCE, *self.groups.handlers}
-
-    def _make_produce(self) -> ProduceService:
-        cluster = self._cluster
-        return ProduceService(
-            image=lambda: cluster.image,
-            image_where=cluster.image_where,
-            writer=self.writers.writer,
-            now_ms=self._wall_ms,
-            in_flight=self.in_flight,
-        )
-
-    def _make_fetch(self) -> FetchService:
-        cluster = self._cluster
-        return FetchService(
-            image=lambda: cluster.image,
-            replica=cluster.replica,
-            leader=cluster.leader,
-            cache=self.cache,
-            news=self.news,
-            staleness=self.staleness,
-            broker_id=cluster.broker_id,
-        )
 
     def _make_collector(self) -> BrokerCollector:
         return BrokerCollector(
@@ -150,14 +130,6 @@ class Services:
             **chunks.handlers(cluster, self._wall_ms),
             **forwarded.handlers(cluster),
         }
-
-    def keys(self, coordinator: int) -> ObjectKeys:
-        """Of the objects of a coordinator partition."""
-        return ObjectKeys(
-            prefix=self._values["esker.object.key.prefix"],
-            cluster_id=self._cluster.cluster_id,
-            coordinator_partition=coordinator,
-        )
 
     def handlers(self, listener_name: str) -> Mapping[int, Served]:
         """What clients of a listener may ask, by api key; ApiVersions is the dispatcher's."""

@@ -1,23 +1,14 @@
 """The Spark pipeline over the metadata log.
 
-From the log to what is said of it:
+- `session`: finds Java, starts Spark, ships the code to workers, turns failures into sentences.
+- `readers`: reads logs from a directory, a running quorum or an archive; lists object stores.
+- `tables`: decodes records into rows and columns; folds the coordinator's log into state.
+- `source`: offers the log to Spark as a data source, a stream and a sink (`notebook` shortens it).
+- `plans`: writes plan files and applies them row by row, with a journal.
+- `retention`, `orphans`: plan what may be deleted. `archive`: keeps logs as Avro files. `audit`:
+  checks invariants. `report`: writes the analytics page, with the costs of `prices`.
 
-- Where bytes are: `logs` (whatever holds them), `log_files` (a directory), `quorum_logs` with
-  `quorum_link` and `checkpoint_copy` (a running quorum), `archived_logs` (an archive);
-  `object_store`, `inputs`.
-- The log as data: `source`, `streaming`, `sink`, `options`, `planning`, `reading`: Spark's side.
-  `tables`, `views`, `place`, `envelope`, `commits`, `transactions`: rows. `notebook`.
-- State at an offset: `state`, `frames`, `commit_columns`, `runs`, `producers`, `partitions`,
-  `topics`, `changes`.
-- The archive: `archiving`, `archive_...`, `archived_logs`, `avro_...`.
-- Retention: `sweep`, `retention`, `digests`, `sidecars`, `effects`, `prices`, `plan_file`,
-  `applying`, `journals`.
-- Orphans: `orphans`, `orphans_applying`, `dangling`, `known_objects`, `listing`, `listing_source`,
-  `spark_listing`, `inventory`.
-- The audit: `audit`, with a module for each family of rules (`audit_rules` says what one claims).
-- `report`: a room of its own.
-- Who does the work: `engines`, `helper`, `session`, `masters`, `shipping`, `java`,
-  `class_archive`, `probing`, `failures`, `own_directory`, `sealed_file`.
+tests/test_layers.py says which folder may import which.
 
 On a cluster's workers this package lies in a zip file that is named by its content's hash
 (spark_jobs/session/shipping.py); what does not have that hash is not imported.

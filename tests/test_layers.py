@@ -21,6 +21,27 @@ ROOT: Final = Path(__file__).parents[1]
 OPEN: Final = ("raft.interfaces", "raft.net", "raft.segments")
 """Every room above `raft` may import these: one transport, one segment format."""
 
+BROKER_ROOTS: Final = (
+    "diskless.cluster",
+    "diskless.durations",
+    "diskless.loop_turns",
+    "diskless.placement",
+)
+"""Modules that every folder of the broker may import; they import none of those folders."""
+
+OUTSIDE_JOBS: Final = (
+    "records",
+    "snapshot",
+    "coordinator.batch.client",
+    "coordinator.batch.retention_planner",
+    "coordinator.errors",
+    "diskless.stores.interface",  # of the stores, the part that cannot delete
+    "diskless.stores.object_directory",
+    "diskless.stores.s3_client",
+    *OPEN,
+)
+"""What jobs may import of the rooms below them."""
+
 MAY_IMPORT: Final[dict[str, tuple[str, ...]]] = {
     # The longest name that a module's own name begins with is its room.
     "records": (),
@@ -29,13 +50,38 @@ MAY_IMPORT: Final[dict[str, tuple[str, ...]]] = {
     "snapshot": ("records", *OPEN),
     "coordinator": ("records", "snapshot", *OPEN),
     "diskless": ("records", "coordinator", *OPEN),
-    "spark_jobs": (
+    "diskless.stores": ("records", "raft.segments"),
+    **dict.fromkeys(BROKER_ROOTS, ("records", "coordinator", *BROKER_ROOTS)),
+    "diskless.produce": ("records", "coordinator", "diskless.stores", *BROKER_ROOTS, *OPEN),
+    "diskless.fetch": ("records", "coordinator", "diskless.stores", *BROKER_ROOTS, *OPEN),
+    "diskless.apis": (
         "records",
-        "snapshot",
-        "coordinator.batch.client",
-        "coordinator.batch.retention_planner",
-        "coordinator.errors",
+        "coordinator",
+        "diskless.fetch",
+        "diskless.produce",
+        "diskless.stores",
+        *BROKER_ROOTS,
         *OPEN,
+    ),
+    "spark_jobs": OUTSIDE_JOBS,
+    "spark_jobs.session": OUTSIDE_JOBS,
+    "spark_jobs.readers": ("spark_jobs.session", *OUTSIDE_JOBS),
+    "spark_jobs.tables": ("spark_jobs.readers", *OUTSIDE_JOBS),
+    "spark_jobs.source": ("spark_jobs.readers", "spark_jobs.tables", *OUTSIDE_JOBS),
+    "spark_jobs.plans": OUTSIDE_JOBS,
+    **dict.fromkeys(
+        ("spark_jobs.retention", "spark_jobs.orphans"),
+        ("spark_jobs.plans", "spark_jobs.readers", "spark_jobs.tables", *OUTSIDE_JOBS),
+    ),
+    **dict.fromkeys(
+        ("spark_jobs.archive", "spark_jobs.audit"),
+        ("spark_jobs.readers", "spark_jobs.tables", *OUTSIDE_JOBS),
+    ),
+    "spark_jobs.report": (
+        "spark_jobs.prices",
+        "spark_jobs.readers",
+        "spark_jobs.tables",
+        *OUTSIDE_JOBS,
     ),
     "esker": ("records", "raft", "snapshot", "coordinator", "diskless", "spark_jobs"),
 }
@@ -188,7 +234,19 @@ PLANTED = [  # module, what it says, whether the checker must object
     ("coordinator/bad.py", "from diskless.broker import Broker", True),
     ("diskless/bad.py", "import snapshot.reader", True),
     ("diskless/good.py", "from coordinator.batch.client import Client", False),
+    ("diskless/stores/bad.py", "from coordinator.errors import CoordinatorError", True),
+    ("diskless/stores/bad.py", "from diskless.durations import Durations", True),
+    ("diskless/fetch/bad.py", "from diskless.apis.metadata import describe", True),
+    ("diskless/fetch/bad.py", "from diskless.produce.validation import validate", True),
+    ("diskless/produce/bad.py", "from diskless.services import Services", True),
+    ("diskless/apis/good.py", "from diskless.fetch.service import FetchService", False),
+    ("spark_jobs/bad.py", "from diskless.broker import Broker", True),
+    ("spark_jobs/plans/bad.py", "from spark_jobs.retention.plan import Planner", True),
+    ("spark_jobs/retention/good.py", "from spark_jobs.plans.retention_plan import Plan", False),
     ("spark_jobs/bad.py", "from coordinator.batch.state import State", True),
+    ("spark_jobs/bad.py", "from diskless.stores.s3 import S3Storage", True),
+    ("spark_jobs/good.py", "from diskless.stores.s3_client import S3Client", False),
+    ("diskless/stores/bad.py", "from diskless.broker import Broker", True),
     ("spark_jobs/bad.py", "from esker.settings.config import Config", True),
     (
         "spark_jobs/good.py",

@@ -18,12 +18,11 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeVar
 
-from coordinator.controller.errors import ErrorCode
 from coordinator.controller.image import CLUSTER_METADATA
 from coordinator.errors import CoordinatorError
 from coordinator.leader_client import Address, LeaderFinder, NobodyListensError
 from raft.net.errors import NetError, Reason
-from records.kafka_errors import ErrorCode as CoordinatorCode
+from records.kafka_errors import ErrorCode
 from records.rpc.base import Request, Response
 
 R = TypeVar("R", bound=Response)
@@ -79,7 +78,7 @@ class ControllerClient:
                 until = min(began + self._timeout_ms / 1_000, heard_at + self._alone_ms / 1_000)
                 if self._finder.closed or now + pause_s >= until:
                     why = error.message if isinstance(error, CoordinatorError) else str(error)
-                    code = CoordinatorCode.COORDINATOR_NOT_AVAILABLE
+                    code = ErrorCode.COORDINATOR_NOT_AVAILABLE
                     raise kind(code, f"no controller answers: {why}") from error
             await asyncio.sleep(pause_s)
             pause_s = min(RETRY_MAX_S, 2 * pause_s)
@@ -103,7 +102,7 @@ class ControllerClient:
             raise
         if ErrorCode.NOT_CONTROLLER in error_codes(answer):
             self._finder.lost(rpc)
-            code = CoordinatorCode.COORDINATOR_NOT_AVAILABLE
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
             raise CoordinatorError(code, "the node that led is not the controller any more")
         return answer
 

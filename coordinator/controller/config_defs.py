@@ -16,7 +16,8 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from coordinator.controller.errors import ErrorCode, RefusedError
+from coordinator.controller.errors import RefusedError
+from records.kafka_errors import ErrorCode
 
 MAX_NAME_LENGTH: Final = 249  # of a setting, as of a topic
 MAX_VALUE_BYTES: Final = 32_767  # as long as a string of the wire may be

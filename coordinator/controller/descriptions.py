@@ -11,34 +11,31 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from coordinator.controller.errors import ErrorCode
 from coordinator.controller.image import MetadataImage, TopicImage, active_start
 from raft.net import Answer, Frame, RequestHeader, ServerConnection
 from raft.net.handlers import Serve, Served, payload
 from records.codec import decode_message
+from records.kafka_errors import ErrorCode
 from records.metadata import PartitionRecord
+from records.rpc import descriptions as rpc
 from records.rpc.base import Request, Response
-from records.rpc.descriptions import (
-    DescribeBrokersRequest,
-    DescribeBrokersResponse,
-    DescribeTopicsRequest,
-    DescribeTopicsResponse,
-)
 from records.types import ZERO_UUID
 
 MAX_PARTITIONS: Final = 100_000
 """Of one answer: a few megabytes. Who has more asks for topics by name."""
 
-_Topic = DescribeTopicsResponse.Topic
-_Partition = DescribeTopicsResponse.Topic.Partition
-_Chunk = DescribeTopicsResponse.Topic.Partition.Chunk
+_Topic = rpc.DescribeTopicsResponse.Topic
+_Partition = rpc.DescribeTopicsResponse.Topic.Partition
+_Chunk = rpc.DescribeTopicsResponse.Topic.Partition.Chunk
 
 
-def describe_topics(request: DescribeTopicsRequest, image: MetadataImage) -> DescribeTopicsResponse:
+def describe_topics(
+    request: rpc.DescribeTopicsRequest, image: MetadataImage
+) -> rpc.DescribeTopicsResponse:
     """Topics by rising name; those that are not there have an error."""
     asked = request.topic_names
     if asked is not None and len(asked) > MAX_PARTITIONS:
-        return DescribeTopicsResponse(
+        return rpc.DescribeTopicsResponse(
             error_code=ErrorCode.INVALID_REQUEST,
             error_message=f"{len(asked)} topics at once, {MAX_PARTITIONS} are the limit.",
         )
@@ -53,12 +50,12 @@ def describe_topics(request: DescribeTopicsRequest, image: MetadataImage) -> Des
             continue
         partitions += len(topic.partitions)
         if partitions > MAX_PARTITIONS:
-            return DescribeTopicsResponse(
+            return rpc.DescribeTopicsResponse(
                 error_code=ErrorCode.INVALID_REQUEST,
                 error_message=f"More than {MAX_PARTITIONS} partitions: ask for topics by name.",
             )
         topics.append(_described(topic))
-    return DescribeTopicsResponse(image_offset=image.offset, topics=tuple(topics))
+    return rpc.DescribeTopicsResponse(image_offset=image.offset, topics=tuple(topics))
 
 
 def _described(topic: TopicImage) -> _Topic:
@@ -110,12 +107,12 @@ def _chunks(topic: TopicImage, index: int, partition: PartitionRecord) -> tuple[
 
 
 def describe_brokers(
-    request: DescribeBrokersRequest,  # noqa: ARG001 (it says nothing)
+    request: rpc.DescribeBrokersRequest,  # noqa: ARG001 (it says nothing)
     image: MetadataImage,
-) -> DescribeBrokersResponse:
+) -> rpc.DescribeBrokersResponse:
     """Registered brokers by rising id."""
-    broker_type = DescribeBrokersResponse.Broker
-    return DescribeBrokersResponse(
+    broker_type = rpc.DescribeBrokersResponse.Broker
+    return rpc.DescribeBrokersResponse(
         image_offset=image.offset,
         brokers=tuple(
             broker_type(
@@ -149,6 +146,6 @@ def handlers(image: Callable[[], MetadataImage]) -> Mapping[int, Served]:
         return handle
 
     return {
-        1112: Served(0, 0, serve(DescribeTopicsRequest, describe_topics)),
-        1113: Served(0, 0, serve(DescribeBrokersRequest, describe_brokers)),
+        1112: Served(0, 0, serve(rpc.DescribeTopicsRequest, describe_topics)),
+        1113: Served(0, 0, serve(rpc.DescribeBrokersRequest, describe_brokers)),
     }

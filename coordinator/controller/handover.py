@@ -27,17 +27,12 @@ from typing import Final, Protocol, TypeAlias
 from uuid import UUID
 
 from coordinator.batch.settings import MAX_PARTITIONS
-from coordinator.controller.errors import ErrorCode
+from coordinator.controller.errors import CONTROLLER_CODES
 from coordinator.controller.image import MetadataImage
 from coordinator.controller.reconciliation import Comparison, Hosted, Wanted
 from coordinator.errors import CoordinatorError
-from records.kafka_errors import ErrorCode as CoordinatorCode
-from records.rpc.batch_coordinator import (
-    DeleteDisklessTopicsRequest,
-    DeleteDisklessTopicsResponse,
-    InitDisklessTopicsRequest,
-    InitDisklessTopicsResponse,
-)
+from records.kafka_errors import ErrorCode
+from records.rpc import batch_coordinator as rpc
 from records.types import ZERO_UUID, Epoch, Offset
 
 log = logging.getLogger("coordinator.controller")
@@ -53,9 +48,7 @@ LAST_RETRY_S: Final = 2.0
 
 Told: TypeAlias = Callable[[ErrorCode], None]
 
-REFUSED: Final = frozenset(
-    {CoordinatorCode.INVALID_REQUEST, CoordinatorCode.STALE_CONTROLLER_EPOCH}
-)
+REFUSED: Final = frozenset({ErrorCode.INVALID_REQUEST, ErrorCode.STALE_CONTROLLER_EPOCH})
 """A release's errors after which it was surely not done."""
 
 
@@ -69,16 +62,16 @@ class CoordinatorCalls(Protocol):
     def init(
         self,
         coordinator: int,
-        request: InitDisklessTopicsRequest,
-        done: Callable[[InitDisklessTopicsResponse | CoordinatorError], None],
+        request: rpc.InitDisklessTopicsRequest,
+        done: Callable[[rpc.InitDisklessTopicsResponse | CoordinatorError], None],
     ) -> None:
         """Let topics have at least so many partitions; answered once that is committed."""
 
     def delete(
         self,
         coordinator: int,
-        request: DeleteDisklessTopicsRequest,
-        done: Callable[[DeleteDisklessTopicsResponse | CoordinatorError], None],
+        request: rpc.DeleteDisklessTopicsRequest,
+        done: Callable[[rpc.DeleteDisklessTopicsResponse | CoordinatorError], None],
     ) -> None:
         """Delete topics; answered once that is committed."""
 
@@ -283,7 +276,7 @@ class _Line:
         for topic_id in list(self._told):
             self._tell(topic_id, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         lost = CoordinatorError(
-            CoordinatorCode.NOT_LEADER_OR_FOLLOWER, "the controller is another one now"
+            ErrorCode.NOT_LEADER_OR_FOLLOWER, "the controller is another one now"
         )
         releases, self._releases = self._releases, []
         for _, _, done in releases:
@@ -320,8 +313,8 @@ class _Line:
 
     def _init(self) -> None:
         asked = self._next_wanted()
-        topic = InitDisklessTopicsRequest.Topic
-        request = InitDisklessTopicsRequest(
+        topic = rpc.InitDisklessTopicsRequest.Topic
+        request = rpc.InitDisklessTopicsRequest(
             coordinator_partition=self._coordinator,
             controller_epoch=self._epoch,
             topics=tuple(
@@ -335,7 +328,7 @@ class _Line:
             ),
         )
 
-        def done(answer: InitDisklessTopicsResponse | CoordinatorError) -> None:
+        def done(answer: rpc.InitDisklessTopicsResponse | CoordinatorError) -> None:
             if not self._answered(answer):
                 return
             assert not isinstance(answer, CoordinatorError)
@@ -356,13 +349,13 @@ class _Line:
 
     def _delete(self) -> None:
         asked = tuple(self._doomed)[:TOPICS_OF_CALL]
-        request = DeleteDisklessTopicsRequest(
+        request = rpc.DeleteDisklessTopicsRequest(
             coordinator_partition=self._coordinator,
             controller_epoch=self._epoch,
             topic_ids=asked,
         )
 
-        def done(answer: DeleteDisklessTopicsResponse | CoordinatorError) -> None:
+        def done(answer: rpc.DeleteDisklessTopicsResponse | CoordinatorError) -> None:
             if not self._answered(answer):
                 return
             for topic_id in asked:
@@ -470,12 +463,11 @@ class _Line:
             log.error(
                 "coordinator=%d topic=%s action=init error=%d", self._coordinator, topic_id, error
             )
-        if error == CoordinatorCode.STALE_CONTROLLER_EPOCH:
+        if error == ErrorCode.STALE_CONTROLLER_EPOCH:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER  # and we shall soon hear of it
-        try:
-            return ErrorCode(error)
-        except ValueError:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return (
+            ErrorCode(error) if error in CONTROLLER_CODES else ErrorCode.COORDINATOR_NOT_AVAILABLE
+        )
 
     def _tell(self, topic_id: UUID, error: ErrorCode) -> None:
         for told in self._told.pop(topic_id, ()):

@@ -27,12 +27,11 @@ from typing import Any
 from uuid import UUID
 
 from coordinator.controller.decide.mapping import Move, Verdicts, answer_moves, assign
-from coordinator.controller.errors import ErrorCode
 from coordinator.controller.handover import HandOver
 from coordinator.controller.image import TopicImage
 from coordinator.controller.leader import Controller
 from coordinator.errors import CoordinatorError
-from records.kafka_errors import ErrorCode as CoordinatorCode
+from records.kafka_errors import ErrorCode
 from records.rpc.base import Response
 from records.rpc.batch_coordinator import AssignPartitionToBatchCoordinatorRequest
 
@@ -101,7 +100,7 @@ class Moving:
         def released(answer: frozenset[int] | CoordinatorError) -> None:
             if isinstance(answer, CoordinatorError):
                 code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-                if answer.code == CoordinatorCode.INVALID_REQUEST:
+                if answer.code == ErrorCode.INVALID_REQUEST:
                     code = ErrorCode.INVALID_REQUEST
                 self._refuse(moves, code, answer.message)
             else:

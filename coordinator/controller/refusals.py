@@ -11,23 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from records.rpc import brokers
+from records.rpc import topics as rpc
 from records.rpc.base import Request, Response
 from records.rpc.batch_coordinator import AssignPartitionToBatchCoordinatorResponse
-from records.rpc.brokers import (
-    AllocateProducerIdsResponse,
-    BrokerHeartbeatResponse,
-    BrokerRegistrationResponse,
-    ControllerRegistrationResponse,
-    UnregisterBrokerResponse,
-    UpdateFeaturesResponse,
-)
 from records.rpc.chunks import AlterChunkAssignmentsResponse, CreateChunksResponse
 from records.rpc.configs import DescribeConfigsResponse, IncrementalAlterConfigsResponse
-from records.rpc.topics import (
-    CreatePartitionsResponse,
-    CreateTopicsResponse,
-    DeleteTopicsResponse,
-)
 
 _Form = Callable[[Any, int, str], Response]
 
@@ -40,8 +29,8 @@ def refuse(request: Request, code: int, message: str) -> Response:
 
 
 def _create_topics(request: Any, code: int, message: str) -> Response:
-    result = CreateTopicsResponse.CreatableTopicResult
-    return CreateTopicsResponse(
+    result = rpc.CreateTopicsResponse.CreatableTopicResult
+    return rpc.CreateTopicsResponse(
         topics=tuple(
             result(name=topic.name, error_code=code, error_message=message)
             for topic in request.topics
@@ -50,7 +39,7 @@ def _create_topics(request: Any, code: int, message: str) -> Response:
 
 
 def _delete_topics(request: Any, code: int, message: str) -> Response:
-    result = DeleteTopicsResponse.DeletableTopicResult
+    result = rpc.DeleteTopicsResponse.DeletableTopicResult
     by_name = [
         result(name=name, error_code=code, error_message=message) for name in request.topic_names
     ]
@@ -58,12 +47,12 @@ def _delete_topics(request: Any, code: int, message: str) -> Response:
         result(name=t.name, topic_id=t.topic_id, error_code=code, error_message=message)
         for t in request.topics
     ]
-    return DeleteTopicsResponse(responses=(*by_name, *by_state))
+    return rpc.DeleteTopicsResponse(responses=(*by_name, *by_state))
 
 
 def _create_partitions(request: Any, code: int, message: str) -> Response:
-    result = CreatePartitionsResponse.CreatePartitionsTopicResult
-    return CreatePartitionsResponse(
+    result = rpc.CreatePartitionsResponse.CreatePartitionsTopicResult
+    return rpc.CreatePartitionsResponse(
         results=tuple(
             result(name=topic.name, error_code=code, error_message=message)
             for topic in request.topics
@@ -159,14 +148,18 @@ _FORMS: Final[dict[int | None, _Form]] = {
     32: _describe_configs,
     37: _create_partitions,
     44: _alter_configs,
-    57: lambda _, code, text: UpdateFeaturesResponse(error_code=code, error_message=text),
-    62: lambda _, code, __: BrokerRegistrationResponse(error_code=code),
-    63: lambda _, code, __: BrokerHeartbeatResponse(error_code=code, should_shut_down=False),
-    64: lambda _, code, text: UnregisterBrokerResponse(error_code=code, error_message=text),
-    67: lambda _, code, __: AllocateProducerIdsResponse(
+    57: lambda _, code, text: brokers.UpdateFeaturesResponse(error_code=code, error_message=text),
+    62: lambda _, code, __: brokers.BrokerRegistrationResponse(error_code=code),
+    63: lambda _, code, __: brokers.BrokerHeartbeatResponse(
+        error_code=code, should_shut_down=False
+    ),
+    64: lambda _, code, text: brokers.UnregisterBrokerResponse(error_code=code, error_message=text),
+    67: lambda _, code, __: brokers.AllocateProducerIdsResponse(
         error_code=code, producer_id_start=0, producer_id_len=0
     ),
-    70: lambda _, code, text: ControllerRegistrationResponse(error_code=code, error_message=text),
+    70: lambda _, code, text: brokers.ControllerRegistrationResponse(
+        error_code=code, error_message=text
+    ),
     1076: _create_chunks,
     1077: _alter_chunks,
     1099: _assign,

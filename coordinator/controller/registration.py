@@ -27,16 +27,11 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 from uuid import UUID
 
-from coordinator.controller.errors import ErrorCode
 from coordinator.errors import CoordinatorError
 from coordinator.leader_client import NobodyListensError
+from records.kafka_errors import ErrorCode
+from records.rpc import brokers as rpc
 from records.rpc.base import Request, Response
-from records.rpc.brokers import (
-    BrokerHeartbeatRequest,
-    BrokerHeartbeatResponse,
-    BrokerRegistrationRequest,
-    BrokerRegistrationResponse,
-)
 
 log = logging.getLogger("coordinator.registration")
 
@@ -184,7 +179,7 @@ class Registration:
 
     async def _register(self) -> int:
         while True:
-            answer = await self._client.call(self._registration(), BrokerRegistrationResponse)
+            answer = await self._client.call(self._registration(), rpc.BrokerRegistrationResponse)
             if answer.error_code == ErrorCode.NONE:
                 self.epoch, self.is_fenced = answer.broker_epoch, True
                 self._heard_at = asyncio.get_running_loop().time()
@@ -199,17 +194,17 @@ class Registration:
 
     def _why(self, error_code: int) -> str:
         me = self._membership
-        reasons = {
+        reasons: dict[int, str] = {
             ErrorCode.INCONSISTENT_CLUSTER_ID: f"the quorum is not of cluster {me.cluster_id}",
             ErrorCode.DUPLICATE_BROKER_REGISTRATION: "another live broker has this id",
             ErrorCode.UNSUPPORTED_VERSION: "the cluster runs at features this version lacks",
             ErrorCode.INVALID_REGISTRATION: "its listeners or directories cannot be",
         }
-        why = reasons.get(ErrorCode(error_code)) if error_code in set(ErrorCode) else None
+        why = reasons.get(error_code)
         return f"broker {me.broker_id} is refused: {why or f'error code {error_code}'}"
 
-    def _registration(self) -> BrokerRegistrationRequest:
-        me, request = self._membership, BrokerRegistrationRequest
+    def _registration(self) -> rpc.BrokerRegistrationRequest:
+        me, request = self._membership, rpc.BrokerRegistrationRequest
         return request(
             broker_id=me.broker_id,
             cluster_id=me.cluster_id,
@@ -271,14 +266,14 @@ class Registration:
         assert self.epoch is not None, "a heartbeat before there is an epoch"
         left_at = asyncio.get_running_loop().time()
         answer = await self._client.call(
-            BrokerHeartbeatRequest(
+            rpc.BrokerHeartbeatRequest(
                 broker_id=self._membership.broker_id,
                 broker_epoch=self.epoch,
                 current_metadata_offset=self._metadata_offset(),
                 want_fence=False,
                 want_shut_down=self._leaving,
             ),
-            BrokerHeartbeatResponse,
+            rpc.BrokerHeartbeatResponse,
         )
         if answer.error_code in EPOCH_OVER:
             if self._leaving:

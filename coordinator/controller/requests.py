@@ -40,7 +40,6 @@ from coordinator.controller.decide.mapping import Move, Verdicts, check_moves
 from coordinator.controller.decide.partitions import create_partitions
 from coordinator.controller.decide.producer_ids import allocate_producer_ids
 from coordinator.controller.decide.topics import create_topics, delete_topics
-from coordinator.controller.errors import ErrorCode
 from coordinator.controller.handover import HandOver
 from coordinator.controller.image import DISKLESS_METADATA, MetadataImage
 from coordinator.controller.leader import Controller
@@ -49,26 +48,14 @@ from coordinator.controller.reconciliation import hosted_counts
 from coordinator.controller.refusals import refuse
 from coordinator.errors import CoordinatorError
 from records.chunks import TopicPartitionToBatchCoordinatorMapping
-from records.kafka_errors import ErrorCode as CoordinatorCode
+from records.kafka_errors import ErrorCode
 from records.metadata import PartitionRecord, RemoveTopicRecord, TopicRecord
+from records.rpc import brokers
+from records.rpc import topics as rpc
 from records.rpc.base import Request, Response
 from records.rpc.batch_coordinator import AssignPartitionToBatchCoordinatorRequest
-from records.rpc.brokers import (
-    AllocateProducerIdsRequest,
-    BrokerHeartbeatRequest,
-    BrokerRegistrationRequest,
-    ControllerRegistrationRequest,
-    UnregisterBrokerRequest,
-    UpdateFeaturesRequest,
-)
 from records.rpc.chunks import AlterChunkAssignmentsRequest, CreateChunksRequest
 from records.rpc.configs import DescribeConfigsRequest, IncrementalAlterConfigsRequest
-from records.rpc.topics import (
-    CreatePartitionsRequest,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DeleteTopicsRequest,
-)
 from records.schema import MetadataRecord
 
 MAX_WAIT_S: Final = 300.0
@@ -85,7 +72,7 @@ Send = Callable[[Response], None]
 Barrier = Callable[[Callable[[BaseException | None], None]], object]
 """Tells, later, why this node is not known to lead still; None: it led when it was asked."""
 
-_Created = CreateTopicsResponse.CreatableTopicResult
+_Created = rpc.CreateTopicsResponse.CreatableTopicResult
 New = dict[UUID, tuple[str, dict[int, int]]]
 """Topics that got partitions: id -> (name, partitions at each coordinator)."""
 
@@ -158,14 +145,14 @@ class Requests:
             if lost is None:
                 go_on(outcome)
             else:
-                code = CoordinatorCode.COORDINATOR_NOT_AVAILABLE
+                code = ErrorCode.COORDINATOR_NOT_AVAILABLE
                 error = CoordinatorError(code, f"no read barrier: {lost}")
                 send(self._not_decided(request, error))
 
         self._controller.submit(judge, done, name=type(request).__name__, urgent=is_beat)
 
     def _not_decided(self, request: Request, error: CoordinatorError) -> Response:
-        if error.code == CoordinatorCode.NOT_LEADER_OR_FOLLOWER:
+        if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
             text = "The controller changed: it is not known whether this was done."
             return refuse(request, ErrorCode.NOT_LEADER_OR_FOLLOWER, text)
         text = f"This node is not the active controller; the leader is {self._leader_name()}."
@@ -175,7 +162,7 @@ class Requests:
 
     # --- topics -------------------------------------------------------------------------------
 
-    def _create_topics(self, request: CreateTopicsRequest, send: Send) -> None:
+    def _create_topics(self, request: rpc.CreateTopicsRequest, send: Send) -> None:
         """A large request is decided in parts, so that heartbeats are answered in between."""
         parts = split_creation(request)
         answers: dict[int, Any] = {}
@@ -186,14 +173,14 @@ class Requests:
                 if len(answers) == len(parts):
                     every = (answers[i].topics for i in range(len(parts)))
                     topics = tuple(chain.from_iterable(every))
-                    send(CreateTopicsResponse(topics=_as_one(topics)))
+                    send(rpc.CreateTopicsResponse(topics=_as_one(topics)))
 
             return one
 
         for index, part in enumerate(parts):
             self._create_part(part, gather(index))
 
-    def _create_part(self, request: CreateTopicsRequest, send: Send) -> None:
+    def _create_part(self, request: rpc.CreateTopicsRequest, send: Send) -> None:
         made: New = {}
 
         def decide(context: Context) -> Decision:
@@ -210,7 +197,7 @@ class Requests:
 
         self._decide(request, send, decide, then)
 
-    def _create_partitions(self, request: CreatePartitionsRequest, send: Send) -> None:
+    def _create_partitions(self, request: rpc.CreatePartitionsRequest, send: Send) -> None:
         made: New = {}
 
         def decide(context: Context) -> Decision:
@@ -265,7 +252,7 @@ class Requests:
         elif not finished:
             timer.append(self._call_later(min(MAX_WAIT_S, max(0, timeout_ms) / 1_000), late))
 
-    def _delete_topics(self, request: DeleteTopicsRequest, send: Send) -> None:
+    def _delete_topics(self, request: rpc.DeleteTopicsRequest, send: Send) -> None:
         gone: dict[UUID, set[int]] = {}
 
         def decide(context: Context) -> Decision:
@@ -285,7 +272,7 @@ class Requests:
 
     # --- brokers ------------------------------------------------------------------------------
 
-    def _register_broker(self, request: BrokerRegistrationRequest, send: Send) -> None:
+    def _register_broker(self, request: brokers.BrokerRegistrationRequest, send: Send) -> None:
         sessions = self._controller.sessions
 
         def decide(context: Context) -> Decision:
@@ -297,7 +284,7 @@ class Requests:
 
         self._decide(request, send, decide)
 
-    def _heartbeat(self, request: BrokerHeartbeatRequest, send: Send) -> None:
+    def _heartbeat(self, request: brokers.BrokerHeartbeatRequest, send: Send) -> None:
         """At once, if nothing is to be written and nothing that waits concerns this broker."""
         sessions = self._controller.sessions
         context = self._controller.settled(request.broker_id)
@@ -314,7 +301,7 @@ class Requests:
 
         self._decide(request, send, decide, is_beat=True)
 
-    def _unregister_broker(self, request: UnregisterBrokerRequest, send: Send) -> None:
+    def _unregister_broker(self, request: brokers.UnregisterBrokerRequest, send: Send) -> None:
         def then(response: Any) -> None:
             if not response.error_code:
                 self._controller.sessions.forget(request.broker_id)
@@ -339,7 +326,7 @@ class Requests:
         self._decide(request, send, decide, checked)
 
 
-def split_creation(request: CreateTopicsRequest) -> list[CreateTopicsRequest]:
+def split_creation(request: rpc.CreateTopicsRequest) -> list[rpc.CreateTopicsRequest]:
     """The same topics as several requests of a few partitions each, where that means the same.
 
     Names that are there twice are refused together, and what is only tried is tried as a whole.
@@ -455,17 +442,17 @@ def _described(request: DescribeConfigsRequest, context: Context) -> Decision:
 
 
 _ASK: Final[dict[type[Request], Callable[[Requests, Any, Send], None]]] = {
-    CreateTopicsRequest: Requests._create_topics,
-    DeleteTopicsRequest: Requests._delete_topics,
-    CreatePartitionsRequest: Requests._create_partitions,
+    rpc.CreateTopicsRequest: Requests._create_topics,
+    rpc.DeleteTopicsRequest: Requests._delete_topics,
+    rpc.CreatePartitionsRequest: Requests._create_partitions,
     DescribeConfigsRequest: _plain(_described),
     IncrementalAlterConfigsRequest: _plain(alter_configs),
-    BrokerRegistrationRequest: Requests._register_broker,
-    BrokerHeartbeatRequest: Requests._heartbeat,
-    UnregisterBrokerRequest: Requests._unregister_broker,
-    ControllerRegistrationRequest: _plain(register_controller),
-    AllocateProducerIdsRequest: _plain(allocate_producer_ids),
-    UpdateFeaturesRequest: _plain(update_features),
+    brokers.BrokerRegistrationRequest: Requests._register_broker,
+    brokers.BrokerHeartbeatRequest: Requests._heartbeat,
+    brokers.UnregisterBrokerRequest: Requests._unregister_broker,
+    brokers.ControllerRegistrationRequest: _plain(register_controller),
+    brokers.AllocateProducerIdsRequest: _plain(allocate_producer_ids),
+    brokers.UpdateFeaturesRequest: _plain(update_features),
     CreateChunksRequest: _plain(create_chunks),
     AlterChunkAssignmentsRequest: _plain(alter_chunks),
     AssignPartitionToBatchCoordinatorRequest: Requests._assign,

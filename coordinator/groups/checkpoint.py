@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from coordinator.groups.state import CommittedOffset, Group, GroupsImage, Place
+from coordinator.groups.state import CommittedOffset, Group, GroupsImage, TopicPartition
 from records.frame import encode_record
 from records.groups import GroupOffsetsRecord, GroupOwnerRecord, GroupsState
 
@@ -24,12 +24,12 @@ _SORT_AT_ONCE: Final = 2_000  # group ids: about a millisecond
 def image_values(image: GroupsImage) -> Iterator[bytes]:
     """Every record of the image, framed, in the order they are to be applied; b"" to rest."""
     yield encode_record(GroupsState(next_ownership_epoch=image.next_ownership_epoch))
-    pieces: list[list[str]] = []
+    runs: list[list[str]] = []
     ids = iter(image.groups)
-    while piece := sorted(islice(ids, _SORT_AT_ONCE)):
-        pieces.append(piece)
+    while run := sorted(islice(ids, _SORT_AT_ONCE)):
+        runs.append(run)
         yield b""
-    for group_id in heapq.merge(*pieces):
+    for group_id in heapq.merge(*runs):
         yield from group_values(group_id, image.groups[group_id])
 
 
@@ -47,16 +47,18 @@ def group_values(group_id: str, group: Group) -> Iterator[bytes]:
     )
     if group.generation is not None:
         yield encode_record(group.generation)
-    for place in sorted(group.offsets):
-        yield encode_record(_offset_record(group_id, group, place, group.offsets[place]))
+    for topic_partition in sorted(group.offsets):
+        yield encode_record(
+            _offset_record(group_id, group, topic_partition, group.offsets[topic_partition])
+        )
 
 
 def _offset_record(
-    group_id: str, group: Group, place: Place, committed: CommittedOffset
+    group_id: str, group: Group, topic_partition: TopicPartition, committed: CommittedOffset
 ) -> GroupOffsetsRecord:
     topic = GroupOffsetsRecord.Topic
     partition = topic.Partition(
-        partition_index=place[1],
+        partition_index=topic_partition[1],
         committed_offset=committed.offset,
         leader_epoch=committed.leader_epoch,
         metadata=committed.metadata,
@@ -67,7 +69,11 @@ def _offset_record(
         group_id=group_id,
         ownership_epoch=group.ownership_epoch,
         sequence=group.sequence,
-        topics=(topic(topic_name=place[0], topic_id=committed.topic_id, partitions=(partition,)),),
+        topics=(
+            topic(
+                topic_name=topic_partition[0], topic_id=committed.topic_id, partitions=(partition,)
+            ),
+        ),
     )
 
 

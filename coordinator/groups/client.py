@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from coordinator.errors import CoordinatorError
-from coordinator.groups.errors import ErrorCode
 from coordinator.groups.service import CALLS
 from coordinator.leader_client import Address, LeaderFinder
 from raft.net.errors import NetError, Reason
+from records.kafka_errors import ErrorCode
 from records.rpc.base import Request, Response
 
 log = logging.getLogger("coordinator.groups")

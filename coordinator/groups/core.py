@@ -24,45 +24,38 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, Final
 
-from coordinator.groups.deleting import Part, begin_deletion
-from coordinator.groups.error_responses import commit_answer, described_error, refuse
-from coordinator.groups.errors import ErrorCode
+from coordinator.groups.deleting import GroupTicket, begin_deletion
+from coordinator.groups.error_responses import commit_response, describe_error, error_response
 from coordinator.groups.events import (
-    Answered,
-    Asked,
     BrokersChanged,
     Call,
     Effect,
     Event,
+    InboundRequest,
+    LogResponse,
     Reply,
     Tick,
     Topics,
 )
 from coordinator.groups.group import ClassicGroup
-from coordinator.groups.loading import Loading, makes_group
-from coordinator.groups.offsets import is_too_much, to_commit
-from coordinator.groups.reads import READ, Reads, may_be_a_group
+from coordinator.groups.loading import Loading, creates_group
+from coordinator.groups.offsets import has_too_many_offsets, validate_commit
+from coordinator.groups.reads import READ, Reads, is_valid_group_id
 from coordinator.groups.settings import GroupSettings
 from coordinator.groups.state import Group
 from coordinator.groups.timers import TimerKey, Timers
 from coordinator.rendezvous import group_broker
+from records.kafka_errors import ErrorCode
+from records.rpc import groups as rpc
 from records.rpc.base import Request, Response
 from records.rpc.group_log import AcquireGroupOwnershipRequest
-from records.rpc.groups import (
-    DeleteGroupsRequest,
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
-    ListGroupsRequest,
-    OffsetCommitRequest,
-    OffsetFetchRequest,
-)
 
 log = logging.getLogger("coordinator.groups")
 
 Catalog = Callable[[], Iterable[tuple[str, Group]]]
 """All groups of the log, as a replica at hand has them."""
 
-ADOPT_AT_ONCE: Final = 200
+ADOPT_SLICE_GROUPS: Final = 200
 """Groups of the catalog that are looked at in one step: well below a millisecond."""
 
 _ADOPT: Final = TimerKey("", "adopt")
@@ -97,7 +90,7 @@ class GroupBroker:
         self._calls: dict[int, Callable[[Any], None]] = {}
         self._next_call = 0
         self._reads = Reads(self)
-        self._unseen: Iterator[tuple[str, Group]] | None = None  # of a look under way
+        self._unscanned: Iterator[tuple[str, Group]] | None = None  # of a look under way
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
         """Take one event in; what follows from it.
@@ -107,16 +100,16 @@ class GroupBroker:
         assert now_ms >= self._now_ms, f"time went back: {self._now_ms} -> {now_ms}"
         self._now_ms = now_ms
         match event:
-            case Asked():
-                self._asked(event)
-            case Answered(call_id, response):
+            case InboundRequest():
+                self._on_request(event)
+            case LogResponse(call_id, response):
                 self._calls.pop(call_id, _ignore)(response)
             case BrokersChanged(broker_ids, broker_epoch):
-                self._brokers_changed(broker_ids, broker_epoch)
+                self._on_brokers_changed(broker_ids, broker_epoch)
             case Tick():
                 pass
         while (key := self.timers.pop_due(now_ms)) is not None:
-            self._due(key)
+            self._on_timer(key)
         effects, self._effects = self._effects, []
         return effects
 
@@ -132,12 +125,12 @@ class GroupBroker:
         """As of this step."""
         return self._now_ms
 
-    def reply(self, asked: Asked, response: Response) -> None:
+    def reply(self, inbound: InboundRequest, response: Response) -> None:
         """Answer a client, or the part of a request that asks for one."""
-        if isinstance(asked.ticket, Part):
-            asked.ticket.answered(response)
+        if isinstance(inbound.ticket, GroupTicket):
+            inbound.ticket.on_response(response)
             return
-        self._effects.append(Reply(asked.ticket, response))
+        self._effects.append(Reply(inbound.ticket, response))
 
     def request(self, request: Request, then: Callable[[Any], None]) -> None:
         """Ask the log; `then` hears the response, or None."""
@@ -152,18 +145,18 @@ class GroupBroker:
 
         def then(response: Any) -> None:
             if self.groups.get(group_id) is group:
-                group.line.answered(response)
+                group.outbox.on_response(response)
 
         self.request(request, then)
 
-    def lost(self, group_id: str) -> None:
+    def on_ownership_lost(self, group_id: str) -> None:
         """Another broker acts for this group."""
         self.forget(group_id, ErrorCode.NOT_COORDINATOR)
 
-    def removed(self, group_id: str, ownership_epoch: int) -> None:
+    def on_group_removed(self, group_id: str, ownership_epoch: int) -> None:
         """The group is gone, as it was under this ownership; nobody acts for it."""
-        self._reads.removed(group_id, ownership_epoch)
-        self.lost(group_id)
+        self._reads.note_removal(group_id, ownership_epoch)
+        self.on_ownership_lost(group_id)
 
     def forget(self, group_id: str, code: ErrorCode) -> None:
         """Act for a group no more; whoever waits is told `code`."""
@@ -184,61 +177,67 @@ class GroupBroker:
 
     # --- requests -----------------------------------------------------------------------------
 
-    def _asked(self, asked: Asked) -> None:
-        match asked.request:
-            case OffsetFetchRequest():
-                self._reads.offset_fetch(asked, asked.request)
-            case DescribeGroupsRequest():
-                self._reads.describe(asked, asked.request)
-            case ListGroupsRequest():
-                self._reads.list_groups(asked, asked.request)
-            case DeleteGroupsRequest():
-                begin_deletion(asked, asked.request, ask=self._asked_of_group, reply=self.reply)
+    def _on_request(self, inbound: InboundRequest) -> None:
+        match inbound.request:
+            case rpc.OffsetFetchRequest():
+                self._reads.offset_fetch(inbound, inbound.request)
+            case rpc.DescribeGroupsRequest():
+                self._reads.describe(inbound, inbound.request)
+            case rpc.ListGroupsRequest():
+                self._reads.list_groups(inbound, inbound.request)
+            case rpc.DeleteGroupsRequest():
+                begin_deletion(
+                    inbound, inbound.request, ask=self._on_group_request, reply=self.reply
+                )
             case _:
-                self._asked_of_group(asked.request.group_id, asked)
+                self._on_group_request(inbound.request.group_id, inbound)
 
     def refuse_group(self, group_id: str, *, may_be_empty: bool) -> ErrorCode:
         """Is this a group's id, and are we the ones to ask?"""
-        if not may_be_a_group(group_id, may_be_empty=may_be_empty):
+        if not is_valid_group_id(group_id, may_be_empty=may_be_empty):
             return ErrorCode.INVALID_GROUP_ID
         if group_id not in self.groups and not self.is_ours(group_id):
             return ErrorCode.NOT_COORDINATOR
         return ErrorCode.NONE
 
-    def _asked_of_group(self, group_id: str, asked: Asked) -> None:
-        of_nobody = isinstance(asked.request, OffsetCommitRequest | DeleteGroupsRequest)
-        code = self.refuse_group(group_id, may_be_empty=of_nobody)
+    def _on_group_request(self, group_id: str, inbound: InboundRequest) -> None:
+        allows_empty_id = isinstance(
+            inbound.request, rpc.OffsetCommitRequest | rpc.DeleteGroupsRequest
+        )
+        code = self.refuse_group(group_id, may_be_empty=allows_empty_id)
         if code is not ErrorCode.NONE:
-            self.reply(asked, refuse(asked, code))
+            self.reply(inbound, error_response(inbound, code))
             return
         slot = self.groups.get(group_id)
         if isinstance(slot, ClassicGroup):
-            self.dispatch(slot, asked)
+            self.dispatch(slot, inbound)
             return
         if slot is None:
-            slot = self.groups[group_id] = Loading(group_id, self, creates=makes_group(asked))
+            slot = self.groups[group_id] = Loading(group_id, self, creates=creates_group(inbound))
             slot.begin()
-        slot.park(asked)
+        slot.park(inbound)
 
-    def dispatch(self, group: ClassicGroup, asked: Asked) -> None:
+    def dispatch(self, group: ClassicGroup, inbound: InboundRequest) -> None:
         """A request of a group that is loaded."""
-        if isinstance(asked.request, OffsetCommitRequest):
-            self._commit(group, asked, asked.request)
-        elif isinstance(asked.request, DeleteGroupsRequest):
-            group.delete(lambda code: self.reply(asked, refuse(asked, code)))
+        if isinstance(inbound.request, rpc.OffsetCommitRequest):
+            self._commit_offsets(group, inbound, inbound.request)
+        elif isinstance(inbound.request, rpc.DeleteGroupsRequest):
+            group.delete(lambda code: self.reply(inbound, error_response(inbound, code)))
         else:
-            group.ask(asked)
+            group.ask(inbound)
         if self.groups.get(group.group_id) is group:
             self._restart_idle(group.group_id)
 
-    def _commit(self, group: ClassicGroup, asked: Asked, request: OffsetCommitRequest) -> None:
-        if is_too_much(request):
+    def _commit_offsets(
+        self, group: ClassicGroup, inbound: InboundRequest, request: rpc.OffsetCommitRequest
+    ) -> None:
+        if has_too_many_offsets(request):
             code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
-            self.reply(asked, commit_answer(request, {}, code))
+            self.reply(inbound, commit_response(request, {}, code))
             return
-        topics, errors = to_commit(
+        topics, errors = validate_commit(
             request,
-            asked.version,
+            inbound.version,
             self.topics,
             max_metadata=self.settings.offset_metadata_max_bytes,
             wall_ms=self._wall_ms(),
@@ -246,13 +245,13 @@ class GroupBroker:
         generation = request.generation_id_or_member_epoch
         code = group.refuse_commit(generation, request.member_id, request.group_instance_id)
         if code is not ErrorCode.NONE or not topics:
-            self.reply(asked, commit_answer(request, errors, code))
+            self.reply(inbound, commit_response(request, errors, code))
             return
 
-        def told(code: ErrorCode) -> None:
-            self.reply(asked, commit_answer(request, errors, code))
+        def on_done(code: ErrorCode) -> None:
+            self.reply(inbound, commit_response(request, errors, code))
 
-        group.commit(generation, request.member_id, topics, told)
+        group.commit(generation, request.member_id, topics, on_done)
 
     # --- owning -------------------------------------------------------------------------------
 
@@ -266,7 +265,7 @@ class GroupBroker:
         )
         self.request(request, then)
 
-    def loaded(self, loading: Loading, response: Any) -> None:
+    def on_loaded(self, loading: Loading, response: Any) -> None:
         """We own it: whoever waited is served, in order."""
         group = ClassicGroup(loading.group_id, self, response)
         self.groups[loading.group_id] = group
@@ -277,70 +276,70 @@ class GroupBroker:
         for kind in ("load", "patience"):
             self.timers.cancel(TimerKey(loading.group_id, kind))
         self._restart_idle(loading.group_id)
-        for asked in loading.parked:
+        for inbound in loading.parked:
             if self.groups.get(loading.group_id) is group:
-                self.dispatch(group, asked)
+                self.dispatch(group, inbound)
             else:
-                self.reply(asked, refuse(asked, ErrorCode.NOT_COORDINATOR))
+                self.reply(inbound, error_response(inbound, ErrorCode.NOT_COORDINATOR))
 
     def _restart_idle(self, group_id: str) -> None:
         self.timers.set(TimerKey(group_id, "idle"), self._now_ms + self.settings.idle_ms)
 
-    def _brokers_changed(self, broker_ids: frozenset[int], broker_epoch: int) -> None:
+    def _on_brokers_changed(self, broker_ids: frozenset[int], broker_epoch: int) -> None:
         self._broker_ids, self._broker_epoch = broker_ids, broker_epoch
         for group_id in [name for name in self.groups if not self.is_ours(name)]:
             self.forget(group_id, ErrorCode.NOT_COORDINATOR)
-        self._adopt_later(self.settings.adopt_delay_ms)
+        self._schedule_adoption(self.settings.adopt_delay_ms)
 
-    def _adopt_later(self, delay_ms: int) -> None:
-        self._unseen = None
+    def _schedule_adoption(self, delay_ms: int) -> None:
+        self._unscanned = None
         self.timers.set(_ADOPT, self._now_ms + delay_ms)
 
     def _adopt(self) -> None:
         """Take groups with members that nobody asks for; a piece of the catalog in each step."""
         if not self._broker_ids:
             return
-        if self._unseen is None:
-            self._unseen = iter(self.catalog())
-        piece = list(islice(self._unseen, ADOPT_AT_ONCE))
-        for group_id, group in piece:
+        if self._unscanned is None:
+            self._unscanned = iter(self.catalog())
+        scanned = list(islice(self._unscanned, ADOPT_SLICE_GROUPS))
+        for group_id, group in scanned:
             if group.member_ids and group_id not in self.groups and self.is_ours(group_id):
                 self.groups[group_id] = loading = Loading(group_id, self, creates=False)
                 loading.begin()
-        if len(piece) < ADOPT_AT_ONCE:
-            self._adopt_later(self.settings.adopt_interval_ms)
+        if len(scanned) < ADOPT_SLICE_GROUPS:
+            self._schedule_adoption(self.settings.adopt_interval_ms)
         else:
             self.timers.set(_ADOPT, self._now_ms + self.settings.adopt_pause_ms)
 
     # --- timers -------------------------------------------------------------------------------
 
-    def _due(self, key: TimerKey) -> None:
+    def _on_timer(self, key: TimerKey) -> None:
         if key == _ADOPT:
             self._adopt()
             return
         if key.kind == READ:
-            self._reads.again(key)
+            self._reads.on_timer(key)
             return
         slot = self.groups.get(key.group_id)
         if isinstance(slot, Loading):
-            slot.due(key)
+            slot.on_timer(key)
         elif slot is not None and key.kind == "idle":
             if slot.is_idle:
                 self.forget(key.group_id, ErrorCode.NOT_COORDINATOR)
             else:
                 self._restart_idle(key.group_id)
         elif slot is not None:
-            slot.due(key)
+            slot.on_timer(key)
 
-    def describe_loaded(self, group_id: str) -> DescribeGroupsResponse.DescribedGroup | None:
+    def describe_loaded(self, group_id: str) -> rpc.DescribeGroupsResponse.DescribedGroup | None:
         """What is known of a group here; None if it is not loaded."""
         slot = self.groups.get(group_id)
         if isinstance(slot, ClassicGroup):
-            return slot.described()
+            return slot.describe()
         return (
             None
             if slot is None
-            else described_error(group_id, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            else describe_error(group_id, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         )
 
 

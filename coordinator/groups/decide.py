@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from coordinator.groups.errors import ErrorCode
 from coordinator.groups.settings import (
     MAX_COMMIT_BYTES,
     MAX_GENERATION_BYTES,
@@ -31,7 +30,7 @@ from coordinator.groups.settings import (
     MAX_OFFSETS,
     LogSettings,
 )
-from coordinator.groups.state import CommittedOffset, Group, GroupsImage, Place
+from coordinator.groups.state import CommittedOffset, Group, GroupsImage, TopicPartition
 from coordinator.rendezvous import group_broker
 from records.groups import (
     GroupGenerationRecord,
@@ -40,20 +39,12 @@ from records.groups import (
     GroupOwnerRecord,
     GroupRemovedRecord,
 )
-from records.rpc.group_log import (
-    AcquireGroupOwnershipRequest,
-    AcquireGroupOwnershipResponse,
-    CommitGroupGenerationRequest,
-    CommitGroupGenerationResponse,
-    CommitGroupOffsetsRequest,
-    CommitGroupOffsetsResponse,
-    RemoveGroupRequest,
-    RemoveGroupResponse,
-)
+from records.kafka_errors import ErrorCode
+from records.rpc import group_log as rpc
 from records.schema import MetadataRecord
 
 NOTHING_LEFT: Final = 0  # why a group was removed
-ASKED_FOR: Final = 1
+REQUESTED: Final = 1
 
 EXPIRED: Final = 0  # why offsets were removed
 TOPIC_DELETED: Final = 1
@@ -83,14 +74,14 @@ class Context:
 # --- who acts for a group ----------------------------------------------------------------------
 
 
-def decide_acquire(request: AcquireGroupOwnershipRequest, context: Context) -> Decision:
+def decide_acquire(request: rpc.AcquireGroupOwnershipRequest, context: Context) -> Decision:
     """Make a broker the one that acts for a group."""
     image, group_id = context.image, request.group_id
     refused = _refuse_acquire(request, context)
     if refused is not None:
         code, message = refused
         return Decision(
-            (), AcquireGroupOwnershipResponse(error_code=int(code), error_message=message)
+            (), rpc.AcquireGroupOwnershipResponse(error_code=int(code), error_message=message)
         )
     record = GroupOwnerRecord(
         group_id=group_id,
@@ -102,9 +93,9 @@ def decide_acquire(request: AcquireGroupOwnershipRequest, context: Context) -> D
     group = image.groups.get(group_id)
     generation = None if group is None else group.generation
     if generation is None:
-        response = AcquireGroupOwnershipResponse(ownership_epoch=record.ownership_epoch)
+        response = rpc.AcquireGroupOwnershipResponse(ownership_epoch=record.ownership_epoch)
     else:
-        response = AcquireGroupOwnershipResponse(
+        response = rpc.AcquireGroupOwnershipResponse(
             ownership_epoch=record.ownership_epoch,
             generation=generation.generation,
             protocol_type=generation.protocol_type,
@@ -116,7 +107,7 @@ def decide_acquire(request: AcquireGroupOwnershipRequest, context: Context) -> D
 
 
 def _refuse_acquire(
-    request: AcquireGroupOwnershipRequest, context: Context
+    request: rpc.AcquireGroupOwnershipRequest, context: Context
 ) -> tuple[ErrorCode, str] | None:
     group_id, groups = request.group_id, context.image.groups
     if not 0 <= len(group_id.encode()) <= MAX_GROUP_ID_BYTES:
@@ -136,7 +127,7 @@ def _refuse_acquire(
     return None
 
 
-def _owned(
+def _check_owner(
     context: Context, group_id: str, ownership_epoch: int, sequence: int
 ) -> tuple[Group | None, ErrorCode, str]:
     """The group, if this commit is its owner's next or last one."""
@@ -151,24 +142,26 @@ def _owned(
 # --- commits -----------------------------------------------------------------------------------
 
 
-def decide_commit_offsets(request: CommitGroupOffsetsRequest, context: Context) -> Decision:
+def decide_commit_offsets(request: rpc.CommitGroupOffsetsRequest, context: Context) -> Decision:
     """Commit offsets for members of the group's generation, or for nobody's."""
-    group, code, message = _owned(
+    group, code, message = _check_owner(
         context, request.group_id, request.ownership_epoch, request.sequence
     )
     if group is not None and is_too_large(commit_size(request.commits)):
         group, code, message = None, ErrorCode.INVALID_COMMIT_OFFSET_SIZE, "too many offsets"
     if group is None:
-        return Decision((), CommitGroupOffsetsResponse(error_code=int(code), error_message=message))
+        return Decision(
+            (), rpc.CommitGroupOffsetsResponse(error_code=int(code), error_message=message)
+        )
     errors = tuple(
         int(refuse_commit(group, commit.generation, commit.member_id))
-        or _too_large(commit, context)
-        or _of_before(commit, context)
+        or _refuse_metadata_size(commit, context)
+        or _refuse_deleted_topic(commit, context)
         for commit in request.commits
     )
-    response = CommitGroupOffsetsResponse(commit_errors=errors)
+    response = rpc.CommitGroupOffsetsResponse(commit_errors=errors)
     topics = tuple(
-        _offsets(topic, context.now_ms)
+        _to_record_topic(topic, context.now_ms)
         for commit, error in zip(request.commits, errors, strict=True)
         if not error
         for topic in commit.topics
@@ -200,7 +193,7 @@ class Size(NamedTuple):
     size_bytes: int  # about
 
 
-def commit_size(commits: Iterable[CommitGroupOffsetsRequest.Commit]) -> Size:
+def commit_size(commits: Iterable[rpc.CommitGroupOffsetsRequest.Commit]) -> Size:
     """How many offsets, and about what their record will take."""
     size = count = 0
     for commit in commits:
@@ -216,7 +209,7 @@ def is_too_large(size: Size) -> bool:
     return size.offsets > MAX_OFFSETS or size.size_bytes > MAX_COMMIT_BYTES
 
 
-def _too_large(commit: CommitGroupOffsetsRequest.Commit, context: Context) -> int:
+def _refuse_metadata_size(commit: rpc.CommitGroupOffsetsRequest.Commit, context: Context) -> int:
     limit = context.settings.offset_metadata_max_bytes
     for topic in commit.topics:
         for partition in topic.partitions:
@@ -225,7 +218,7 @@ def _too_large(commit: CommitGroupOffsetsRequest.Commit, context: Context) -> in
     return 0
 
 
-def _of_before(commit: CommitGroupOffsetsRequest.Commit, context: Context) -> int:
+def _refuse_deleted_topic(commit: rpc.CommitGroupOffsetsRequest.Commit, context: Context) -> int:
     """Of a topic that is gone: the owner's image is behind, and another may have that name now.
 
     What is stored under the old id nobody would find. So the client is to send it again, until the
@@ -235,8 +228,8 @@ def _of_before(commit: CommitGroupOffsetsRequest.Commit, context: Context) -> in
     return int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) if gone else 0
 
 
-def _offsets(
-    topic: CommitGroupOffsetsRequest.Commit.Topic, now_ms: int
+def _to_record_topic(
+    topic: rpc.CommitGroupOffsetsRequest.Commit.Topic, now_ms: int
 ) -> GroupOffsetsRecord.Topic:
     partition_type = GroupOffsetsRecord.Topic.Partition
     return GroupOffsetsRecord.Topic(
@@ -256,9 +249,11 @@ def _offsets(
     )
 
 
-def decide_commit_generation(request: CommitGroupGenerationRequest, context: Context) -> Decision:
+def decide_commit_generation(
+    request: rpc.CommitGroupGenerationRequest, context: Context
+) -> Decision:
     """Make a completed rebalance the group's."""
-    group, code, message = _owned(
+    group, code, message = _check_owner(
         context, request.group_id, request.ownership_epoch, request.sequence
     )
     if group is not None and request.sequence > group.sequence:
@@ -270,7 +265,9 @@ def decide_commit_generation(request: CommitGroupGenerationRequest, context: Con
             message = f"members and assignments of more than {MAX_GENERATION_BYTES} bytes"
         elif len({member.member_id for member in request.members}) != len(request.members):
             group, code, message = None, ErrorCode.INVALID_REQUEST, "a member is there twice"
-    response = CommitGroupGenerationResponse(error_code=int(code), error_message=message or None)
+    response = rpc.CommitGroupGenerationResponse(
+        error_code=int(code), error_message=message or None
+    )
     if group is None or request.sequence == group.sequence:
         return Decision((), response)
     record = GroupGenerationRecord(
@@ -304,7 +301,7 @@ def generation_size(members: Iterable[GroupGenerationRecord.Member]) -> int:
 # --- the end -----------------------------------------------------------------------------------
 
 
-def decide_remove(request: RemoveGroupRequest, context: Context) -> Decision:
+def decide_remove(request: rpc.RemoveGroupRequest, context: Context) -> Decision:
     """Remove a group that has no members.
 
     Its owner's request is one of its commits: a copy that comes late, when the group was made anew,
@@ -312,20 +309,22 @@ def decide_remove(request: RemoveGroupRequest, context: Context) -> Decision:
     """
     group = context.image.groups.get(request.group_id)
     if group is None:
-        return Decision((), RemoveGroupResponse(error_code=int(ErrorCode.GROUP_ID_NOT_FOUND)))
+        return Decision((), rpc.RemoveGroupResponse(error_code=int(ErrorCode.GROUP_ID_NOT_FOUND)))
     if request.ownership_epoch >= 0:
-        owned, code, message = _owned(
+        owned, code, message = _check_owner(
             context, request.group_id, request.ownership_epoch, request.sequence
         )
         if owned is None:
-            return Decision((), RemoveGroupResponse(error_code=int(code), error_message=message))
+            return Decision(
+                (), rpc.RemoveGroupResponse(error_code=int(code), error_message=message)
+            )
     if group.member_ids:
-        return Decision((), RemoveGroupResponse(error_code=int(ErrorCode.NON_EMPTY_GROUP)))
-    record = GroupRemovedRecord(group_id=request.group_id, reason=ASKED_FOR)
-    return Decision((record,), RemoveGroupResponse())
+        return Decision((), rpc.RemoveGroupResponse(error_code=int(ErrorCode.NON_EMPTY_GROUP)))
+    record = GroupRemovedRecord(group_id=request.group_id, reason=REQUESTED)
+    return Decision((record,), rpc.RemoveGroupResponse())
 
 
-def decide_sweep(
+def decide_expiry(
     group_ids: Iterable[str], deleted_topics: frozenset[UUID], context: Context
 ) -> Decision:
     """Of these groups, remove what is over: expired offsets, those of deleted topics, empty groups.
@@ -338,38 +337,38 @@ def decide_sweep(
     for group_id in group_ids:
         group = context.image.groups.get(group_id)
         if group is not None:
-            records += _sweep_group(group_id, group, deleted_topics, context)
+            records += _expire_group(group_id, group, deleted_topics, context)
     return Decision(records, len(records))
 
 
-def is_due(group: Group, deleted_topics: frozenset[UUID], context: Context) -> bool:
+def is_expiry_due(group: Group, deleted_topics: frozenset[UUID], context: Context) -> bool:
     """Would a sweep do anything to this group?"""
-    return bool(_sweep_group("", group, deleted_topics, context))
+    return bool(_expire_group("", group, deleted_topics, context))
 
 
-def _sweep_group(
+def _expire_group(
     group_id: str, group: Group, deleted_topics: frozenset[UUID], context: Context
 ) -> list[MetadataRecord]:
     may_expire = (
         not group.member_ids
         and context.now_ms - group.acquired_at_ms >= context.settings.ownership_grace_ms
     )
-    expired = set(_expired(group, context)) if may_expire else set()
-    if may_expire and len(expired) == len(group.offsets) and not _is_young(group, context):
+    expired = set(_expired_partitions(group, context)) if may_expire else set()
+    if may_expire and len(expired) == len(group.offsets) and not _was_just_emptied(group, context):
         return [GroupRemovedRecord(group_id=group_id, reason=NOTHING_LEFT)]
     deleted = {
-        place
-        for place, committed in (group.offsets.items() if deleted_topics else ())
+        topic_partition
+        for topic_partition, committed in (group.offsets.items() if deleted_topics else ())
         if committed.topic_id in deleted_topics
     }
     return [
-        _removed(group_id, places, reason)
-        for places, reason in ((expired, EXPIRED), (deleted - expired, TOPIC_DELETED))
-        if places
+        _offsets_removed_record(group_id, topic_partitions, reason)
+        for topic_partitions, reason in ((expired, EXPIRED), (deleted - expired, TOPIC_DELETED))
+        if topic_partitions
     ]
 
 
-def _is_young(group: Group, context: Context) -> bool:
+def _was_just_emptied(group: Group, context: Context) -> bool:
     """The last member left only now: it may well come back, and expects its generation to go on."""
     if group.generation is None:
         return False
@@ -377,13 +376,13 @@ def _is_young(group: Group, context: Context) -> bool:
     return age_ms < context.settings.ownership_grace_ms
 
 
-def _expired(group: Group, context: Context) -> Iterator[Place]:
+def _expired_partitions(group: Group, context: Context) -> Iterator[TopicPartition]:
     empty_since_ms = 0
     if group.generation is not None and group.generation.protocol_type:
         empty_since_ms = group.generation.completed_at_ms
-    for place, committed in group.offsets.items():
+    for topic_partition, committed in group.offsets.items():
         if _expires_at(committed, empty_since_ms, context) <= context.now_ms:
-            yield place
+            yield topic_partition
 
 
 def _expires_at(committed: CommittedOffset, empty_since_ms: int, context: Context) -> int:
@@ -393,9 +392,11 @@ def _expires_at(committed: CommittedOffset, empty_since_ms: int, context: Contex
     return since_ms + context.settings.offsets_retention_ms
 
 
-def _removed(group_id: str, places: set[Place], reason: int) -> GroupOffsetsRemovedRecord:
+def _offsets_removed_record(
+    group_id: str, topic_partitions: set[TopicPartition], reason: int
+) -> GroupOffsetsRemovedRecord:
     by_topic: dict[str, list[int]] = {}
-    for topic, partition in sorted(places):
+    for topic, partition in sorted(topic_partitions):
         by_topic.setdefault(topic, []).append(partition)
     return GroupOffsetsRemovedRecord(
         group_id=group_id,

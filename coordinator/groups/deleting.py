@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from coordinator.groups.error_responses import refuse
-from coordinator.groups.errors import ErrorCode
-from coordinator.groups.events import Asked
+from coordinator.groups.error_responses import error_response
+from coordinator.groups.events import InboundRequest
+from records.kafka_errors import ErrorCode
 from records.rpc.base import Response
 from records.rpc.groups import DeleteGroupsRequest, DeleteGroupsResponse
 
@@ -22,7 +22,7 @@ MAX_DELETED: Final = 1_000
 """Groups of one request: each may be two calls of the log."""
 
 
-class Part:
+class GroupTicket:
     """The ticket of one group's share of a request."""
 
     __slots__ = ("_put",)
@@ -30,33 +30,33 @@ class Part:
     def __init__(self, put: Callable[[Any], None]) -> None:
         self._put = put
 
-    def answered(self, response: Any) -> None:
+    def on_response(self, response: Any) -> None:
         """What became of the group."""
         self._put(response)
 
 
 def begin_deletion(
-    asked: Asked,
+    inbound: InboundRequest,
     request: DeleteGroupsRequest,
     *,
-    ask: Callable[[str, Asked], None],
-    reply: Callable[[Asked, Response], None],
+    ask: Callable[[str, InboundRequest], None],
+    reply: Callable[[InboundRequest, Response], None],
 ) -> None:
     """Ask for each group once; reply when all have answered."""
     names = tuple(dict.fromkeys(request.groups_names))
     if len(names) > MAX_DELETED:
-        reply(asked, refuse(asked, ErrorCode.INVALID_REQUEST))
+        reply(inbound, error_response(inbound, ErrorCode.INVALID_REQUEST))
         return
     if not names:
-        reply(asked, DeleteGroupsResponse(results=()))
+        reply(inbound, DeleteGroupsResponse(results=()))
     found: dict[str, DeleteGroupsResponse.DeletableGroupResult] = {}
 
     def put(response: DeleteGroupsResponse) -> None:
         (result,) = response.results
         found[result.group_id] = result
         if len(found) == len(names):
-            reply(asked, DeleteGroupsResponse(results=tuple(found[name] for name in names)))
+            reply(inbound, DeleteGroupsResponse(results=tuple(found[name] for name in names)))
 
     for name in names:
-        one = DeleteGroupsRequest(groups_names=(name,))
-        ask(name, asked._replace(ticket=Part(put), request=one))
+        single = DeleteGroupsRequest(groups_names=(name,))
+        ask(name, inbound._replace(ticket=GroupTicket(put), request=single))

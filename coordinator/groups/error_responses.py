@@ -8,83 +8,66 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from coordinator.groups.errors import ErrorCode
-from coordinator.groups.events import Asked
+from coordinator.groups.events import InboundRequest
+from records.kafka_errors import ErrorCode
+from records.rpc import groups as rpc
 from records.rpc.base import Response
-from records.rpc.groups import (
-    DeleteGroupsRequest,
-    DeleteGroupsResponse,
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    ListGroupsRequest,
-    ListGroupsResponse,
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
 
 NULL_PROTOCOL_VERSION = 7  # of JoinGroup: from here on a protocol's name may be null
 GROUPS_VERSION = 8  # of OffsetFetch: from here on it asks for several groups
 MEMBERS_VERSION = 3  # of LeaveGroup: from here on it names several members
 
 
-def refuse(asked: Asked, code: ErrorCode, *, member_id: str | None = None) -> Response:
+def error_response(
+    inbound: InboundRequest, code: ErrorCode, *, member_id: str | None = None
+) -> Response:
     """The response that says `code` of the whole request."""
-    request: Any = asked.request
+    request: Any = inbound.request
     match request:
-        case JoinGroupRequest():
-            return JoinGroupResponse(
+        case rpc.JoinGroupRequest():
+            return rpc.JoinGroupResponse(
                 error_code=int(code),
-                protocol_name=None if asked.version >= NULL_PROTOCOL_VERSION else "",
+                protocol_name=None if inbound.version >= NULL_PROTOCOL_VERSION else "",
                 leader="",
                 member_id=request.member_id if member_id is None else member_id,
                 members=(),
             )
-        case SyncGroupRequest():
-            return SyncGroupResponse(error_code=int(code), assignment=b"")
-        case HeartbeatRequest():
-            return HeartbeatResponse(error_code=int(code))
-        case LeaveGroupRequest():
-            return LeaveGroupResponse(error_code=int(code))
-        case OffsetCommitRequest():
-            return commit_answer(request, {}, code)
-        case OffsetFetchRequest():
-            return _refuse_fetch(request, asked.version, code)
-        case DescribeGroupsRequest():
-            return DescribeGroupsResponse(
-                groups=tuple(described_error(name, code) for name in request.groups)
+        case rpc.SyncGroupRequest():
+            return rpc.SyncGroupResponse(error_code=int(code), assignment=b"")
+        case rpc.HeartbeatRequest():
+            return rpc.HeartbeatResponse(error_code=int(code))
+        case rpc.LeaveGroupRequest():
+            return rpc.LeaveGroupResponse(error_code=int(code))
+        case rpc.OffsetCommitRequest():
+            return commit_response(request, {}, code)
+        case rpc.OffsetFetchRequest():
+            return _refuse_fetch(request, inbound.version, code)
+        case rpc.DescribeGroupsRequest():
+            return rpc.DescribeGroupsResponse(
+                groups=tuple(describe_error(name, code) for name in request.groups)
             )
-        case DeleteGroupsRequest():
-            return deleted(request.groups_names, code)
-        case ListGroupsRequest():
-            return ListGroupsResponse(error_code=int(code), groups=())
+        case rpc.DeleteGroupsRequest():
+            return delete_response(request.groups_names, code)
+        case rpc.ListGroupsRequest():
+            return rpc.ListGroupsResponse(error_code=int(code), groups=())
         case _:
             raise TypeError(f"no request of groups: {request}")
 
 
-def deleted(names: Iterable[str], code: ErrorCode) -> DeleteGroupsResponse:
+def delete_response(names: Iterable[str], code: ErrorCode) -> rpc.DeleteGroupsResponse:
     """The same of each of these groups, once."""
-    result = DeleteGroupsResponse.DeletableGroupResult
-    return DeleteGroupsResponse(
+    result = rpc.DeleteGroupsResponse.DeletableGroupResult
+    return rpc.DeleteGroupsResponse(
         results=tuple(result(group_id=name, error_code=int(code)) for name in dict.fromkeys(names))
     )
 
 
-def commit_answer(
-    request: OffsetCommitRequest, errors: dict[tuple[int, int], ErrorCode], otherwise: ErrorCode
-) -> OffsetCommitResponse:
+def commit_response(
+    request: rpc.OffsetCommitRequest, errors: dict[tuple[int, int], ErrorCode], otherwise: ErrorCode
+) -> rpc.OffsetCommitResponse:
     """An answer for each partition; `errors` by the places of topic and partition in it."""
-    topic_type = OffsetCommitResponse.OffsetCommitResponseTopic
-    return OffsetCommitResponse(
+    topic_type = rpc.OffsetCommitResponse.OffsetCommitResponseTopic
+    return rpc.OffsetCommitResponse(
         topics=tuple(
             topic_type(
                 name=topic.name,
@@ -102,17 +85,17 @@ def commit_answer(
     )
 
 
-def _refuse_fetch(request: OffsetFetchRequest, version: int, code: ErrorCode) -> Response:
+def _refuse_fetch(request: rpc.OffsetFetchRequest, version: int, code: ErrorCode) -> Response:
     if version >= GROUPS_VERSION:
-        group_type = OffsetFetchResponse.OffsetFetchResponseGroup
-        return OffsetFetchResponse(
+        group_type = rpc.OffsetFetchResponse.OffsetFetchResponseGroup
+        return rpc.OffsetFetchResponse(
             groups=tuple(
                 group_type(group_id=group.group_id, topics=(), error_code=int(code))
                 for group in request.groups
             )
         )
-    topic_type = OffsetFetchResponse.OffsetFetchResponseTopic
-    return OffsetFetchResponse(  # the first version has no place for it but with each partition
+    topic_type = rpc.OffsetFetchResponse.OffsetFetchResponseTopic
+    return rpc.OffsetFetchResponse(  # the first version has no place for it but with each partition
         error_code=int(code),
         topics=tuple(
             topic_type(
@@ -131,11 +114,11 @@ def _refuse_fetch(request: OffsetFetchRequest, version: int, code: ErrorCode) ->
     )
 
 
-def described_error(
+def describe_error(
     group_id: str, code: ErrorCode, *, state: str = "", message: str | None = None
-) -> DescribeGroupsResponse.DescribedGroup:
+) -> rpc.DescribeGroupsResponse.DescribedGroup:
     """A group that nothing can be said of."""
-    return DescribeGroupsResponse.DescribedGroup(
+    return rpc.DescribeGroupsResponse.DescribedGroup(
         error_code=int(code),
         error_message=message,
         group_id=group_id,

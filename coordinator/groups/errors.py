@@ -1,48 +1,49 @@
-"""What groups are answered with: Kafka's codes."""
+"""The error codes that groups use, and how to read the log's answer."""
 
 from __future__ import annotations
 
-from enum import IntEnum, unique
-from typing import Any
+from typing import Any, Final
 
+from records.kafka_errors import ErrorCode
 
-@unique
-class ErrorCode(IntEnum):
-    """The numbers are Kafka's, the remarks say what for."""
-
-    UNKNOWN_SERVER_ERROR = -1  # an assignment that no record can hold
-    NONE = 0
-    UNKNOWN_TOPIC_OR_PARTITION = 3
-    NOT_LEADER_OR_FOLLOWER = 6  # of the log: decided, and then leadership was lost
-    REQUEST_TIMED_OUT = 7
-    MESSAGE_TOO_LARGE = 10  # of the log: a generation that no record can hold
-    OFFSET_METADATA_TOO_LARGE = 12
-    COORDINATOR_LOAD_IN_PROGRESS = 14  # the group's ownership is being taken
-    COORDINATOR_NOT_AVAILABLE = 15  # the log of groups has no leader that answers
-    NOT_COORDINATOR = 16  # another broker acts for this group
-    ILLEGAL_GENERATION = 22
-    INCONSISTENT_GROUP_PROTOCOL = 23
-    INVALID_GROUP_ID = 24
-    UNKNOWN_MEMBER_ID = 25
-    INVALID_SESSION_TIMEOUT = 26
-    REBALANCE_IN_PROGRESS = 27
-    INVALID_COMMIT_OFFSET_SIZE = 28  # more offsets than a record holds
-    INVALID_REQUEST = 42
-    POLICY_VIOLATION = 44  # more groups than may be
-    NON_EMPTY_GROUP = 68
-    GROUP_ID_NOT_FOUND = 69
-    STALE_BROKER_EPOCH = 77
-    MEMBER_ID_REQUIRED = 79  # join again with the id that is given
-    GROUP_MAX_SIZE_REACHED = 81
-    FENCED_INSTANCE_ID = 82  # somebody else came under this instance id
-    UNKNOWN_TOPIC_ID = 100
+GROUP_CODES: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_SERVER_ERROR,  # an assignment that exceeds the size of a record
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,  # the log lost its leadership after deciding
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.MESSAGE_TOO_LARGE,  # a generation that exceeds the size of a record
+        ErrorCode.OFFSET_METADATA_TOO_LARGE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,  # this broker is acquiring the group's ownership
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,  # no leader of the group log answers
+        ErrorCode.NOT_COORDINATOR,  # another broker coordinates this group
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+        ErrorCode.INVALID_GROUP_ID,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.INVALID_SESSION_TIMEOUT,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.INVALID_COMMIT_OFFSET_SIZE,  # more offsets than a record holds
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.POLICY_VIOLATION,  # the number of groups has reached its limit
+        ErrorCode.NON_EMPTY_GROUP,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.STALE_BROKER_EPOCH,
+        ErrorCode.MEMBER_ID_REQUIRED,  # join again with the member id in the response
+        ErrorCode.GROUP_MAX_SIZE_REACHED,
+        ErrorCode.FENCED_INSTANCE_ID,  # another member has taken over this instance id
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    }
+)
+"""The codes that the log may give each offset of a commit; any other makes its answer invalid."""
 
 
 def code_of(response: Any, certain: frozenset[ErrorCode]) -> ErrorCode | None:
-    """What the log answered, if it is one of these; None: nobody can say, so ask the same again.
+    """Returns the response's error code if it is in `certain`, or None if the outcome is unknown.
 
-    That covers an answer that never came, a leader that is none, and whatever a peer of another
-    make may say.
+    The outcome is unknown if no response came, if the node is not the leader, or if its code is
+    one that this version does not use. The caller then repeats the same request.
 
     >>> code_of(None, frozenset()) is None
     True

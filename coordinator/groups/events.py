@@ -12,7 +12,7 @@ from uuid import UUID
 from records.rpc.base import Request, Response
 
 
-class Asked(NamedTuple):
+class InboundRequest(NamedTuple):
     """A client asks. Exactly one `Reply` with this ticket follows, now or later."""
 
     ticket: Hashable
@@ -23,7 +23,7 @@ class Asked(NamedTuple):
     unique: str  # a UUID of this request's own, for a member id; only a JoinGroup needs one
 
 
-class Answered(NamedTuple):
+class LogResponse(NamedTuple):
     """The log of groups answers a `Call`; None: nobody knows, it was lost or took too long."""
 
     call_id: int
@@ -41,7 +41,7 @@ class Tick(NamedTuple):
     """`deadline_ms` is here."""
 
 
-Event = Asked | Answered | BrokersChanged | Tick
+Event = InboundRequest | LogResponse | BrokersChanged | Tick
 
 
 class Reply(NamedTuple):

@@ -24,19 +24,14 @@ from coordinator.groups.settings import LogSettings
 from coordinator.groups.state import Group, GroupsEdit, GroupsImage
 from coordinator.proposer import Done, Proposer
 from raft.interfaces import ReplicatedLog
+from records.rpc import group_log as rpc
 from records.rpc.base import Request
-from records.rpc.group_log import (
-    AcquireGroupOwnershipRequest,
-    CommitGroupGenerationRequest,
-    CommitGroupOffsetsRequest,
-    RemoveGroupRequest,
-)
 from records.schema import MetadataRecord
 from records.types import Epoch, Offset, OffsetAndEpoch
 
 log = logging.getLogger("coordinator.groups")
 
-SWEEP_GROUPS: Final = 200  # looked at in one step
+EXPIRY_SLICE_GROUPS: Final = 200  # looked at in one step
 MAX_DELETED_TOPICS: Final = 10_000  # remembered for the next sweep; leftovers are harmless
 MAX_GONE_TOPICS: Final = 10_000  # of which late commits are turned away; the newest are kept
 
@@ -44,10 +39,10 @@ Brokers = Callable[[], Sequence[int] | None]
 """The unfenced brokers as this node knows them; None if it does not."""
 
 _DECISIONS: Final[dict[type[Request], Callable[[Any, Context], Decision]]] = {
-    AcquireGroupOwnershipRequest: decide.decide_acquire,
-    CommitGroupOffsetsRequest: decide.decide_commit_offsets,
-    CommitGroupGenerationRequest: decide.decide_commit_generation,
-    RemoveGroupRequest: decide.decide_remove,
+    rpc.AcquireGroupOwnershipRequest: decide.decide_acquire,
+    rpc.CommitGroupOffsetsRequest: decide.decide_commit_offsets,
+    rpc.CommitGroupGenerationRequest: decide.decide_commit_generation,
+    rpc.RemoveGroupRequest: decide.decide_remove,
 }
 
 
@@ -141,17 +136,17 @@ class GroupLog:
         self._pending.settle()
         self.proposer.applied()
         applied = self.machine.applied.offset
-        due = [told for offset, told in self._waiting if offset <= applied]
+        due = [on_done for offset, on_done in self._waiting if offset <= applied]
         self._waiting = [waiter for waiter in self._waiting if waiter[0] > applied]
-        for told in due:
-            told()
+        for on_done in due:
+            on_done()
 
-    def when_applied(self, offset: Offset, told: Callable[[], None]) -> None:
+    def when_applied(self, offset: Offset, on_done: Callable[[], None]) -> None:
         """Be told, now or later, that everything below `offset` is in the state."""
         if self.machine.applied.offset >= offset:
-            told()
+            on_done()
         else:
-            self._waiting.append((offset, told))
+            self._waiting.append((offset, on_done))
 
     # --- deciding -----------------------------------------------------------------------------
 
@@ -189,18 +184,18 @@ class GroupLog:
         if len(self._deleted_topics) < MAX_DELETED_TOPICS:
             self._deleted_topics |= {topic_id}
 
-    def sweep(self, done: Callable[[int], None] | None = None) -> None:
+    def expire_groups(self, done: Callable[[int], None] | None = None) -> None:
         """Go over all groups once, as every `retention_check_interval_ms`; `done` hears how many
         records that took. Nothing happens on a node that does not lead."""
-        _Sweep(self, self._deleted_topics, done or (lambda _: None)).step()
+        _ExpiryPass(self, self._deleted_topics, done or (lambda _: None)).step()
         self._deleted_topics = frozenset()
 
-    def keep_deleted(self, topic_ids: frozenset[UUID]) -> None:
+    def keep_deleted_topics(self, topic_ids: frozenset[UUID]) -> None:
         """A sweep did not get through all groups with these."""
         self._deleted_topics |= topic_ids
 
 
-class _Sweep:
+class _ExpiryPass:
     """One walk over the groups there were when it began, a piece in each turn of the loop."""
 
     def __init__(
@@ -215,16 +210,18 @@ class _Sweep:
     def step(self) -> None:
         """Look at the next groups, and propose what is to be done to them."""
         owner = self._owner
-        piece = list(islice(self._groups, SWEEP_GROUPS))
+        groups = list(islice(self._groups, EXPIRY_SLICE_GROUPS))
         if owner.proposer.epoch is None:
-            owner.keep_deleted(self._deleted)
-        if not piece or owner.proposer.epoch is None:
+            owner.keep_deleted_topics(self._deleted)
+        if not groups or owner.proposer.epoch is None:
             self._done(self._total)
             return
         context = owner.context(owner.machine.image, owner.wall_ms())
-        due = [name for name, group in piece if decide.is_due(group, self._deleted, context)]
+        due = [
+            name for name, group in groups if decide.is_expiry_due(group, self._deleted, context)
+        ]
         if due:
-            owner.submit(lambda late: decide.decide_sweep(due, self._deleted, late), self._decided)
+            owner.submit(lambda late: decide.decide_expiry(due, self._deleted, late), self._decided)
         else:
             owner.call_soon(self.step)
 

@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from coordinator.groups.error_responses import refuse
-from coordinator.groups.errors import ErrorCode, code_of
-from coordinator.groups.events import Asked
+from coordinator.groups.error_responses import error_response
+from coordinator.groups.errors import code_of
+from coordinator.groups.events import InboundRequest
 from coordinator.groups.outbox import Env
 from coordinator.groups.settings import MAX_PARKED
 from coordinator.groups.timers import TimerKey
+from records.kafka_errors import ErrorCode
 from records.rpc.base import Response
 from records.rpc.groups import DeleteGroupsRequest, JoinGroupRequest, OffsetCommitRequest
 
@@ -39,13 +40,13 @@ _CERTAIN: Final = frozenset(
 class Owner(Env, Protocol):
     """What it needs of its broker."""
 
-    def reply(self, asked: Asked, response: Response) -> None:
+    def reply(self, inbound: InboundRequest, response: Response) -> None:
         """Answer a client."""
 
     def acquire(self, group_id: str, *, create: bool, then: Callable[[Any], None]) -> None:
         """Ask for a group's ownership."""
 
-    def loaded(self, loading: Loading, response: Any) -> None:
+    def on_loaded(self, loading: Loading, response: Any) -> None:
         """It was given."""
 
     def forget(self, group_id: str, code: ErrorCode) -> None:
@@ -57,10 +58,10 @@ class Loading:
 
     def __init__(self, group_id: str, env: Owner, *, creates: bool) -> None:
         self.group_id = group_id
-        self.parked: list[Asked] = []
+        self.parked: list[InboundRequest] = []
         self._env = env
         self._creates = creates  # what was asked for last
-        self._wanted = creates  # somebody waits who needs the group made
+        self._may_create = creates  # somebody waits who needs the group made
         self._is_closed = False
         self._backoff_ms = env.settings.retry_backoff_ms
 
@@ -70,49 +71,49 @@ class Loading:
         self._env.timers.set(TimerKey(self.group_id, "patience"), patience_ms)
         self._acquire()
 
-    def park(self, asked: Asked) -> None:
+    def park(self, inbound: InboundRequest) -> None:
         """Let a request wait."""
         if len(self.parked) >= MAX_PARKED:
-            self._env.reply(asked, refuse(asked, _still(asked)))
+            self._env.reply(inbound, error_response(inbound, _loading_code(inbound)))
             return
-        self.parked.append(asked)
-        self._wanted = self._wanted or makes_group(asked)
+        self.parked.append(inbound)
+        self._may_create = self._may_create or creates_group(inbound)
 
-    def due(self, key: TimerKey) -> None:
+    def on_timer(self, key: TimerKey) -> None:
         """Ask again, or let nobody wait any longer."""
         if key.kind == "load":
             self._acquire()
         elif key.kind == "patience":
             parked, self.parked = self.parked, []
             self._env.forget(self.group_id, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-            for asked in parked:
-                self._env.reply(asked, refuse(asked, _still(asked)))
+            for inbound in parked:
+                self._env.reply(inbound, error_response(inbound, _loading_code(inbound)))
 
     def close(self, code: ErrorCode) -> None:
         """It is not going to be ours."""
         self._is_closed = True
         parked, self.parked = self.parked, []
-        for asked in parked:
-            self._env.reply(asked, refuse(asked, code))
+        for inbound in parked:
+            self._env.reply(inbound, error_response(inbound, code))
 
     def _acquire(self) -> None:
-        self._env.acquire(self.group_id, create=self._creates, then=self._answered)
+        self._env.acquire(self.group_id, create=self._creates, then=self._on_response)
 
-    def _answered(self, response: Any) -> None:
+    def _on_response(self, response: Any) -> None:
         if self._is_closed:
             return
         code = code_of(response, _CERTAIN)
         if code is ErrorCode.NONE:
-            self._env.loaded(self, response)
+            self._env.on_loaded(self, response)
         elif code is None:
             key = TimerKey(self.group_id, "load")
             self._env.timers.set(key, self._env.now_ms + self._backoff_ms)
             self._backoff_ms *= 2
-        elif code is ErrorCode.GROUP_ID_NOT_FOUND and self._wanted and not self._creates:
+        elif code is ErrorCode.GROUP_ID_NOT_FOUND and self._may_create and not self._creates:
             self._creates = True
             self._acquire()
         elif code is ErrorCode.GROUP_ID_NOT_FOUND:
-            self._nobody()
+            self._reject_missing_group()
         elif code is ErrorCode.POLICY_VIOLATION:
             self._env.forget(self.group_id, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         elif code is ErrorCode.INVALID_GROUP_ID:
@@ -120,17 +121,17 @@ class Loading:
         else:
             self._env.forget(self.group_id, ErrorCode.NOT_COORDINATOR)
 
-    def _nobody(self) -> None:
+    def _reject_missing_group(self) -> None:
         """There is no such group, and nobody wants to make it."""
         parked, self.parked = self.parked, []
         self._env.forget(self.group_id, ErrorCode.NOT_COORDINATOR)
-        for asked in parked:
-            self._env.reply(asked, refuse(asked, _not_there(asked)))
+        for inbound in parked:
+            self._env.reply(inbound, error_response(inbound, _missing_group_code(inbound)))
 
 
-def _not_there(asked: Asked) -> ErrorCode:
+def _missing_group_code(inbound: InboundRequest) -> ErrorCode:
     """There is no such group: in words that its sender knows."""
-    match asked.request:
+    match inbound.request:
         case OffsetCommitRequest():
             return ErrorCode.ILLEGAL_GENERATION
         case DeleteGroupsRequest():
@@ -139,16 +140,16 @@ def _not_there(asked: Asked) -> ErrorCode:
             return ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def _still(asked: Asked) -> ErrorCode:
+def _loading_code(inbound: InboundRequest) -> ErrorCode:
     """Its group is still not loaded: in words that its sender knows."""
-    if isinstance(asked.request, JoinGroupRequest | OffsetCommitRequest | DeleteGroupsRequest):
+    if isinstance(inbound.request, JoinGroupRequest | OffsetCommitRequest | DeleteGroupsRequest):
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     return ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-def makes_group(asked: Asked) -> bool:
+def creates_group(inbound: InboundRequest) -> bool:
     """Does this request make a group, if there is none?"""
-    request = asked.request
+    request = inbound.request
     if isinstance(request, JoinGroupRequest):
         return not request.member_id
     if isinstance(request, OffsetCommitRequest):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from coordinator.groups.events import Asked
+from coordinator.groups.events import InboundRequest
 from records.groups import GroupGenerationRecord
 
 
@@ -51,8 +51,8 @@ class Member:
     rebalance_timeout_ms: int
     protocols: Protocols
     assignment: bytes = b""
-    joining: Asked | None = None
-    syncing: Asked | None = None
+    waiting_join: InboundRequest | None = None
+    waiting_sync: InboundRequest | None = None
     is_new: bool = True  # it was in no completed join phase yet
 
     def subscription(self, protocol: str | None) -> bytes:
@@ -61,14 +61,14 @@ class Member:
 
 
 @dataclass(slots=True)
-class Roster:
+class Membership:
     """See the module."""
 
     members: dict[str, Member] = field(default_factory=dict)  # in the order in which they came
     static: dict[str, str] = field(default_factory=dict)  # instance id -> member id
     pending: set[str] = field(default_factory=set)  # ids given out (KIP-394), not joined yet
     leader: str | None = None
-    joining: int = 0  # members whose JoinGroup waits
+    waiting_joins: int = 0  # members whose JoinGroup waits
     size_bytes: int = 0  # of all that members offer
     _offers: Counter[str] = field(default_factory=Counter)
 
@@ -81,7 +81,7 @@ class Roster:
             self.static[member.instance_id] = member.member_id
         if self.leader is None:
             self.leader = member.member_id
-        self.joining += member.joining is not None
+        self.waiting_joins += member.waiting_join is not None
         self._offer(member.protocols)
 
     def remove(self, member_id: str) -> Member:
@@ -91,7 +91,7 @@ class Roster:
             del self.static[member.instance_id]
         if self.leader == member_id:
             self.leader = next(iter(self.members), None)
-        self.joining -= member.joining is not None
+        self.waiting_joins -= member.waiting_join is not None
         self._withdraw(member.protocols)
         return member
 
@@ -106,16 +106,18 @@ class Roster:
             self.leader = new_id
         return member
 
-    def offer(self, member: Member, protocols: Protocols) -> None:
+    def set_protocols(self, member: Member, protocols: Protocols) -> None:
         """A member offers these from now on."""
         self._withdraw(member.protocols)
         member.protocols = protocols
         self._offer(protocols)
 
-    def park_join(self, member: Member, asked: Asked | None) -> Asked | None:
+    def set_waiting_join(
+        self, member: Member, inbound: InboundRequest | None
+    ) -> InboundRequest | None:
         """Let this JoinGroup wait; the one that waited before."""
-        before, member.joining = member.joining, asked
-        self.joining += (asked is not None) - (before is not None)
+        before, member.waiting_join = member.waiting_join, inbound
+        self.waiting_joins += (inbound is not None) - (before is not None)
         return before
 
     def _offer(self, protocols: Protocols) -> None:
@@ -129,22 +131,22 @@ class Roster:
             if not self._offers[name]:
                 del self._offers[name]
 
-    def elect_joined(self) -> bool:
+    def elect_joined_leader(self) -> bool:
         """Let a member lead whose JoinGroup waits; False if nobody's does."""
         leader = self.members.get(self.leader or "")
-        if leader is not None and leader.joining is not None:
+        if leader is not None and leader.waiting_join is not None:
             return True
         for member in self.members.values():
-            if member.joining is not None:
+            if member.waiting_join is not None:
                 self.leader = member.member_id
                 return True
         return False
 
-    def agrees(self, names: Iterable[str]) -> bool:
+    def has_common_protocol(self, names: Iterable[str]) -> bool:
         """Is there one among these that all members offer?"""
         return any(self._offers[name] == len(self.members) for name in names)
 
-    def select(self) -> str:
+    def select_protocol(self) -> str:
         """The protocol of the next generation. There are members, and they agree."""
         size = len(self.members)
         candidates = {name for name, count in self._offers.items() if count == size}
@@ -158,7 +160,7 @@ class Roster:
         """As long as the slowest member may take."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
-    def as_records(
+    def to_records(
         self, protocol: str | None, assignments: dict[str, bytes]
     ) -> tuple[GroupGenerationRecord.Member, ...]:
         """The members as a completed rebalance has them."""
@@ -182,11 +184,11 @@ def offered_bytes(protocols: Protocols) -> int:
     return sum(len(name) + len(data) for name, data in protocols)
 
 
-def from_records(
+def membership_from_records(
     records: Sequence[GroupGenerationRecord.Member], protocol: str | None, leader: str | None
-) -> Roster:
+) -> Membership:
     """The members as a completed rebalance left them."""
-    roster = Roster()
+    membership = Membership()
     for record in records:
         member = Member(
             member_id=record.member_id,
@@ -199,7 +201,7 @@ def from_records(
             assignment=record.assignment,
             is_new=False,
         )
-        roster.add(member)
-    if leader in roster.members:
-        roster.leader = leader
-    return roster
+        membership.add(member)
+    if leader in membership.members:
+        membership.leader = leader
+    return membership

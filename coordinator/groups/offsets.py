@@ -13,16 +13,12 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from coordinator.groups.error_responses import GROUPS_VERSION
-from coordinator.groups.errors import ErrorCode
 from coordinator.groups.events import Topics
 from coordinator.groups.settings import MAX_FETCH_BYTES, MAX_OFFSETS
+from records.kafka_errors import ErrorCode
+from records.rpc import group_log
+from records.rpc import groups as rpc
 from records.rpc.base import Response
-from records.rpc.group_log import (
-    CommitGroupOffsetsRequest,
-    FetchGroupStateRequest,
-    FetchGroupStateResponse,
-)
-from records.rpc.groups import OffsetCommitRequest, OffsetFetchRequest, OffsetFetchResponse
 from records.types import ZERO_UUID
 
 IDS_VERSION = 10
@@ -30,17 +26,22 @@ IDS_VERSION = 10
 
 _LATEST_MS: Final = 2**63 - 1
 
-CommitTopic = CommitGroupOffsetsRequest.Commit.Topic
+CommitTopic = group_log.CommitGroupOffsetsRequest.Commit.Topic
 Errors = dict[tuple[int, int], ErrorCode]
 
 
-def is_too_much(request: OffsetCommitRequest) -> bool:
+def has_too_many_offsets(request: rpc.OffsetCommitRequest) -> bool:
     """More offsets than a record holds; nobody needs to look at them."""
     return sum(len(topic.partitions) for topic in request.topics) > MAX_OFFSETS
 
 
-def to_commit(
-    request: OffsetCommitRequest, version: int, topics: Topics, *, max_metadata: int, wall_ms: int
+def validate_commit(
+    request: rpc.OffsetCommitRequest,
+    version: int,
+    topics: Topics,
+    *,
+    max_metadata: int,
+    wall_ms: int,
 ) -> tuple[tuple[CommitTopic, ...], Errors]:
     """What can be committed, and errors by place for what cannot."""
     errors: Errors = {}
@@ -101,7 +102,9 @@ class FetchGroup(NamedTuple):
     topics: Sequence[FetchTopic] | None  # None: all there are
 
 
-def asked_groups(request: OffsetFetchRequest, version: int, topics: Topics) -> list[FetchGroup]:
+def requested_groups(
+    request: rpc.OffsetFetchRequest, version: int, topics: Topics
+) -> list[FetchGroup]:
     """What an OffsetFetch asks for, whatever its version."""
     if version < GROUPS_VERSION:
         wanted = (
@@ -128,21 +131,23 @@ def asked_groups(request: OffsetFetchRequest, version: int, topics: Topics) -> l
     ]
 
 
-def to_fetch(group: FetchGroup) -> FetchGroupStateRequest:
+def fetch_request(group: FetchGroup) -> group_log.FetchGroupStateRequest:
     """The same, of the log."""
-    return FetchGroupStateRequest(
+    return group_log.FetchGroupStateRequest(
         group_id=group.group_id,
         topics=None
         if group.topics is None
         else tuple(
-            FetchGroupStateRequest.Topic(topic_name=topic.name, partitions=tuple(topic.partitions))
+            group_log.FetchGroupStateRequest.Topic(
+                topic_name=topic.name, partitions=tuple(topic.partitions)
+            )
             for topic in group.topics
             if topic.name is not None
         ),
     )
 
 
-def named_anew(group: FetchGroup, topics: Topics) -> FetchGroup:
+def resolve_names(group: FetchGroup, topics: Topics) -> FetchGroup:
     """The same question, its ids by the names that they have now."""
     if group.topics is None:
         return group
@@ -154,8 +159,8 @@ def named_anew(group: FetchGroup, topics: Topics) -> FetchGroup:
     )
 
 
-def is_doubtful(
-    group: FetchGroup, state: FetchGroupStateResponse | None, version: int, topics: Topics
+def needs_newer_image(
+    group: FetchGroup, state: group_log.FetchGroupStateResponse | None, version: int, topics: Topics
 ) -> bool:
     """Would something be denied because of what the image says of topics?
 
@@ -169,39 +174,39 @@ def is_doubtful(
         if current is None:
             if version >= IDS_VERSION:
                 return True
-        elif any(one.topic_id not in (ZERO_UUID, current) for one in topic.partitions):
+        elif any(partition.topic_id not in (ZERO_UUID, current) for partition in topic.partitions):
             return True
     return False
 
 
-def is_too_long(request: FetchGroupStateRequest) -> bool:
+def exceeds_fetch_limit(request: group_log.FetchGroupStateRequest) -> bool:
     """More than is asked of the log at once. A client that says ids may say one many times."""
     topics = request.topics or ()
     size = sum(len(topic.topic_name.encode()) + 8 + 4 * len(topic.partitions) for topic in topics)
     return size > MAX_FETCH_BYTES
 
 
-Found = tuple[FetchGroup, ErrorCode, FetchGroupStateResponse | None]
+FetchedGroup = tuple[FetchGroup, ErrorCode, group_log.FetchGroupStateResponse | None]
 
 
-def fetched(found: Sequence[Found], version: int, topics: Topics) -> Response:
+def fetch_response(found: Sequence[FetchedGroup], version: int, topics: Topics) -> Response:
     """The answer to an OffsetFetch, from what was found of each group."""
     if version < GROUPS_VERSION:
         group, code, state = found[0]
-        partition_type: Any = OffsetFetchResponse.OffsetFetchResponseTopic
-        return OffsetFetchResponse(
+        partition_type: Any = rpc.OffsetFetchResponse.OffsetFetchResponseTopic
+        return rpc.OffsetFetchResponse(
             error_code=int(code),
-            topics=_answered(group, code, state, topics, version, partition_type),
+            topics=_topic_responses(group, code, state, topics, version, partition_type),
         )
-    group_type = OffsetFetchResponse.OffsetFetchResponseGroup
-    return OffsetFetchResponse(
+    group_type = rpc.OffsetFetchResponse.OffsetFetchResponseGroup
+    return rpc.OffsetFetchResponse(
         groups=tuple(
             group_type(
                 group_id=group.group_id,
                 error_code=int(code),
                 topics=()
                 if code
-                else _answered(
+                else _topic_responses(
                     group, code, state, topics, version, group_type.OffsetFetchResponseTopics
                 ),
             )
@@ -210,19 +215,19 @@ def fetched(found: Sequence[Found], version: int, topics: Topics) -> Response:
     )
 
 
-Stored = FetchGroupStateResponse.Topic.Partition
+StoredOffset = group_log.FetchGroupStateResponse.Topic.Partition
 
 
-def _answered(
+def _topic_responses(
     group: FetchGroup,
     code: ErrorCode,
-    state: FetchGroupStateResponse | None,
+    state: group_log.FetchGroupStateResponse | None,
     topics: Topics,
     version: int,
     topic_type: Any,
 ) -> tuple[Any, ...]:
     """A topic of the answer for each that was asked for."""
-    stored: dict[str, dict[int, Stored]] = {
+    stored: dict[str, dict[int, StoredOffset]] = {
         topic.topic_name: {partition.partition_index: partition for partition in topic.partitions}
         for topic in (() if state is None else state.topics)
     }
@@ -240,7 +245,7 @@ def _answered(
         known = stored.get(topic.name or "", {})
         error = ErrorCode.UNKNOWN_TOPIC_ID if topic.name is None else code
         partitions = tuple(
-            _partition(topic_type, index, _of_topic(known.get(index), current), error)
+            _partition_response(topic_type, index, _if_same_topic(known.get(index), current), error)
             for index in topic.partitions
         )
         if version >= IDS_VERSION:
@@ -250,15 +255,17 @@ def _answered(
     return tuple(answers)
 
 
-def _of_topic(committed: Stored | None, current: UUID | None) -> Stored | None:
+def _if_same_topic(committed: StoredOffset | None, current: UUID | None) -> StoredOffset | None:
     """The offset, unless it is of another topic, which had this name before."""
     if committed is None or current is None or committed.topic_id in (ZERO_UUID, current):
         return committed
     return None
 
 
-def _partition(topic_type: Any, index: int, committed: Stored | None, error: ErrorCode) -> Any:
-    is_old = topic_type is OffsetFetchResponse.OffsetFetchResponseTopic
+def _partition_response(
+    topic_type: Any, index: int, committed: StoredOffset | None, error: ErrorCode
+) -> Any:
+    is_old = topic_type is rpc.OffsetFetchResponse.OffsetFetchResponseTopic
     partition_type = (
         topic_type.OffsetFetchResponsePartition
         if is_old

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from coordinator.groups.decide import Size, commit_size, is_too_large
-from coordinator.groups.errors import ErrorCode, code_of
+from coordinator.groups.errors import GROUP_CODES, code_of
 from coordinator.groups.settings import (
     MAX_BACKOFF_MS,
     MAX_COMMIT_BYTES,
@@ -28,6 +28,7 @@ from coordinator.groups.settings import (
     GroupSettings,
 )
 from coordinator.groups.timers import TimerKey, Timers
+from records.kafka_errors import ErrorCode
 from records.rpc.base import Request
 from records.rpc.group_log import (
     CommitGroupGenerationRequest,
@@ -54,7 +55,7 @@ _CERTAIN: Final = frozenset(
 _REMOVED: Final = frozenset({ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND})
 """A group that we owned and that is not there was removed: by this request, or by a sweep."""
 
-Told = Callable[[ErrorCode], None]
+OnDone = Callable[[ErrorCode], None]
 
 
 class Env(Protocol):
@@ -69,10 +70,10 @@ class Env(Protocol):
     def call(self, group_id: str, request: Request) -> None:
         """Ask the log on behalf of a group, whose line is told the answer."""
 
-    def lost(self, group_id: str) -> None:
+    def on_ownership_lost(self, group_id: str) -> None:
         """Another broker acts for this group."""
 
-    def removed(self, group_id: str, ownership_epoch: int) -> None:
+    def on_group_removed(self, group_id: str, ownership_epoch: int) -> None:
         """The group is gone, as it was under this ownership; nobody acts for it."""
 
 
@@ -82,7 +83,7 @@ class _Commit:
 
     commit: CommitGroupOffsetsRequest.Commit
     size: Size
-    told: Told | None  # None: it was told that nobody knows
+    on_done: OnDone | None  # None: it was told that nobody knows
     deadline_ms: int
 
 
@@ -91,21 +92,21 @@ class _Generation:
     """A completed rebalance; the request lacks its sequence yet."""
 
     request: CommitGroupGenerationRequest
-    told: Told
+    on_done: OnDone
 
 
 @dataclass(slots=True)
 class _Removal:
     """Somebody wants the group to be gone."""
 
-    told: Told | None
+    on_done: OnDone | None
     deadline_ms: int
 
 
 _Entry = _Commit | _Generation | _Removal
 
 
-class Line:
+class GroupOutbox:
     """See the module."""
 
     def __init__(self, group_id: str, ownership_epoch: int, env: Env) -> None:
@@ -126,26 +127,26 @@ class Line:
 
     # --- what is to be told -------------------------------------------------------------------
 
-    def commit_offsets(self, commit: CommitGroupOffsetsRequest.Commit, told: Told) -> None:
+    def commit_offsets(self, commit: CommitGroupOffsetsRequest.Commit, on_done: OnDone) -> None:
         """`told` hears how it went, once."""
         size = commit_size((commit,))
         if is_too_large(size):
-            told(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
+            on_done(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
             return
         if len(self._queue) >= MAX_PARKED or self._queued_bytes > _MAX_QUEUED_BYTES:
-            told(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            on_done(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             return
         deadline_ms = self._env.now_ms + self._env.settings.answer_timeout_ms
         self._queued_bytes += size.size_bytes
-        self._append(_Commit(commit, size, told, deadline_ms))
+        self._append(_Commit(commit, size, on_done, deadline_ms))
 
-    def remove(self, told: Told) -> None:
+    def remove(self, on_done: OnDone) -> None:
         """`told` hears how it went, once. Afterwards nobody acts for the group."""
         if len(self._queue) >= MAX_PARKED:
-            told(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            on_done(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             return
         deadline_ms = self._env.now_ms + self._env.settings.answer_timeout_ms
-        self._append(_Removal(told, deadline_ms))
+        self._append(_Removal(on_done, deadline_ms))
 
     def _append(self, entry: _Commit | _Removal) -> None:
         self._queue.append(entry)
@@ -153,9 +154,9 @@ class Line:
             self._env.timers.set(self._key("answer"), entry.deadline_ms)
         self._send()
 
-    def commit_generation(self, request: CommitGroupGenerationRequest, told: Told) -> None:
+    def commit_generation(self, request: CommitGroupGenerationRequest, on_done: OnDone) -> None:
         """Whatever its ownership and sequence say: they are the line's to fill in."""
-        self._queue.append(_Generation(request, told))
+        self._queue.append(_Generation(request, on_done))
         self._send()
 
     def close(self, code: ErrorCode) -> None:
@@ -166,12 +167,12 @@ class Line:
         for kind in ("answer", "retry"):
             self._env.timers.cancel(self._key(kind))
         for entry in waiting:
-            if entry.told is not None:
-                entry.told(code)
+            if entry.on_done is not None:
+                entry.on_done(code)
 
     # --- what comes back ----------------------------------------------------------------------
 
-    def answered(self, response: Any) -> None:
+    def on_response(self, response: Any) -> None:
         """The log's answer to what is under way; None: nobody knows."""
         code = code_of(response, _CERTAIN)
         if code is None or not self._is_complete(code, response):
@@ -180,22 +181,22 @@ class Line:
             return
         if isinstance(self._in_flight[0], _Removal) and code in _REMOVED:
             done, self._in_flight = self._in_flight, []
-            if done[0].told is not None:
-                done[0].told(ErrorCode.NONE)
-            self._env.removed(self.group_id, self.ownership_epoch)
+            if done[0].on_done is not None:
+                done[0].on_done(ErrorCode.NONE)
+            self._env.on_group_removed(self.group_id, self.ownership_epoch)
             return
         if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.INVALID_REQUEST):
-            self._env.lost(self.group_id)
+            self._env.on_ownership_lost(self.group_id)
             return
         self._backoff_ms = self._env.settings.retry_backoff_ms
         done, self._in_flight, self._request = self._in_flight, [], None
         for index, entry in enumerate(done):
-            if entry.told is None:
+            if entry.on_done is None:
                 continue
             if isinstance(entry, _Commit):
-                entry.told(code or ErrorCode(response.commit_errors[index]))
+                entry.on_done(code or ErrorCode(response.commit_errors[index]))
             else:
-                entry.told(code)
+                entry.on_done(code)
         self._send()
 
     def _is_complete(self, code: ErrorCode, response: Any) -> bool:
@@ -203,7 +204,7 @@ class Line:
         if code is not ErrorCode.NONE or not isinstance(self._in_flight[0], _Commit):
             return True
         return len(response.commit_errors) == len(self._in_flight) and all(
-            error in ErrorCode._value2member_map_ for error in response.commit_errors
+            error in GROUP_CODES for error in response.commit_errors
         )
 
     def retry(self) -> None:
@@ -211,7 +212,7 @@ class Line:
         if self._request is not None:
             self._env.call(self.group_id, self._request)
 
-    def answer_due(self) -> None:
+    def expire_waiting(self) -> None:
         """Some have waited long enough; what was not sent yet is not going to be."""
         now_ms = self._env.now_ms
         overdue = [
@@ -227,13 +228,13 @@ class Line:
         self._queue = deque(kept)
         self._queued_bytes = sum(e.size.size_bytes for e in kept if isinstance(e, _Commit))
         for entry in overdue:
-            told, entry.told = entry.told, None
-            if told is not None:
-                told(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            on_done, entry.on_done = entry.on_done, None
+            if on_done is not None:
+                on_done(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         deadlines = [
             entry.deadline_ms
             for entry in (*kept, *self._in_flight)
-            if not isinstance(entry, _Generation) and entry.told is not None
+            if not isinstance(entry, _Generation) and entry.on_done is not None
         ]
         if deadlines:
             self._env.timers.set(self._key("answer"), min(deadlines))
@@ -257,16 +258,16 @@ class Line:
             )
         elif isinstance(first, _Generation):
             self._in_flight = [first]
-            asked = first.request
+            generation = first.request
             self._request = CommitGroupGenerationRequest(
                 group_id=self.group_id,
                 ownership_epoch=self.ownership_epoch,
                 sequence=self._sequence,
-                generation=asked.generation,
-                protocol_type=asked.protocol_type,
-                protocol_name=asked.protocol_name,
-                leader=asked.leader,
-                members=asked.members,
+                generation=generation.generation,
+                protocol_type=generation.protocol_type,
+                protocol_name=generation.protocol_name,
+                leader=generation.leader,
+                members=generation.members,
             )
         else:
             commits = self._take_commits(first)

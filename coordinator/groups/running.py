@@ -20,17 +20,17 @@ from typing import Any, Final
 from uuid import UUID
 
 from coordinator.groups.core import GroupBroker
-from coordinator.groups.error_responses import refuse
-from coordinator.groups.errors import ErrorCode
+from coordinator.groups.error_responses import error_response
 from coordinator.groups.events import (
-    Answered,
-    Asked,
     BrokersChanged,
     Call,
     Event,
+    InboundRequest,
+    LogResponse,
     Reply,
     Tick,
 )
+from records.kafka_errors import ErrorCode
 from records.rpc.base import Request, Response
 from records.rpc.groups import JoinGroupRequest, OffsetFetchRequest
 
@@ -40,7 +40,7 @@ AskLog = Callable[[Request], Awaitable[Response | None]]
 """Ask the log of groups once; None: nobody knows."""
 
 
-_BEAT_S: Final = 0.25
+_CLOCK_INTERVAL_S: Final = 0.25
 """We look at the clock as often, if there is any deadline at all."""
 
 _STALL_S: Final = 0.5
@@ -61,8 +61,8 @@ class RunningGroups:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
         self._is_closed = False
-        self._seen_s = self._loop.time()  # when we last looked
-        self._away_s = 0.0  # that we were not there for, in all
+        self._last_seen_s = self._loop.time()  # when we last looked
+        self._paused_s = 0.0  # that we were not there for, in all
 
     def ask(
         self, request: Request, version: int, *, client_id: str, client_host: str
@@ -74,13 +74,13 @@ class RunningGroups:
         self._next_ticket += 1
         ticket = self._next_ticket
         unique = str(self._new_id()) if isinstance(request, JoinGroupRequest) else ""
-        asked = Asked(ticket, request, version, client_id, client_host, unique)
+        inbound = InboundRequest(ticket, request, version, client_id, client_host, unique)
         future = self._loop.create_future()
         if self._is_closed:
-            future.set_result(refuse(asked, _closed(request)))
+            future.set_result(error_response(inbound, _closed_code(request)))
         else:
             self._waiting[ticket] = future
-            self._step(asked)
+            self._step(inbound)
         return future
 
     def brokers_changed(self, broker_ids: Iterable[int], broker_epoch: int) -> None:
@@ -122,37 +122,39 @@ class RunningGroups:
             answer = await self._ask_log(call.request)
         except Exception:  # whatever it was, the core asks again
             log.exception("request=%s", call.request.schema().name)
-        self._step(Answered(call.call_id, answer))
+        self._step(LogResponse(call.call_id, answer))
 
     def _now_ms(self) -> int:
         """The core's time: the loop's, without what we were away."""
         now_s = self._loop.time()
-        away_s = now_s - self._seen_s - _BEAT_S
-        self._seen_s = now_s
+        away_s = now_s - self._last_seen_s - _CLOCK_INTERVAL_S
+        self._last_seen_s = now_s
         if away_s > _STALL_S:
-            self._away_s += away_s
-        return int((now_s - self._away_s) * 1000)
+            self._paused_s += away_s
+        return int((now_s - self._paused_s) * 1000)
 
     def _set_timer(self) -> None:
         """A timer that is too early may stay: each heartbeat moves a deadline on."""
         deadline_ms = self.core.deadline_ms
         if deadline_ms is None:
             return
-        due_s = (deadline_ms + 1) / 1000 + self._away_s  # the core counts whole milliseconds
-        at = min(due_s, self._seen_s + _BEAT_S)
+        due_s = (deadline_ms + 1) / 1000 + self._paused_s  # the core counts whole milliseconds
+        timer_s = min(due_s, self._last_seen_s + _CLOCK_INTERVAL_S)
         if self._timer is not None:
-            if self._timer_s <= at:
+            if self._timer_s <= timer_s:
                 return
             self._timer.cancel()
-        self._timer = self._loop.call_at(at, self._tick)
-        self._timer_s = at  # a timer of uvloop's that is due at once does not know when it is due
+        self._timer = self._loop.call_at(timer_s, self._tick)
+        self._timer_s = (
+            timer_s  # a timer of uvloop's that is due at once does not know when it is due
+        )
 
     def _tick(self) -> None:
         self._timer = None
         self._step(Tick())
 
 
-def _closed(request: Request) -> ErrorCode:
+def _closed_code(request: Request) -> ErrorCode:
     """What is said after the end. For offsets, see `reads`."""
     if isinstance(request, OffsetFetchRequest):
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

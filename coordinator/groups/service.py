@@ -14,10 +14,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from coordinator.errors import CoordinatorError
-from coordinator.groups.errors import ErrorCode
 from coordinator.groups.leader import GroupLog
 from coordinator.groups.settings import MAX_COMMIT_BYTES, MAX_GENERATION_BYTES
-from coordinator.groups.state import CommittedOffset, Group, GroupsImage, Place
+from coordinator.groups.state import CommittedOffset, Group, GroupsImage, TopicPartition
 from raft.interfaces import NotLeaderError
 from raft.net.connection import Answer, ServerConnection
 from raft.net.errors import BadHeaderError
@@ -25,49 +24,39 @@ from raft.net.frames import Frame, Payload
 from raft.net.handlers import Serve, Served, payload
 from raft.net.header import RequestHeader
 from records.codec import decode_message
+from records.kafka_errors import ErrorCode
+from records.rpc import group_log as rpc
 from records.rpc.base import Request
-from records.rpc.group_log import (
-    AcquireGroupOwnershipRequest,
-    AcquireGroupOwnershipResponse,
-    CommitGroupGenerationRequest,
-    CommitGroupGenerationResponse,
-    CommitGroupOffsetsRequest,
-    CommitGroupOffsetsResponse,
-    FetchGroupStateRequest,
-    FetchGroupStateResponse,
-    RemoveGroupRequest,
-    RemoveGroupResponse,
-)
 
 MAX_CALL_BYTES: Final = 2 * max(MAX_COMMIT_BYTES, MAX_GENERATION_BYTES)
 """The longest request that is looked at; what is longer closes its connection."""
 
 CALLS: Final[dict[type[Request], Any]] = {
-    AcquireGroupOwnershipRequest: AcquireGroupOwnershipResponse,
-    CommitGroupOffsetsRequest: CommitGroupOffsetsResponse,
-    CommitGroupGenerationRequest: CommitGroupGenerationResponse,
-    FetchGroupStateRequest: FetchGroupStateResponse,
-    RemoveGroupRequest: RemoveGroupResponse,
+    rpc.AcquireGroupOwnershipRequest: rpc.AcquireGroupOwnershipResponse,
+    rpc.CommitGroupOffsetsRequest: rpc.CommitGroupOffsetsResponse,
+    rpc.CommitGroupGenerationRequest: rpc.CommitGroupGenerationResponse,
+    rpc.FetchGroupStateRequest: rpc.FetchGroupStateResponse,
+    rpc.RemoveGroupRequest: rpc.RemoveGroupResponse,
 }
 """Every request of this service, and what answers it."""
 
-Find = Callable[[], GroupLog | None]
+FindGroupLog = Callable[[], GroupLog | None]
 """The log of groups on this node, if it is there."""
 
 
-def group_log_handlers(find: Find) -> Mapping[int, Served]:
+def group_log_handlers(find: FindGroupLog) -> Mapping[int, Served]:
     """What a node's listener is to serve for the log of groups, by api key."""
     handlers = {}
     for request_type in CALLS:
         schema = request_type.schema()
         assert schema.key is not None, f"{schema.name} is no request"
         handlers[schema.key] = Served(
-            schema.versions.first, schema.versions.last, _server(request_type, find)
+            schema.versions.first, schema.versions.last, _make_handler(request_type, find)
         )
     return handlers
 
 
-def _server(request_type: type[Request], find: Find) -> Serve:
+def _make_handler(request_type: type[Request], find: FindGroupLog) -> Serve:
     def serve(
         connection: ServerConnection,  # noqa: ARG001 (a handler's)
         header: RequestHeader,
@@ -97,7 +86,7 @@ async def _answer(groups: GroupLog | None, header: RequestHeader, request: Reque
 
 async def ask(groups: GroupLog, request: Request) -> Any:
     """The response. Raises CoordinatorError or NotLeaderError where nobody can say."""
-    if isinstance(request, FetchGroupStateRequest):
+    if isinstance(request, rpc.FetchGroupStateRequest):
         await _barrier(groups)
         return fetch_state(request, groups.machine.image)
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -122,24 +111,26 @@ async def _barrier(groups: GroupLog) -> None:
     offset = await groups.log.barrier()
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def told() -> None:
+    def on_done() -> None:
         if not future.done():
             future.set_result(None)
 
-    groups.when_applied(offset, told)
+    groups.when_applied(offset, on_done)
     await future
 
 
-def fetch_state(request: FetchGroupStateRequest, image: GroupsImage) -> FetchGroupStateResponse:
+def fetch_state(
+    request: rpc.FetchGroupStateRequest, image: GroupsImage
+) -> rpc.FetchGroupStateResponse:
     """What is committed of a group; GROUP_ID_NOT_FOUND if it is not there."""
     group = image.groups.get(request.group_id)
     if group is None:
-        return FetchGroupStateResponse(error_code=int(ErrorCode.GROUP_ID_NOT_FOUND))
+        return rpc.FetchGroupStateResponse(error_code=int(ErrorCode.GROUP_ID_NOT_FOUND))
     generation = group.generation if request.with_members else None
     topics = _topics(request, group)
     if generation is None:
-        return FetchGroupStateResponse(generation=group.generation_id, topics=topics)
-    return FetchGroupStateResponse(
+        return rpc.FetchGroupStateResponse(generation=group.generation_id, topics=topics)
+    return rpc.FetchGroupStateResponse(
         generation=generation.generation,
         protocol_type=generation.protocol_type,
         protocol_name=generation.protocol_name,
@@ -150,26 +141,32 @@ def fetch_state(request: FetchGroupStateRequest, image: GroupsImage) -> FetchGro
 
 
 def _topics(
-    request: FetchGroupStateRequest, group: Group
-) -> tuple[FetchGroupStateResponse.Topic, ...]:
+    request: rpc.FetchGroupStateRequest, group: Group
+) -> tuple[rpc.FetchGroupStateResponse.Topic, ...]:
     if request.topics is None:
-        places = sorted(group.offsets)
+        topic_partitions = sorted(group.offsets)
     else:
-        places = [(topic.topic_name, p) for topic in request.topics for p in topic.partitions]
-    by_topic: dict[str, list[FetchGroupStateResponse.Topic.Partition]] = {}
-    for place in places:
-        committed: CommittedOffset | None = group.offsets.get(place)
+        topic_partitions = [
+            (topic.topic_name, p) for topic in request.topics for p in topic.partitions
+        ]
+    by_topic: dict[str, list[rpc.FetchGroupStateResponse.Topic.Partition]] = {}
+    for topic_partition in topic_partitions:
+        committed: CommittedOffset | None = group.offsets.get(topic_partition)
         if committed is not None:
-            by_topic.setdefault(place[0], []).append(_partition(place, committed))
+            by_topic.setdefault(topic_partition[0], []).append(
+                _partition(topic_partition, committed)
+            )
     return tuple(
-        FetchGroupStateResponse.Topic(topic_name=name, partitions=tuple(partitions))
+        rpc.FetchGroupStateResponse.Topic(topic_name=name, partitions=tuple(partitions))
         for name, partitions in by_topic.items()
     )
 
 
-def _partition(place: Place, committed: CommittedOffset) -> FetchGroupStateResponse.Topic.Partition:
-    return FetchGroupStateResponse.Topic.Partition(
-        partition_index=place[1],
+def _partition(
+    topic_partition: TopicPartition, committed: CommittedOffset
+) -> rpc.FetchGroupStateResponse.Topic.Partition:
+    return rpc.FetchGroupStateResponse.Topic.Partition(
+        partition_index=topic_partition[1],
         committed_offset=committed.offset,
         leader_epoch=committed.leader_epoch,
         metadata=committed.metadata,

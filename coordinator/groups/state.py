@@ -22,7 +22,7 @@ from records.groups import (
 )
 from records.schema import MetadataRecord
 
-Place = tuple[str, int]
+TopicPartition = tuple[str, int]
 """Topic name and partition."""
 
 
@@ -37,8 +37,8 @@ class CommittedOffset(NamedTuple):
     topic_id: UUID  # zero: not told
 
 
-_NO_OFFSETS: Final[Map[Place, CommittedOffset]] = Map()
-_NOBODY: Final[frozenset[str]] = frozenset()
+_NO_OFFSETS: Final[Map[TopicPartition, CommittedOffset]] = Map()
+_NO_MEMBERS: Final[frozenset[str]] = frozenset()
 
 
 class Group(NamedTuple):
@@ -50,8 +50,8 @@ class Group(NamedTuple):
     acquired_at_ms: int
     sequence: int  # of the owner's last commit; 0: none yet
     generation: GroupGenerationRecord | None = None
-    member_ids: frozenset[str] = _NOBODY
-    offsets: Map[Place, CommittedOffset] = _NO_OFFSETS
+    member_ids: frozenset[str] = _NO_MEMBERS
+    offsets: Map[TopicPartition, CommittedOffset] = _NO_OFFSETS
 
     @property
     def generation_id(self) -> int:
@@ -90,13 +90,13 @@ class GroupsEdit:
         """What the record says is so."""
         match record:
             case GroupOwnerRecord():
-                self._own(record)
+                self._apply_owner(record)
             case GroupGenerationRecord():
-                self._complete(record)
+                self._apply_generation(record)
             case GroupOffsetsRecord():
-                self._commit(record)
+                self._apply_offsets(record)
             case GroupOffsetsRemovedRecord():
-                self._remove_offsets(record)
+                self._apply_offsets_removed(record)
             case GroupRemovedRecord():
                 group = self._groups.pop(record.group_id)
                 if group is None:
@@ -109,7 +109,7 @@ class GroupsEdit:
             case _:
                 self.contradictions += 1
 
-    def _own(self, record: GroupOwnerRecord) -> None:
+    def _apply_owner(self, record: GroupOwnerRecord) -> None:
         group = self._groups.get(record.group_id)
         owned = Group(
             record.ownership_epoch,
@@ -128,7 +128,7 @@ class GroupsEdit:
         self._groups.set(record.group_id, owned)
         self._next_ownership_epoch = max(self._next_ownership_epoch, record.ownership_epoch + 1)
 
-    def _complete(self, record: GroupGenerationRecord) -> None:
+    def _apply_generation(self, record: GroupGenerationRecord) -> None:
         group = self._groups.get(record.group_id)
         if group is None:
             self.contradictions += 1
@@ -140,9 +140,9 @@ class GroupsEdit:
         group = group._replace(
             generation=record, member_ids=frozenset(member.member_id for member in record.members)
         )
-        self._set(record, group)
+        self._set_group(record, group)
 
-    def _commit(self, record: GroupOffsetsRecord) -> None:
+    def _apply_offsets(self, record: GroupOffsetsRecord) -> None:
         group = self._groups.get(record.group_id)
         if group is None:
             self.contradictions += 1
@@ -168,15 +168,15 @@ class GroupsEdit:
         added = len(frozen) - len(group.offsets)
         self._record_count += added
         self.changed += committed - added
-        self._set(record, group._replace(offsets=frozen))
+        self._set_group(record, group._replace(offsets=frozen))
 
-    def _set(self, record: GroupGenerationRecord | GroupOffsetsRecord, group: Group) -> None:
+    def _set_group(self, record: GroupGenerationRecord | GroupOffsetsRecord, group: Group) -> None:
         """A checkpoint's records may be of a former ownership: they say nothing of the sequence."""
         if record.ownership_epoch == group.ownership_epoch:
             group = group._replace(sequence=max(group.sequence, record.sequence))
         self._groups.set(record.group_id, group)
 
-    def _remove_offsets(self, record: GroupOffsetsRemovedRecord) -> None:
+    def _apply_offsets_removed(self, record: GroupOffsetsRemovedRecord) -> None:
         group = self._groups.get(record.group_id)
         if group is None:
             self.contradictions += 1

@@ -37,11 +37,10 @@ from diskless.apis.metadata import (
     address,
     describe,
     reachable,
-    unfenced,
     wants_all,
 )
 from diskless.cluster import Cluster
-from diskless.placement import is_known, rack_hint
+from diskless.placement import is_known, rack_hint, unfenced
 from raft.net.handlers import Served
 from records.kafka_errors import ErrorCode
 from records.rpc import cluster as rpc

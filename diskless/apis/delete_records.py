@@ -17,10 +17,10 @@ from typing import Final, NamedTuple
 from coordinator.controller.image import INTERNAL_TOPICS
 from coordinator.errors import CoordinatorError
 from diskless.apis.forwarding import Errands, seconds
-from diskless.apis.metadata import Pace
 from diskless.apis.partition_offsets import Place, cut, find_place
 from diskless.cluster import Cluster
 from diskless.fetch.commit_notifications import News
+from diskless.loop_turns import Pace
 from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import DeleteDisklessRecordsRequest, FindBatchesRequest
 from records.rpc.partitions import DeleteRecordsRequest, DeleteRecordsResponse

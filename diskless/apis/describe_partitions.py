@@ -18,12 +18,12 @@ from diskless.apis.metadata import (
     NOBODY,
     TOPIC_OPERATIONS,
     ClientView,
-    Pace,
     Placing,
     place,
     reachable,
 )
 from diskless.fetch.runs_reader import LEADER_EPOCH
+from diskless.loop_turns import Pace
 from diskless.placement import is_known
 from records.kafka_errors import ErrorCode
 from records.rpc.partitions import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse

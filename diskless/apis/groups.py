@@ -27,8 +27,8 @@ from coordinator.controller.image import MetadataImage
 from coordinator.groups.core import GroupBroker
 from coordinator.groups.running import RunningGroups
 from coordinator.groups.settings import GroupSettings
-from diskless.apis.metadata import unfenced
 from diskless.cluster import Cluster
+from diskless.placement import unfenced
 from raft.net.connection import Answer, Reply, ServerConnection
 from raft.net.errors import BadHeaderError, Reason
 from raft.net.frames import Frame

@@ -22,7 +22,6 @@ docs/design/broker.md#any-broker-leads.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -30,7 +29,8 @@ from uuid import UUID
 
 from coordinator.controller.image import MetadataImage, TopicImage, active_start
 from diskless.fetch.runs_reader import LEADER_EPOCH
-from diskless.placement import PlacedBroker, is_known, leaders
+from diskless.loop_turns import Pace
+from diskless.placement import PlacedBroker, is_known, leaders, unfenced
 from records.kafka_errors import ErrorCode
 from records.metadata import PartitionRecord
 from records.rpc.cluster import MetadataRequest, MetadataResponse
@@ -41,9 +41,6 @@ _Partition = MetadataResponse.MetadataResponseTopic.MetadataResponsePartition
 _Chunk = _Partition.MetadataResponseChunk
 
 NOBODY: Final = -1
-
-SLICE_PARTITIONS: Final = 250
-"""Described between two looks at the loop: about 4 ms."""
 
 FIRST_WITH_IDS: Final = 12
 """Versions 10 and 11 have the field and do not serve it. Source: KAFKA-13428."""
@@ -67,20 +64,6 @@ class ClientView(NamedTuple):
     asked: int | None = None  # the broker that answers
 
 
-class Pace:
-    """Lets others have the loop after every slice of what is described."""
-
-    def __init__(self) -> None:
-        self._left = SLICE_PARTITIONS
-
-    async def step(self) -> None:
-        """One more is described."""
-        self._left -= 1
-        if not self._left:
-            self._left = SLICE_PARTITIONS
-            await asyncio.sleep(0)
-
-
 class Placing(NamedTuple):
     """The brokers that partitions are placed on, and whom for."""
 
@@ -93,15 +76,6 @@ class Placed(NamedTuple):
 
     leader_id: int | None
     replicas: tuple[int, ...]  # rising; all of them in sync
-
-
-def unfenced(image: MetadataImage) -> list[PlacedBroker]:
-    """The brokers that clients may be sent to."""
-    return [
-        PlacedBroker(broker_id, broker.rack)
-        for broker_id, broker in sorted(image.brokers.items())
-        if not broker.fenced and not broker.in_controlled_shutdown
-    ]
 
 
 def reachable(image: MetadataImage, listener: str) -> list[PlacedBroker]:

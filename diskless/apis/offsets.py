@@ -25,7 +25,6 @@ from coordinator.errors import CoordinatorError
 from diskless.apis.delete_records import DeleteRecords
 from diskless.apis.forwarding import seconds
 from diskless.apis.handler import served
-from diskless.apis.metadata import Pace
 from diskless.apis.partition_offsets import (
     BARRIER_S,
     LATEST,
@@ -40,6 +39,7 @@ from diskless.cluster import Cluster
 from diskless.fetch.object_cache import ObjectCache
 from diskless.fetch.runs_reader import LEADER_EPOCH, DamagedRunError, Run
 from diskless.fetch.timestamps import Stamped, first_since, latest
+from diskless.loop_turns import Pace
 from diskless.stores import ObjectNotFoundError, StorageError
 from raft.net.handlers import Served
 from records.kafka_errors import ErrorCode

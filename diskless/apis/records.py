@@ -20,6 +20,7 @@ from typing import Final
 
 from diskless.apis.handler import encoded
 from diskless.fetch.service import FetchService
+from diskless.produce.old_versions import LAST_VERSION
 from diskless.produce.service import ProduceService
 from raft.net import Frame, Reply, RequestHeader, ServerConnection
 from raft.net.handlers import Served
@@ -27,6 +28,8 @@ from records.codec import decode_message
 from records.rpc.fetch import FetchRequest
 from records.rpc.produce import ProduceRequest
 
+PRODUCE: Final = 0  # api keys
+FETCH: Final = 1
 MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
 """Of all Fetch answers that are being made or not read yet, a batch for each client apart."""
 
@@ -53,13 +56,16 @@ class RecordApis:
         self._unread_bytes = 0  # of answers that have not left
 
     def served(self) -> dict[int, Served]:
-        """By api key. Produce below version 3 is announced, and refused, by the dispatcher."""
-        fetch, produce = FetchRequest.schema(), ProduceRequest.schema()
-        assert fetch.key is not None, "Fetch has no key"
-        assert produce.key is not None, "Produce has no key"
+        """The handlers of Produce and Fetch, by api key.
+
+        Produce is announced from version 0, so that librdkafka compresses; the service refuses the
+        versions before record batches (`diskless.produce.old_versions`).
+        """
+        fetch, produce = FetchRequest.schema().versions, ProduceRequest.schema().versions
+        assert produce.first == LAST_VERSION + 1, f"Produce is served from {produce.first}"
         return {
-            produce.key: Served(produce.versions.first, produce.versions.last, self._produce.serve),
-            fetch.key: Served(fetch.versions.first, fetch.versions.last, self._serve_fetch),
+            PRODUCE: Served(0, produce.last, self._produce.serve),
+            FETCH: Served(fetch.first, fetch.last, self._serve_fetch),
         }
 
     def connection_closed(self, connection: ServerConnection) -> None:

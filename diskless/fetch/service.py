@@ -25,17 +25,18 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from coordinator.controller.image import MetadataImage, TopicImage
 from coordinator.errors import CoordinatorError
-from diskless.apis.metadata import Pace, unfenced
+from diskless.cluster import Cluster
 from diskless.fetch.commit_notifications import News
 from diskless.fetch.object_cache import ObjectCache
 from diskless.fetch.runs_reader import LEADER_EPOCH, DamagedRunError, Run, read_runs
 from diskless.fetch.staleness import Staleness
-from diskless.placement import PlacedBroker, Redirects, is_known
+from diskless.loop_turns import Pace
+from diskless.placement import PlacedBroker, Redirects, is_known, unfenced
 from diskless.stores import ObjectNotFoundError, StorageError
 from records.kafka_errors import ErrorCode
 from records.rpc import batch_coordinator as rpc
@@ -62,22 +63,6 @@ _Topic = FetchResponse.FetchableTopicResponse
 _Partition = FetchResponse.FetchableTopicResponse.PartitionData
 _Found = rpc.FindBatchesResponse.Topic.Partition
 _Listed = rpc.ListDisklessOffsetsResponse.Topic.Partition
-
-
-class Replica(Protocol):
-    """A read-only coordinator of this process (`coordinator.batch.replica`)."""
-
-    def ends(self, topic_id: UUID, partition: int) -> tuple[int, int] | None: ...
-
-    async def find_batches(self, request: rpc.FindBatchesRequest) -> rpc.FindBatchesResponse: ...
-
-
-class Leader(Protocol):
-    """The coordinator itself, wherever it leads (`coordinator.batch.client`)."""
-
-    async def list_offsets(
-        self, request: rpc.ListDisklessOffsetsRequest
-    ) -> rpc.ListDisklessOffsetsResponse: ...
 
 
 class _Asked(NamedTuple):
@@ -123,29 +108,21 @@ class FetchService:
 
     def __init__(
         self,
+        cluster: Cluster,
         *,
-        image: Callable[[], MetadataImage],
-        replica: Callable[[int], Replica | None],
-        leader: Callable[[int], Leader],
         cache: ObjectCache,
         news: News,
         staleness: Staleness,
-        broker_id: int,
     ) -> None:
         """
-        Args:  replica, leader: of a coordinator partition.
-               news: told whenever a replica or the image has moved on.
-               broker_id: this broker's, to know which rack is ours.
+        Args:  news: notified whenever a replica or the image has changed.
         """
         self.counters = FetchCounters()
         self.reading_bytes = 0  # of answers being made
-        self._image = image
-        self._replica = replica
-        self._leader = leader
+        self._cluster = cluster
         self._cache = cache
         self._news = news
         self._staleness = staleness
-        self._broker_id = broker_id
         self._leaving = False
         self._redirects = Redirects()
         self._turn = 0
@@ -196,14 +173,14 @@ class FetchService:
         numbers that are in memory before it looks anything up. One of thousands of partitions
         does not do so at every commit, or it would do nothing else.
         """
-        loop, image = asyncio.get_running_loop(), self._image()
+        loop, image = asyncio.get_running_loop(), self._cluster.image
         seen = [
             (answer.asked, (answer.log_start_offset, answer.high_watermark))
             for answer in answers
             if answer.asked is not None
         ]
         while (left_s := deadline - loop.time()) > 0:
-            if self._leaving or self._image() is not image:
+            if self._leaving or self._cluster.image is not image:
                 return
             if any(self._ends(one) != ends for one, ends in seen):
                 return
@@ -214,7 +191,7 @@ class FetchService:
 
     def _ends(self, asked: _Asked) -> tuple[int, int] | None:
         """Log start and high watermark of a partition, as our replica has it now."""
-        replica = self._replica(asked.coordinator)
+        replica = self._cluster.replica(asked.coordinator)
         return None if replica is None else replica.ends(asked.topic_id, asked.partition)
 
     def leave(self) -> None:
@@ -226,15 +203,15 @@ class FetchService:
         self, request: FetchRequest, client: str, answers: list[_Answer], now_s: float
     ) -> list[_Answer]:
         """Send a client of another rack to a broker in its own."""
-        image = self._image()
-        registered = image.brokers.get(self._broker_id)
+        image = self._cluster.image
+        registered = image.brokers.get(self._cluster.broker_id)
         if not request.rack_id or registered is None or registered.rack == request.rack_id:
             return answers
         brokers = unfenced(image)
         if not is_known(request.rack_id, brokers):
             self.counters.unknown_racks += 1
             return answers
-        here = PlacedBroker(self._broker_id, registered.rack)
+        here = PlacedBroker(self._cluster.broker_id, registered.rack)
         told = []
         for answer in answers:
             asked = answer.asked
@@ -252,7 +229,7 @@ class FetchService:
 
     async def _look_up(self, request: FetchRequest, version: int, bytes_left: int) -> list[_Answer]:
         """One answer for each partition of the request, in its order."""
-        image, pace = self._image(), Pace()
+        image, pace = self._cluster.image, Pace()
         asked = []
         for topic in request.topics:
             for wanted in topic.partitions:
@@ -288,7 +265,7 @@ class FetchService:
         self, coordinator: int, asked: list[_Asked], max_bytes: int
     ) -> list[_Found | None]:
         """From our own replica; None where there is none, or it is too old."""
-        replica = self._replica(coordinator)
+        replica = self._cluster.replica(coordinator)
         if replica is None or self._leaving or not self._staleness.may_serve(coordinator):
             return [None] * len(asked)
         topic = rpc.FindBatchesRequest.Topic
@@ -350,7 +327,7 @@ class FetchService:
         )
         try:
             async with asyncio.timeout(BARRIER_S):
-                answer = await self._leader(coordinator).list_offsets(request)
+                answer = await self._cluster.leader(coordinator).list_offsets(request)
         except (CoordinatorError, TimeoutError):
             return [_Answer(ErrorCode.OFFSET_NOT_AVAILABLE)] * len(asked)
         return [

@@ -22,7 +22,7 @@ from typing import NamedTuple, TypeVar
 
 from diskless.fetch.object_cache import ObjectCache
 from diskless.fetch.runs_reader import LOG_APPEND_TIME, DamagedRunError, Run, read_run
-from diskless.produce.validation import takes_long
+from diskless.loop_turns import takes_long
 from records.batch import Batch, iter_batches, iter_records
 from records.errors import RecordError
 

@@ -1,11 +1,12 @@
-"""How many things a Produce request names, counted before anything is made of them.
+"""Counts the topics, partitions and tagged fields of a Produce request before it is decoded.
 
 A request may have a hundred megabytes, which is right for record batches and wrong for anything
-else: thirteen million empty partitions have that size too, and decoded they take gigabytes and hold
-the loop for minutes. So a long request is walked over first, and left alone once it has named more
-than a producer ever would. A short one cannot name so many, and is not looked at.
+else: thirteen million empty partitions have that size too, and decoding them takes gigabytes and
+blocks the loop for minutes. So a long request is scanned first, and refused once it has named more
+than a producer ever would. A short one cannot name so many, and is not scanned.
 
-The walk believes no length: what ends early or contradicts itself is left for the codec to refuse.
+The scan trusts no length: a body that ends early or contradicts itself is left to the codec, which
+refuses it.
 
 Source: the protocol guide, Produce; invariant 10 (docs/design/invariants.md).
 """
@@ -22,7 +23,8 @@ MAX_NAMED: Final = 20_000
 """Topics, partitions and tagged fields of one request. An object has 10,000 batches at most."""
 
 SHORT_BYTES: Final = 2 * MAX_NAMED
-"""What is no longer names no more: the least of them, a tagged field, takes two bytes."""
+"""A request up to this size cannot exceed MAX_NAMED: the smallest item, a tagged field, takes two
+bytes."""
 
 FIRST_FLEXIBLE: Final = 9
 FIRST_WITH_TOPIC_IDS: Final = 13
@@ -32,21 +34,21 @@ _INT32: Final = Struct(">i")
 
 
 class _TooManyError(Exception):
-    """The walk has seen enough."""
+    """The request names more than MAX_NAMED items."""
 
 
-class _Walk:
-    """A position in a request. Raises IndexError or struct.error at its end."""
+class _Scan:
+    """A scan over a request's bytes. Raises IndexError or struct.error past their end."""
 
     def __init__(self, body: Frame, version: int) -> None:
         self._body = body
-        self._at = 0
+        self._position = 0
         self._left = MAX_NAMED
         self._flexible = version >= FIRST_FLEXIBLE
         self._by_id = version >= FIRST_WITH_TOPIC_IDS
 
     def request(self) -> None:
-        """Walk over all of it."""
+        """Scan the whole request."""
         self._skip(self._length(_INT16))  # the transactional id
         self._skip(2 + 4)  # acks, timeout
         for _ in range(self._length(_INT32)):
@@ -54,10 +56,10 @@ class _Walk:
         self._tagged_fields()
 
     def _topic(self) -> None:
-        self._name_one()
+        self._count_item()
         self._skip(16 if self._by_id else self._length(_INT16))
         for _ in range(self._length(_INT32)):
-            self._name_one()
+            self._count_item()
             self._skip(4)  # the index
             self._skip(self._length(_INT32))  # record batches
             self._tagged_fields()
@@ -66,33 +68,33 @@ class _Walk:
     def _tagged_fields(self) -> None:
         if self._flexible:
             for _ in range(self._uvarint()):
-                self._name_one()
+                self._count_item()
                 self._uvarint()
                 self._skip(self._uvarint())
 
-    def _name_one(self) -> None:
+    def _count_item(self) -> None:
         self._left -= 1
         if self._left < 0:
             raise _TooManyError
 
     def _length(self, fixed: Struct) -> int:
-        """Of what follows; null has none."""
+        """Read the length of the field that follows; null counts as 0."""
         if self._flexible:
             return max(0, self._uvarint() - 1)
-        (length,) = fixed.unpack_from(self._body, self._at)
-        self._at += fixed.size
+        (length,) = fixed.unpack_from(self._body, self._position)
+        self._position += fixed.size
         return max(0, int(length))
 
     def _skip(self, size: int) -> None:
-        self._at += size
-        if self._at > len(self._body):
+        self._position += size
+        if self._position > len(self._body):
             raise IndexError
 
     def _uvarint(self) -> int:
         value = 0
         for shift in (0, 7, 14, 21, 28):
-            byte = self._body[self._at]
-            self._at += 1
+            byte = self._body[self._position]
+            self._position += 1
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 break
@@ -100,13 +102,13 @@ class _Walk:
 
 
 def check(header: RequestHeader, body: Frame) -> None:
-    """Raises BadHeaderError for a request that names more than `MAX_NAMED` things."""
+    """Raise BadHeaderError for a request that names more than `MAX_NAMED` items."""
     if len(body) <= SHORT_BYTES:
         return
     try:
-        _Walk(body, header.api_version).request()
+        _Scan(body, header.api_version).request()
     except (IndexError, ValueError, struct.error):
-        return  # the codec says what is wrong
+        return  # the codec refuses it, and says why
     except _TooManyError:
         raise BadHeaderError(
             f"Produce of {len(body)} bytes names more than {MAX_NAMED} topics, partitions and "

@@ -157,13 +157,13 @@ class ObjectWriter:
         settings: WriterSettings,
         random: Random,
         on_fenced: Callable[[], None],
-        written: Callable[[str, bytes], None] = lambda _key, _data: None,
+        on_written: Callable[[str, bytes], None] = lambda _key, _data: None,
         counters: WriterCounters | None = None,
     ) -> None:
         """An empty buffer.
 
         Args:    on_fenced: called when the coordinator knows a newer epoch of this broker.
-                 written: given each object that was committed, its key and bytes.
+                 on_written: called with key and bytes of each object that was committed.
                  counters: shared with other writers.
         """
         self.counters = counters or WriterCounters()
@@ -175,7 +175,7 @@ class ObjectWriter:
         self._settings = settings
         self._random = random
         self._on_fenced = on_fenced
-        self._written = written
+        self._on_written = on_written
         self._loop = asyncio.get_running_loop()
         self._ids = ObjectIds(
             coordinator,
@@ -405,9 +405,9 @@ class ObjectWriter:
                     self._tell(written, response)
                     return
                 except CoordinatorError as error:
-                    object_id, code = written.request.object_id, int(error.code)
+                    object_id, code = written.request.object_id, error.code
                     log.warning("object=%d reason=%r", object_id, str(error))
-                    if code == ErrorCode.COORDINATOR_NOT_AVAILABLE and not in_doubt:
+                    if code is ErrorCode.COORDINATOR_NOT_AVAILABLE and not in_doubt:
                         self.counters.refused += 1
                         self._tell_all(written.closed, NOT_WRITTEN)
                         return
@@ -428,7 +428,7 @@ class ObjectWriter:
             self.counters.objects += 1
             self.counters.object_bytes += written.request.object_size
             self.counters.batches += written.closed.batch_count
-            self._written(written.key, written.data)
+            self._on_written(written.key, written.data)
             written.closed.tell_each(
                 [
                     AppendResult(

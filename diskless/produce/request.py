@@ -1,8 +1,8 @@
-"""A Produce request from when it is decoded until it is answered, and its memory until it is free.
+"""A Produce request in progress: the outcomes it waits for, and the memory it occupies.
 
-The surprise: two things end, each at a time of its own. The answer is due when every partition has
-an outcome, or when the request's time is over; the request's bytes are free when its last batch is
-back from the writer, whoever has been answered by then.
+The trap: the answer and the memory have different ends. The answer is due when every partition has
+an outcome, or when the request times out; the request's bytes are free when the writer has settled
+its last batch, which may be long after the answer.
 
 Source: the protocol guide, Produce; KIP-467 (errors by record); docs/design/broker.md#produce.
 """
@@ -26,127 +26,128 @@ _RecordError = _Partition.BatchIndexAndErrorMessage
 
 
 class AwaitedPartition:
-    """One partition of a request, until it is known what became of its batch."""
+    """One partition of a request, waiting for the outcome of its batch."""
 
     __slots__ = ("index", "outcome", "request", "validated")
 
     def __init__(self, request: PendingProduce, index: int) -> None:
         self.request = request
         self.index = index
-        self.validated: Outcome | None = None  # before it was taken
+        self.validated: Outcome | None = None  # if it was validated before the request was taken
         self.outcome: AppendResult | Refusal | None = None
 
     def appended(self, result: AppendResult) -> None:
-        """Told by the writer, once: the batch's memory is not needed any more."""
+        """Settle with the writer's result; the writer calls this once and drops the batch."""
         self.settle(result)
-        self.request.landed()
+        self.request.finish_append()
 
     def settle(self, outcome: AppendResult | Refusal) -> None:
-        """The outcome; later ones, after the request has timed out, are nobody's."""
+        """Set the outcome; a later one, after the request has timed out, is ignored."""
         if self.outcome is None:
             self.outcome = outcome
-            self.request.settled()
+            self.request.count_outcome()
 
 
 class PendingProduce:
-    """A request until it is answered, and its memory until its last batch has landed."""
+    """A request that is not answered yet, or whose batches the writers still hold."""
 
     def __init__(
         self,
-        asked: ProduceRequest,
+        request: ProduceRequest,
         version: int,
         answer: Callable[[PendingProduce], None],
         free: Callable[[], None],
     ) -> None:
         """
         Args:  answer: called once, when every partition has an outcome.
-               free: called once, when the request's bytes are nobody's any more.
+               free: called once, when the request's bytes are no longer needed.
         """
-        self.asked = asked
+        self.request = request
         self.by_id = version >= FIRST_WITH_TOPIC_IDS
         self.version = version
-        self.is_read = False
-        self.is_over = False  # its time is; what is not read by then never is
+        self.is_taken = False
+        self.is_over = False  # timed out; a request that is not taken by then never is
         self.topics = [
             (
                 topic.name,
                 topic.topic_id,
                 [AwaitedPartition(self, partition.index) for partition in topic.partition_data],
             )
-            for topic in asked.topic_data
+            for topic in request.topic_data
         ]
         self._answer: Callable[[PendingProduce], None] | None = answer
         self._free = free
-        self._landing = 1  # batches at a writer, and the reading of the request itself
+        self._appending = 1  # batches at a writer, and the taking of the request itself
         self._open = 1 + sum(len(awaited) for _, _, awaited in self.topics)  # without outcome
 
     def settle_all(self, outcome: AppendResult) -> None:
-        """The outcome of whatever has none yet."""
+        """Give this outcome to every partition that has none yet."""
         for _, _, partitions in self.topics:
             for awaited in partitions:
                 awaited.settle(outcome)
 
-    def settled(self) -> None:
-        """One thing fewer to wait for."""
+    def count_outcome(self) -> None:
+        """Count one outcome; answer after the last."""
         self._open -= 1
         if not self._open:
             answer, self._answer = self._answer, None
             if answer is not None:
                 answer(self)
-            self._let_go()
+            self._break_cycle()
 
-    def handed_over(self) -> None:
-        """A batch is at a writer."""
-        self._landing += 1
+    def count_append(self) -> None:
+        """Count one batch that was handed to a writer."""
+        self._appending += 1
 
-    def landed(self) -> None:
-        """A batch is back, or the request is read."""
-        self._landing -= 1
-        if not self._landing:
+    def finish_append(self) -> None:
+        """Count one batch that its writer has settled; free the memory after the last."""
+        self._appending -= 1
+        if not self._appending:
             self._free()
-            self._let_go()
+            self._break_cycle()
 
-    def _let_go(self) -> None:
-        """Once nobody needs it, take the ring apart that it is with its partitions.
+    def _break_cycle(self) -> None:
+        """Drop the references between request and partitions once neither is needed.
 
-        Else its bytes would stay until the garbage collector comes by, which it seldom does.
+        Otherwise the request's bytes would stay until the garbage collector runs, which is seldom.
         """
-        if self._open <= 0 and (not self._landing or not self.is_read):
+        if self._open <= 0 and (not self._appending or not self.is_taken):
             self.topics.clear()
-            del self.asked
+            del self.request
 
     def expire(self) -> None:
-        """The time is over: nothing more is known of what is open."""
+        """Answer REQUEST_TIMED_OUT for every partition without an outcome."""
         self.is_over = True
         self.settle_all(
             AppendResult(ErrorCode.REQUEST_TIMED_OUT, "its outcome was not known in time")
         )
-        if not self.is_read:
-            self.settled()
+        if not self.is_taken:
+            self.count_outcome()
 
-    def read(self) -> None:
-        """All its batches are refused, or at a writer."""
-        self.is_read = True
-        self.settled()
-        self.landed()
+    def finish_taking(self) -> None:
+        """Mark the request as taken: each of its batches is refused, or at a writer."""
+        self.is_taken = True
+        self.count_outcome()
+        self.finish_append()
 
     @property
     def errors(self) -> list[AppendResult | Refusal]:
-        """The outcomes so far that are none of success."""
-        outcomes = [one.outcome for _, _, partitions in self.topics for one in partitions]
-        return [one for one in outcomes if isinstance(one, Refusal) or (one and one.error)]
+        """The failed outcomes so far."""
+        partitions = [partition for _, _, awaited in self.topics for partition in awaited]
+        outcomes = [partition.outcome for partition in partitions]
+        return [o for o in outcomes if isinstance(o, Refusal) or (o and o.error)]
 
 
-def response_of(taken: PendingProduce) -> ProduceResponse:
-    """The answer, once every partition has an outcome."""
+def response_of(produced: PendingProduce) -> ProduceResponse:
+    """Build the response; every partition must have an outcome."""
     return ProduceResponse(
         responses=tuple(
             _Topic(
                 name=name,
                 topic_id=topic_id,
-                partition_responses=tuple(_partition(one) for one in partitions),
+                partition_responses=tuple(_partition(awaited) for awaited in partitions),
             )
-            for name, topic_id, partitions in taken.topics
+            for name, topic_id, partitions in produced.topics
         )
     )
 
@@ -161,16 +162,16 @@ def _partition(awaited: AwaitedPartition) -> _Partition:
             base_offset=-1,
             error_message=outcome.message,
             record_errors=tuple(
-                _RecordError(batch_index=one.batch_index, batch_index_error_message=one.message)
-                for one in outcome.record_errors
+                _RecordError(batch_index=error.batch_index, batch_index_error_message=error.message)
+                for error in outcome.record_errors
             ),
         )
-    error = outcome.error
-    if error == ErrorCode.UNKNOWN_TOPIC_ID and not awaited.request.by_id:  # deleted meanwhile
-        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    code = outcome.error
+    if code == ErrorCode.UNKNOWN_TOPIC_ID and not awaited.request.by_id:  # deleted meanwhile
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return _Partition(
         index=awaited.index,
-        error_code=error,
+        error_code=code,
         base_offset=outcome.base_offset,
         log_append_time_ms=outcome.log_append_time,
         log_start_offset=outcome.log_start_offset,

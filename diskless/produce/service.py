@@ -1,17 +1,16 @@
-"""Produce: from a request to batches on their way, and back to one answer.
+"""Produce: validate a request's batches, hand them to the writers, and answer once.
 
-Each partition of a request is judged by itself and answered by itself, in one answer: when all its
-batches have an outcome, or when the request's time is over. A batch whose outcome is not known by
-then is answered REQUEST_TIMED_OUT, and goes on: it may be committed a moment later. That is why a
-producer that is not idempotent may see a record twice, here as with any Kafka.
+Each partition of a request is validated and answered by itself, in one response: when all batches
+have an outcome, or when the request times out. A batch whose outcome is not known by then is
+answered REQUEST_TIMED_OUT and may still be committed a moment later. That is why a producer that is
+not idempotent may see a record twice, here as with any Kafka.
 
-With acks=0 nobody is answered, and an error closes the connection, as nothing else could tell.
+With acks=0 there is no response, and an error closes the connection, which is the only signal left.
 
-A request that memory has no room for waits, and its connection is not read
-(`diskless.produce.in_flight`).
-So does one that names a topic by an id which this broker has not heard of: another broker may have
-told the client, a moment ago, and there are clients that do not ask twice. And so does one whose
-records take long to validate: that is done in a thread, while others are served.
+Three kinds of requests wait, and their connections are not read meanwhile: those that exceed the
+memory bound (`diskless.produce.in_flight`); those that name a topic id which this broker does not
+know yet, because another broker may have announced it a moment ago and some clients do not retry;
+and those whose records take long to validate, which happens in a thread.
 
 Source: the protocol guide, Produce; KIP-467 (errors by record); docs/design/broker.md#produce.
 """
@@ -20,12 +19,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 from uuid import UUID
 
 from coordinator.controller.image import MetadataImage, TopicImage
+from diskless.cluster import Cluster
+from diskless.loop_turns import takes_long
+from diskless.produce import bounds, old_versions
 from diskless.produce.buffer import AppendResult, Waiter
 from diskless.produce.in_flight import InFlight
 from diskless.produce.request import AwaitedPartition, PendingProduce, response_of
@@ -36,7 +38,6 @@ from diskless.produce.validation import (
     TakesLongError,
     TopicRules,
     is_compressed,
-    takes_long,
     validate,
 )
 from raft.net import (
@@ -52,18 +53,15 @@ from records.codec import decode_message
 from records.kafka_errors import ErrorCode
 from records.rpc.produce import ProduceRequest
 
-HEAR_S: Final = 3.0  # of a topic that somebody else may have told the client of
-HEAR_SHARE: Final = 0.9  # of a request's time: what is over is answered REQUEST_TIMED_OUT
+TOPIC_WAIT_S: Final = 3.0  # for a topic id that another broker may have announced
+TOPIC_WAIT_SHARE: Final = 0.9  # of a request's timeout: past it the answer is REQUEST_TIMED_OUT
 
 
 NO_TRANSACTIONS: Final = "transactions are not supported by this cluster"
 
-HearOf = Callable[[Callable[[MetadataImage], bool], float], Awaitable[MetadataImage | None]]
-"""A `diskless.cluster.Cluster`'s `image_where`."""
-
 
 class Writer(Protocol):
-    """An `object_writer.ObjectWriter`."""
+    """The part of an `object_writer.ObjectWriter` that Produce needs."""
 
     def append(
         self,
@@ -73,16 +71,17 @@ class Writer(Protocol):
         *,
         append_time: bool,
         waiter: Waiter,
-    ) -> None: ...
+    ) -> None:
+        """Buffer a validated batch; `waiter` gets its outcome."""
 
 
 @dataclass(slots=True)
 class ProduceCounters:
-    """What producers brought, for metrics."""
+    """Counts of produced requests, batches and records, for metrics."""
 
     requests: int = 0
     bytes_in: int = 0  # of requests
-    batches: int = 0  # taken
+    batches: int = 0  # accepted
     records: int = 0
     refused: Counter[int] = field(default_factory=Counter)  # partitions, by error code
 
@@ -92,21 +91,20 @@ class ProduceService:
 
     def __init__(
         self,
+        cluster: Cluster,
         *,
-        image: Callable[[], MetadataImage],
-        image_where: HearOf,
         writer: Callable[[int], Writer | None],
         now_ms: Callable[[], int],
         in_flight: InFlight,
     ) -> None:
         """
-        Args:  writer: of a coordinator partition; None while this broker has no epoch to write in.
+        Args:  writer: gives the writer of a coordinator partition; None while this broker has no
+                   epoch to write under.
                now_ms: the wall clock, ms since 1970, that timestamps are compared with.
                in_flight: the memory that requests take until their batches are written.
         """
         self.counters = ProduceCounters()
-        self._image = image
-        self._image_where = image_where
+        self._cluster = cluster
         self._preparing: set[asyncio.Task[None]] = set()  # a loop itself keeps no task alive
         self._validating = asyncio.Semaphore(1)
         self._writer = writer
@@ -118,8 +116,12 @@ class ProduceService:
     def serve(self, connection: ServerConnection, header: RequestHeader, body: Frame) -> Answer:
         """Take the batches; the answer comes when their outcomes are known.
 
-        Raises:  RecordError for a request that cannot be decoded.
+        Raises:  BadHeaderError for a request that names too much, or is of a version before
+                 record batches and wants no answer; RecordError for one that cannot be decoded.
         """
+        if header.api_version <= old_versions.LAST_VERSION:
+            return old_versions.refuse(header, body)
+        bounds.check(header, body)
         request = decode_message(ProduceRequest, body, header.api_version, whole=False)
         self.counters.requests += 1
         self.counters.bytes_in += len(body)
@@ -138,22 +140,24 @@ class ProduceService:
 
         size_bytes = len(body)
         produced = PendingProduce(
-            request, header.api_version, answer, lambda: self._in_flight.give_back(size_bytes)
+            request, header.api_version, answer, lambda: self._in_flight.release(size_bytes)
         )
         if not silent:
             timer = loop.call_later(max(0, request.timeout_ms) / 1_000, produced.expire)
         unanswered = reply if silent else None
-        is_unheard = (
-            produced.by_id and _hear_s(request) > 0 and not _has_all(self._image(), request)
+        awaits_topics = (
+            produced.by_id
+            and _topic_wait_s(request) > 0
+            and not _has_topics(self._cluster.image, request)
         )
-        if is_unheard or not self._judged(request, produced):
+        if awaits_topics or not self._validate_inline(request, produced):
             preparing = loop.create_task(self._prepare(request, produced, size_bytes, reply))
             self._preparing.add(preparing)
             preparing.add_done_callback(self._preparing.discard)
             connection.hold()
             return reply
         if self._in_flight.is_full:
-            self._wait(connection, produced, size_bytes, unanswered)
+            self._take_later(connection, produced, size_bytes, unanswered)
             return reply
         self._take(produced, size_bytes)
         return None if silent else reply
@@ -161,17 +165,19 @@ class ProduceService:
     async def _prepare(
         self, request: ProduceRequest, produced: PendingProduce, size_bytes: int, reply: Reply
     ) -> None:
-        """Take the request once its topics are heard of, or were not in time, and it is judged."""
+        """Take the request once its topics are known (or the wait is over) and it is validated."""
         connection = reply.connection
         unanswered = reply if request.acks == 0 else None
         try:
-            if produced.by_id and not _has_all(self._image(), request):
-                await self._image_where(lambda image: _has_all(image, request), _hear_s(request))
-            if not produced.is_over and not self._judged(request, produced):
+            if produced.by_id and not _has_topics(self._cluster.image, request):
+                await self._cluster.image_where(
+                    lambda image: _has_topics(image, request), _topic_wait_s(request)
+                )
+            if not produced.is_over and not self._validate_inline(request, produced):
                 async with self._validating:
-                    await self._validate(request, produced, connection)
+                    await self._validate_in_thread(request, produced, connection)
             if self._in_flight.is_full and not produced.is_over:
-                self._wait(connection, produced, size_bytes, unanswered)
+                self._take_later(connection, produced, size_bytes, unanswered)
                 return
             if not connection.closed and not produced.is_over:
                 self._take(produced, size_bytes)
@@ -182,46 +188,49 @@ class ProduceService:
         finally:
             connection.go_on()
 
-    def _judged(self, request: ProduceRequest, produced: PendingProduce) -> bool:
-        """Validate what is compressed, here and now; False if that, or the rest, takes long."""
+    def _validate_inline(self, request: ProduceRequest, produced: PendingProduce) -> bool:
+        """Validate compressed batches on the loop; False if validation has to go to a thread."""
         if takes_long(_batches(request)):
             return False
-        image = self._image()
-        for asked, (name, topic_id, awaited) in zip(
+        image = self._cluster.image
+        for sent_topic, (name, topic_id, awaited) in zip(
             request.topic_data, produced.topics, strict=True
         ):
             topic = image.topics.get(topic_id) if produced.by_id else image.topic(name)
-            for one, partition in zip(awaited, asked.partition_data, strict=True):
-                records = partition.records
+            for partition, sent in zip(awaited, sent_topic.partition_data, strict=True):
+                records = sent.records
                 if topic is None or records is None or not is_compressed(records):
                     continue
                 rules, limit_bytes = self._rules_for(image, topic), USUAL_RATIO * len(records)
                 now_ms = self._now_ms()
                 try:
-                    one.validated = validate(records, produced.version, rules, now_ms, limit_bytes)
+                    partition.validated = validate(
+                        records, produced.version, rules, now_ms, limit_bytes
+                    )
                 except TakesLongError:
                     return False
         return True
 
-    async def _validate(
+    async def _validate_in_thread(
         self, request: ProduceRequest, produced: PendingProduce, connection: ServerConnection
     ) -> None:
-        """Validate in a thread; the interpreter gives the loop its turns."""
-        image = self._image()
-        for asked, (name, topic_id, awaited) in zip(
+        """Validate in a thread, so that the loop serves other requests meanwhile."""
+        image = self._cluster.image
+        for sent_topic, (name, topic_id, awaited) in zip(
             request.topic_data, tuple(produced.topics), strict=False
         ):
             topic = image.topics.get(topic_id) if produced.by_id else image.topic(name)
-            for one, partition in zip(awaited, asked.partition_data, strict=True):
+            for partition, sent in zip(awaited, sent_topic.partition_data, strict=True):
                 if produced.is_over or connection.closed:
                     return
-                if one.validated is None and topic is not None and one.index in topic.partitions:
+                is_known = topic is not None and partition.index in topic.partitions
+                if partition.validated is None and topic is not None and is_known:
                     rules = self._rules_for(image, topic)
-                    one.validated = await asyncio.to_thread(
-                        validate, partition.records, produced.version, rules, self._now_ms()
+                    partition.validated = await asyncio.to_thread(
+                        validate, sent.records, produced.version, rules, self._now_ms()
                     )
 
-    def _wait(
+    def _take_later(
         self,
         connection: ServerConnection,
         produced: PendingProduce,
@@ -231,28 +240,36 @@ class ProduceService:
         """Take the request when there is memory for it; its connection is not read until then."""
         connection.hold()
 
-        def go_on() -> None:
+        def resume() -> None:
             if not connection.closed and not produced.is_over:
                 self._take(produced, size_bytes)
             if unanswered is not None:
                 unanswered.send(None)
             connection.go_on()
 
-        self._in_flight.wait(go_on)
+        self._in_flight.wait(resume)
 
     def _take(self, produced: PendingProduce, size_bytes: int) -> None:
-        self._in_flight.take(size_bytes)
-        refusal = self._whole_refusal(produced.asked)
+        """Hand every batch to its writer, or settle its partition with an error."""
+        self._in_flight.acquire(size_bytes)
+        refusal = self._refusal_of_request(produced.request)
         if refusal is not None:
             produced.settle_all(refusal)
         else:
-            self._append_all(produced)
-        for one in produced.errors:
-            self.counters.refused[int(one.error)] += 1
-        produced.read()
+            image = self._cluster.image
+            for sent_topic, (name, topic_id, awaited) in zip(
+                produced.request.topic_data, produced.topics, strict=True
+            ):
+                topic = image.topics.get(topic_id) if produced.by_id else image.topic(name)
+                for partition, sent in zip(awaited, sent_topic.partition_data, strict=True):
+                    self._append(image, topic, partition, sent.records)
+        for outcome in produced.errors:
+            self.counters.refused[int(outcome.error)] += 1
+        produced.finish_taking()
 
     @staticmethod
-    def _whole_refusal(request: ProduceRequest) -> AppendResult | None:
+    def _refusal_of_request(request: ProduceRequest) -> AppendResult | None:
+        """The error that every partition of this request gets, or None."""
         if request.acks not in (-1, 0, 1):
             return AppendResult(
                 ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks} is none of -1, 0, 1"
@@ -261,31 +278,19 @@ class ProduceService:
             return AppendResult(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
         return None
 
-    def _append_all(self, produced: PendingProduce) -> None:
-        image = self._image()
-        for asked, (name, topic_id, awaited) in zip(
-            produced.asked.topic_data, produced.topics, strict=True
-        ):
-            topic = image.topics.get(topic_id) if produced.by_id else image.topic(name)
-            for one, partition in zip(awaited, asked.partition_data, strict=True):
-                if topic is None:
-                    code = (
-                        ErrorCode.UNKNOWN_TOPIC_ID
-                        if produced.by_id
-                        else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                    )
-                    one.settle(AppendResult(code, "this broker knows no such topic"))
-                else:
-                    self._append(image, topic, one, partition.records, produced.version)
-
     def _append(
         self,
         image: MetadataImage,
-        topic: TopicImage,
+        topic: TopicImage | None,
         awaited: AwaitedPartition,
         records: bytes | memoryview | None,
-        version: int,
     ) -> None:
+        """Hand a partition's batch to its writer, or settle the partition with an error."""
+        if topic is None:
+            by_id = awaited.request.by_id
+            code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            awaited.settle(AppendResult(code, "this broker knows no such topic"))
+            return
         if topic.is_internal:
             text = f"{topic.name} belongs to the cluster itself"
             awaited.settle(AppendResult(ErrorCode.INVALID_TOPIC_EXCEPTION, text))
@@ -295,7 +300,9 @@ class ProduceService:
             awaited.settle(AppendResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text))
             return
         rules = self._rules_for(image, topic)
-        outcome = awaited.validated or validate(records, version, rules, self._now_ms())
+        outcome = awaited.validated or validate(
+            records, awaited.request.version, rules, self._now_ms()
+        )
         if isinstance(outcome, Refusal):
             awaited.settle(outcome)
             return
@@ -311,7 +318,7 @@ class ProduceService:
             return
         self.counters.batches += 1
         self.counters.records += outcome.batch.header.record_count
-        awaited.request.handed_over()
+        awaited.request.count_append()
         writer.append(
             topic.topic_id,
             awaited.index,
@@ -321,7 +328,7 @@ class ProduceService:
         )
 
     def _rules_for(self, image: MetadataImage, topic: TopicImage) -> TopicRules:
-        """As of this image; remembered until there is another."""
+        """The topic's rules by this image; cached until the image changes."""
         if image is not self._rules_of:
             self._rules.clear()
             self._rules_of = image
@@ -332,14 +339,15 @@ class ProduceService:
 
 
 def _batches(request: ProduceRequest) -> Iterator[bytes | memoryview | None]:
-    return (one.records for topic in request.topic_data for one in topic.partition_data)
+    return (sent.records for topic in request.topic_data for sent in topic.partition_data)
 
 
-def _hear_s(request: ProduceRequest) -> float:
-    """How long its topics are waited for; with acks=0 it has no time of its own."""
-    left_s = HEAR_SHARE * max(0, request.timeout_ms) / 1_000
-    return min(HEAR_S, left_s) if request.acks else HEAR_S
+def _topic_wait_s(request: ProduceRequest) -> float:
+    """How long to wait for unknown topic ids; a request with acks=0 has no timeout of its own."""
+    left_s = TOPIC_WAIT_SHARE * max(0, request.timeout_ms) / 1_000
+    return min(TOPIC_WAIT_S, left_s) if request.acks else TOPIC_WAIT_S
 
 
-def _has_all(image: MetadataImage, request: ProduceRequest) -> bool:
+def _has_topics(image: MetadataImage, request: ProduceRequest) -> bool:
+    """Does the image have every topic that the request names by id?"""
     return all(topic.topic_id in image.topics for topic in request.topic_data)

@@ -15,8 +15,6 @@ docs/design/broker.md#validation.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from struct import Struct
 from typing import Final, NamedTuple, TypeAlias
 
 from coordinator.controller.decide.configs import topic_value
@@ -42,8 +40,6 @@ from records.varint import SMALL_VARINTS, decode_varint, decode_varlong
 
 FIRST_WITH_ZSTD: Final = 7  # Produce versions below know no zstd
 SMALL: Final = len(SMALL_VARINTS)
-MANY_RECORDS: Final = 20_000  # about 10 ms
-MUCH_COMPRESSED: Final = 256 * 1024  # bytes: less is done before a thread has its turn
 USUAL_RATIO: Final = 64  # of decompressed bytes to compressed ones; a bomb's is 30,000
 MAX_RECORD_ERRORS: Final = 100  # named one by one in an answer
 
@@ -93,8 +89,6 @@ class Accepted(NamedTuple):
 
 Outcome: TypeAlias = Accepted | Refusal
 
-_WEIGHT: Final = Struct(">22xB34xi")  # of a batch's header: the codec, how many records
-
 
 class TakesLongError(Exception):
     """Decompressed, a batch is larger than what may be looked at now."""
@@ -103,21 +97,6 @@ class TakesLongError(Exception):
 def is_compressed(batch: Buffer) -> bool:
     """By what its header says."""
     return len(batch) > 22 and bool(batch[22] & COMPRESSION_MASK)
-
-
-def takes_long(batches: Iterable[Buffer | None]) -> bool:
-    """Would validating these keep others waiting? By what their headers say, which is not checked.
-
-    Who says that there are few records has no more of them looked at.
-    """
-    records = compressed = 0
-    for batch in batches:
-        if batch is not None and len(batch) >= _WEIGHT.size:
-            attributes, count = _WEIGHT.unpack_from(batch)
-            records += max(0, count)
-            if attributes & COMPRESSION_MASK:
-                compressed += len(batch)
-    return records > MANY_RECORDS or compressed > MUCH_COMPRESSED
 
 
 def validate(

@@ -1,13 +1,13 @@
-"""The writers of a broker: one for each coordinator partition, anew for each broker epoch.
+"""Keeps a broker's writers: one per coordinator partition, replaced with each broker epoch.
 
 A lease of object ids names the broker and its epoch, and a commit needs an open lease. So a writer
-lives as long as its epoch. When this broker registers anew, or hears that it has been fenced, the
-writers of the old epoch end at once: what they had not sent to a coordinator is never written by
-them, and their producers are told NOT_LEADER_OR_FOLLOWER; what they had sent and heard no answer of
-is asked about until the answer is known, for only the coordinator knows it.
+ends with its epoch. When this broker registers again, or learns that it is fenced, the writers of
+the old epoch stop at once. Batches that they have not submitted to a coordinator are never written
+by them, and their producers get NOT_LEADER_OR_FOLLOWER. Commits that they have submitted without
+an answer are repeated until the outcome is known, for only the coordinator knows it.
 
-Old and new writers cannot get in each other's way: the new epoch's first lease closes the old ones,
-in the coordinator's own log, and an object of a closed lease is refused.
+Old and new writers cannot conflict: the new epoch's first lease closes the old ones in the
+coordinator's log, and the coordinator refuses an object of a closed lease.
 
 Source: docs/design/batch-coordinator.md#object-leases,
 docs/design/broker.md#errors-a-producer-sees.
@@ -35,7 +35,7 @@ log = logging.getLogger("diskless.produce.service")
 
 
 class WrittenCluster(Protocol):
-    """The part of a `diskless.cluster.Cluster` that writing needs."""
+    """The part of a `diskless.cluster.Cluster` that writers need."""
 
     @property
     def cluster_id(self) -> str: ...
@@ -47,34 +47,34 @@ class WrittenCluster(Protocol):
 
 
 class Writers:
-    """Belongs to the event loop."""
+    """Creates, fences and closes the writers of one broker. Belongs to the event loop."""
 
     def __init__(
         self,
         *,
         cluster: WrittenCluster,
         store: ObjectStorage,
-        keys: Callable[[int], ObjectKeys],
+        key_prefix: str,
         settings: WriterSettings,
         random: Random,
         on_fenced: Callable[[], None],
-        written: Callable[[str, bytes], None] = lambda _key, _data: None,
+        on_written: Callable[[str, bytes], None] = lambda _key, _data: None,
     ) -> None:
         """No epoch yet, so nothing can be written.
 
-        Args:    keys: of a coordinator partition's objects.
+        Args:    key_prefix: esker.object.key.prefix.
                  on_fenced: called once an epoch, when a coordinator knows a newer one: this broker
-                 must register anew, and then `begin`.
-                 written: given each object that was committed, its key and bytes.
+                     must register again, and then `begin`.
+                 on_written: called with key and bytes of each object that was committed.
         """
         self.counters = WriterCounters()
         self._cluster = cluster
         self._store = store
-        self._keys = keys
+        self._key_prefix = key_prefix
         self._settings = settings
         self._random = random
         self._on_fenced = on_fenced
-        self._written = written
+        self._on_written = on_written
         self._epoch: int | None = None
         self._writers: dict[int, ObjectWriter] = {}  # by coordinator partition
         self._retired: set[ObjectWriter] = set()  # of older epochs, still asking for outcomes
@@ -82,16 +82,16 @@ class Writers:
 
     @property
     def epoch(self) -> int | None:
-        """The broker epoch that is written under; None while nothing may be written."""
+        """The broker epoch of the current writers; None while nothing may be written."""
         return self._epoch
 
     @property
     def in_flight_bytes(self) -> int:
-        """Of batches that are buffered, uploaded or committed just now."""
+        """Bytes of batches that are being buffered, uploaded or committed."""
         return sum(writer.in_flight_bytes for writer in (*self._writers.values(), *self._retired))
 
     def begin(self, broker_epoch: int) -> None:
-        """This broker is registered under an epoch, and writes under it from now on."""
+        """Write under this broker epoch from now on."""
         assert self._epoch is None or broker_epoch > self._epoch, (
             f"epoch {broker_epoch} after {self._epoch}"
         )
@@ -100,7 +100,7 @@ class Writers:
             self._epoch = broker_epoch
 
     def end(self) -> None:
-        """The epoch is over: nothing more is written under it."""
+        """Fence all writers: nothing more is written under their epoch."""
         self._epoch = None
         writers, self._writers = self._writers, {}
         for writer in writers.values():
@@ -114,14 +114,18 @@ class Writers:
             return None
         writer = self._writers.get(coordinator)
         if writer is None:
-            writer = self._writers[coordinator] = self._made(coordinator, self._epoch)
+            writer = self._writers[coordinator] = self._new_writer(coordinator, self._epoch)
         return writer
 
-    def _made(self, coordinator: int, epoch: int) -> ObjectWriter:
+    def _new_writer(self, coordinator: int, epoch: int) -> ObjectWriter:
         return ObjectWriter(
             store=self._store,
             coordinator=self._cluster.leader(coordinator),
-            keys=self._keys(coordinator),
+            keys=ObjectKeys(
+                prefix=self._key_prefix,
+                cluster_id=self._cluster.cluster_id,
+                coordinator_partition=coordinator,
+            ),
             identity=Identity(
                 cluster_id=self._cluster.cluster_id,
                 broker_id=self._cluster.broker_id,
@@ -129,28 +133,28 @@ class Writers:
             ),
             settings=self._settings,
             random=self._random,
-            on_fenced=lambda: self._fenced(epoch),
-            written=self._written,
+            on_fenced=lambda: self._on_epoch_fenced(epoch),
+            on_written=self._on_written,
             counters=self.counters,
         )
 
-    def _fenced(self, epoch: int) -> None:
-        """A coordinator knows a newer epoch than this one."""
+    def _on_epoch_fenced(self, epoch: int) -> None:
+        """Stop writing under this epoch: a coordinator knows a newer one."""
         if epoch != self._epoch:
-            return  # an old writer; by now there is a newer epoch, or one is being asked for
+            return  # an old writer; there is a newer epoch by now, or a registration under way
         log.warning("broker=%d epoch=%d action=fenced", self._cluster.broker_id, epoch)
         self.end()
         self._on_fenced()
 
     def flush(self) -> None:
-        """What is buffered becomes objects now: this broker is stopping, and its clients wait."""
+        """Turn all buffered batches into objects now: this broker stops, and its clients wait."""
         for writer in self._writers.values():
             writer.close_buffer()
 
     async def close(self, timeout_s: float) -> None:
-        """Write what is buffered, wait for outcomes, give the leases back; take nothing more.
+        """Write what is buffered, wait for outcomes, release the leases; accept nothing more.
 
-        Args:    timeout_s: after it, what is not known is told to be unknown.
+        Args:    timeout_s: after it, producers are told that an open outcome is unknown.
         """
         self._closed, self._epoch = True, None
         writers = [*self._writers.values(), *self._retired]

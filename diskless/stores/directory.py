@@ -1,13 +1,10 @@
 """A directory as an object store: the embedded default, and what a shared file system can be.
 
-An object appears whole or not at all: its bytes go to a temporary name, are made durable, and get
-their name by a link, which fails where a rename would silently replace what is there. Then the
-directory is made durable, too.
+`diskless.stores.object_directory` reads and writes the files; this module adds the event loop, and
+removes the temporary files that crashes left.
 
-A temporary file is what a crash leaves: it is no object, and is removed once it is old.
-
-The surprise: a directory can go away, with the mount it is on. Then nothing is made in its place,
-and of no object it is said that it is missing: the store is away (`diskless.stores.root`).
+The trap: a directory can go away, with the mount it is on. Then nothing is created in its place,
+and no object is reported as missing: the store is away (`diskless.stores.root`).
 
 Source: KIP-1163, ObjectStorage; docs/design/broker.md#object-stores.
 """
@@ -17,10 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import os
-import secrets
-import stat
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,22 +26,21 @@ from diskless.stores.interface import (
     DeletionError,
     ObjectExistsError,
     ObjectNotFoundError,
-    RangeError,
     StorageError,
     StoredObject,
     StoreSettingError,
     check_range,
     check_upload,
 )
+from diskless.stores.object_directory import ObjectDirectory
 from diskless.stores.root import MARK, StoreRoot
-from raft.segments.files import FileSystem, Mode, RealFileSystem
+from raft.segments.files import FileSystem, RealFileSystem
 from records.compression import Buffer
 from records.object_keys import check_key
 
 T = TypeVar("T")
 
 THREADS: Final = 8
-UPLOADING: Final = ".uploading-"  # begins a temporary name; no part of a key begins with a dot
 ABANDONED_AFTER_S: Final = 24 * 3600.0
 """A temporary file this old belongs to a process that died; no upload takes a day."""
 
@@ -67,8 +59,7 @@ class DirectoryStorage:
         self.root = root
         self._files = files or RealFileSystem()
         self._root = StoreRoot(root, self._files)
-        self._made: set[Path] = set()  # directories known to be durable
-        self._making = threading.Lock()
+        self._objects = ObjectDirectory(root, self._files)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="store")
 
     @classmethod
@@ -112,7 +103,7 @@ class DirectoryStorage:
             raise DeletionError(failed)
 
     async def list_objects(self, prefix: str) -> AsyncIterator[StoredObject]:
-        found = self._walk(self.root, prefix)
+        found = self._objects.list(prefix, self._remove_if_abandoned)
         more = True
         while more:
             page = await self._in_thread(prefix, lambda: self._page(found))
@@ -131,103 +122,34 @@ class DirectoryStorage:
         except OSError as error:
             raise StorageError(key, error.strerror or str(error)) from error
 
-    def _path(self, key: str) -> Path:
-        return self.root.joinpath(*key.split("/"))
-
-    def _there(self) -> bool:
-        """True if the store was away and is back. Raises OSError while it is away."""
-        is_back = self._root.check()
-        if is_back:
-            self._forget_made()
-        return is_back
-
     def _store(self, key: str, data: bytes) -> None:
-        """Store it where the store is: what went elsewhere meanwhile is no success."""
-        self._there()
+        """Store an object; fail if the store's file system went away meanwhile."""
+        self._root.check()
         self._root.mark()
         try:
-            self._write(key, data)
-        except FileNotFoundError:  # a directory is gone that was there
-            self._forget_made()
-            raise
-        if self._there():
+            self._objects.put_new(key, data)
+        except FileExistsError:
+            if not self._objects.holds(key, data):
+                raise ObjectExistsError(key) from None
+            self._files.fsync_directory(self._objects.path(key).parent)
+        if self._root.check():
             raise OSError(errno.EAGAIN, "the store was away meanwhile")
 
-    def _write(self, key: str, data: bytes) -> None:
-        path = self._path(key)
-        self._make_directory(path.parent)
-        temporary = path.with_name(f"{UPLOADING}{secrets.token_hex(8)}")
-        file = self._files.open(temporary, Mode.CREATE)
-        try:
-            try:
-                file.write(0, data)
-                file.fdatasync()
-            finally:
-                file.close()
-            try:
-                os.link(temporary, path)  # atomic, and never replaces
-            except FileExistsError:
-                if not self._holds(path, data):
-                    raise ObjectExistsError(key) from None
-            self._files.fsync_directory(path.parent)
-        finally:
-            with contextlib.suppress(OSError):
-                self._files.unlink(temporary)
-
-    def _make_directory(self, directory: Path) -> None:
-        """Make it once, durably, below the root; the root itself is never made again."""
-        with self._making:
-            if directory not in self._made:
-                missing = [
-                    d for d in (directory, *directory.parents) if d.is_relative_to(self.root)
-                ]
-                for one in reversed(missing[:-1]):
-                    with contextlib.suppress(FileExistsError):  # a file there is met when opening
-                        one.mkdir()
-                        self._files.fsync_directory(one.parent)
-                self._made.add(directory)
-
-    def _forget_made(self) -> None:
-        with self._making:
-            self._made.clear()
-
-    def _holds(self, path: Path, data: bytes) -> bool:
-        file = self._files.open(path, Mode.READ)
-        try:
-            return file.size() == len(data) and file.read(0, len(data)) == data
-        finally:
-            file.close()
-
     def _read(self, key: str, byte_range: ByteRange) -> bytes:
-        """What is not found is looked for again if the store had been away."""
+        """Read a range; look again for a missing object if the store had been away."""
         try:
-            return self._read_once(key, byte_range)
+            return self._objects.get(key, byte_range)
         except ObjectNotFoundError:
-            if not self._there():
+            if not self._root.check():
                 raise
-        return self._read_once(key, byte_range)
-
-    def _read_once(self, key: str, byte_range: ByteRange) -> bytes:
-        try:
-            file = self._files.open(self._path(key), Mode.READ)
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            raise ObjectNotFoundError(key) from None
-        try:
-            size_bytes = file.size()
-            if byte_range.offset + byte_range.size > size_bytes:
-                raise RangeError(key, byte_range, size_bytes)
-            return file.read(byte_range.offset, byte_range.size)
-        except IsADirectoryError:
-            raise ObjectNotFoundError(key) from None
-        finally:
-            file.close()
+        return self._objects.get(key, byte_range)
 
     def _unlink_all(self, keys: Collection[str]) -> dict[str, str]:
-        """Those that could not be deleted, and why. The names are gone durably."""
+        """Delete objects durably, and return those that could not be deleted, with the reason."""
         try:
-            self._there()
+            self._root.check()
             failed = self._unlink(keys)
-            if self._there():
+            if self._root.check():
                 raise OSError(errno.EAGAIN, "the store was away meanwhile")
         except OSError as error:
             return dict.fromkeys(keys, error.strerror or str(error))
@@ -237,7 +159,7 @@ class DirectoryStorage:
         failed: dict[str, str] = {}
         changed: dict[Path, list[str]] = {}
         for key in keys:
-            path = self._path(key)
+            path = self._objects.path(key)
             try:
                 self._files.unlink(path)
                 changed.setdefault(path.parent, []).append(key)
@@ -253,32 +175,12 @@ class DirectoryStorage:
         return failed
 
     def _page(self, found: Iterator[StoredObject]) -> list[StoredObject]:
-        """The next ones. Raises OSError if the store is, or was, away: an end would be a lie."""
-        self._there()
+        """Return the next objects. Raises OSError if the store is, or was, away."""
+        self._root.check()
         page = list(islice(found, LIST_PAGE))
-        if self._there():
+        if self._root.check():
             raise OSError(errno.EAGAIN, "the store was away meanwhile")
         return page
-
-    def _walk(self, directory: Path, prefix: str, key: str = "") -> Iterator[StoredObject]:
-        """Objects below a directory by rising key; `key` is the directory's own, with its slash."""
-        with os.scandir(directory) as entries:
-            children = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-        # As keys sort: a directory's name counts with the slash that follows it.
-        for name, is_directory in sorted(children, key=lambda c: c[0] + "/" if c[1] else c[0]):
-            child = f"{key}{name}/" if is_directory else f"{key}{name}"
-            if is_directory:
-                if child.startswith(prefix) or prefix.startswith(child):
-                    yield from self._walk(directory / name, prefix, child)
-            elif name.startswith(MARK):
-                continue
-            elif name.startswith(UPLOADING):
-                self._remove_if_abandoned(directory / name)
-            elif child.startswith(prefix):
-                with contextlib.suppress(FileNotFoundError):  # deleted while we looked
-                    found = (directory / name).stat()
-                    if stat.S_ISREG(found.st_mode):
-                        yield StoredObject(child, found.st_size, found.st_mtime_ns // 1_000_000)
 
     def _remove_if_abandoned(self, path: Path) -> None:
         with contextlib.suppress(OSError):

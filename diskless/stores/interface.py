@@ -13,7 +13,7 @@ Source: KIP-1163, Public Interfaces (ObjectStorage); docs/design/broker.md#objec
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from records.compression import Buffer
@@ -27,8 +27,7 @@ class ByteRange(NamedTuple):
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class StoredObject:
+class StoredObject(NamedTuple):
     """What a listing shows of an object."""
 
     key: str
@@ -49,9 +48,14 @@ class StorageError(Exception):
     """The store failed, or could not be reached. Whether an upload happened is not known."""
 
     def __init__(self, key: str, reason: str, *, retriable: bool = True) -> None:
-        super().__init__(f"{key}: {reason}")
+        super().__init__(f"{key}: {reason}" if key else reason)
         self.key = key
+        self.reason = reason
         self.retriable = retriable  # throttled, timed out, a server's error: it may pass
+
+    def __reduce__(self) -> tuple[partial[StorageError], tuple[str, str]]:
+        """Pickle as a StorageError: tasks in other processes raise it too."""
+        return partial(StorageError, retriable=self.retriable), (self.key, self.reason)
 
 
 class ObjectNotFoundError(StorageError):

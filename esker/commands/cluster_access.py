@@ -19,14 +19,13 @@ import typer
 
 from coordinator.batch.client import ClientSettings, CoordinatorClient
 from coordinator.controller.client import ControllerClient, error_codes
-from coordinator.controller.errors import ErrorCode
 from coordinator.errors import CoordinatorError
 from esker.client.client import ClientError, KafkaClient
 from esker.settings.values import Endpoint, parse_endpoint
 from raft.net.client import connect
 from raft.net.errors import NetError, Reason
 from raft.net.runner import run
-from records.kafka_errors import error_name
+from records.kafka_errors import ErrorCode, error_name
 from records.rpc.base import Request, Response
 
 R = TypeVar("R", bound=Response)

@@ -71,7 +71,8 @@ def _as_json(check: Check) -> dict[str, Any]:
 
 def _store(uri: str, endpoint: str | None, region: str | None) -> Iterator[Check]:
     """The first key of a listing is all that is asked for."""
-    from spark_jobs.readers.object_store import StoreError, StoreOptions, of_store, open_store
+    from diskless.stores.interface import StorageError
+    from spark_jobs.readers.object_store import StoreOptions, describe_failure, open_store
 
     try:
         objects = open_store(uri, StoreOptions(endpoint, region))
@@ -79,9 +80,9 @@ def _store(uri: str, endpoint: str | None, region: str | None) -> Iterator[Check
         raise typer.BadParameter(str(error)) from None
     try:
         first = next(iter(objects.list()), None)
-    except StoreError as error:
+    except StorageError as error:
         hint = "see --endpoint and --region, and the credentials above"
-        yield Check("object store", State.MISSING, of_store(objects.uri, error), hint)
+        yield Check("object store", State.MISSING, describe_failure(objects.uri, error), hint)
     else:
         yield Check("object store", State.OK, f"{uri}, {'empty' if first is None else 'listed'}")
     finally:

@@ -33,7 +33,7 @@ from coordinator.groups.service import group_log_handlers
 from coordinator.groups.settings import LogSettings
 from coordinator.groups.state import Group
 from coordinator.persistent_map import Map
-from diskless.apis.metadata import unfenced
+from diskless.placement import unfenced
 from raft.driver.node_services import RoomHost
 from raft.interfaces import ReplicatedLog
 from raft.net.handlers import Served
@@ -149,7 +149,7 @@ class GroupRoom(GroupReplica):
 
     def _sweep(self) -> None:
         assert self.log is not None, "a timer that outlived its group"
-        self.log.sweep(self._swept)
+        self.log.expire_groups(self._swept)
         self._sweep_later()
 
     def _swept(self, records: int) -> None:

@@ -25,6 +25,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from diskless.stores.interface import StorageError
 from spark_jobs.archive.engines import ArchiveEngine
 from spark_jobs.readers.archive_layout import (
     AVRO,
@@ -39,7 +40,7 @@ from spark_jobs.readers.archive_layout import (
 from spark_jobs.readers.archived_logs import list_ranges, read_about, read_manifest, read_written
 from spark_jobs.readers.avro_files import AvroFileError, read_avro
 from spark_jobs.readers.envelope import EnvelopeError, Row, batches_of
-from spark_jobs.readers.object_store import ObjectStore, StoreError, of_store
+from spark_jobs.readers.object_store import ObjectStore, describe_failure
 
 
 class Fault(NamedTuple):
@@ -122,8 +123,8 @@ def _add(found: Found, checked: Checked, epoch_before: int) -> None:
 def _strangers(store: ObjectStore, known: set[str]) -> list[str]:
     try:
         return [one.key for one in store.list("data/") if one.key not in known]
-    except StoreError as error:
-        raise ArchiveError(of_store(store.uri, error)) from None
+    except StorageError as error:
+        raise ArchiveError(describe_failure(store.uri, error)) from None
 
 
 def check_range(store: ObjectStore, cluster_id: str, of: Range) -> Checked:

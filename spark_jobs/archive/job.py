@@ -23,6 +23,7 @@ from functools import partial
 from typing import Final
 from uuid import uuid4
 
+from diskless.stores.interface import StorageError
 from spark_jobs.archive.engines import ArchiveEngine
 from spark_jobs.archive.range_writer import Task, write_range
 from spark_jobs.readers.archive_layout import (
@@ -43,7 +44,7 @@ from spark_jobs.readers.archive_layout import (
 from spark_jobs.readers.archived_logs import list_ranges, read_about, read_manifest, read_object
 from spark_jobs.readers.log_files import LostRangeError
 from spark_jobs.readers.logs import Log, Logs, Span
-from spark_jobs.readers.object_store import ObjectStore, StoreError, of_store
+from spark_jobs.readers.object_store import ObjectStore, describe_failure
 from spark_jobs.readers.spans import epoch_before
 
 RANGE_BYTES: Final = 16 * 1024 * 1024
@@ -112,8 +113,8 @@ def open_archive(store: ObjectStore, cluster_id: str, tables: str | None = None)
         try:
             if not store.write_new(ABOUT_KEY, about.to_json()):
                 about = read_about(store) or about
-        except StoreError as error:
-            raise ArchiveError(of_store(store.uri, error)) from None
+        except StorageError as error:
+            raise ArchiveError(describe_failure(store.uri, error)) from None
     if about.cluster_id != cluster_id:
         raise ForeignArchiveError(
             f"{store.uri} is the archive of cluster {about.cluster_id}, these are the logs of "
@@ -196,8 +197,8 @@ def archive_log(
                 raise
             end_offset = done.log_end_offset = log.end_offset()  # the cut may lie beyond it
             replace(work, end_offset=end_offset).replan()
-        except StoreError as error:
-            raise ArchiveError(of_store(store.uri, error)) from None
+        except StorageError as error:
+            raise ArchiveError(describe_failure(store.uri, error)) from None
 
 
 def _check_history(store: ObjectStore, log: Log, last: Range) -> None:

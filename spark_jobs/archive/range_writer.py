@@ -67,7 +67,7 @@ def write_range(store: ObjectStore, task: Task) -> Manifest:
     """Write the files of a range, and say what they are. Its manifest is the caller's to write.
 
     Raises:  ArchiveError if offsets are missing, or a batch is empty; what reading raises
-             (LostRangeError, RecordError, LogsError, OSError); StoreError.
+             (LostRangeError, RecordError, LogsError, OSError); StorageError.
     """
     files = _RangeFiles(task)
     try:

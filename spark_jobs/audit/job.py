@@ -50,7 +50,7 @@ def audit(
 ) -> Report:
     """Hold everything to every rule that the data can show.
 
-    Raises:  LogsError, LostRangeError, StoreError, OSError: what could not be read at all.
+    Raises:  LogsError, LostRangeError, StorageError, OSError: what could not be read at all.
     """
     report = Report(logs.cluster_id)
     ends = []

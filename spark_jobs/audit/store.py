@@ -196,7 +196,7 @@ def claims_of(rows: Rows, alive: Numbers, *, whole: bool) -> list[Claim]:
 
 
 def look_at(bucket: Bucket, claims: Sequence[Claim]) -> list[Look]:
-    """Ask the store. Raises StoreError if it does not answer."""
+    """Ask the store. Raises StorageError if it does not answer."""
     newest = max((claim.object_id for claim in claims), default=None)
 
     def one(claim: Claim) -> Look:

@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 
+from diskless.stores.interface import StorageError
 from records.diskless import ObjectCommitRecord
 from records.errors import RecordError
 from records.frame import read_frame
@@ -31,7 +32,6 @@ from spark_jobs.audit.rules import RULES, Fault, Findings, rules_of
 from spark_jobs.audit.store import Bucket, check_store, claims_of, look_at, missing
 from spark_jobs.readers.log_files import LostRangeError
 from spark_jobs.readers.logs import Span
-from spark_jobs.readers.object_store import StoreError
 from spark_jobs.tables.commits import CommitColumns
 from spark_jobs.tables.schemas import OBJECT_COMMIT_KEY
 
@@ -52,7 +52,7 @@ class Judged:
     objects: Numbers  # of commits: what `heads_of` tells, a column each
     missing: list[tuple[int, Fault]]
     read: int  # objects whose bytes were read
-    store_failed: StoreError | None = None  # then nothing is said of objects
+    store_failed: StorageError | None = None  # then nothing is said of objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def judge(shared: Shared, work: tuple[Span, Ends]) -> Judged:
         alive = used[~np.isin(used, [*ledger.marked, *ledger.removed])]
         try:
             looks = look_at(shared.bucket, claims_of(rows, alive, whole=not span.is_checkpoint))
-        except StoreError as error:  # an answer: engines raise only what is wrong with logs
+        except StorageError as error:  # an answer: engines raise only what is wrong with logs
             return Judged(findings, live, heads, [], 0, error)
         check_store(shared.log, looks, findings)
         missed = missing(looks)

@@ -90,7 +90,7 @@ def find_dangling(
 ) -> Dangling:
     """Compare the logs with a listing that is made now, and both once more.
 
-    Raises:  OrphansError if the store holds nothing of a cluster that has objects; StoreError; as
+    Raises:  OrphansError if the store holds nothing of a cluster that has objects; StorageError; as
              `known_at` and `state_at`.
     """
     known = read_known(logs, naming, progress=progress)

@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote_plus
 
-from spark_jobs.readers.object_store import S3, Found
+from diskless.stores.interface import StoredObject
+from diskless.stores.s3_client import S3
 
 COLUMNS: Final = ("key", "size_bytes", "modified_ms")
 _PIECE: Final = 1 << 20
@@ -41,7 +42,7 @@ class Inventory:
     """When it was taken, and what is in it; reading `found` may raise InventoryError, OSError."""
 
     taken_ms: int
-    found: Iterator[Found]
+    found: Iterator[StoredObject]
 
 
 def read_inventory(path: Path, uri: str, taken_ms: int | None) -> Inventory:
@@ -94,7 +95,7 @@ def _verify(file: Path, md5: str) -> None:
 
 def _of_manifest(
     files: Sequence[Path], places: Sequence[int], latest: int | None, prefix: str
-) -> Iterator[Found]:
+) -> Iterator[StoredObject]:
     key_at, size_at, time_at = places
     below = f"{prefix}/" if prefix else ""
     for file in files:
@@ -108,10 +109,10 @@ def _of_manifest(
             except (IndexError, ValueError) as error:
                 raise InventoryError(f"{file}: {row[:6]} is no row of it: {error}") from None
             if key.startswith(below):
-                yield Found(key[len(below) :], size_bytes, int(modified * 1_000))
+                yield StoredObject(key[len(below) :], size_bytes, int(modified * 1_000))
 
 
-def _of_csv(path: Path) -> Iterator[Found]:
+def _of_csv(path: Path) -> Iterator[StoredObject]:
     rows = _lines(path)
     header = next(rows, [])
     if not set(COLUMNS) <= set(header):
@@ -119,7 +120,7 @@ def _of_csv(path: Path) -> Iterator[Found]:
     for row in rows:
         named: Mapping[str, Any] = dict(zip(header, row, strict=False))
         try:
-            yield Found(named["key"], int(named["size_bytes"]), int(named["modified_ms"]))
+            yield StoredObject(named["key"], int(named["size_bytes"]), int(named["modified_ms"]))
         except (KeyError, ValueError) as error:
             raise InventoryError(f"{path}: {row[:6]} is no row of it: {error!r}") from None
 

@@ -28,9 +28,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from diskless.stores.interface import StoredObject
 from records.object_keys import MAX_OBJECT_ID, ObjectKeys, spread
 from spark_jobs.orphans.known_objects import Ids, Known, is_in
-from spark_jobs.readers.object_store import Found, ObjectStore
+from spark_jobs.readers.object_store import ObjectStore
 
 Rows = npt.NDArray[Any]
 """Objects with our cluster's keys, in the order of `ORDER`."""
@@ -131,7 +132,7 @@ class Tally:
         self.strange_bytes += other.strange_bytes
         self.strange_sample = (self.strange_sample + other.strange_sample)[:SAMPLE]
 
-    def take(self, found: Found, naming: Naming) -> tuple[int, int, int] | None:
+    def take(self, found: StoredObject, naming: Naming) -> tuple[int, int, int] | None:
         """Count an object; what its key says if it is ours."""
         parsed = naming.parse(found.key)
         if parsed is None:
@@ -155,7 +156,7 @@ class Tally:
         self.foreign[cluster_id if known else OTHERS] += count
 
 
-def pieces(found: Iterable[Found], naming: Naming, tally: Tally) -> Iterator[Rows]:
+def pieces(found: Iterable[StoredObject], naming: Naming, tally: Tally) -> Iterator[Rows]:
     """Our objects among these, as rows, in pieces; the others are counted.
 
     They keep the order they come in.
@@ -225,7 +226,7 @@ def take_listing(
 
     Args:    directory: there and empty; whoever made it takes it away.
              progress: told 1 for each of the 256 that is done.
-    Raises:  StoreError; OSError. What is in the directory then is no listing.
+    Raises:  StorageError; OSError. What is in the directory then is no listing.
     """
     began_ms = now_ms()
     tally = Tally()
@@ -249,7 +250,9 @@ def take_listing(
     return Listing(directory, began_ms, now_ms(), tally)
 
 
-def keep_listing(found: Iterable[Found], naming: Naming, directory: Path, taken_ms: int) -> Listing:
+def keep_listing(
+    found: Iterable[StoredObject], naming: Naming, directory: Path, taken_ms: int
+) -> Listing:
     """A listing that somebody else has made, such as an inventory of the store.
 
     Args:    found: in any order.

@@ -80,7 +80,7 @@ class ListingReader(DataSourceReader):
         return [ListingPartition(SPREADS[first::tasks]) for first in range(tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Our objects, then what else there was. Raises StoreError: there is no half of a part."""
+        """Our objects, then the other ones. Raises StorageError: there is no half of a part."""
         assert isinstance(partition, ListingPartition), f"{partition}"
         asked = self._options
         naming = Naming(asked.get("prefix", ""), asked["cluster"])

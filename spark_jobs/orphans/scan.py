@@ -270,7 +270,7 @@ def plan_orphans(
     Args:    directory: where the earlier listings are kept.
              made_ms: now, from when the plan expires; None: when the listing ended. An inventory
              may be days old, and its plan still holds: an orphan is one for ever.
-    Raises:  OrphansError; SealError; StoreError; OSError.
+    Raises:  OrphansError; SealError; StorageError; OSError.
     """
     listing, place = found.listing, place_of(naming, uri)
     seen = read_seen(directory, place, listing.began_ms)

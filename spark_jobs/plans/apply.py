@@ -25,7 +25,7 @@ from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import ApplyRetentionRequest, ApplyRetentionResponse
 from records.uuids import decode_uuid
 from spark_jobs.plans.journal import whole_lines
-from spark_jobs.retention.plan_file import Plan, PlanRow
+from spark_jobs.plans.retention_plan import Plan, PlanRow
 
 ROWS_OF_REQUEST: Final = 100
 

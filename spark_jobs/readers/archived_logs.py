@@ -24,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from diskless.stores.interface import StorageError
 from records.batch import Batch
 from records.compression import Buffer
 from spark_jobs.readers.archive_layout import (
@@ -43,7 +44,7 @@ from spark_jobs.readers.envelope import EnvelopeError, Row, batches_of, value_of
 from spark_jobs.readers.log_files import SPLIT_BYTES, LostRangeError
 from spark_jobs.readers.log_position import Place
 from spark_jobs.readers.logs import CLUSTER_METADATA, LogsError, checked_cluster_id, names_in_order
-from spark_jobs.readers.object_store import MAX_READ_BYTES, ObjectStore, StoreError, of_store
+from spark_jobs.readers.object_store import MAX_READ_BYTES, ObjectStore, describe_failure
 
 MAX_DOCUMENT_BYTES: Final = 64 * 1024 * 1024
 """Of a plan or a manifest: a plan has 150 bytes for each 16 MiB of log."""
@@ -72,8 +73,8 @@ def read_object(store: ObjectStore, key: str, max_bytes: int = MAX_DOCUMENT_BYTE
             store.read(key, start, min(MAX_READ_BYTES, found.size_bytes - start))
             for start in range(0, found.size_bytes, MAX_READ_BYTES)
         ]
-    except StoreError as error:
-        raise ArchiveError(of_store(store.uri, error)) from None
+    except StorageError as error:
+        raise ArchiveError(describe_failure(store.uri, error)) from None
     return b"".join(parts)
 
 
@@ -115,8 +116,8 @@ def list_ranges(store: ObjectStore) -> dict[str, list[Range]]:
             one = parse_manifest_key(listed.key)
             if one is not None:
                 found.setdefault(one.log, []).append(one)
-    except StoreError as error:
-        raise ArchiveError(of_store(store.uri, error)) from None
+    except StorageError as error:
+        raise ArchiveError(describe_failure(store.uri, error)) from None
     return found
 
 
@@ -260,8 +261,8 @@ class ArchivedLog:
         prefix = f"data/{self._name}/record/"
         try:
             return {found.key: found.size_bytes for found in self._store.list(prefix)}
-        except StoreError as error:
-            raise ArchiveError(of_store(self._store.uri, error)) from None
+        except StorageError as error:
+            raise ArchiveError(describe_failure(self._store.uri, error)) from None
 
 
 class ArchivedLogs:

@@ -23,9 +23,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from spark_jobs.plans.retention_plan import Effect
 from spark_jobs.retention.digests import Digest, Piece
 from spark_jobs.retention.plan import Starts
-from spark_jobs.retention.plan_file import Effect
 
 
 class PieceEffect(NamedTuple):

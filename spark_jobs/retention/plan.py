@@ -34,8 +34,8 @@ from coordinator.batch.retention_planner import (
     plan_retention,
 )
 from records.frame import decode_record
+from spark_jobs.plans.retention_plan import PlanRow
 from spark_jobs.retention.digests import Digest, Rows
-from spark_jobs.retention.plan_file import PlanRow
 from spark_jobs.tables.partitions import Partitions
 from spark_jobs.tables.topics import BOTH, EXTERNAL, TopicSettings
 

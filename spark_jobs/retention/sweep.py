@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Final
 
+from spark_jobs.plans.retention_plan import Effect, Plan, PlanRow
 from spark_jobs.readers.engines import Engine, LocalEngine
 from spark_jobs.readers.logs import CLUSTER_METADATA, DISKLESS_METADATA, Log, Logs, coordinators_of
 from spark_jobs.readers.spans import epoch_before
@@ -34,7 +35,6 @@ from spark_jobs.retention.plan import (
     live_of,
     moved,
 )
-from spark_jobs.retention.plan_file import Effect, Plan, PlanRow
 from spark_jobs.retention.sidecars import Sidecars, Work
 from spark_jobs.tables.topics import TopicSettings, topics_at
 

@@ -1,11 +1,11 @@
-"""Our modules, on their way to a cluster's workers.
+"""Ships our modules to a cluster's workers.
 
 Workers need Python, PySpark and the packages that `esker[spark]` names; our own code travels with
 each session, so that what runs there is what was started here. It is one zip file that Python
 imports from, named by the hash of its content. Each worker compares the two when it first imports
 from it (spark_jobs/__init__.py): code that was cut off on its way does not run.
 
-The surprise: a zip file's bytes depend on the clock and on the order of a directory's listing; both
+The trap: a zip file's bytes depend on the clock and on the order of a directory's listing; both
 are fixed here, so that the same code has the same name.
 
 Source: PySpark's page on package management.
@@ -20,21 +20,25 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-PACKAGES: Final = ("coordinator", "raft", "records", "snapshot", "spark_jobs")
+PACKAGES: Final = ("coordinator", "diskless.stores", "raft", "records", "snapshot", "spark_jobs")
+"""What a job may need on a worker; of the package around a part, its `__init__.py` goes along."""
+
 EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the first moment that a zip file knows
 
 
 def sources() -> Iterator[tuple[str, bytes]]:
-    """Name and content of each module that a job may need on a worker."""
+    """Yield name and content of each module that a job may need on a worker."""
     for package in PACKAGES:
-        for root in import_module(package).__path__:
+        folder, _, part = package.partition(".")
+        for root in import_module(folder).__path__:
             base = Path(root)
-            for path in sorted(base.rglob("*.py")):
-                yield f"{package}/{path.relative_to(base).as_posix()}", path.read_bytes()
+            paths = sorted((base / part.replace(".", "/")).rglob("*.py"))
+            for path in [base / "__init__.py", *paths] if part else paths:
+                yield f"{folder}/{path.relative_to(base).as_posix()}", path.read_bytes()
 
 
 def code_zip(directory: Path) -> Path:
-    """Write it there; its name is `esker-<the first half of its SHA-256>.zip`."""
+    """Write the zip file into a directory, as `esker-<the first half of its SHA-256>.zip`."""
     making = directory / "esker.zip"
     with zipfile.ZipFile(making, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in sources():

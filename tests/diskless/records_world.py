@@ -31,7 +31,6 @@ from diskless.stores.faults import FaultyStore
 from diskless.stores.memory import MemoryStore
 from records.batch import iter_batches, iter_records
 from records.batch_writer import build_batch
-from records.object_keys import ObjectKeys
 from records.rpc.fetch import FetchRequest, FetchResponse
 from records.rpc.produce import ProduceRequest, ProduceResponse
 from records.types import ZERO_UUID
@@ -104,35 +103,28 @@ class RecordsBroker:
         self.writers = Writers(
             cluster=self.cluster,
             store=self.store,
-            keys=self.keys,
+            key_prefix="",
             settings=settings or WriterSettings(commit_interval_ms=20, upload_timeout_ms=5_000),
             random=random,
             on_fenced=self._on_fenced,
-            written=self.cache.add,
+            on_written=self.cache.add,
         )
         self.staleness = Staleness(
             self.cluster.replica_age_ms, file_delete_delay_ms=DELETE_DELAY_MS
         )
         self.produce_service = ProduceService(
-            image=lambda: self.cluster.image,
-            image_where=self.cluster.image_where,
+            self.cluster,
             writer=self.writers.writer,
             now_ms=world.wall_ms,
             in_flight=self.in_flight,
         )
         self.fetch_service = fetch_type(
-            image=lambda: self.cluster.image,
-            replica=self.cluster.replica,
-            leader=self.cluster.leader,
-            cache=self.cache,
-            news=self.news,
-            staleness=self.staleness,
-            broker_id=broker_id,
+            self.cluster, cache=self.cache, news=self.news, staleness=self.staleness
         )
         self.apis = RecordApis(self.produce_service, self.fetch_service)
         self.handlers = self.apis.served()
         self.cleaner = Cleaner(
-            self.cluster, self.store, keys=self.keys, random=random, interval_s=10.0
+            self.cluster, self.store, key_prefix="", random=random, interval_s=10.0
         )
         self.begin()
 
@@ -141,11 +133,6 @@ class RecordsBroker:
         registered = self.world.image.brokers[self.cluster.broker_id]
         if registered.broker_epoch != self.writers.epoch:
             self.writers.begin(registered.broker_epoch)
-
-    def keys(self, coordinator: int) -> ObjectKeys:
-        return ObjectKeys(
-            prefix="", cluster_id=self.cluster.cluster_id, coordinator_partition=coordinator
-        )
 
     def _on_fenced(self) -> None:
         self.fenced += 1

@@ -47,13 +47,10 @@ class Story:
     def _fetching(self, broker_id: int) -> FetchService:
         cluster = self.world.cluster(broker_id)
         return FetchService(
-            image=lambda: cluster.image,
-            replica=cluster.replica,
-            leader=cluster.leader,
+            cluster,
             cache=self.cache,
             news=News(),
             staleness=Staleness(cluster.replica_age_ms, file_delete_delay_ms=60_000),
-            broker_id=broker_id,
         )
 
     async def produce(self, count: int) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from coordinator.errors import CoordinatorError
-from diskless.apis.metadata import unfenced
 from diskless.cluster import Cluster
+from diskless.placement import unfenced
 from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import FindBatchesRequest
 from records.rpc.group_log import AcquireGroupOwnershipRequest

@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 
 from diskless.dispatch import MAX_CLIENT_KINDS, OTHERS, Dispatcher
+from diskless.produce.in_flight import InFlight
+from diskless.produce.service import ProduceService
 from raft.net import BadHeaderError, RequestKind, request_header
-from raft.net.handlers import Served, payload
+from raft.net.handlers import Served
 from raft.net.routes import MAX_QUESTION_BYTES, first_flexible
 from records.codec import decode_message, encode_message
 from records.rpc import API
@@ -77,19 +79,19 @@ def frame_of(request: Request, version: int, client_id: str | None = "me") -> by
 
 
 class Front:
-    """A dispatcher with a Produce, and nothing else of its own."""
+    """A dispatcher that serves Produce and ApiVersions only."""
 
     def __init__(self, world: ClusterWorld, **more: Any) -> None:
-        self.produced: list[int] = []
-        handlers = {0: Served(3, 13, self._produce)}
+        cluster = world.cluster(1)
+        service = ProduceService(
+            cluster, writer=lambda _: None, now_ms=world.wall_ms, in_flight=InFlight(1 << 30)
+        )
+        self.produced = service.counters
+        handlers = {0: Served(0, 13, service.serve)}
         self.dispatcher = Dispatcher(
-            handlers, cluster=world.cluster(1), listener_name="PLAIN", **more
+            handlers, cluster=cluster, listener_name="PLAIN", large=(0,), **more
         )
         self.caller = Caller()
-
-    def _produce(self, _connection: Any, header: Any, body: Any) -> Any:
-        self.produced.append(len(body))
-        return payload(header, ProduceResponse(responses=()))
 
     async def send(self, frame: bytes) -> bytes:
         answer = await self.caller.answer(self.dispatcher.handle(self.caller, frame))  # type: ignore[arg-type]
@@ -229,7 +231,7 @@ def test_a_produce_of_old_is_refused_in_its_own_form(version: int) -> None:
             + (b"\x00\x01u" + pack(">i", 0))
             + throttled
         )
-        assert front.produced == []
+        assert front.produced.requests == 0
 
     with_front(story)
 
@@ -281,7 +283,7 @@ def test_a_produce_of_today_is_served(version: int) -> None:
     async def story(front: Front) -> None:
         request = ProduceRequest(acks=1, timeout_ms=1, topic_data=())
         await front.send(frame_of(request, version))
-        assert len(front.produced) == 1
+        assert front.produced.requests == 1
         assert front.dispatcher.requests == {0: 1}
 
     with_front(story)
@@ -346,7 +348,7 @@ def test_a_large_produce_is_handed_on() -> None:
     async def story(front: Front) -> None:
         frame = frame_of(ProduceRequest(acks=1, timeout_ms=1, topic_data=()), 9)
         await front.send(frame + bytes(2 * MAX_QUESTION_BYTES))
-        assert front.produced[0] > 2 * MAX_QUESTION_BYTES
+        assert front.produced.bytes_in > 2 * MAX_QUESTION_BYTES
 
     with_front(story)
 

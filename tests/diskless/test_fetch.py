@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from random import Random
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -19,12 +19,13 @@ from coordinator.batch.reads import log_ends
 from coordinator.batch.settings import CoordinatorSettings
 from coordinator.controller.image import MetadataImage
 from coordinator.errors import CoordinatorError
-from diskless.apis.metadata import SLICE_PARTITIONS
+from diskless.cluster import Cluster
 from diskless.fetch import service as fetch
 from diskless.fetch.commit_notifications import News
 from diskless.fetch.object_cache import ObjectCache
 from diskless.fetch.service import FetchService
 from diskless.fetch.staleness import Staleness
+from diskless.loop_turns import SLICE_PARTITIONS
 from diskless.produce.buffer import AppendResult
 from diskless.produce.object_writer import Identity, ObjectWriter, WriterSettings
 from diskless.stores.faults import Fault, FaultRule, FaultyStore
@@ -95,6 +96,25 @@ class Submitting:
         return await self.coordinator.list_offsets(request)
 
 
+class _ClusterOf:
+    """The part of a cluster that Fetch reads; a test may replace the broker's image or replica."""
+
+    broker_id = 1
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    @property
+    def image(self) -> MetadataImage:
+        return self._broker.image
+
+    def replica(self, _: int) -> Coordinator | None:
+        return self._broker.replica
+
+    def leader(self, _: int) -> Submitting:
+        return self._broker.leader
+
+
 class Broker:
     """The produce and the fetch path of one broker; topic t has two partitions."""
 
@@ -111,13 +131,10 @@ class Broker:
         self.age_ms: float | None = 0.0  # of the replica
         self.cache = ObjectCache(self.store)
         self.service = FetchService(
-            image=lambda: self.image,
-            replica=lambda _: self.replica,
-            leader=lambda _: self.leader,
+            cast(Cluster, _ClusterOf(self)),
             cache=self.cache,
             news=self.news,
             staleness=Staleness(lambda _: self.age_ms, file_delete_delay_ms=60_000),
-            broker_id=1,
         )
         self.writer = ObjectWriter(
             store=self.store,

@@ -168,13 +168,13 @@ def test_who_waits_too_long_is_told_and_never_written() -> None:
         async with ClusterWorld() as world:
             await world.create("t", partitions=1)
             scene = Scene(world)
-            scene.broker.in_flight.take(BOUND)
+            scene.broker.in_flight.acquire(BOUND)
             answer = await scene.broker.produce(
                 "t", 0, batch(1, now_ms=world.wall_ms()), timeout_ms=30
             )
             assert answer.error_code == 7
             scene.store.go.set()
-            scene.broker.in_flight.give_back(BOUND)
+            scene.broker.in_flight.release(BOUND)
             late = await scene.broker.produce("t", 0, batch(2, now_ms=world.wall_ms()))
             assert (late.error_code, late.base_offset) == (0, 0), "the first was written after all"
             await scene.broker.end(5)
@@ -185,24 +185,24 @@ def test_who_waits_too_long_is_told_and_never_written() -> None:
 def test_nobody_overtakes_in_the_line() -> None:
     async def on_loop() -> None:
         in_flight = InFlight(100)
-        in_flight.take(150)
+        in_flight.acquire(150)
         order: list[int] = []
 
         def taking(number: int) -> None:
             order.append(number)
-            in_flight.take(60)
+            in_flight.acquire(60)
 
         for number in range(4):
             assert in_flight.is_full
             in_flight.wait(lambda number=number: taking(number))  # type: ignore[misc]
-        in_flight.give_back(60)
+        in_flight.release(60)
         assert in_flight.is_full, "others wait: who comes now is behind them"
         await asyncio.sleep(0)
         assert order == [0]
-        in_flight.give_back(150)
+        in_flight.release(150)
         await asyncio.sleep(0)
         assert order == [0, 1, 2]
-        in_flight.give_back(120)
+        in_flight.release(120)
         await asyncio.sleep(0)
         assert order == [0, 1, 2, 3]
         assert (in_flight.used_bytes, in_flight.peak_bytes, in_flight.held_back) == (60, 150, 4)
@@ -224,10 +224,10 @@ def test_a_request_that_is_over_is_gone_without_the_garbage_collector() -> None:
             now_ms = world.wall_ms()
             assert (await scene.broker.produce("t", 0, batch(1, now_ms=now_ms))).error_code == 0
             assert (await scene.broker.produce("t", 7, batch(2, now_ms=now_ms))).error_code == 3
-            scene.broker.in_flight.take(BOUND)
+            scene.broker.in_flight.acquire(BOUND)
             late = await scene.broker.produce("t", 0, batch(3, now_ms=now_ms), timeout_ms=20)
             assert late.error_code == 7
-            scene.broker.in_flight.give_back(BOUND)
+            scene.broker.in_flight.release(BOUND)
             await scene.broker.end(60)
             for _ in range(TURNS):  # what was cancelled ends in its own turns
                 if not left():

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.controller.image import MetadataImage
-from diskless.apis.metadata import ClientView, Placing, describe, place, reachable, unfenced
-from diskless.placement import PlacedBroker, leader, leaders
+from diskless.apis.metadata import ClientView, Placing, describe, place, reachable
+from diskless.placement import PlacedBroker, leader, leaders, unfenced
 from records.codec import decode_message, encode_message
 from records.rpc.brokers import BrokerHeartbeatRequest
 from records.rpc.cluster import MetadataRequest, MetadataResponse

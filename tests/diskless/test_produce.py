@@ -9,15 +9,16 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from random import Random
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
 
 from coordinator.controller.image import MetadataImage
+from diskless.cluster import Cluster
 from diskless.produce.buffer import AppendResult, Waiter
 from diskless.produce.in_flight import InFlight
-from diskless.produce.service import HEAR_S, ProduceService
+from diskless.produce.service import TOPIC_WAIT_S, ProduceService
 from diskless.produce.validation import Accepted, Outcome, validate
 from raft.net import Listener, run
 from raft.net.client import connect
@@ -98,10 +99,9 @@ class Broker:
         self.news = asyncio.Event()
         self.awaits_news = False  # else what is not heard of never is
         self.heard_by = 0  # requests that waited for it
-        self.patience_s = HEAR_S  # of the last one
+        self.patience_s = TOPIC_WAIT_S  # of the last one
         service = ProduceService(
-            image=lambda: self.image,
-            image_where=self.hear_of,
+            cast(Cluster, self),  # as far as Produce knows it
             writer=lambda _: self.writer,
             now_ms=lambda: NOW_MS,
             in_flight=self.in_flight,
@@ -113,10 +113,10 @@ class Broker:
 
         self.listener = Listener(handle, name="test")
 
-    async def hear_of(
+    async def image_where(
         self, holds: Callable[[MetadataImage], bool], timeout_s: float
     ) -> MetadataImage | None:
-        assert 0 <= timeout_s <= HEAR_S
+        assert 0 <= timeout_s <= TOPIC_WAIT_S
         self.patience_s = timeout_s
         self.heard_by += 1
         if self.awaits_news:
@@ -218,7 +218,9 @@ def test_a_topic_that_another_broker_knows_is_waited_for_in_order(acks: int) -> 
     claim(work, MetadataImage())
 
 
-@pytest.mark.parametrize(("timeout_ms", "patience_s"), [(500, 0.45), (0, 0), (30_000, HEAR_S)])
+@pytest.mark.parametrize(
+    ("timeout_ms", "patience_s"), [(500, 0.45), (0, 0), (30_000, TOPIC_WAIT_S)]
+)
 def test_a_topic_that_nobody_knows_is_waited_for_within_the_requests_time(
     timeout_ms: int, patience_s: float
 ) -> None:

@@ -74,9 +74,9 @@ def test_a_hundred_megabytes_of_nothing_are_refused_at_once() -> None:
 @given(data=st.data(), version=st.sampled_from(VERSIONS))
 def test_the_walk_ends_where_the_request_does(data: st.DataObject, version: int) -> None:
     body = encode_message(data.draw(messages(ProduceRequest, version)), version)
-    walk = produce_bounds._Walk(body, version)
-    walk.request()
-    assert walk._at == len(body)
+    scan = produce_bounds._Scan(body, version)
+    scan.request()
+    assert scan._position == len(body)
 
 
 @settings(max_examples=60, deadline=None)

@@ -9,9 +9,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from uuid import UUID
 
-from diskless.apis.metadata import unfenced
 from diskless.apis.records import MAX_IN_LINE, RecordApis
-from diskless.placement import REDIRECT_PAUSE_S, leader
+from diskless.placement import REDIRECT_PAUSE_S, leader, unfenced
 from raft.net import Limits, Listener, connect
 from raft.net.connection import Answer, ServerConnection
 from raft.net.frames import Frame
@@ -47,7 +46,7 @@ def test_every_version_from_the_lowest_on_is_served() -> None:
         topic = world.image.topic("t")
         assert topic is not None
         served = broker.handlers
-        assert (served[0].lowest, served[0].highest) == (3, 13)
+        assert (served[0].lowest, served[0].highest) == (0, 13)  # 0 to 2 only to be refused
         assert (served[1].lowest, served[1].highest) == (4, 18)
         for version in range(3, 14):
             records = batch(version, now_ms=world.wall_ms())

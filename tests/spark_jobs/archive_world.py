@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+from diskless.stores.interface import StoredObject
 from raft.segments.files import RealFileSystem
 from raft.segments.log import Log, LogConfig
 from records.batch import CONTROL, TRANSACTIONAL
@@ -27,7 +28,7 @@ from spark_jobs.readers.archived_logs import ArchivedLogs
 from spark_jobs.readers.log_files import LogFiles
 from spark_jobs.readers.logs import CommittedFiles
 from spark_jobs.readers.logs import Log as CommittedLog
-from spark_jobs.readers.object_store import Found, ObjectStore, open_store
+from spark_jobs.readers.object_store import ObjectStore, open_store
 
 LOG = "__cluster_metadata-0"
 CLUSTER_ID = "aCLUSTERofTESTSxxxxxxx"
@@ -177,7 +178,7 @@ class DyingStore:
         self.read = store.read
         self.close = store.close
 
-    def list(self, prefix: str = "") -> Iterator[Found]:
+    def list(self, prefix: str = "") -> Iterator[StoredObject]:
         return self._store.list(prefix)
 
     def write(self, key: str, data: bytes) -> None:

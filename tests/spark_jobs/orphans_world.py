@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from diskless.stores.interface import StorageError, StoredObject
 from records.compression import Buffer
 from records.frame import encode_record
 from spark_jobs.orphans.listing import Naming
 from spark_jobs.readers.log_position import Place
-from spark_jobs.readers.object_store import DirectoryStore, Found, StoreError
+from spark_jobs.readers.object_store import DirectoryStore
 from tests.coordinator.batch.subjects import KEYS
 from tests.coordinator.batch.test_model import Life
 
@@ -109,12 +110,12 @@ class HeldUpStore(DirectoryStore):
     def __post_init__(self) -> None:
         super().__init__(self.root)
 
-    def list(self, prefix: str = "") -> Iterator[Found]:
+    def list(self, prefix: str = "") -> Iterator[StoredObject]:
         self.before_listing()
         for found in super().list(prefix):
             yield found
             if prefix == self.fails_at:
-                raise StoreError(prefix, "the disk is gone")
+                raise StorageError(prefix, "the disk is gone")
 
 
 def now(waiting: Coroutine[Any, Any, Any]) -> Any:

@@ -17,7 +17,7 @@ from records.uuids import encode_uuid, random_uuid
 from spark_jobs.orphans import apply as orphans_applying
 from spark_jobs.plans import apply as applying
 from spark_jobs.plans.apply import NO_ANSWER, Journal, Outcome, apply_plan
-from spark_jobs.retention.plan_file import (
+from spark_jobs.plans.retention_plan import (
     EXPIRES_AFTER_MS,
     Effect,
     Plan,

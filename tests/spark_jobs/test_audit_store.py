@@ -16,6 +16,7 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
+from diskless.stores.interface import StorageError
 from records.batch import parse_header
 from records.batch_writer import build_value_batch
 from records.diskless import LogStartOffsetsRecord, ObjectCommitRecord, ObjectsMarkedRecord
@@ -28,7 +29,7 @@ from spark_jobs.audit.store import Depth, is_sampled
 from spark_jobs.readers.engines import LocalEngine
 from spark_jobs.readers.log_files import LogFiles
 from spark_jobs.readers.logs import CommittedFiles
-from spark_jobs.readers.object_store import DirectoryStore, StoreError, StoreOptions, open_store
+from spark_jobs.readers.object_store import DirectoryStore, StoreOptions, open_store
 from tests.coordinator.batch.actors import (
     OTHER_TOPIC,
     TOPIC,
@@ -241,7 +242,7 @@ def test_objects_in_a_bucket(tmp_path: Path, s3_endpoint: str) -> None:
 def test_a_store_that_is_not_there_is_no_loss(tmp_path: Path) -> None:
     entries, _ = the_world()
     write_entries(tmp_path / "log", entries)
-    with pytest.raises(StoreError, match="no such directory"):
+    with pytest.raises(StorageError, match="no such directory"):
         audited(tmp_path / "log", asked=asked(tmp_path / "store"))
 
 

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from diskless.stores.interface import StoredObject
 from records.uuids import encode_uuid
 from spark_jobs.orphans.dangling import Dangling, find_dangling
 from spark_jobs.orphans.listing import take_listing
 from spark_jobs.orphans.scan import OrphansError
-from spark_jobs.readers.object_store import DirectoryStore, Found
+from spark_jobs.readers.object_store import DirectoryStore
 from tests.coordinator.batch.actors import delete_records
 from tests.coordinator.batch.subjects import KEYS
 from tests.spark_jobs.orphans_world import NAMING, FileSet, MemoryLogs, RecordedLife, now
@@ -140,7 +141,7 @@ def test_what_a_listing_left_out_and_is_there_is_not_lost(life: Stored) -> None:
     life.path(hidden).rename(aside)
 
     class ComesBack(DirectoryStore):
-        def head(self, key: str) -> Found | None:
+        def head(self, key: str) -> StoredObject | None:
             if aside.exists():
                 aside.rename(life.path(hidden))
             return super().head(key)

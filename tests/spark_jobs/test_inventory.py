@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from diskless.stores.interface import StoredObject
 from spark_jobs.orphans.inventory import InventoryError, read_inventory
 from spark_jobs.orphans.listing import Naming, keep_listing
-from spark_jobs.readers.object_store import Found
 
 NAMING = Naming("", "c-1")
 ROWS = (
@@ -48,7 +48,10 @@ def manifest(directory: Path, **other: Any) -> Path:
 def test_a_manifest_names_what_is_in_the_bucket_below_the_stores_prefix(tmp_path: Path) -> None:
     inventory = read_inventory(manifest(tmp_path), "s3://bucket/data", None)
     modified_ms = 1_767_323_045_000
-    once = [Found("7f/c-1/0/1", 10, modified_ms), Found("7f/c-1/0/2+3", 11, modified_ms)]
+    once = [
+        StoredObject("7f/c-1/0/1", 10, modified_ms),
+        StoredObject("7f/c-1/0/2+3", 11, modified_ms),
+    ]
     assert list(inventory.found) == once * 2
     assert inventory.taken_ms == 1_767_323_045_000
 

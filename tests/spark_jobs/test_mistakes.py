@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from diskless.stores.interface import StorageError
 from esker.commands.spark import app
 from esker.commands.spark.common import reason, to_apply
 from raft.net.errors import NetError, Reason
-from spark_jobs.readers.object_store import StoreError, StoreOptions, of_store, open_store
+from spark_jobs.plans.retention_plan import PlanError, read_plan, write_plan
+from spark_jobs.readers.object_store import StoreOptions, describe_failure, open_store
 from spark_jobs.readers.quorum_link import why_nobody_leads
-from spark_jobs.retention.plan_file import PlanError, read_plan, write_plan
 from tests.coordinator.batch.subjects import KEYS
 from tests.diskless.stores.conftest import s3_endpoint
 from tests.spark_jobs.test_applying import plan, row
@@ -136,13 +137,14 @@ def test_a_broker_is_no_controller() -> None:
 
 
 def test_a_store_is_named_once() -> None:
-    assert of_store("s3://b", StoreError("s3://b", "no such bucket")) == "s3://b: no such bucket"
-    assert of_store("s3://b", StoreError("k", "gone")) == "s3://b: k: gone"
+    missing = StorageError("s3://b", "no such bucket")
+    assert describe_failure("s3://b", missing) == "s3://b: no such bucket"
+    assert describe_failure("s3://b", StorageError("k", "gone")) == "s3://b: k: gone"
 
 
 def test_a_bucket_that_is_not_there_is_told_in_words(s3_endpoint: str) -> None:
     store = open_store("s3://no-such-bucket", StoreOptions(s3_endpoint, "us-east-1"))
-    with pytest.raises(StoreError) as caught:
+    with pytest.raises(StorageError) as caught:
         list(store.list("00/"))
     assert str(caught.value) == "s3://no-such-bucket: no such bucket"
     store.close()

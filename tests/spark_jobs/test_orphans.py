@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.errors import CoordinatorError
+from diskless.stores.interface import StorageError, StoredObject
 from records.diskless import LeaseClosedRecord, LeaseGrantedRecord, LeasesForgottenRecord
 from records.frame import encode_record
 from records.kafka_errors import ErrorCode
@@ -42,7 +43,6 @@ from spark_jobs.orphans.scan import (
     plan_orphans,
 )
 from spark_jobs.plans.sealed_file import SealedFile, SealError, writing
-from spark_jobs.readers.object_store import Found, StoreError
 from tests.spark_jobs.orphans_world import HeldUpStore, MemoryLogs
 
 NAMING = Naming("esker", "c-1")
@@ -193,7 +193,7 @@ def test_a_listing_that_fails_half_way_is_none(bucket: Bucket) -> None:
     before = bucket.files()
     bucket.store.fails_at = "esker/80/"
     seen = (bucket.listings / SEEN_FILE).read_bytes()
-    with pytest.raises(StoreError, match="the disk is gone"):
+    with pytest.raises(StorageError, match="the disk is gone"):
         bucket.sweep()
     assert bucket.files() == before
     assert (bucket.listings / SEEN_FILE).read_bytes() == seen
@@ -272,9 +272,9 @@ def test_memory_does_not_grow_with_the_bucket() -> None:
     """Rows go to disk in pieces, however many there are."""
     tally = Tally()
 
-    def found() -> Iterator[Found]:
+    def found() -> Iterator[StoredObject]:
         for object_id in range(3 * PIECE_ROWS + 1):
-            yield Found(NAMING.key(0, object_id), 1, 0)
+            yield StoredObject(NAMING.key(0, object_id), 1, 0)
 
     sizes = [len(rows) for rows in pieces(found(), NAMING, tally)]
     assert sizes == [PIECE_ROWS, PIECE_ROWS, PIECE_ROWS, 1]

@@ -32,11 +32,11 @@ from records.metadata import (
 )
 from records.schema import MetadataRecord
 from records.uuids import decode_uuid, encode_uuid, random_uuid
+from spark_jobs.plans.retention_plan import PlanRow
 from spark_jobs.readers.log_files import FileSpan, LogFiles
 from spark_jobs.readers.log_position import Place
 from spark_jobs.readers.logs import LogsError
 from spark_jobs.retention.digests import gather
-from spark_jobs.retention.plan_file import PlanRow
 from spark_jobs.retention.sidecars import Sidecars, Work
 from spark_jobs.retention.sweep import make_plan
 from spark_jobs.tables.coordinator_log import LogState, state_at

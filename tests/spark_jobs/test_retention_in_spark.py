@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from records.uuids import encode_uuid
+from spark_jobs.plans.retention_plan import write_plan
 from spark_jobs.readers.engines import LocalEngine, SparkEngine
 from spark_jobs.readers.log_files import LogFiles
 from spark_jobs.readers.logs import LogsError
-from spark_jobs.retention.plan_file import write_plan
 from spark_jobs.retention.sidecars import Sidecars
 from spark_jobs.retention.sweep import make_plan
 from spark_jobs.tables.coordinator_log import LogState, state_at

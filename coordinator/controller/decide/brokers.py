@@ -17,25 +17,17 @@ from typing import Final
 
 from coordinator.controller.decide.context import Context, Decision
 from coordinator.controller.decide.features import unsupported_feature
-from coordinator.controller.errors import ErrorCode, RefusedError
+from coordinator.controller.errors import RefusedError
 from coordinator.controller.image import MetadataImage
 from coordinator.controller.sessions import BrokerSessions
+from records.kafka_errors import ErrorCode
 from records.metadata import (
     BrokerRegistrationChangeRecord,
     RegisterBrokerRecord,
     RegisterControllerRecord,
     UnregisterBrokerRecord,
 )
-from records.rpc.brokers import (
-    BrokerHeartbeatRequest,
-    BrokerHeartbeatResponse,
-    BrokerRegistrationRequest,
-    BrokerRegistrationResponse,
-    ControllerRegistrationRequest,
-    ControllerRegistrationResponse,
-    UnregisterBrokerRequest,
-    UnregisterBrokerResponse,
-)
+from records.rpc import brokers as rpc
 from records.schema import MetadataRecord
 from records.types import Offset
 
@@ -47,7 +39,7 @@ MAX_LOG_DIRS: Final = 256
 FIRST_FREE_DIRECTORY: Final = 100  # ids below are reserved by upstream (DirectoryId)
 
 
-def register_broker(request: BrokerRegistrationRequest, context: Context) -> Decision:
+def register_broker(request: rpc.BrokerRegistrationRequest, context: Context) -> Decision:
     """Make a broker a member, under an epoch that is the offset of its record.
 
     Asking again as the same process changes nothing. Another process with the same id is refused
@@ -56,7 +48,7 @@ def register_broker(request: BrokerRegistrationRequest, context: Context) -> Dec
     try:
         _check_registration(request, context)
     except RefusedError as refused:
-        return Decision((), BrokerRegistrationResponse(error_code=refused.code))
+        return Decision((), rpc.BrokerRegistrationResponse(error_code=refused.code))
     existing = context.image.brokers.get(request.broker_id)
     if existing is not None and existing.incarnation_id != request.incarnation_id:
         alive = context.sessions.is_alive(
@@ -64,7 +56,7 @@ def register_broker(request: BrokerRegistrationRequest, context: Context) -> Dec
         )
         if alive and not existing.in_controlled_shutdown:
             code = ErrorCode.DUPLICATE_BROKER_REGISTRATION
-            return Decision((), BrokerRegistrationResponse(error_code=code))
+            return Decision((), rpc.BrokerRegistrationResponse(error_code=code))
         existing = None
     record = RegisterBrokerRecord(
         broker_id=request.broker_id,
@@ -94,8 +86,8 @@ def register_broker(request: BrokerRegistrationRequest, context: Context) -> Dec
         log_dirs=request.log_dirs,
     )
     if existing is not None and _same_but_epoch(existing, record):
-        return Decision((), BrokerRegistrationResponse(broker_epoch=existing.broker_epoch))
-    return Decision((record,), BrokerRegistrationResponse(broker_epoch=context.next_offset))
+        return Decision((), rpc.BrokerRegistrationResponse(broker_epoch=existing.broker_epoch))
+    return Decision((record,), rpc.BrokerRegistrationResponse(broker_epoch=context.next_offset))
 
 
 def _same_but_epoch(one: RegisterBrokerRecord, other: RegisterBrokerRecord) -> bool:
@@ -107,7 +99,7 @@ def _same_but_epoch(one: RegisterBrokerRecord, other: RegisterBrokerRecord) -> b
     )
 
 
-def _check_registration(request: BrokerRegistrationRequest, context: Context) -> None:
+def _check_registration(request: rpc.BrokerRegistrationRequest, context: Context) -> None:
     if request.cluster_id != context.cluster_id:
         raise RefusedError(
             ErrorCode.INCONSISTENT_CLUSTER_ID,
@@ -151,7 +143,7 @@ def check_endpoints(names: list[str], hosts: list[str]) -> None:
 
 
 def heartbeat(
-    request: BrokerHeartbeatRequest, context: Context, sessions: BrokerSessions
+    request: rpc.BrokerHeartbeatRequest, context: Context, sessions: BrokerSessions
 ) -> Decision:
     """A broker lives. What it is to be from now on follows from what it is and what it wants."""
     broker = context.image.brokers.get(request.broker_id)
@@ -180,7 +172,7 @@ def heartbeat(
         ):
             fenced = shut_down = True
         leaving = True
-    response = BrokerHeartbeatResponse(
+    response = rpc.BrokerHeartbeatResponse(
         is_caught_up=caught_up, is_fenced=fenced, should_shut_down=shut_down
     )
     if (fenced, leaving) == (broker.fenced, broker.in_controlled_shutdown):
@@ -189,7 +181,7 @@ def heartbeat(
 
 
 def _no_heartbeat(code: ErrorCode) -> Decision:
-    return Decision((), BrokerHeartbeatResponse(error_code=code, should_shut_down=False))
+    return Decision((), rpc.BrokerHeartbeatResponse(error_code=code, should_shut_down=False))
 
 
 def _change(
@@ -228,22 +220,22 @@ def fence_silent(context: Context) -> Decision:
     return Decision(tuple(records), tuple(record.broker_id for record in records))
 
 
-def unregister_broker(request: UnregisterBrokerRequest, context: Context) -> Decision:
+def unregister_broker(request: rpc.UnregisterBrokerRequest, context: Context) -> Decision:
     """Forget a broker. It may come back by registering."""
     broker = context.image.brokers.get(request.broker_id)
     if broker is None:
         return Decision(
             (),
-            UnregisterBrokerResponse(
+            rpc.UnregisterBrokerResponse(
                 error_code=ErrorCode.BROKER_ID_NOT_REGISTERED,
                 error_message=f"Broker {request.broker_id} is not registered.",
             ),
         )
     record = UnregisterBrokerRecord(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch)
-    return Decision((record,), UnregisterBrokerResponse(error_message=None))
+    return Decision((record,), rpc.UnregisterBrokerResponse(error_message=None))
 
 
-def register_controller(request: ControllerRegistrationRequest, context: Context) -> Decision:
+def register_controller(request: rpc.ControllerRegistrationRequest, context: Context) -> Decision:
     """Write down how a controller is reached; nothing, if that is known."""
     try:
         if request.controller_id < 0:
@@ -267,7 +259,9 @@ def register_controller(request: ControllerRegistrationRequest, context: Context
     except RefusedError as refused:
         return Decision(
             (),
-            ControllerRegistrationResponse(error_code=refused.code, error_message=refused.message),
+            rpc.ControllerRegistrationResponse(
+                error_code=refused.code, error_message=refused.message
+            ),
         )
     record = RegisterControllerRecord(
         controller_id=request.controller_id,
@@ -293,4 +287,4 @@ def register_controller(request: ControllerRegistrationRequest, context: Context
     )
     known = context.image.controllers.get(request.controller_id) == record
     records: tuple[MetadataRecord, ...] = () if known else (record,)
-    return Decision(records, ControllerRegistrationResponse(error_message=None))
+    return Decision(records, rpc.ControllerRegistrationResponse(error_message=None))

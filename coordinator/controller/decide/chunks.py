@@ -20,16 +20,12 @@ from uuid import UUID
 from coordinator.controller.decide.context import Context, Decision
 from coordinator.controller.decide.placement import check_replicas
 from coordinator.controller.decide.topics import named_twice
-from coordinator.controller.errors import ErrorCode, RefusedError
+from coordinator.controller.errors import RefusedError
 from coordinator.controller.image import MetadataImage, TopicImage, active_start
 from records.chunks import ChunkChangeRecord, ChunkRecord
+from records.kafka_errors import ErrorCode
 from records.metadata import PartitionChangeRecord, PartitionRecord
-from records.rpc.chunks import (
-    AlterChunkAssignmentsRequest,
-    AlterChunkAssignmentsResponse,
-    CreateChunksRequest,
-    CreateChunksResponse,
-)
+from records.rpc import chunks as rpc
 from records.schema import MetadataRecord
 from records.types import ZERO_UUID, Offset
 
@@ -41,9 +37,9 @@ MAX_CHUNKS_OF_PARTITION: Final = 10_000
 FIRST_EPOCH: Final = 0
 
 
-def create_chunks(request: CreateChunksRequest, context: Context) -> Decision:
+def create_chunks(request: rpc.CreateChunksRequest, context: Context) -> Decision:
     """End the active chunk of each partition, and begin another with other replicas."""
-    result = CreateChunksResponse.TopicPartitionResult
+    result = rpc.CreateChunksResponse.TopicPartitionResult
     records: list[MetadataRecord] = []
     results = []
     seen: set[tuple[str, int]] = set()
@@ -69,7 +65,9 @@ def create_chunks(request: CreateChunksRequest, context: Context) -> Decision:
                 error_message=message,
             )
         )
-    return Decision(tuple(records), CreateChunksResponse(results=tuple(results)), one_batch=True)
+    return Decision(
+        tuple(records), rpc.CreateChunksResponse(results=tuple(results)), one_batch=True
+    )
 
 
 def find_partition(
@@ -87,7 +85,7 @@ def find_partition(
 
 
 def _create(
-    asked: CreateChunksRequest.TopicPartition, image: MetadataImage
+    asked: rpc.CreateChunksRequest.TopicPartition, image: MetadataImage
 ) -> tuple[MetadataRecord, MetadataRecord]:
     """Both records of one chunk. Raises RefusedError."""
     topic, partition, what = find_partition(image, asked.topic_name, asked.partition_id)
@@ -152,11 +150,11 @@ def _check_count(
     return replicas
 
 
-def alter_chunks(request: AlterChunkAssignmentsRequest, context: Context) -> Decision:
+def alter_chunks(request: rpc.AlterChunkAssignmentsRequest, context: Context) -> Decision:
     """Give inactive chunks other replicas. Nothing moves: one broker's cache grows, another's
     shrinks.
     """
-    result = AlterChunkAssignmentsResponse.AssignmentResult
+    result = rpc.AlterChunkAssignmentsResponse.AssignmentResult
     records: list[MetadataRecord] = []
     results = []
     seen: set[tuple[str, int, int]] = set()
@@ -185,12 +183,12 @@ def alter_chunks(request: AlterChunkAssignmentsRequest, context: Context) -> Dec
                 error_message=message,
             )
         )
-    response = AlterChunkAssignmentsResponse(results=tuple(results))
+    response = rpc.AlterChunkAssignmentsResponse(results=tuple(results))
     return Decision(tuple(records), response, one_batch=True)
 
 
 def _alter(
-    asked: AlterChunkAssignmentsRequest.Assignment, image: MetadataImage
+    asked: rpc.AlterChunkAssignmentsRequest.Assignment, image: MetadataImage
 ) -> list[MetadataRecord]:
     """Raises RefusedError."""
     topic, partition, what = find_partition(image, asked.topic_name, asked.partition_id)

@@ -22,7 +22,7 @@ from coordinator.controller.config_defs import (
     check_config,
 )
 from coordinator.controller.decide.context import Context, Decision
-from coordinator.controller.errors import ErrorCode, RefusedError
+from coordinator.controller.errors import RefusedError
 from coordinator.controller.image import (
     BROKER,
     CLUSTER_METADATA,
@@ -31,13 +31,9 @@ from coordinator.controller.image import (
     MetadataImage,
     Resource,
 )
+from records.kafka_errors import ErrorCode
 from records.metadata import ConfigRecord
-from records.rpc.configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResponse,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-)
+from records.rpc import configs as rpc
 from records.schema import MetadataRecord
 
 CLUSTER_DEFAULT: Final = Resource(BROKER, "")
@@ -100,11 +96,11 @@ def topic_value(image: MetadataImage, topic: str, name: str) -> str:
 
 # --- describing ---------------------------------------------------------------------------------
 
-_Described = DescribeConfigsResponse.DescribeConfigsResult
+_Described = rpc.DescribeConfigsResponse.DescribeConfigsResult
 _Shown = _Described.DescribeConfigsResourceResult
 
 
-def describe_configs(request: DescribeConfigsRequest, image: MetadataImage) -> object:
+def describe_configs(request: rpc.DescribeConfigsRequest, image: MetadataImage) -> object:
     """The settings of resources; read from an image, so nothing is written."""
     results = []
     too_many = len(request.resources) > MAX_DESCRIBED
@@ -143,7 +139,7 @@ def describe_configs(request: DescribeConfigsRequest, image: MetadataImage) -> o
                 configs=tuple(shown),
             )
         )
-    return DescribeConfigsResponse(results=tuple(results))
+    return rpc.DescribeConfigsResponse(results=tuple(results))
 
 
 def _without_synonyms(entry: _Shown) -> _Shown:
@@ -239,12 +235,12 @@ def _unknown_type(resource: Resource) -> RefusedError:
 
 # --- changing -----------------------------------------------------------------------------------
 
-_Resource = IncrementalAlterConfigsRequest.AlterConfigsResource
+_Resource = rpc.IncrementalAlterConfigsRequest.AlterConfigsResource
 
 
-def alter_configs(request: IncrementalAlterConfigsRequest, context: Context) -> Decision:
+def alter_configs(request: rpc.IncrementalAlterConfigsRequest, context: Context) -> Decision:
     """Change some settings of each resource: all that are asked for it, or none."""
-    result = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
+    result = rpc.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
     records: list[MetadataRecord] = []
     results = []
     seen: set[Resource] = set()
@@ -278,7 +274,7 @@ def alter_configs(request: IncrementalAlterConfigsRequest, context: Context) -> 
             )
         )
     kept = () if request.validate_only else tuple(records)
-    return Decision(kept, IncrementalAlterConfigsResponse(responses=tuple(results)))
+    return Decision(kept, rpc.IncrementalAlterConfigsResponse(responses=tuple(results)))
 
 
 def _alter(asked: _Resource, resource: Resource, image: MetadataImage) -> list[ConfigRecord]:

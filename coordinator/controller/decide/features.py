@@ -13,8 +13,9 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from coordinator.controller.decide.context import Context, Decision
-from coordinator.controller.errors import ErrorCode, RefusedError
+from coordinator.controller.errors import RefusedError
 from coordinator.controller.image import MetadataImage
+from records.kafka_errors import ErrorCode
 from records.metadata import FeatureLevelRecord
 from records.rpc.brokers import UpdateFeaturesRequest, UpdateFeaturesResponse
 

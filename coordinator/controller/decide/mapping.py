@@ -17,8 +17,9 @@ from uuid import UUID
 
 from coordinator.controller.decide.context import Context, Decision
 from coordinator.controller.decide.topics import mappings, named_twice
-from coordinator.controller.errors import ErrorCode, RefusedError
+from coordinator.controller.errors import RefusedError
 from coordinator.controller.image import MetadataImage
+from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import (
     AssignPartitionToBatchCoordinatorRequest,
     AssignPartitionToBatchCoordinatorResponse,

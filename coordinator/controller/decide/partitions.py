@@ -20,8 +20,9 @@ from coordinator.controller.decide.placement import (
     new_partition,
 )
 from coordinator.controller.decide.topics import mappings, named_twice
-from coordinator.controller.errors import ErrorCode, RefusedError
+from coordinator.controller.errors import RefusedError
 from coordinator.controller.image import DISKLESS_METADATA, TopicImage
+from records.kafka_errors import ErrorCode
 from records.rpc.topics import CreatePartitionsRequest, CreatePartitionsResponse
 from records.schema import MetadataRecord
 

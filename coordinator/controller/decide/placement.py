@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from coordinator.controller.errors import ErrorCode, RefusedError
+from coordinator.controller.errors import RefusedError
 from coordinator.controller.image import MetadataImage
+from records.kafka_errors import ErrorCode
 from records.metadata import PartitionRecord
 
 

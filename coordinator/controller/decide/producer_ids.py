@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from coordinator.controller.decide.context import Context, Decision
-from coordinator.controller.errors import ErrorCode
+from records.kafka_errors import ErrorCode
 from records.metadata import ProducerIdsRecord
 from records.rpc.brokers import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 

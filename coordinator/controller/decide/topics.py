@@ -27,16 +27,12 @@ from coordinator.controller.decide.placement import (
     deal,
     new_partition,
 )
-from coordinator.controller.errors import ErrorCode, RefusedError
+from coordinator.controller.errors import RefusedError
 from coordinator.controller.image import INTERNAL_TOPICS, TOPIC, MetadataImage, TopicImage
 from records.chunks import TopicPartitionToBatchCoordinatorMapping
+from records.kafka_errors import ErrorCode
 from records.metadata import ConfigRecord, RemoveTopicRecord, TopicRecord
-from records.rpc.topics import (
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-)
+from records.rpc import topics as rpc
 from records.schema import MetadataRecord
 from records.types import ZERO_UUID
 
@@ -44,8 +40,8 @@ MAX_TOPIC_NAME: Final = 249
 MAX_TOPIC_CONFIGS: Final = 200
 _LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
-_Topic = CreateTopicsRequest.CreatableTopic
-_Result = CreateTopicsResponse.CreatableTopicResult
+_Topic = rpc.CreateTopicsRequest.CreatableTopic
+_Result = rpc.CreateTopicsResponse.CreatableTopicResult
 _Config = _Result.CreatableTopicConfigs
 
 
@@ -71,7 +67,7 @@ def named_twice(what: str) -> RefusedError:
     return RefusedError(ErrorCode.INVALID_REQUEST, f"{what[:MAX_TOPIC_NAME]} is named twice.")
 
 
-def create_topics(request: CreateTopicsRequest, context: Context) -> Decision:
+def create_topics(request: rpc.CreateTopicsRequest, context: Context) -> Decision:
     """Create what can be created. Every topic gets an answer of its own."""
     limits = context.limits
     if len(request.topics) > limits.max_items_of_request:
@@ -105,8 +101,8 @@ def _repeats(names: list[str]) -> bool:
     return len(set(names)) != len(names)
 
 
-def _answer(results: Iterable[_Result]) -> CreateTopicsResponse:
-    return CreateTopicsResponse(topics=tuple(results))
+def _answer(results: Iterable[_Result]) -> rpc.CreateTopicsResponse:
+    return rpc.CreateTopicsResponse(topics=tuple(results))
 
 
 def _refuse(name: str, refused: RefusedError) -> _Result:
@@ -275,11 +271,11 @@ def mappings(
     ]
 
 
-def delete_topics(request: DeleteTopicsRequest, context: Context) -> Decision:
+def delete_topics(request: rpc.DeleteTopicsRequest, context: Context) -> Decision:
     """Delete topics by name or id; their coordinators are told afterwards."""
     named = [(name, ZERO_UUID) for name in request.topic_names]
     named += [(topic.name or "", topic.topic_id) for topic in request.topics]
-    result = DeleteTopicsResponse.DeletableTopicResult
+    result = rpc.DeleteTopicsResponse.DeletableTopicResult
     records: list[MetadataRecord] = []
     results = []
     gone: set[UUID] = set()
@@ -306,7 +302,7 @@ def delete_topics(request: DeleteTopicsRequest, context: Context) -> Decision:
         gone.add(topic.topic_id)
         records.append(RemoveTopicRecord(topic_id=topic.topic_id))
         results.append(result(name=topic.name, topic_id=topic.topic_id))
-    return Decision(tuple(records), DeleteTopicsResponse(responses=tuple(results)))
+    return Decision(tuple(records), rpc.DeleteTopicsResponse(responses=tuple(results)))
 
 
 def _find(name: str, topic_id: UUID, image: MetadataImage) -> TopicImage:

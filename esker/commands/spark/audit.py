@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from diskless.stores.interface import StorageError
 from esker.commands.cluster_access import AsJson, TimeoutMs
 from esker.commands.spark.common import (
     DATA_LOSS,
@@ -41,7 +42,7 @@ from esker.commands.spark.inputs import (
 from esker.commands.spark.session import MEMORY, Debug, Master, Memory, SparkLog, spark_session
 from esker.commands.spark.store import Endpoint, Region
 from esker.commands.text_tables import table
-from spark_jobs.readers.object_store import ObjectStore, StoreError, StoreOptions, open_store
+from spark_jobs.readers.object_store import ObjectStore, StoreOptions, open_store
 
 if TYPE_CHECKING:
     from spark_jobs.audit.one_log import LogReport, Report
@@ -158,7 +159,7 @@ def audit(
             report = job(logs, works, asked, step)
     except KeyboardInterrupt:
         stop("interrupted", INTERRUPTED)
-    except StoreError as error:
+    except StorageError as error:
         stop(f"the object store: {error}", ENVIRONMENT)
     except reading_errors() as error:
         stop_reading(error)

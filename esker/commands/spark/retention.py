@@ -49,8 +49,8 @@ from esker.commands.spark.store import Endpoint, Region
 from raft.net.runner import run
 from records.kafka_errors import ErrorCode
 from spark_jobs.plans.apply import ROWS_OF_REQUEST, Journal, Outcome, apply_plan
+from spark_jobs.plans.retention_plan import Plan, PlanError, read_plan, write_plan
 from spark_jobs.prices import Prices, PricesError, read_prices
-from spark_jobs.retention.plan_file import Plan, PlanError, read_plan, write_plan
 from spark_jobs.session.java import cache_directory
 
 if TYPE_CHECKING:

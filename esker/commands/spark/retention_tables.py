@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from esker.commands.text_tables import table
+from spark_jobs.plans.retention_plan import Effect, Plan, PlanRow
 from spark_jobs.prices import Prices
-from spark_jobs.retention.plan_file import Effect, Plan, PlanRow
 
 SHOWN_ROWS: Final = 20
 SHOWN_TOPICS: Final = 5

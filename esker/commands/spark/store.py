@@ -17,8 +17,9 @@ from typing import Annotated
 
 import typer
 
+from diskless.stores.interface import StorageError
 from esker.commands.spark.common import ENVIRONMENT, stop
-from spark_jobs.readers.object_store import ObjectStore, StoreError, StoreOptions, open_store
+from spark_jobs.readers.object_store import ObjectStore, StoreOptions, open_store
 
 StoreUri = Annotated[
     str,
@@ -47,7 +48,7 @@ def opened(
         raise typer.BadParameter(str(error)) from None
     try:
         yield store
-    except StoreError as error:
+    except StorageError as error:
         stop(f"the object store: {error}", ENVIRONMENT)
     finally:
         store.close()

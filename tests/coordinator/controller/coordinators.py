@@ -13,12 +13,7 @@ from uuid import UUID
 
 from coordinator.errors import CoordinatorError
 from records.kafka_errors import ErrorCode
-from records.rpc.batch_coordinator import (
-    DeleteDisklessTopicsRequest,
-    DeleteDisklessTopicsResponse,
-    InitDisklessTopicsRequest,
-    InitDisklessTopicsResponse,
-)
+from records.rpc import batch_coordinator as rpc
 from records.types import Epoch, Offset
 
 
@@ -40,7 +35,7 @@ class OneCoordinator:
         self.epoch = epoch
         return False
 
-    def init(self, request: InitDisklessTopicsRequest) -> InitDisklessTopicsResponse:
+    def init(self, request: rpc.InitDisklessTopicsRequest) -> rpc.InitDisklessTopicsResponse:
         stale = self._stale(request.controller_epoch)
         results = []
         for topic in request.topics:
@@ -60,11 +55,11 @@ class OneCoordinator:
                     if (topic.topic_id, index) not in self.released
                 }
             results.append(
-                InitDisklessTopicsResponse.TopicResult(topic_id=topic.topic_id, error_code=code)
+                rpc.InitDisklessTopicsResponse.TopicResult(topic_id=topic.topic_id, error_code=code)
             )
-        return InitDisklessTopicsResponse(responses=tuple(results))
+        return rpc.InitDisklessTopicsResponse(responses=tuple(results))
 
-    def delete(self, request: DeleteDisklessTopicsRequest) -> DeleteDisklessTopicsResponse:
+    def delete(self, request: rpc.DeleteDisklessTopicsRequest) -> rpc.DeleteDisklessTopicsResponse:
         stale = self._stale(request.controller_epoch)
         results = []
         for topic_id in request.topic_ids:
@@ -74,9 +69,9 @@ class OneCoordinator:
                     self.tombstones.add(topic_id)
             code = ErrorCode.STALE_CONTROLLER_EPOCH if stale else ErrorCode.NONE
             results.append(
-                DeleteDisklessTopicsResponse.TopicResult(topic_id=topic_id, error_code=code)
+                rpc.DeleteDisklessTopicsResponse.TopicResult(topic_id=topic_id, error_code=code)
             )
-        return DeleteDisklessTopicsResponse(responses=tuple(results))
+        return rpc.DeleteDisklessTopicsResponse(responses=tuple(results))
 
     def release(self, epoch: int, topic_id: UUID, partitions: frozenset[int]) -> frozenset[int]:
         if self._stale(epoch) or topic_id not in self.topics:
@@ -131,10 +126,10 @@ class Coordinators:
         for run in held + held:
             run()
 
-    def init(self, coordinator: int, request: InitDisklessTopicsRequest, done: Any) -> None:
+    def init(self, coordinator: int, request: rpc.InitDisklessTopicsRequest, done: Any) -> None:
         self._call("init", coordinator, lambda: self[coordinator].init(request), done)
 
-    def delete(self, coordinator: int, request: DeleteDisklessTopicsRequest, done: Any) -> None:
+    def delete(self, coordinator: int, request: rpc.DeleteDisklessTopicsRequest, done: Any) -> None:
         self._call("delete", coordinator, lambda: self[coordinator].delete(request), done)
 
     def hosted(self, coordinator: int, done: Any) -> None:

@@ -6,16 +6,11 @@ from uuid import UUID
 
 import pytest
 
-from coordinator.controller.errors import ErrorCode
 from coordinator.controller.leader import BATCH_RECORDS
 from coordinator.controller.sessions import BrokerSessions
+from records.kafka_errors import ErrorCode
 from records.metadata import BrokerRegistrationChangeRecord, RegisterBrokerRecord
-from records.rpc.brokers import (
-    AllocateProducerIdsRequest,
-    BrokerHeartbeatRequest,
-    BrokerRegistrationRequest,
-    UnregisterBrokerRequest,
-)
+from records.rpc import brokers as rpc
 from records.types import Offset
 from tests.coordinator.controller.world import World, log_batches, registration
 
@@ -44,7 +39,7 @@ def test_it_is_unfenced_once_it_has_read_its_own_registration(world: World) -> N
 
     def beat(read: int, **wants: bool) -> tuple[bool, bool]:
         answer = world.ask(
-            BrokerHeartbeatRequest(
+            rpc.BrokerHeartbeatRequest(
                 broker_id=1,
                 broker_epoch=epoch,
                 current_metadata_offset=read,
@@ -223,7 +218,7 @@ def test_fencing_writes_one_record_a_broker_and_no_partition(world: World) -> No
 
 def test_an_unregistered_broker_is_gone_and_may_come_back(world: World) -> None:
     (epoch,) = world.register(1)
-    assert world.ask(UnregisterBrokerRequest(broker_id=1)).error_code == 0
+    assert world.ask(rpc.UnregisterBrokerRequest(broker_id=1)).error_code == 0
     assert dict(world.image.brokers) == {}
     assert world.beat(1, epoch).error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
     assert world.ask(registration(1)).error_code == 0
@@ -235,7 +230,7 @@ def test_a_thousand_brokers_are_fenced_in_one_step(world: World) -> None:
     world.run()
     for broker_id, broker in world.image.brokers.items():
         world.requests.ask(
-            BrokerHeartbeatRequest(
+            rpc.BrokerHeartbeatRequest(
                 broker_id=broker_id,
                 broker_epoch=broker.broker_epoch,
                 current_metadata_offset=world.log.end_offset,
@@ -256,7 +251,7 @@ def test_producer_ids_are_given_once(world: World) -> None:
     one, two = world.register(1, 2)
     starts = []
     for broker_id, epoch in ((1, one), (2, two), (1, one)):
-        answer = world.ask(AllocateProducerIdsRequest(broker_id=broker_id, broker_epoch=epoch))
+        answer = world.ask(rpc.AllocateProducerIdsRequest(broker_id=broker_id, broker_epoch=epoch))
         starts.append((answer.producer_id_start, answer.producer_id_len))
         world.depose()
         world.wall_ms -= 1_000_000  # the next leader's clock is behind
@@ -267,7 +262,7 @@ def test_producer_ids_are_given_once(world: World) -> None:
 
 
 def test_names_of_features_without_a_level_do_not_matter(world: World) -> None:
-    feature = BrokerRegistrationRequest.Feature
+    feature = rpc.BrokerRegistrationRequest.Feature
     more = (
         feature(name="metadata.version", min_supported_version=7, max_supported_version=29),
         feature(name="something.new", min_supported_version=1, max_supported_version=2),

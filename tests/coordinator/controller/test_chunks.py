@@ -19,9 +19,9 @@ from coordinator.controller.chunk_files import (
     read_alter_file,
     read_create_file,
 )
-from coordinator.controller.errors import ErrorCode
 from coordinator.controller.image import TopicImage
 from records.chunks import ChunkChangeRecord, ChunkRecord
+from records.kafka_errors import ErrorCode
 from records.metadata import PartitionChangeRecord
 from records.rpc.batch_coordinator import ListDisklessOffsetsRequest, ListDisklessOffsetsResponse
 from records.rpc.brokers import UnregisterBrokerRequest

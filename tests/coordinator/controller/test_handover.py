@@ -12,8 +12,8 @@ import pytest
 
 from coordinator.controller import handover
 from coordinator.controller import reconciliation as comparing
-from coordinator.controller.errors import ErrorCode
 from coordinator.controller.handover import TOPICS_OF_CALL
+from records.kafka_errors import ErrorCode
 from records.rpc.base import Request
 from records.rpc.topics import CreateTopicsRequest
 from tests.coordinator.controller.test_refusals import delete, grow

@@ -11,11 +11,11 @@ from typing import Any
 from coordinator.controller.checkpoint import image_records
 from coordinator.controller.client import error_codes
 from coordinator.controller.decide import Limits
-from coordinator.controller.errors import ErrorCode
 from coordinator.controller.leader import BATCH_RECORDS, make_draft
 from coordinator.controller.requests import split_creation
 from raft.interfaces import draft_values
 from records.frame import encode_record
+from records.kafka_errors import ErrorCode
 from records.metadata import (
     AbortTransactionRecord,
     BeginTransactionRecord,

@@ -14,19 +14,13 @@ from uuid import UUID
 import pytest
 
 from bench import bench_controller_cluster
-from coordinator.controller.errors import ErrorCode
 from raft.segments.files import RealFileSystem
 from records.frame import decode_record, encode_record
+from records.kafka_errors import ErrorCode
 from records.metadata import RegisterControllerRecord
+from records.rpc import batch_coordinator as rpc
+from records.rpc import descriptions
 from records.rpc.base import Request, Response
-from records.rpc.batch_coordinator import (
-    AssignPartitionToBatchCoordinatorRequest,
-    AssignPartitionToBatchCoordinatorResponse,
-    ListDisklessOffsetsRequest,
-    ListDisklessOffsetsResponse,
-    ReleaseDisklessPartitionsRequest,
-    ReleaseDisklessPartitionsResponse,
-)
 from records.rpc.brokers import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
@@ -36,12 +30,6 @@ from records.rpc.brokers import (
 from records.rpc.chunks import CreateChunksResponse
 from records.rpc.cluster import DescribeClusterRequest, DescribeClusterResponse
 from records.rpc.configs import IncrementalAlterConfigsResponse
-from records.rpc.descriptions import (
-    DescribeBrokersRequest,
-    DescribeBrokersResponse,
-    DescribeTopicsRequest,
-    DescribeTopicsResponse,
-)
 from records.rpc.snapshots import (
     DescribeSnapshotsRequest,
     DescribeSnapshotsResponse,
@@ -141,8 +129,12 @@ class Story:
         self.change(creation(name, partitions, factor=2), CreateTopicsResponse, exists)
 
     def described(self, node: int) -> tuple[object, object]:
-        topics = self.ask_node(node, DescribeTopicsRequest(), DescribeTopicsResponse)
-        brokers = self.ask_node(node, DescribeBrokersRequest(), DescribeBrokersResponse)
+        topics = self.ask_node(
+            node, descriptions.DescribeTopicsRequest(), descriptions.DescribeTopicsResponse
+        )
+        brokers = self.ask_node(
+            node, descriptions.DescribeBrokersRequest(), descriptions.DescribeBrokersResponse
+        )
         return topics.topics, brokers.brokers
 
     def checkpoint(self, node: int) -> list[bytes]:
@@ -206,8 +198,8 @@ def test_topics_settings_and_chunks_change_while_leaders_die_and_a_node_is_wiped
     story.change(chunk("kept", 1, replicas, 50), CreateChunksResponse, ErrorCode.INVALID_REQUEST)
 
     def restarted_node_sees() -> bool:
-        named = DescribeTopicsRequest(topic_names=("kept",))
-        (kept,) = story.ask_node(killed, named, DescribeTopicsResponse).topics
+        named = descriptions.DescribeTopicsRequest(topic_names=("kept",))
+        (kept,) = story.ask_node(killed, named, descriptions.DescribeTopicsResponse).topics
         return len(kept.partitions) == 5 and len(kept.partitions[1].chunks) == 2
 
     wait_until(restarted_node_sees, "the killed node follows again", retry_on=(OSError,))
@@ -270,17 +262,17 @@ def assert_writable(story: Story, topics: Any) -> None:
                 (place,) = story.ask_node(1, find, FindCoordinatorResponse).coordinators
                 if place.error_code:
                     return False
-                answer = story.ask_node(place.node_id, asked, ListDisklessOffsetsResponse)
+                answer = story.ask_node(place.node_id, asked, rpc.ListDisklessOffsetsResponse)
                 return answer.responses[0].partitions[0].error_code == 0
 
             wait_until(found, f"{key} at its coordinator", retry_on=(OSError,))
 
 
-def end_offset(coordinator: int, topic_id: UUID, partition: int) -> ListDisklessOffsetsRequest:
+def end_offset(coordinator: int, topic_id: UUID, partition: int) -> rpc.ListDisklessOffsetsRequest:
     """The question for a partition's end."""
-    topic = ListDisklessOffsetsRequest.Topic
+    topic = rpc.ListDisklessOffsetsRequest.Topic
     asked = topic.Partition(partition_index=partition, timestamp=-1)
-    return ListDisklessOffsetsRequest(
+    return rpc.ListDisklessOffsetsRequest(
         coordinator_partition=coordinator, topics=(topic(topic_id=topic_id, partitions=(asked,)),)
     )
 
@@ -310,35 +302,35 @@ def test_an_empty_partition_moves_and_a_crash_in_its_midst_heals(story: Story) -
     story.register()
     story.change(grow("__diskless-metadata", 2), CreatePartitionsResponse)
     story.create("moving", 3)
-    named = DescribeTopicsRequest(topic_names=("moving",))
-    (topic,) = story.ask_node(story.beat(), named, DescribeTopicsResponse).topics
+    named = descriptions.DescribeTopicsRequest(topic_names=("moving",))
+    (topic,) = story.ask_node(story.beat(), named, descriptions.DescribeTopicsResponse).topics
     topic_id, source = topic.topic_id, topic.partitions[1].coordinator
     target = 1 - source
-    assign = AssignPartitionToBatchCoordinatorRequest.Topic
+    assign = rpc.AssignPartitionToBatchCoordinatorRequest.Topic
     place = assign.Partition(partition_index=1, batch_coordinator_partition_index=target)
-    request = AssignPartitionToBatchCoordinatorRequest(
+    request = rpc.AssignPartitionToBatchCoordinatorRequest(
         topics=(assign(topic_id=topic_id, partitions=(place,)),)
     )
-    _, moved = story.ask(request, AssignPartitionToBatchCoordinatorResponse)
+    _, moved = story.ask(request, rpc.AssignPartitionToBatchCoordinatorResponse)
     assert moved.responses[0].partitions[0].error_code == 0, moved
 
     def end_at(coordinator: int, partition: int) -> int:
         asked = end_offset(coordinator, topic_id, partition)
-        return partition_error(story, coordinator, asked, ListDisklessOffsetsResponse)
+        return partition_error(story, coordinator, asked, rpc.ListDisklessOffsetsResponse)
 
     gone = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert (end_at(source, 1), end_at(target, 1)) == (gone, 0)
 
-    release = ReleaseDisklessPartitionsRequest.Topic
+    release = rpc.ReleaseDisklessPartitionsRequest.Topic
     index = release.Partition(partition_index=2)
     home = topic.partitions[2].coordinator
     for epoch in range(1_000):
-        let_go = ReleaseDisklessPartitionsRequest(
+        let_go = rpc.ReleaseDisklessPartitionsRequest(
             coordinator_partition=home,
             controller_epoch=epoch,
             topics=(release(topic_id=topic_id, partitions=(index,)),),
         )
-        error = partition_error(story, home, let_go, ReleaseDisklessPartitionsResponse)
+        error = partition_error(story, home, let_go, rpc.ReleaseDisklessPartitionsResponse)
         if error != STALE_CONTROLLER_EPOCH:
             break
     assert error == 0
@@ -350,7 +342,7 @@ def test_an_empty_partition_moves_and_a_crash_in_its_midst_heals(story: Story) -
     assert end_at(source, 1) == gone, "what moved is left alone"
 
     def mapped() -> bool:
-        (now,) = story.ask_node(story.beat(), named, DescribeTopicsResponse).topics
+        (now,) = story.ask_node(story.beat(), named, descriptions.DescribeTopicsResponse).topics
         return [p.coordinator for p in now.partitions][1:] == [target, home]
 
     wait_until(mapped, "the mapping", retry_on=(OSError,))

@@ -11,21 +11,14 @@ from uuid import UUID
 import pytest
 
 from coordinator.controller.decide import Limits
-from coordinator.controller.errors import ErrorCode
+from records.kafka_errors import ErrorCode
 from records.metadata import FeatureLevelRecord
+from records.rpc import brokers as rpc
+from records.rpc import topics
 from records.rpc.base import Request
 from records.rpc.batch_coordinator import AssignPartitionToBatchCoordinatorRequest
-from records.rpc.brokers import (
-    AllocateProducerIdsRequest,
-    BrokerHeartbeatRequest,
-    BrokerRegistrationRequest,
-    ControllerRegistrationRequest,
-    UnregisterBrokerRequest,
-    UpdateFeaturesRequest,
-)
 from records.rpc.chunks import AlterChunkAssignmentsRequest, CreateChunksRequest
 from records.rpc.configs import DescribeConfigsRequest, IncrementalAlterConfigsRequest
-from records.rpc.topics import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
 from records.types import ZERO_UUID
 from tests.coordinator.controller.world import (
     BOOTSTRAP,
@@ -36,8 +29,8 @@ from tests.coordinator.controller.world import (
     registration,
 )
 
-LISTENER = BrokerRegistrationRequest.Listener
-FEATURE = BrokerRegistrationRequest.Feature
+LISTENER = rpc.BrokerRegistrationRequest.Listener
+FEATURE = rpc.BrokerRegistrationRequest.Feature
 
 
 class Refused(NamedTuple):
@@ -48,19 +41,19 @@ class Refused(NamedTuple):
     names: str = ""
 
 
-def grow(name: str, count: int, *assigned: tuple[int, ...]) -> CreatePartitionsRequest:
-    topic = CreatePartitionsRequest.CreatePartitionsTopic
+def grow(name: str, count: int, *assigned: tuple[int, ...]) -> topics.CreatePartitionsRequest:
+    topic = topics.CreatePartitionsRequest.CreatePartitionsTopic
     entries = tuple(topic.CreatePartitionsAssignment(broker_ids=replicas) for replicas in assigned)
-    return CreatePartitionsRequest(
+    return topics.CreatePartitionsRequest(
         topics=(topic(name=name, count=count, assignments=entries or None),),
         timeout_ms=1_000,
         validate_only=False,
     )
 
 
-def delete(name: str | None = None, topic_id: UUID = ZERO_UUID) -> DeleteTopicsRequest:
-    state = DeleteTopicsRequest.DeleteTopicState(name=name, topic_id=topic_id)
-    return DeleteTopicsRequest(topics=(state,), timeout_ms=1_000)
+def delete(name: str | None = None, topic_id: UUID = ZERO_UUID) -> topics.DeleteTopicsRequest:
+    state = topics.DeleteTopicsRequest.DeleteTopicState(name=name, topic_id=topic_id)
+    return topics.DeleteTopicsRequest(topics=(state,), timeout_ms=1_000)
 
 
 def alter(
@@ -116,17 +109,17 @@ def move_chunk(
     return AlterChunkAssignmentsRequest(chunks=(asked,))
 
 
-def feature(name: str, level: int, kind: int = 1) -> UpdateFeaturesRequest:
-    update = UpdateFeaturesRequest.FeatureUpdateKey
-    return UpdateFeaturesRequest(
+def feature(name: str, level: int, kind: int = 1) -> rpc.UpdateFeaturesRequest:
+    update = rpc.UpdateFeaturesRequest.FeatureUpdateKey
+    return rpc.UpdateFeaturesRequest(
         feature_updates=(update(feature=name, max_version_level=level, upgrade_type=kind),)
     )
 
 
-def controller(controller_id: int = 101, **more: Any) -> ControllerRegistrationRequest:
+def controller(controller_id: int = 101, **more: Any) -> rpc.ControllerRegistrationRequest:
     listener, supports = (
-        ControllerRegistrationRequest.Listener,
-        ControllerRegistrationRequest.Feature,
+        rpc.ControllerRegistrationRequest.Listener,
+        rpc.ControllerRegistrationRequest.Feature,
     )
     fields = {
         "controller_id": controller_id,
@@ -137,7 +130,7 @@ def controller(controller_id: int = 101, **more: Any) -> ControllerRegistrationR
             supports(name="metadata.version", min_supported_version=7, max_supported_version=27),
         ),
     }
-    return ControllerRegistrationRequest(**(fields | more))
+    return rpc.ControllerRegistrationRequest(**(fields | more))
 
 
 def assign(topic_id: UUID, partition: int, target: int) -> AssignPartitionToBatchCoordinatorRequest:
@@ -148,9 +141,9 @@ def assign(topic_id: UUID, partition: int, target: int) -> AssignPartitionToBatc
     )
 
 
-def named_twice() -> CreateTopicsRequest:
+def named_twice() -> topics.CreateTopicsRequest:
     one = creation("x").topics
-    return CreateTopicsRequest(topics=one + one)
+    return topics.CreateTopicsRequest(topics=one + one)
 
 
 def fresh() -> World:
@@ -332,7 +325,7 @@ REFUSED: dict[str, Refused] = {
     "without the feature": Refused(registration(4, features=()), C.UNSUPPORTED_VERSION),
     "from ZooKeeper": Refused(registration(4, is_migrating_zk_broker=True), C.INVALID_REGISTRATION),
     "beat of a stranger": Refused(
-        BrokerHeartbeatRequest(
+        rpc.BrokerHeartbeatRequest(
             broker_id=9,
             broker_epoch=1,
             current_metadata_offset=0,
@@ -342,7 +335,7 @@ REFUSED: dict[str, Refused] = {
         C.BROKER_ID_NOT_REGISTERED,
     ),
     "beat of the past": Refused(
-        BrokerHeartbeatRequest(
+        rpc.BrokerHeartbeatRequest(
             broker_id=1,
             broker_epoch=1,
             current_metadata_offset=0,
@@ -352,19 +345,19 @@ REFUSED: dict[str, Refused] = {
         C.STALE_BROKER_EPOCH,
     ),
     "forget a stranger": Refused(
-        UnregisterBrokerRequest(broker_id=9), C.BROKER_ID_NOT_REGISTERED, "9"
+        rpc.UnregisterBrokerRequest(broker_id=9), C.BROKER_ID_NOT_REGISTERED, "9"
     ),
     "ids for a stranger": Refused(
-        AllocateProducerIdsRequest(broker_id=9, broker_epoch=1), C.BROKER_ID_NOT_REGISTERED
+        rpc.AllocateProducerIdsRequest(broker_id=9, broker_epoch=1), C.BROKER_ID_NOT_REGISTERED
     ),
     "ids for the past": Refused(
-        AllocateProducerIdsRequest(broker_id=1, broker_epoch=1), C.STALE_BROKER_EPOCH
+        rpc.AllocateProducerIdsRequest(broker_id=1, broker_epoch=1), C.STALE_BROKER_EPOCH
     ),
     "controller without a listener": Refused(controller(listeners=()), C.INVALID_REGISTRATION),
     "controller of too many features": Refused(
         controller(
             features=tuple(
-                ControllerRegistrationRequest.Feature(
+                rpc.ControllerRegistrationRequest.Feature(
                     name=f"f-{i}", min_supported_version=0, max_supported_version=0
                 )
                 for i in range(129)
@@ -389,7 +382,7 @@ REFUSED: dict[str, Refused] = {
         feature("metadata.version", 0, 2), C.INVALID_UPDATE_VERSION, "removed"
     ),
     "odd kind of upgrade": Refused(feature("metadata.version", 27, 7), C.INVALID_REQUEST, "7"),
-    "no update": Refused(UpdateFeaturesRequest(feature_updates=()), C.INVALID_REQUEST),
+    "no update": Refused(rpc.UpdateFeaturesRequest(feature_updates=()), C.INVALID_REQUEST),
     # chunks: docs/design/chunks.md
     "chunk of no topic": Refused(chunk("x"), C.UNKNOWN_TOPIC_OR_PARTITION, "x-0"),
     "chunk of no partition": Refused(chunk("t", 2), C.UNKNOWN_TOPIC_OR_PARTITION, "t-2"),
@@ -468,7 +461,7 @@ def test_the_refusals_leave_a_world_that_works(world: World) -> None:
 def test_one_bad_topic_does_not_spoil_the_others() -> None:
     world = fresh()
     many = (*creation("ok").topics, *creation("a b").topics, *creation("fine", 3).topics)
-    answer = world.ask(CreateTopicsRequest(topics=many))
+    answer = world.ask(topics.CreateTopicsRequest(topics=many))
     assert [topic.error_code for topic in answer.topics] == [0, 17, 0]
     assert {"ok", "fine"} <= set(world.image.topic_ids)
 
@@ -478,14 +471,14 @@ def test_updates_of_features_are_all_done_or_none() -> None:
     world = World(bootstrap=(*BOOTSTRAP, FeatureLevelRecord(name="esker.test", feature_level=1)))
     object.__setattr__(world.config, "features", features)
     world.elect()
-    update = UpdateFeaturesRequest.FeatureUpdateKey
+    update = rpc.UpdateFeaturesRequest.FeatureUpdateKey
     good = update(feature="esker.test", max_version_level=2)
     bad = update(feature="metadata.version", max_version_level=99)
-    answer = world.ask(UpdateFeaturesRequest(feature_updates=(good, bad)))
+    answer = world.ask(rpc.UpdateFeaturesRequest(feature_updates=(good, bad)))
     assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
     assert [result.error_code for result in answer.results] == [95, 95]
     assert world.image.features["esker.test"] == 1
-    assert world.ask(UpdateFeaturesRequest(feature_updates=(good,))).error_code == 0
+    assert world.ask(rpc.UpdateFeaturesRequest(feature_updates=(good,))).error_code == 0
     assert world.image.features["esker.test"] == 2
 
 

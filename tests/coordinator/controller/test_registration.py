@@ -23,13 +23,8 @@ from coordinator.errors import CoordinatorError
 from coordinator.leader_client import NobodyListensError
 from raft.net import run as run_loop
 from records.kafka_errors import ErrorCode
+from records.rpc import brokers as rpc
 from records.rpc.base import Request, Response
-from records.rpc.brokers import (
-    BrokerHeartbeatRequest,
-    BrokerHeartbeatResponse,
-    BrokerRegistrationRequest,
-    BrokerRegistrationResponse,
-)
 from records.rpc.descriptions import DescribeBrokersRequest, DescribeBrokersResponse
 from tests.coordinator.controller.test_processes import Story
 from tests.diskless.virtual_time import run
@@ -56,21 +51,21 @@ class Script:
     """A controller that answers as it was told; what is not told is fine."""
 
     def __init__(self) -> None:
-        self.registrations: list[BrokerRegistrationResponse | Exception] = []
-        self.heartbeats: list[BrokerHeartbeatResponse | Exception] = []
+        self.registrations: list[rpc.BrokerRegistrationResponse | Exception] = []
+        self.heartbeats: list[rpc.BrokerHeartbeatResponse | Exception] = []
         self.seen: list[Request] = []
         self.epoch = 4
 
     async def call(self, request: Request, _: type[Response]) -> Any:
         self.seen.append(request)
         answer: Any
-        if isinstance(request, BrokerRegistrationRequest):
+        if isinstance(request, rpc.BrokerRegistrationRequest):
             self.epoch += 1
-            answer = BrokerRegistrationResponse(broker_epoch=self.epoch)
+            answer = rpc.BrokerRegistrationResponse(broker_epoch=self.epoch)
             answer = self.registrations.pop(0) if self.registrations else answer
         else:
-            assert isinstance(request, BrokerHeartbeatRequest)
-            answer = BrokerHeartbeatResponse(
+            assert isinstance(request, rpc.BrokerHeartbeatRequest)
+            answer = rpc.BrokerHeartbeatResponse(
                 is_caught_up=True, is_fenced=False, should_shut_down=request.want_shut_down
             )
             answer = self.heartbeats.pop(0) if self.heartbeats else answer
@@ -107,7 +102,7 @@ def test_a_broker_registers_and_is_unfenced_by_a_heartbeat() -> None:
         assert await broker.registration.start() == 5
         await asyncio.sleep(1)
         assert broker.changes == [(5, True), (5, False)]
-        assert 8 <= script.count(BrokerHeartbeatRequest) <= 12
+        assert 8 <= script.count(rpc.BrokerHeartbeatRequest) <= 12
         await broker.registration.stop(1)
 
     run(story)
@@ -136,13 +131,13 @@ def test_a_broker_that_no_controller_answers_is_fenced_by_its_own_clock_after_a_
 def test_a_former_life_is_waited_for_and_a_wrong_cluster_is_not() -> None:
     async def story() -> None:
         script = Script()
-        script.registrations = [BrokerRegistrationResponse(error_code=DUPLICATE)] * 3
+        script.registrations = [rpc.BrokerRegistrationResponse(error_code=DUPLICATE)] * 3
         began = asyncio.get_running_loop().time()
         broker = Broker(script)
         await broker.registration.start()
         assert asyncio.get_running_loop().time() - began >= 3 * AGAIN_S
         await broker.registration.stop(1)
-        script.registrations = [BrokerRegistrationResponse(error_code=WRONG_CLUSTER)]
+        script.registrations = [rpc.BrokerRegistrationResponse(error_code=WRONG_CLUSTER)]
         with pytest.raises(RegistrationRefusedError, match="not of cluster c"):
             await Broker(script).registration.start()
 
@@ -152,7 +147,7 @@ def test_a_former_life_is_waited_for_and_a_wrong_cluster_is_not() -> None:
 def test_registering_ends_after_its_time() -> None:
     async def story() -> None:
         script = Script()
-        script.registrations = [BrokerRegistrationResponse(error_code=DUPLICATE)] * 1_000
+        script.registrations = [rpc.BrokerRegistrationResponse(error_code=DUPLICATE)] * 1_000
         with pytest.raises(RegistrationRefusedError, match="within 60000 ms"):
             await Broker(script).registration.start()
 
@@ -165,7 +160,7 @@ def test_an_epoch_that_is_over_is_followed_by_another() -> None:
         broker = Broker(script)
         await broker.registration.start()
         await asyncio.sleep(0.3)
-        script.heartbeats = [BrokerHeartbeatResponse(error_code=STALE, should_shut_down=False)]
+        script.heartbeats = [rpc.BrokerHeartbeatResponse(error_code=STALE, should_shut_down=False)]
         await asyncio.sleep(1)
         assert broker.changes == [(5, True), (5, False), (None, True), (6, True), (6, False)]
         await broker.registration.stop(1)
@@ -194,8 +189,8 @@ def test_a_broker_that_may_never_come_back_is_told() -> None:
         script = Script()
         broker = Broker(script)
         await broker.registration.start()
-        script.heartbeats = [BrokerHeartbeatResponse(error_code=STALE, should_shut_down=False)]
-        script.registrations = [BrokerRegistrationResponse(error_code=WRONG_CLUSTER)]
+        script.heartbeats = [rpc.BrokerHeartbeatResponse(error_code=STALE, should_shut_down=False)]
+        script.registrations = [rpc.BrokerRegistrationResponse(error_code=WRONG_CLUSTER)]
         await asyncio.sleep(1)
         assert len(broker.lost) == 1
         await broker.registration.stop(1)
@@ -231,7 +226,7 @@ def test_a_heartbeat_where_no_controller_runs_ends_soon_and_says_so() -> None:
 
     async def story() -> None:
         client = ControllerClient([("127.0.0.1", free_port())], timeout_ms=60_000, alone_ms=100)
-        beat = BrokerHeartbeatRequest(
+        beat = rpc.BrokerHeartbeatRequest(
             broker_id=1,
             broker_epoch=1,
             current_metadata_offset=1,
@@ -240,12 +235,12 @@ def test_a_heartbeat_where_no_controller_runs_ends_soon_and_says_so() -> None:
         )
         async with asyncio.timeout(DEADLINE_S):
             with pytest.raises(NobodyListensError, match="no controller answers"):
-                await client.call(beat, BrokerHeartbeatResponse)
+                await client.call(beat, rpc.BrokerHeartbeatResponse)
         await client.close()
         patient = ControllerClient([("127.0.0.1", free_port())], timeout_ms=60_000)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.5):
-                await patient.call(beat, BrokerHeartbeatResponse)
+                await patient.call(beat, rpc.BrokerHeartbeatResponse)
         await patient.close()
 
     run_loop(story())
@@ -256,12 +251,12 @@ def test_leaving_waits_until_the_controller_allows_it() -> None:
         script = Script()
         broker = Broker(script)
         await broker.registration.start()
-        not_yet = BrokerHeartbeatResponse(is_fenced=False, should_shut_down=False)
+        not_yet = rpc.BrokerHeartbeatResponse(is_fenced=False, should_shut_down=False)
         script.heartbeats = [not_yet] * 3
         assert await broker.registration.stop(60)
         assert not script.heartbeats
         last = script.seen[-1]
-        assert isinstance(last, BrokerHeartbeatRequest)
+        assert isinstance(last, rpc.BrokerHeartbeatRequest)
         assert last.want_shut_down
 
     run(story)

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from coordinator.controller.errors import ErrorCode
+from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import AssignPartitionToBatchCoordinatorRequest
 from records.rpc.topics import DeleteTopicsRequest
 from tests.coordinator.controller.test_handover import (

@@ -16,9 +16,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from coordinator.controller.errors import ErrorCode
 from coordinator.controller.image import TOPIC, MetadataImage, Resource
 from coordinator.controller.machine import ControllerMachine
+from records.kafka_errors import ErrorCode
 from records.metadata import PartitionRecord
 from records.rpc.brokers import AllocateProducerIdsRequest, UnregisterBrokerRequest
 from records.rpc.chunks import AlterChunkAssignmentsRequest, CreateChunksRequest

@@ -15,13 +15,8 @@ import pytest
 from coordinator.groups.leader import GroupLog
 from coordinator.groups.machine import GroupMachine
 from coordinator.groups.settings import LogSettings
+from records.rpc import group_log as rpc
 from records.rpc.base import Request
-from records.rpc.group_log import (
-    AcquireGroupOwnershipRequest,
-    CommitGroupGenerationRequest,
-    CommitGroupOffsetsRequest,
-    RemoveGroupRequest,
-)
 from snapshot.generation import Pace
 from tests.coordinator.groups.test_log import member
 from tests.doubles.memory_log import MemoryLog
@@ -72,7 +67,7 @@ def some_life(node: Node, chance: random.Random, steps: int) -> None:
         group = node.state.image.groups.get(name)
         if group is None or chance.random() < 0.2:
             node.ask(
-                AcquireGroupOwnershipRequest(
+                rpc.AcquireGroupOwnershipRequest(
                     group_id=name, broker_id=chance.randrange(3), broker_epoch=9, create=True
                 )
             )
@@ -85,7 +80,7 @@ def some_life(node: Node, chance: random.Random, steps: int) -> None:
         act = chance.random()
         if act < 0.3:
             members = tuple(member(f"m{index}") for index in range(chance.randrange(3)))
-            request: Request = CommitGroupGenerationRequest(
+            request: Request = rpc.CommitGroupGenerationRequest(
                 **fields,
                 generation=group.generation_id + 1,
                 protocol_type="consumer",
@@ -94,7 +89,7 @@ def some_life(node: Node, chance: random.Random, steps: int) -> None:
                 members=members,
             )
         elif act < 0.9:
-            commit = CommitGroupOffsetsRequest.Commit
+            commit = rpc.CommitGroupOffsetsRequest.Commit
             partition = commit.Topic.Partition(
                 partition_index=chance.randrange(3),
                 committed_offset=chance.randrange(100),
@@ -109,9 +104,9 @@ def some_life(node: Node, chance: random.Random, steps: int) -> None:
                 member_id=min(group.member_ids, default=""),
                 topics=(topic,),
             )
-            request = CommitGroupOffsetsRequest(**fields, commits=(one,))
+            request = rpc.CommitGroupOffsetsRequest(**fields, commits=(one,))
         else:
-            request = RemoveGroupRequest(group_id=name)
+            request = rpc.RemoveGroupRequest(group_id=name)
         node.ask(request)
 
 

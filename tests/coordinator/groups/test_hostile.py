@@ -14,45 +14,30 @@ from msgspec import structs
 
 from coordinator.groups.machine import GroupMachine
 from coordinator.groups.settings import GroupSettings
+from records.rpc import group_log
+from records.rpc import groups as rpc
 from records.rpc.base import Request
-from records.rpc.group_log import (
-    AcquireGroupOwnershipRequest,
-    CommitGroupGenerationRequest,
-    CommitGroupOffsetsRequest,
-    RemoveGroupRequest,
-)
-from records.rpc.groups import (
-    DeleteGroupsRequest,
-    DescribeGroupsRequest,
-    HeartbeatRequest,
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    ListGroupsRequest,
-    OffsetCommitRequest,
-    OffsetFetchRequest,
-    SyncGroupRequest,
-)
 from tests.coordinator.groups.world import GROUP, Consumer, World, load, records_of, stable
 from tests.records.strategies import messages, versions_of
 
 pytestmark = pytest.mark.slow
 
 CLIENTS = (
-    JoinGroupRequest,
-    SyncGroupRequest,
-    HeartbeatRequest,
-    LeaveGroupRequest,
-    OffsetCommitRequest,
-    OffsetFetchRequest,
-    DescribeGroupsRequest,
-    ListGroupsRequest,
-    DeleteGroupsRequest,
+    rpc.JoinGroupRequest,
+    rpc.SyncGroupRequest,
+    rpc.HeartbeatRequest,
+    rpc.LeaveGroupRequest,
+    rpc.OffsetCommitRequest,
+    rpc.OffsetFetchRequest,
+    rpc.DescribeGroupsRequest,
+    rpc.ListGroupsRequest,
+    rpc.DeleteGroupsRequest,
 )
 PEERS = (
-    AcquireGroupOwnershipRequest,
-    CommitGroupOffsetsRequest,
-    CommitGroupGenerationRequest,
-    RemoveGroupRequest,
+    group_log.AcquireGroupOwnershipRequest,
+    group_log.CommitGroupOffsetsRequest,
+    group_log.CommitGroupGenerationRequest,
+    group_log.RemoveGroupRequest,
 )
 
 
@@ -119,7 +104,7 @@ def test_peers(asked: list[tuple[Any, int, bool]]) -> None:
         world.run()
     assert len(answers) == len(asked)
     world.wall_ms += 1 << 40
-    world.groups.sweep()
+    world.groups.expire_groups()
     world.run()
     assert world.machine.contradictions == world.machine.unknown_records == 0
     values = records_of(world.machine)

@@ -14,14 +14,8 @@ from coordinator.errors import CoordinatorError
 from coordinator.groups.machine import GroupMachine
 from coordinator.groups.settings import LogSettings
 from coordinator.rendezvous import choose, group_broker
+from records.rpc import group_log as rpc
 from records.rpc.base import Request
-from records.rpc.group_log import (
-    AcquireGroupOwnershipRequest,
-    CommitGroupGenerationRequest,
-    CommitGroupOffsetsRequest,
-    Member,
-    RemoveGroupRequest,
-)
 from tests.coordinator.groups.world import GROUP, World, load, records_of
 
 MINUTE_MS = 60_000
@@ -42,7 +36,7 @@ class Log(World):
     def acquire(self, broker_id: int = 1, *, epoch: int = 1, create: bool = True) -> Any:
         """Ask for the ownership."""
         return self.tell(
-            AcquireGroupOwnershipRequest(
+            rpc.AcquireGroupOwnershipRequest(
                 group_id=GROUP, broker_id=broker_id, broker_epoch=epoch, create=create
             )
         )
@@ -58,7 +52,7 @@ class Log(World):
         **more: Any,
     ) -> Any:
         """Commit an offset of t-0: the request's error, or the commit's."""
-        commit = CommitGroupOffsetsRequest.Commit
+        commit = rpc.CommitGroupOffsetsRequest.Commit
         partition = commit.Topic.Partition(
             partition_index=0,
             committed_offset=offset,
@@ -68,7 +62,7 @@ class Log(World):
         )
         topic = commit.Topic(topic_name="t", partitions=(partition,), **more)
         answer = self.tell(
-            CommitGroupOffsetsRequest(
+            rpc.CommitGroupOffsetsRequest(
                 group_id=GROUP,
                 ownership_epoch=owner,
                 sequence=sequence,
@@ -81,7 +75,7 @@ class Log(World):
         """Commit a completed rebalance; its error."""
         return int(
             self.tell(
-                CommitGroupGenerationRequest(
+                rpc.CommitGroupGenerationRequest(
                     group_id=GROUP,
                     ownership_epoch=owner,
                     sequence=sequence,
@@ -101,10 +95,10 @@ class Log(World):
         committed = None if group is None else group.offsets.get(("t", 0))
         return None if committed is None else int(committed.offset)
 
-    def sweep(self) -> int:
+    def expire_groups(self) -> int:
         """Sweep; the records that took."""
         done: list[int] = []
-        self.groups.sweep(done.append)
+        self.groups.expire_groups(done.append)
         self.run()
         return done[0]
 
@@ -113,9 +107,9 @@ class Log(World):
         self.wall_ms += ms
 
 
-def member(name: str, assignment: bytes = b"") -> Member:
+def member(name: str, assignment: bytes = b"") -> rpc.Member:
     """A member of a completed rebalance."""
-    return Member(
+    return rpc.Member(
         member_id=name,
         group_instance_id=None,
         client_id="c",
@@ -176,19 +170,21 @@ def test_a_group_that_nobody_made_is_not_found() -> None:
 
 def test_ids_and_groups_are_bounded() -> None:
     log = Log(log_settings=LogSettings(max_groups=1))
-    request = AcquireGroupOwnershipRequest(
+    request = rpc.AcquireGroupOwnershipRequest(
         group_id="x" * 1025, broker_id=1, broker_epoch=1, create=True
     )
     assert log.tell(request).error_code == 24
     assert log.acquire().error_code == 0
-    request = AcquireGroupOwnershipRequest(group_id="y", broker_id=1, broker_epoch=1, create=True)
+    request = rpc.AcquireGroupOwnershipRequest(
+        group_id="y", broker_id=1, broker_epoch=1, create=True
+    )
     assert log.tell(request).error_code == 44
 
 
 def test_an_epoch_is_never_used_twice_though_its_group_is_gone() -> None:
     log = Log()
     one = log.acquire().ownership_epoch
-    assert log.tell(RemoveGroupRequest(group_id=GROUP)).error_code == 0
+    assert log.tell(rpc.RemoveGroupRequest(group_id=GROUP)).error_code == 0
     log.take_checkpoint()
     log.restart_log()
     assert log.acquire().ownership_epoch > one
@@ -248,7 +244,7 @@ def test_what_no_record_can_hold_is_refused() -> None:
     owner = log.acquire().ownership_epoch
     assert log.offsets(owner, 1, 5, metadata="x" * 4097) == 12
     assert log.offsets(owner, 2, 5, topic_id=UUID(int=1), metadata="x" * 400_000) == 28
-    request = CommitGroupGenerationRequest(
+    request = rpc.CommitGroupGenerationRequest(
         group_id=GROUP,
         ownership_epoch=owner,
         sequence=3,
@@ -267,10 +263,14 @@ def test_no_answer_before_it_is_committed_and_none_that_can_be_lost() -> None:
     owner = log.acquire().ownership_epoch
     log.log.auto_commit = False
     answers: list[Any] = []
-    again = AcquireGroupOwnershipRequest(group_id=GROUP, broker_id=1, broker_epoch=1, create=True)
+    again = rpc.AcquireGroupOwnershipRequest(
+        group_id=GROUP, broker_id=1, broker_epoch=1, create=True
+    )
     log.groups.ask(again, answers.append)
     log.run()
-    stale = CommitGroupOffsetsRequest(group_id=GROUP, ownership_epoch=owner, sequence=1, commits=())
+    stale = rpc.CommitGroupOffsetsRequest(
+        group_id=GROUP, ownership_epoch=owner, sequence=1, commits=()
+    )
     log.groups.ask(stale, answers.append)  # refused, because of what may yet be lost
     log.run()
     assert answers == []
@@ -289,13 +289,13 @@ def test_offsets_expire_only_once_their_group_is_empty() -> None:
     assert log.generation(owner, 1, 1, "m") == 0
     assert log.offsets(owner, 2, 5, generation=1, member_id="m") == 0
     log.wait(2 * WEEK_MS)
-    assert log.sweep() == 0
+    assert log.expire_groups() == 0
     assert log.generation(owner, 3, 2) == 0
     log.wait(WEEK_MS - 1)
-    assert log.sweep() == 0
+    assert log.expire_groups() == 0
     assert log.stored == 5
     log.wait(1)
-    assert log.sweep() == 1
+    assert log.expire_groups() == 1
     assert GROUP not in log.image.groups
 
 
@@ -306,12 +306,12 @@ def test_offsets_of_nobody_expire_by_their_commit_and_old_clients_by_what_they_a
     log.wait(WEEK_MS // 2)
     assert log.offsets(owner, 2, 6) == 0
     log.wait(WEEK_MS // 2)
-    assert log.sweep() == 0
+    assert log.expire_groups() == 0
     assert log.offsets(owner, 3, 7, expire_at_ms=log.wall_ms + 2 * WEEK_MS) == 0
     log.wait(2 * WEEK_MS - 1)
-    assert log.sweep() == 0
+    assert log.expire_groups() == 0
     log.wait(1)
-    assert log.sweep() == 1
+    assert log.expire_groups() == 1
 
 
 def test_a_group_that_was_taken_just_now_is_left_alone() -> None:
@@ -320,9 +320,9 @@ def test_a_group_that_was_taken_just_now_is_left_alone() -> None:
     assert log.offsets(owner, 1, 5) == 0
     log.wait(2 * WEEK_MS)
     log.acquire()  # members are coming, which the log does not know yet
-    assert log.sweep() == 0
+    assert log.expire_groups() == 0
     log.wait(60 * MINUTE_MS)
-    assert log.sweep() == 1
+    assert log.expire_groups() == 1
 
 
 def test_a_group_that_the_last_member_left_just_now_is_left_alone() -> None:
@@ -332,20 +332,20 @@ def test_a_group_that_the_last_member_left_just_now_is_left_alone() -> None:
     log.wait(2 * WEEK_MS)
     assert log.generation(owner, 1, 1, "m") == 0
     assert log.generation(owner, 2, 2) == 0
-    assert log.sweep() == 0
+    assert log.expire_groups() == 0
     log.wait(60 * MINUTE_MS - 1)
-    assert log.sweep() == 0
+    assert log.expire_groups() == 0
     log.wait(1)
-    assert log.sweep() == 1
+    assert log.expire_groups() == 1
 
 
 def test_a_group_of_which_nothing_is_left_is_forgotten_after_a_while() -> None:
     log = Log()
     log.acquire()
     log.wait(60 * MINUTE_MS - 1)
-    assert log.sweep() == 0
+    assert log.expire_groups() == 0
     log.wait(1)
-    assert log.sweep() == 1
+    assert log.expire_groups() == 1
     assert len(log.image.groups) == 0
 
 
@@ -355,23 +355,23 @@ def test_offsets_of_a_deleted_topic_go_with_it() -> None:
     assert log.generation(owner, 1, 1, "m") == 0
     assert log.offsets(owner, 2, 5, generation=1, member_id="m", topic_id=UUID(int=7)) == 0
     log.groups.topic_deleted(UUID(int=8))
-    assert log.sweep() == 0
+    assert log.expire_groups() == 0
     log.groups.topic_deleted(UUID(int=7))
-    assert log.sweep() == 1
+    assert log.expire_groups() == 1
     assert log.stored is None
-    assert log.sweep() == 0
+    assert log.expire_groups() == 0
 
 
 def test_a_sweep_goes_over_thousands_of_groups_in_pieces() -> None:
     log = Log()
     for index in range(1_000):
-        request = AcquireGroupOwnershipRequest(
+        request = rpc.AcquireGroupOwnershipRequest(
             group_id=f"g{index}", broker_id=1, broker_epoch=1, create=True
         )
         log.groups.ask(request, lambda _: None)
     log.run()
     log.wait(60 * MINUTE_MS)
-    assert log.sweep() == 1_000
+    assert log.expire_groups() == 1_000
     assert len(log.image.groups) == 0
 
 
@@ -380,9 +380,9 @@ def test_only_an_empty_group_can_be_removed(members: tuple[str, ...], code: int)
     log = Log()
     owner = log.acquire().ownership_epoch
     assert log.generation(owner, 1, 1, *members) == 0
-    assert log.tell(RemoveGroupRequest(group_id=GROUP)).error_code == code
+    assert log.tell(rpc.RemoveGroupRequest(group_id=GROUP)).error_code == code
     assert (GROUP in log.image.groups) is bool(code)
-    assert log.tell(RemoveGroupRequest(group_id="none")).error_code == 69
+    assert log.tell(rpc.RemoveGroupRequest(group_id="none")).error_code == 69
 
 
 # --- state ----------------------------------------------------------------------------------------

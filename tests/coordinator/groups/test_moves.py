@@ -13,26 +13,12 @@ from typing import Any
 import pytest
 
 from coordinator.errors import CoordinatorError
-from coordinator.groups.events import Answered
+from coordinator.groups.events import LogResponse
 from coordinator.groups.service import CALLS, ask
 from coordinator.groups.settings import GroupSettings
 from raft.interfaces import NotLeaderError
-from records.rpc.group_log import (
-    AcquireGroupOwnershipRequest,
-    CommitGroupGenerationRequest,
-    CommitGroupOffsetsRequest,
-    CommitGroupOffsetsResponse,
-    FetchGroupStateRequest,
-)
-from records.rpc.groups import (
-    DescribeGroupsRequest,
-    HeartbeatRequest,
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    OffsetCommitRequest,
-    OffsetFetchRequest,
-    SyncGroupRequest,
-)
+from records.rpc import group_log
+from records.rpc import groups as rpc
 from tests.coordinator.groups.world import GROUP, Consumer, World, commit_request, stable
 
 
@@ -195,7 +181,7 @@ def hold(world: World, kind: type) -> None:
 def test_a_commit_whose_answer_is_lost_is_made_once_and_answered() -> None:
     world = World()
     assert world.commit(None, 1) == 0
-    hold(world, CommitGroupOffsetsRequest)
+    hold(world, group_log.CommitGroupOffsetsRequest)
     ticket = world.send(commit_request(None, 5), version=9)
     ((broker, call),) = world.held
     world.held.clear()
@@ -212,7 +198,7 @@ def test_a_commit_whose_answer_is_lost_is_made_once_and_answered() -> None:
 def test_a_copy_that_was_long_on_its_way_undoes_nothing() -> None:
     world = World()
     assert world.commit(None, 1) == 0
-    hold(world, CommitGroupOffsetsRequest)
+    hold(world, group_log.CommitGroupOffsetsRequest)
     world.send(commit_request(None, 5), version=9)
     ((broker, copy),) = world.held
     world.holds = lambda _broker, _call: False
@@ -228,11 +214,13 @@ def test_a_broker_whose_commits_are_behind_takes_the_group_anew() -> None:
     """Its number was used: by a copy of itself, or by a log that knows more. It cannot go on."""
     world = World()
     assert world.commit(offset=5) == 0
-    world.holds = lambda _broker, call: isinstance(call.request, CommitGroupOffsetsRequest)
+    world.holds = lambda _broker, call: isinstance(
+        call.request, group_log.CommitGroupOffsetsRequest
+    )
     waiting = world.send(commit_request(None, 6))
     ((broker, call),) = world.held
     world.holds = lambda _broker, _call: False
-    behind = CommitGroupOffsetsResponse(error_code=42, error_message="commit 2 after 9")
+    behind = group_log.CommitGroupOffsetsResponse(error_code=42, error_message="commit 2 after 9")
     world._answer(broker, world.brokers[broker], call.call_id, behind)
     world.run()
     assert world.answers[waiting].topics[0].partitions[0].error_code == 16
@@ -243,7 +231,7 @@ def test_a_broker_whose_commits_are_behind_takes_the_group_anew() -> None:
 def test_commits_that_wait_for_one_another_travel_together() -> None:
     world = World()
     assert world.commit(None, 1) == 0
-    hold(world, CommitGroupOffsetsRequest)
+    hold(world, group_log.CommitGroupOffsetsRequest)
     tickets = [world.send(commit_request(None, offset), version=9) for offset in range(2, 12)]
     assert len(world.held) == 1
     end = world.log.end_offset
@@ -263,7 +251,7 @@ def test_nobody_waits_for_ever_for_a_log_without_a_leader() -> None:
     world.run()
     ticket = world.send(commit_request(one, 5), version=9)
     loading = world.send(
-        OffsetCommitRequest(group_id="new", member_id="", topics=commit_request().topics),
+        rpc.OffsetCommitRequest(group_id="new", member_id="", topics=commit_request().topics),
         version=9,
     )
     assert one.beat() == 0, "which the log is not needed for"
@@ -271,7 +259,7 @@ def test_nobody_waits_for_ever_for_a_log_without_a_leader() -> None:
     assert world.answers[ticket].topics[0].partitions[0].error_code == 15
     assert world.answers[loading].topics[0].partitions[0].error_code == 14
     assert one.beat() == 0
-    reading = world.send(OffsetFetchRequest(group_id=GROUP, topics=None), version=7)
+    reading = world.send(rpc.OffsetFetchRequest(group_id=GROUP, topics=None), version=7)
     world.pass_ms(4_000)
     assert reading not in world.answers, "the log is asked again first"
     world.pass_ms(1_000)
@@ -300,7 +288,7 @@ def test_a_rebalance_that_overtakes_its_predecessors_storing() -> None:
     world = World()
     one, two = Consumer(world, "a"), Consumer(world, "b")
     stable(world, one)
-    hold(world, CommitGroupGenerationRequest)
+    hold(world, group_log.CommitGroupGenerationRequest)
     one.metadata = b"new"
     assert one.join() == 0
     syncing = one.send_sync()
@@ -333,7 +321,7 @@ def test_a_static_member_that_waits_to_return_when_its_broker_loses_the_group_is
     world = World(brokers=(1, 2), checks_brokers=False)
     two = Consumer(world, "b", instance_id="i")
     stable(world, two)
-    hold(world, CommitGroupGenerationRequest)
+    hold(world, group_log.CommitGroupGenerationRequest)
     two.member_id = ""
     waiting = two.send_join()
     former = world.owner()
@@ -345,15 +333,15 @@ def test_a_static_member_that_waits_to_return_when_its_broker_loses_the_group_is
 # --- what a broker does not do --------------------------------------------------------------------
 
 REQUESTS: list[Any] = [
-    JoinGroupRequest(
+    rpc.JoinGroupRequest(
         group_id=GROUP, session_timeout_ms=9_000, member_id="", protocol_type="x", protocols=()
     ),
-    SyncGroupRequest(group_id=GROUP, generation_id=1, member_id="m", assignments=()),
-    HeartbeatRequest(group_id=GROUP, generation_id=1, member_id="m"),
-    LeaveGroupRequest(group_id=GROUP, member_id="m"),
+    rpc.SyncGroupRequest(group_id=GROUP, generation_id=1, member_id="m", assignments=()),
+    rpc.HeartbeatRequest(group_id=GROUP, generation_id=1, member_id="m"),
+    rpc.LeaveGroupRequest(group_id=GROUP, member_id="m"),
     commit_request(),
-    OffsetFetchRequest(group_id=GROUP, topics=()),
-    DescribeGroupsRequest(groups=(GROUP,)),
+    rpc.OffsetFetchRequest(group_id=GROUP, topics=()),
+    rpc.DescribeGroupsRequest(groups=(GROUP,)),
 ]
 
 
@@ -362,9 +350,9 @@ def test_a_broker_that_is_not_chosen_says_so_at_every_version(request_: Any) -> 
     world = World(brokers=(1, 2))
     versions = request_.schema().versions
     for version in range(versions.first, versions.last + 1):
-        if type(request_) is OffsetFetchRequest and version >= 8:
-            group = OffsetFetchRequest.OffsetFetchRequestGroup
-            request: Any = OffsetFetchRequest(groups=(group(group_id=GROUP),))
+        if type(request_) is rpc.OffsetFetchRequest and version >= 8:
+            group = rpc.OffsetFetchRequest.OffsetFetchRequestGroup
+            request: Any = rpc.OffsetFetchRequest(groups=(group(group_id=GROUP),))
         else:
             request = request_
         answer = world.ask(request, version=version, broker=other(world))
@@ -402,12 +390,14 @@ def test_what_is_read_or_refused_waits_for_the_barrier() -> None:
 
     async def story() -> None:
         world.log.barrier = barrier  # type: ignore[method-assign,assignment]
-        found = await ask(world.groups, FetchGroupStateRequest(group_id=GROUP, topics=None))
+        found = await ask(
+            world.groups, group_log.FetchGroupStateRequest(group_id=GROUP, topics=None)
+        )
         assert found.topics[0].partitions[0].committed_offset == 5
         assert barriers == 1
         loop = asyncio.get_running_loop()
         for create, code, passed in ((False, 69, 2), (True, 0, 2)):
-            request = AcquireGroupOwnershipRequest(
+            request = group_log.AcquireGroupOwnershipRequest(
                 group_id="new", broker_id=1, broker_epoch=1, create=create
             )
             loop.call_soon(world.run)
@@ -424,7 +414,9 @@ def test_a_node_that_does_not_lead_reads_nothing() -> None:
     world = World()
     world.log.depose()
     with pytest.raises(NotLeaderError):
-        asyncio.run(ask(world.groups, FetchGroupStateRequest(group_id=GROUP, topics=None)))
+        asyncio.run(
+            ask(world.groups, group_log.FetchGroupStateRequest(group_id=GROUP, topics=None))
+        )
 
 
 def test_whatever_a_peer_answers_ends_no_broker() -> None:
@@ -434,14 +426,14 @@ def test_whatever_a_peer_answers_ends_no_broker() -> None:
         world.holds = lambda _broker, _call: True
         ticket = world.send(commit_request(None, 5), version=9)
         loading = world.send(
-            OffsetCommitRequest(group_id="new", member_id="", topics=commit_request().topics),
+            rpc.OffsetCommitRequest(group_id="new", member_id="", topics=commit_request().topics),
             version=9,
         )
-        reading = world.send(OffsetFetchRequest(group_id=GROUP, topics=None), version=7)
+        reading = world.send(rpc.OffsetFetchRequest(group_id=GROUP, topics=None), version=7)
         world.holds = lambda _broker, _call: False
         for broker, call in world.held:
             answer = CALLS[type(call.request)](error_code=code)
-            world.inform(broker, Answered(call.call_id, answer))
+            world.inform(broker, LogResponse(call.call_id, answer))
         world.pass_ms(1_000)
         for made in (ticket, loading):
             assert world.answers[made].topics[0].partitions[0].error_code == 0
@@ -455,6 +447,8 @@ def test_an_answer_that_lacks_something_is_none() -> None:
     ticket = world.send(commit_request(None, 5), version=9)
     ((broker, call),) = world.held
     world.holds = lambda _broker, _call: False
-    world.inform(broker, Answered(call.call_id, CommitGroupOffsetsResponse(commit_errors=())))
+    world.inform(
+        broker, LogResponse(call.call_id, group_log.CommitGroupOffsetsResponse(commit_errors=()))
+    )
     world.pass_ms(1_000)
     assert world.answers[ticket].topics[0].partitions[0].error_code == 0

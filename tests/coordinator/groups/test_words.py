@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from coordinator.groups.errors import ErrorCode
+from records.kafka_errors import ErrorCode
 from records.rpc.groups import OffsetCommitRequest, OffsetFetchRequest
 from tests.coordinator.groups.test_moves import other
 from tests.coordinator.groups.world import GROUP, Consumer, World, stable

@@ -7,15 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from records.rpc.groups import (
-    DescribeGroupsRequest,
-    HeartbeatRequest,
-    LeaveGroupRequest,
-    ListGroupsRequest,
-    OffsetCommitRequest,
-    OffsetFetchRequest,
-    SyncGroupRequest,
-)
+from records.rpc import groups as rpc
 from tests.coordinator.groups.world import GROUP, TOPICS, Consumer, World, commit_request, stable
 
 # --- SyncGroup ----------------------------------------------------------------------------------
@@ -59,8 +51,8 @@ def test_a_sync_is_refused_to(what: str, fields: dict[str, Any], code: int) -> N
         "member_id": one.member_id,
         "assignments": (),
     }
-    assert world.ask(SyncGroupRequest(**(sound | fields))).error_code == code, what
-    assert world.ask(SyncGroupRequest(**sound)).error_code == 0
+    assert world.ask(rpc.SyncGroupRequest(**(sound | fields))).error_code == code, what
+    assert world.ask(rpc.SyncGroupRequest(**sound)).error_code == 0
 
 
 def test_a_sync_during_a_rebalance_is_told_so() -> None:
@@ -124,7 +116,7 @@ def test_heartbeats_are_checked(version: int) -> None:
             "generation_id": one.generation,
             "member_id": one.member_id,
         }
-        request = HeartbeatRequest(**(sound | fields))
+        request = rpc.HeartbeatRequest(**(sound | fields))
         return int(world.ask(request, version=version, broker=1).error_code)
 
     assert beat() == 0
@@ -173,10 +165,13 @@ def test_old_clients_leave_by_themselves_and_new_ones_in_company() -> None:
     world = World()
     one, two = Consumer(world, "a"), Consumer(world, "b", instance_id="i")
     stable(world, one, two)
-    assert world.ask(LeaveGroupRequest(group_id=GROUP, member_id="who"), version=2).error_code == 25
-    identity = LeaveGroupRequest.MemberIdentity
+    assert (
+        world.ask(rpc.LeaveGroupRequest(group_id=GROUP, member_id="who"), version=2).error_code
+        == 25
+    )
+    identity = rpc.LeaveGroupRequest.MemberIdentity
     answer = world.ask(
-        LeaveGroupRequest(
+        rpc.LeaveGroupRequest(
             group_id=GROUP,
             members=(
                 identity(member_id="", group_instance_id="i"),  # an administrator says so
@@ -194,8 +189,8 @@ def test_an_id_that_was_given_out_can_be_given_back() -> None:
     world = World()
     stable(world, Consumer(world))
     given = world.ask(Consumer(world, "b").join_request()).member_id
-    identity = LeaveGroupRequest.MemberIdentity
-    request = LeaveGroupRequest(group_id=GROUP, members=(identity(member_id=given),))
+    identity = rpc.LeaveGroupRequest.MemberIdentity
+    request = rpc.LeaveGroupRequest(group_id=GROUP, members=(identity(member_id=given),))
     assert world.ask(request).members[0].error_code == 0
     assert world.ask(request).members[0].error_code == 25
 
@@ -283,14 +278,14 @@ def test_a_commit_of(what: str, fields: dict[str, Any], code: int) -> None:
 def test_more_offsets_than_a_record_holds_are_refused() -> None:
     world = World()
     world.topics.known["t"] = (TOPICS["t"][0], 20_000)
-    topics = OffsetCommitRequest.OffsetCommitRequestTopic
+    topics = rpc.OffsetCommitRequest.OffsetCommitRequestTopic
     partitions = tuple(
         topics.OffsetCommitRequestPartition(
             partition_index=index, committed_offset=1, committed_metadata=None
         )
         for index in range(10_001)
     )
-    request = OffsetCommitRequest(
+    request = rpc.OffsetCommitRequest(
         group_id=GROUP, member_id="", topics=(topics(name="t", partitions=partitions),)
     )
     assert world.ask(request, version=9).topics[0].partitions[0].error_code == 28
@@ -302,11 +297,11 @@ def test_every_version_of_a_commit_is_found_by_every_version_of_a_fetch(version:
     answer = world.ask(commit_request(None, 40 + version, metadata="note"), version=version)
     assert answer.topics[0].partitions[0].error_code == 0
     topic_id = TOPICS["t"][0]
-    old = OffsetFetchRequest.OffsetFetchRequestTopic
-    new = OffsetFetchRequest.OffsetFetchRequestGroup
+    old = rpc.OffsetFetchRequest.OffsetFetchRequestTopic
+    new = rpc.OffsetFetchRequest.OffsetFetchRequestGroup
     for fetch in range(1, 11):
         if fetch < 8:
-            request = OffsetFetchRequest(
+            request = rpc.OffsetFetchRequest(
                 group_id=GROUP, topics=(old(name="t", partition_indexes=(0, 1)),)
             )
             found = world.ask(request, version=fetch).topics
@@ -317,7 +312,7 @@ def test_every_version_of_a_commit_is_found_by_every_version_of_a_fetch(version:
                 if fetch < 10
                 else asked(topic_id=topic_id, partition_indexes=(0, 1))
             )
-            request = OffsetFetchRequest(groups=(new(group_id=GROUP, topics=(topic,)),))
+            request = rpc.OffsetFetchRequest(groups=(new(group_id=GROUP, topics=(topic,)),))
             answered = world.ask(request, version=fetch).groups[0]
             assert answered.error_code == 0
             found = answered.topics
@@ -328,15 +323,15 @@ def test_every_version_of_a_commit_is_found_by_every_version_of_a_fetch(version:
 def test_all_offsets_of_several_groups_at_once() -> None:
     world = World()
     assert world.commit(None, 5) == 0
-    group = OffsetFetchRequest.OffsetFetchRequestGroup
-    request = OffsetFetchRequest(
+    group = rpc.OffsetFetchRequest.OffsetFetchRequestGroup
+    request = rpc.OffsetFetchRequest(
         groups=(group(group_id=GROUP, topics=None), group(group_id="other", topics=None))
     )
     for version in (8, 9, 10):
         first, second = world.ask(request, version=version, broker=1).groups
         assert [topic.partitions[0].committed_offset for topic in first.topics] == [5]
         assert (second.error_code, second.topics) == (0, ())
-    everything = OffsetFetchRequest(group_id=GROUP, topics=None)
+    everything = rpc.OffsetFetchRequest(group_id=GROUP, topics=None)
     assert world.ask(everything, version=2).topics[0].name == "t"
 
 
@@ -351,9 +346,9 @@ def test_an_unknown_topic_id_is_said_to_be_one() -> None:
     world = World()
     answer = world.ask(commit_request(None, 5, topic="nothing"), version=10)
     assert answer.topics[0].partitions[0].error_code == 100
-    group = OffsetFetchRequest.OffsetFetchRequestGroup
+    group = rpc.OffsetFetchRequest.OffsetFetchRequestGroup
     topic = group.OffsetFetchRequestTopics(topic_id=UUID(int=99), partition_indexes=(0,))
-    request = OffsetFetchRequest(groups=(group(group_id=GROUP, topics=(topic,)),))
+    request = rpc.OffsetFetchRequest(groups=(group(group_id=GROUP, topics=(topic,)),))
     found = world.ask(request, version=10).groups[0].topics[0].partitions[0]
     assert (found.error_code, found.committed_offset) == (100, -1)
 
@@ -366,7 +361,7 @@ def test_groups_are_described(version: int) -> None:
     world = World()
     one = Consumer(world, "a", instance_id="i")
     stable(world, one)
-    request = DescribeGroupsRequest(groups=(GROUP, "none"))
+    request = rpc.DescribeGroupsRequest(groups=(GROUP, "none"))
     for _ in range(2):  # from memory, and then from the log
         first, second = world.ask(request, version=version, broker=1).groups
         assert (first.error_code, first.group_state, first.protocol_data) == (0, "Stable", "range")
@@ -385,13 +380,13 @@ def test_groups_are_listed_by_state_and_type_loaded_or_not() -> None:
     stable(world, Consumer(world))
     other = commit_request(None, 5)
     world.ask(
-        OffsetCommitRequest(group_id="simple", member_id="", topics=other.topics),
+        rpc.OffsetCommitRequest(group_id="simple", member_id="", topics=other.topics),
         version=9,
         broker=1,
     )
 
     def listed(**filters: Any) -> dict[str, str]:
-        answer = world.ask(ListGroupsRequest(**filters), broker=1)
+        answer = world.ask(rpc.ListGroupsRequest(**filters), broker=1)
         return {group.group_id: group.group_state for group in answer.groups}
 
     for _ in range(2):
@@ -407,7 +402,7 @@ def test_groups_are_listed_by_state_and_type_loaded_or_not() -> None:
 def test_an_old_client_may_ask_for_any_retention(retention_ms: int) -> None:
     world = World()
     topics = commit_request(None, 5).topics
-    request = OffsetCommitRequest(
+    request = rpc.OffsetCommitRequest(
         group_id=GROUP, member_id="", retention_time_ms=retention_ms, topics=topics
     )
     assert world.ask(request, version=4).topics[0].partitions[0].error_code == 0

@@ -9,7 +9,15 @@ from uuid import UUID
 
 from coordinator.errors import CoordinatorError
 from coordinator.groups.core import GroupBroker
-from coordinator.groups.events import Answered, Asked, BrokersChanged, Call, Effect, Reply, Tick
+from coordinator.groups.events import (
+    BrokersChanged,
+    Call,
+    Effect,
+    InboundRequest,
+    LogResponse,
+    Reply,
+    Tick,
+)
 from coordinator.groups.leader import GroupLog
 from coordinator.groups.machine import GroupMachine
 from coordinator.groups.service import CALLS, fetch_state
@@ -19,17 +27,9 @@ from coordinator.rendezvous import group_broker
 from records.batch import Batch, iter_batches
 from records.batch_writer import build_value_batch
 from records.codec import encode_message
+from records.rpc import groups as rpc
 from records.rpc.base import Request
 from records.rpc.group_log import FetchGroupStateRequest
-from records.rpc.groups import (
-    HeartbeatRequest,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    LeaveGroupRequest,
-    OffsetCommitRequest,
-    OffsetFetchRequest,
-    SyncGroupRequest,
-)
 from records.types import Epoch, Offset, OffsetAndEpoch
 from tests.doubles.memory_log import MemoryLog
 
@@ -214,7 +214,7 @@ class World:
             broker = self.owner(getattr(request, "group_id", GROUP))
         self.versions[ticket] = (broker, version)
         unique = f"u{ticket}"
-        self._step(broker, Asked(ticket, request, version, client, "/host", unique))
+        self._step(broker, InboundRequest(ticket, request, version, client, "/host", unique))
         self.run()
         return ticket
 
@@ -267,11 +267,11 @@ class World:
 
     def _answer(self, broker_id: int, broker: GroupBroker, call_id: int, answer: Any) -> None:
         if self.brokers.get(broker_id) is broker:
-            self._step(broker_id, Answered(call_id, answer))
+            self._step(broker_id, LogResponse(call_id, answer))
 
     def lose_answer(self, broker_id: int, call: Call) -> None:
         """A broker learns that it will not learn."""
-        self._step(broker_id, Answered(call.call_id, None))
+        self._step(broker_id, LogResponse(call.call_id, None))
         self.run()
 
     # --- time ---------------------------------------------------------------------------------
@@ -309,8 +309,8 @@ class World:
 
     def committed(self, topic: str = "t", partition: int = 0, **more: Any) -> int:
         """The committed offset, as an OffsetFetch says."""
-        topics = OffsetFetchRequest.OffsetFetchRequestTopic
-        request = OffsetFetchRequest(
+        topics = rpc.OffsetFetchRequest.OffsetFetchRequestTopic
+        request = rpc.OffsetFetchRequest(
             group_id=GROUP, topics=(topics(name=topic, partition_indexes=(partition,)),)
         )
         answer = self.ask(request, version=7, **more)
@@ -352,14 +352,14 @@ class Consumer:
         self.protocol_type = protocol_type
         self.member_id = ""
         self.generation = -1
-        self.joined: JoinGroupResponse | None = None
+        self.joined: rpc.JoinGroupResponse | None = None
         self.metadata = b""
         self.assignment = b""
 
-    def join_request(self) -> JoinGroupRequest:
+    def join_request(self) -> rpc.JoinGroupRequest:
         """What it says when it joins."""
-        protocol = JoinGroupRequest.JoinGroupRequestProtocol
-        return JoinGroupRequest(
+        protocol = rpc.JoinGroupRequest.JoinGroupRequestProtocol
+        return rpc.JoinGroupRequest(
             group_id=GROUP,
             session_timeout_ms=self.session_ms,
             rebalance_timeout_ms=self.rebalance_ms,
@@ -400,16 +400,16 @@ class Consumer:
         """Is it to assign?"""
         return self.joined is not None and self.joined.leader == self.member_id
 
-    def sync_request(self, assignments: dict[str, bytes] | None = None) -> SyncGroupRequest:
+    def sync_request(self, assignments: dict[str, bytes] | None = None) -> rpc.SyncGroupRequest:
         """What it says to be assigned something, or to assign."""
-        assignment = SyncGroupRequest.SyncGroupRequestAssignment
+        assignment = rpc.SyncGroupRequest.SyncGroupRequestAssignment
         joined = self.joined
         if assignments is None and self.leads and joined is not None and not joined.skip_assignment:
             assignments = {
                 member.member_id: f"{self.generation}:{member.member_id}".encode()
                 for member in joined.members
             }
-        return SyncGroupRequest(
+        return rpc.SyncGroupRequest(
             group_id=GROUP,
             generation_id=self.generation,
             member_id=self.member_id,
@@ -439,9 +439,9 @@ class Consumer:
         """Sync and have the answer; its error."""
         return self.synced(self.send_sync(assignments, **more))
 
-    def beat_request(self) -> HeartbeatRequest:
+    def beat_request(self) -> rpc.HeartbeatRequest:
         """It lives."""
-        return HeartbeatRequest(
+        return rpc.HeartbeatRequest(
             group_id=GROUP,
             generation_id=self.generation,
             member_id=self.member_id,
@@ -452,10 +452,10 @@ class Consumer:
         """A heartbeat's error."""
         return int(self.world.ask(self.beat_request(), **more).error_code)
 
-    def leave_request(self) -> LeaveGroupRequest:
+    def leave_request(self) -> rpc.LeaveGroupRequest:
         """It goes."""
-        identity = LeaveGroupRequest.MemberIdentity
-        return LeaveGroupRequest(
+        identity = rpc.LeaveGroupRequest.MemberIdentity
+        return rpc.LeaveGroupRequest(
             group_id=GROUP,
             members=(identity(member_id=self.member_id, group_instance_id=self.instance_id),),
         )
@@ -472,10 +472,10 @@ class Consumer:
 
 def commit_request(
     member: Any = None, offset: int = 1, topic: str = "t", partition: int = 0, metadata: str = ""
-) -> OffsetCommitRequest:
+) -> rpc.OffsetCommitRequest:
     """A commit of one offset, as version 9 has it."""
-    topics = OffsetCommitRequest.OffsetCommitRequestTopic
-    return OffsetCommitRequest(
+    topics = rpc.OffsetCommitRequest.OffsetCommitRequestTopic
+    return rpc.OffsetCommitRequest(
         group_id=GROUP,
         generation_id_or_member_epoch=-1 if member is None else member.generation,
         member_id="" if member is None else member.member_id,

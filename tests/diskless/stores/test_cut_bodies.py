@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 import pytest
 
 from diskless.stores import ByteRange, RangeError, StorageError
 from diskless.stores.s3 import S3Config, S3Storage
-from spark_jobs.readers.object_store import S3Store, StoreError, StoreOptions, open_store
+from spark_jobs.readers.object_store import S3Store, StoreOptions, open_store
 from tests.diskless.stores.cutting_server import BODY, CuttingServer, Spoil, cutting_server
 
 ATTEMPTS: Final = 3
@@ -52,8 +53,8 @@ def broker_store(only_server: CuttingServer) -> Iterator[S3Storage]:
 @pytest.fixture(scope="module")
 def job_store(only_server: CuttingServer) -> Iterator[S3Store]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("spark_jobs.readers.object_store.READ_TIMEOUT_S", READ_TIMEOUT_S)
-        patch.setattr("spark_jobs.readers.object_store.ATTEMPTS", ATTEMPTS)
+        shorter = partial(S3Config, read_timeout_s=READ_TIMEOUT_S, attempts=ATTEMPTS)
+        patch.setattr("spark_jobs.readers.object_store.S3Config", shorter)
         store = open_store("s3://b", StoreOptions(only_server.endpoint, "us-east-1"))
         assert isinstance(store, S3Store)
         yield store
@@ -111,7 +112,7 @@ def test_a_job_gives_up_with_a_store_error(
     server: CuttingServer, job_store: S3Store, spoil: Spoil
 ) -> None:
     server.spoils = [spoil] * 99
-    with pytest.raises(StoreError) as found:
+    with pytest.raises(StorageError) as found:
         job_store.read("k", *RANGE)
     assert found.value.key == "k"
     assert server.requests == ATTEMPTS

@@ -24,7 +24,7 @@ import os
 from pathlib import Path
 from typing import Final, NoReturn
 
-from raft.interfaces import Piece, RejectedSnapshotError
+from raft.interfaces import RejectedSnapshotError, SnapshotChunk
 from raft.segments.files import File, FileSystem, Mode
 from records.types import OffsetAndEpoch
 from snapshot.encoder import MAX_BATCH_BYTES
@@ -76,7 +76,7 @@ class PartDownload:
         """Size of the whole checkpoint in bytes, or None until the first chunk has arrived."""
         return self._size_bytes
 
-    def take(self, position: int, piece: Piece) -> bool:
+    def take(self, position: int, piece: SnapshotChunk) -> bool:
         """Write a chunk; return True once the last byte is written.
 
         Raises:  RejectedSnapshotError, the part is thrown away then; OSError, the part is what it
@@ -93,7 +93,7 @@ class PartDownload:
             self._flush_now_and_then(len(piece.data))
         return self.position == self._size_bytes
 
-    def _objection(self, position: int, piece: Piece) -> str | None:
+    def _objection(self, position: int, piece: SnapshotChunk) -> str | None:
         """Return why a chunk cannot belong to this download, or None if it can."""
         if position != self.position:
             return f"bytes from {position}, expected from {self.position}"

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from raft.interfaces import Piece
+from raft.interfaces import SnapshotChunk
 from raft.segments.files import File, FileSystem, Mode
 from records.types import Offset, OffsetAndEpoch
 from snapshot.download import PartDownload
@@ -109,7 +109,9 @@ class SnapshotStore:
 
     # --- reading ------------------------------------------------------------------------------
 
-    def read(self, snapshot_id: OffsetAndEpoch, position: int, max_bytes: int) -> Piece | None:
+    def read(
+        self, snapshot_id: OffsetAndEpoch, position: int, max_bytes: int
+    ) -> SnapshotChunk | None:
         """Return at most `max_bytes` from `position`, empty at the end; None if it does not exist.
 
         Raises:  ValueError if `position` is negative or past the end; OSError.
@@ -124,7 +126,7 @@ class SnapshotStore:
             handle.readers += 1
         wanted = max(0, min(max_bytes, handle.size_bytes - position))
         try:
-            return Piece(handle.size_bytes, handle.file.read(position, wanted))
+            return SnapshotChunk(handle.size_bytes, handle.file.read(position, wanted))
         finally:
             with self._lock:
                 handle.readers -= 1

@@ -15,7 +15,7 @@ from raft.core.effects import AbandonSnapshot, FetchSnapshot
 from raft.core.errors import ErrorCode
 from raft.core.events import SnapshotFailed, SnapshotFetched, SnapshotProgress
 from raft.core.messages import FetchSnapshotRequest
-from raft.interfaces import Download, Piece, RejectedSnapshotError
+from raft.interfaces import Download, RejectedSnapshotError, SnapshotChunk
 from raft.wire.common import WireError
 from raft.wire.snapshots import RefusedError
 from records.types import OffsetAndEpoch
@@ -178,7 +178,7 @@ class Downloading(Part):
         fetching.asked = 0
         self._on_the_disk(self._take, fetching, request.position, piece)
 
-    def _take(self, fetching: Fetching, position: int, piece: Piece) -> None:
+    def _take(self, fetching: Fetching, position: int, piece: SnapshotChunk) -> None:
         assert fetching.download is not None
         fetching.lost = 0
         try:

@@ -14,7 +14,7 @@ from raft.core.errors import ErrorCode
 from raft.core.events import LogStartMoved
 from raft.core.log import EpochStart, LogState
 from raft.core.progress import LeaderState
-from raft.interfaces import Piece
+from raft.interfaces import SnapshotChunk
 from raft.wire.common import WireError
 from records.types import Epoch, Offset, OffsetAndEpoch
 from snapshot.log_start import Candidate, Holder, Kind, follower_log_start, leader_log_start
@@ -29,7 +29,7 @@ LOOK_US: Final = 200 * MS
 class Shelving(Part):
     """See the module."""
 
-    answer_piece: Callable[[int, int, int, Piece | None], None]
+    answer_piece: Callable[[int, int, int, SnapshotChunk | None], None]
     snapshot_installed: Callable[[OffsetAndEpoch], None]
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class Shelving(Part):
             piece = self._garbled(piece, request.position)
         self.answer_piece(connection, correlation, error, piece)
 
-    def _garbled(self, piece: Piece, position: int) -> Piece:
+    def _garbled(self, piece: SnapshotChunk, position: int) -> SnapshotChunk:
         """What a broken peer sends: other bytes, other sizes, another file's bytes."""
         machine = self.machine
         if self.shared.world.now_us > machine.garbles_until_us or machine.random.random() < 0.5:
@@ -97,20 +97,20 @@ class Shelving(Part):
             case 0 | 1 | 2 if data:
                 data[machine.random.randrange(len(data))] ^= 1 << machine.random.randrange(8)
             case 3:
-                return Piece(piece.size_bytes, bytes(data[: len(data) // 2]))
+                return SnapshotChunk(piece.size_bytes, bytes(data[: len(data) // 2]))
             case 4:
-                return Piece(max(0, piece.size_bytes - 7), bytes(data))
+                return SnapshotChunk(max(0, piece.size_bytes - 7), bytes(data))
             case 5:
-                return Piece(piece.size_bytes, bytes(data) + bytes(9))
+                return SnapshotChunk(piece.size_bytes, bytes(data) + bytes(9))
             case _:
                 other = machine.random.choice(self.store.ids)
                 spliced = self.store.read(other, 0, 1 << 30)
                 if spliced is not None:
-                    return Piece(
+                    return SnapshotChunk(
                         piece.size_bytes,
                         bytes(spliced.data[position : position + len(data)]),
                     )
-        return Piece(piece.size_bytes, bytes(data))
+        return SnapshotChunk(piece.size_bytes, bytes(data))
 
     # -- installing --------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raft.interfaces import Piece, RejectedSnapshotError
+from raft.interfaces import RejectedSnapshotError, SnapshotChunk
 from raft.segments.files import RealFileSystem
 from records.batch import iter_batches
 from records.types import OffsetAndEpoch
@@ -54,7 +54,7 @@ def shelf_on(disk: SimulatedDisk) -> SnapshotStore:
 def pieces(data: bytes, position: int = 0, size: int = PIECE):
     """What a leader answers, from a position on."""
     while position < len(data):
-        yield position, Piece(len(data), data[position : position + size])
+        yield position, SnapshotChunk(len(data), data[position : position + size])
         position += size
 
 
@@ -75,7 +75,7 @@ def install(store: SnapshotStore, data: bytes = WHOLE) -> PartDownload:
     return download
 
 
-def reject(download: PartDownload, position: int, piece: Piece, match: str) -> None:
+def reject(download: PartDownload, position: int, piece: SnapshotChunk, match: str) -> None:
     """It is refused, and nothing is left of the part."""
     with pytest.raises(RejectedSnapshotError, match=match):
         download.take(position, piece)
@@ -140,7 +140,7 @@ def test_a_smaller_file_than_the_part_is_refused_and_the_part_is_gone():
     store = shelf_on(disk)
     fetch(store, limit=4).keep()
     download = store.receive(ID)
-    reject(download, download.position, Piece(download.position - 1, b""), "bytes up to")
+    reject(download, download.position, SnapshotChunk(download.position - 1, b""), "bytes up to")
     assert disk.listdir(DIRECTORY) == []
     assert store.receive(ID).position == 0
 
@@ -148,11 +148,11 @@ def test_a_smaller_file_than_the_part_is_refused_and_the_part_is_gone():
 @pytest.mark.parametrize(
     ("position", "piece", "match"),
     [
-        (PIECE + 1, Piece(len(WHOLE), b"x"), "expected from"),
-        (0, Piece(len(WHOLE), b"x"), "expected from"),
-        (PIECE, Piece(len(WHOLE) + 1, b"x"), "now it has"),
-        (PIECE, Piece(len(WHOLE), b""), "nothing from"),
-        (PIECE, Piece(len(WHOLE), WHOLE[PIECE:] + b"x"), "bytes up to"),
+        (PIECE + 1, SnapshotChunk(len(WHOLE), b"x"), "expected from"),
+        (0, SnapshotChunk(len(WHOLE), b"x"), "expected from"),
+        (PIECE, SnapshotChunk(len(WHOLE) + 1, b"x"), "now it has"),
+        (PIECE, SnapshotChunk(len(WHOLE), b""), "nothing from"),
+        (PIECE, SnapshotChunk(len(WHOLE), WHOLE[PIECE:] + b"x"), "bytes up to"),
     ],
     ids=["a-gap", "a-repetition", "another-size", "nothing", "too-much"],
 )
@@ -167,7 +167,7 @@ def test_a_piece_that_cannot_belong_here_costs_the_part(position, piece, match):
 @pytest.mark.parametrize("size", [-1, -(1 << 63)])
 def test_a_negative_size_is_refused(size):
     download = shelf_on(new_disk()).receive(ID)
-    reject(download, 0, Piece(size, b""), "bytes up to 0")
+    reject(download, 0, SnapshotChunk(size, b""), "bytes up to 0")
 
 
 def test_a_size_that_no_disk_has_is_refused_before_the_disk_is_full():
@@ -176,7 +176,7 @@ def test_a_size_that_no_disk_has_is_refused_before_the_disk_is_full():
     store = shelf_on(disk)
     download = store.receive(ID)
     with pytest.raises(OSError, match="No space"):
-        download.take(0, Piece(1 << 50, b"x" * 100))
+        download.take(0, SnapshotChunk(1 << 50, b"x" * 100))
     assert disk.used_bytes == 0
     download.discard()
     assert disk.listdir(DIRECTORY) == []
@@ -226,11 +226,11 @@ def test_a_file_spliced_from_two_leaders_is_found_and_fetched_anew():
     disk = new_disk()
     store = shelf_on(disk)
     download = store.receive(ID)
-    download.take(0, Piece(len(one), one[: len(first)]))
+    download.take(0, SnapshotChunk(len(one), one[: len(first)]))
     download.keep()
     download = shelf_on(disk).receive(ID)  # another leader answers the rest
     assert download.position == len(first)
-    assert download.take(len(first), Piece(len(two), two[len(first) :]))
+    assert download.take(len(first), SnapshotChunk(len(two), two[len(first) :]))
     with pytest.raises(RejectedSnapshotError, match="crc of all before the footer"):
         download.publish()
     install(store, two)
@@ -254,7 +254,7 @@ def test_a_disk_that_fills_up_in_the_middle_keeps_what_came_before():
     download = fetch(store, limit=3)
     position = download.position
     disk.capacity_bytes = disk.used_bytes + 10
-    piece = Piece(len(WHOLE), WHOLE[position : position + PIECE])
+    piece = SnapshotChunk(len(WHOLE), WHOLE[position : position + PIECE])
     for _ in range(3):
         with pytest.raises(OSError, match="No space") as caught:
             download.take(position, piece)
@@ -273,7 +273,7 @@ def test_a_failed_flush_costs_the_part(monkeypatch):
     store = shelf_on(disk)
     download = fetch(store, limit=2)
     disk.fail_next("fdatasync")
-    reject(download, 2 * PIECE, Piece(len(WHOLE), WHOLE[300:450]), "flushed")
+    reject(download, 2 * PIECE, SnapshotChunk(len(WHOLE), WHOLE[300:450]), "flushed")
     assert disk.listdir(DIRECTORY) == []
     install(store)
 

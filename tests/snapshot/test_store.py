@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from raft.interfaces import Piece
+from raft.interfaces import SnapshotChunk
 from raft.segments.files import RealFileSystem
 from records.types import OffsetAndEpoch
 from snapshot import SnapshotStore, checkpoint_name
@@ -65,7 +65,7 @@ def test_it_removes_leftovers_when_it_is_opened_and_nothing_else():
 @pytest.mark.parametrize("size", [0, 1, 100, 10_000, -5])
 def test_it_answers_with_the_bytes_asked_for(position, size):
     piece = shelf_with(*IDS).read(IDS[0], position, size)
-    assert piece == Piece(len(WHOLE), WHOLE[position : position + max(0, size)])
+    assert piece == SnapshotChunk(len(WHOLE), WHOLE[position : position + max(0, size)])
 
 
 @pytest.mark.parametrize("position", [-1, len(WHOLE) + 1, 1 << 62, -(1 << 63)])

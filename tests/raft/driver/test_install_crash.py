@@ -22,7 +22,7 @@ from raft.core.roles import ElectionState
 from raft.core.voters import Endpoint, ReplicaKey, Voter, VoterSet, VoterSetHistory
 from raft.driver.errors import MissingSnapshotError
 from raft.driver.storage import Storage
-from raft.interfaces import Piece
+from raft.interfaces import SnapshotChunk
 from raft.segments.log import LogConfig
 from raft.wire.responses import Group
 from records.batch_writer import build_value_batch
@@ -90,7 +90,7 @@ def download(storage: Storage) -> None:
     coming = storage.snapshots.receive(ID)
     while not coming.take(
         coming.position,
-        Piece(len(DATA), DATA[coming.position : coming.position + 300]),
+        SnapshotChunk(len(DATA), DATA[coming.position : coming.position + 300]),
     ):
         pass
     coming.publish()

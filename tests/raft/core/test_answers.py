@@ -13,7 +13,7 @@ from raft.core import effects as fx
 from raft.core import events as ev
 from raft.core.config import QuorumConfig
 from raft.core.errors import ErrorCode
-from raft.core.gate import MAX_HELD
+from raft.core.gate import MAX_HELD, Gate
 from raft.core.log import EpochStart, LogState
 from raft.core.messages import (
     MAX_OFFSET,
@@ -33,7 +33,7 @@ from raft.core.messages import (
 )
 from raft.core.quorum import Quorum
 from raft.core.roles import Candidate, ElectionState, Follower, Leader, Prospective, Unattached
-from raft.core.timers import Timer
+from raft.core.timers import Timer, Timers
 from raft.core.voters import ReplicaKey, Voter, VoterSet, VoterSetHistory
 from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
 
@@ -253,6 +253,15 @@ def test_a_voter_without_pre_vote_counts_as_granting() -> None:
     assert isinstance(member.quorum.role, Candidate)
 
 
+def test_a_vote_is_kept_when_the_leader_of_its_epoch_becomes_known() -> None:
+    member = Member()
+    member.ask(vote())
+    begin = BeginQuorumEpochRequest(cluster_id="here", voter=ME, leader_id=THREE.id, epoch=Epoch(3))
+    member.ask(begin)
+    election = ElectionState(epoch=Epoch(3), leader_id=THREE.id, voted=TWO)
+    assert member.quorum.election_state == election
+
+
 def test_a_repeated_vote_counts_once() -> None:
     voters = VoterSetHistory(VoterSet.of_ids(1, 2, 3, 4, 5))
     member = Member()
@@ -451,6 +460,45 @@ def test_proposals_are_refused_while_too_many_bytes_are_uncommitted() -> None:
     member.ask(fetch(fetch_offset=Offset(7), last_fetched_epoch=Epoch(3), max_wait_ms=0))
     effects = member.do(ev.Propose((big._replace(token="again"),)))
     assert any(isinstance(e, fx.Accepted) for e in effects)
+
+
+def test_a_leader_refuses_proposals_until_its_first_record_is_committed() -> None:
+    member = leader()
+    proposal = ev.Proposal("early", Epoch(3), None, (ev.NewBatch(1, 10, b""),))
+    effects = member.do(ev.Propose((proposal,)))
+    assert effects == [fx.Refused("early", ErrorCode.NOT_LEADER_OR_FOLLOWER)]
+
+
+def test_a_flush_that_began_before_a_truncation_does_not_count() -> None:
+    member, _ = follower()
+    log = member.quorum.log
+    log.truncate(Offset(4))
+    log.append(Offset(4), Offset(6), Epoch(3))
+    member.quorum.step(ev.AppendDurable(Offset(5), log.generation - 1), member.now_ms)
+    assert log.flushed_end_offset == 4
+    member.quorum.step(ev.AppendDurable(Offset(6), log.generation), member.now_ms)
+    assert log.flushed_end_offset == 6
+
+
+def test_a_follower_does_not_blame_its_leader_for_its_own_slow_disk() -> None:
+    member, _ = follower()
+    member.quorum.log.append(Offset(5), Offset(6), Epoch(3))  # and not flushed
+    member.tick(CONFIG.fetch_timeout_ms)
+    deadlines = member.context.timers.deadlines
+    assert Timer.FAILOVER not in deadlines
+    assert deadlines[Timer.FETCH] == member.now_ms + CONFIG.fetch_timeout_ms
+
+
+def test_a_timer_that_an_earlier_one_moves_is_not_due() -> None:
+    timers = Timers(Gate(ElectionState(epoch=Epoch(0))))
+    timers.set(Timer.FETCH, 10)
+    timers.set(Timer.FAILOVER, 20)
+    timers.now_ms = 30
+    fired = []
+    for timer in timers.due():
+        fired.append(timer)
+        timers.set(Timer.FAILOVER, 40)
+    assert fired == [Timer.FETCH]
 
 
 def test_waiting_reads_are_bounded() -> None:

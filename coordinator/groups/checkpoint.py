@@ -1,8 +1,9 @@
-"""From an image of groups to the records that make it: what a checkpoint holds.
+"""Turns an image of groups into the records of a checkpoint.
 
-In the order of group ids, and inside a group its owner, its generation, its offsets: so replicas
-with the same groups write the same bytes. The surprise is in the sorting: a hundred thousand ids
-are sorted in pieces, with a breath between, because a checkpoint is written beside the node's life.
+The records come in the order of group ids, and inside a group its owner, its generation, its
+offsets: so replicas with the same groups write the same bytes. The trap is the sorting: a hundred
+thousand ids are sorted in runs, with a pause after each, because the node's event loop must go on
+while a checkpoint is written.
 
 Source: KIP-630, Snapshot Format; docs/design/snapshots.md#generation-never-blocks-commits.
 """
@@ -22,7 +23,10 @@ _SORT_AT_ONCE: Final = 2_000  # group ids: about a millisecond
 
 
 def image_values(image: GroupsImage) -> Iterator[bytes]:
-    """Every record of the image, framed, in the order they are to be applied; b"" to rest."""
+    """Yield every record of the image, framed, in the order in which a reader applies them.
+
+    An empty value (b"") marks a pause, at which the caller lets other work run.
+    """
     yield encode_record(GroupsState(next_ownership_epoch=image.next_ownership_epoch))
     runs: list[list[str]] = []
     ids = iter(image.groups)
@@ -34,7 +38,7 @@ def image_values(image: GroupsImage) -> Iterator[bytes]:
 
 
 def group_values(group_id: str, group: Group) -> Iterator[bytes]:
-    """One group's records."""
+    """Yield one group's records, framed: its owner, its generation, its offsets."""
     yield encode_record(
         GroupOwnerRecord(
             group_id=group_id,
@@ -78,16 +82,19 @@ def _offset_record(
 
 
 class FrozenGroups:
-    """An image to be written (`raft.interfaces.Frozen`): it stands still by itself."""
+    """An image of groups to be written to a checkpoint; see `raft.interfaces.Frozen`.
+
+    Images are immutable, so nothing needs to be copied.
+    """
 
     def __init__(self, image: GroupsImage) -> None:
         self._image: GroupsImage | None = image
 
     def values(self) -> Iterator[bytes]:
-        """See `image_values`."""
-        assert self._image is not None, "a frozen image that was closed"
+        """Yield the checkpoint's values; see `image_values`."""
+        assert self._image is not None, "the frozen image is closed"
         return image_values(self._image)
 
     def close(self) -> None:
-        """Let the image go."""
+        """Release the image."""
         self._image = None

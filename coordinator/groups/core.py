@@ -1,16 +1,16 @@
-"""The group coordinator of a broker: clients' requests in, answers and calls of the log out.
+"""The group coordinator of a broker: requests in, replies and calls of the group log out.
 
-Which groups it acts for is a pure function of the unfenced brokers; that it *may* is its ownership,
-which it takes when the first request for a group arrives. With the ownership comes what the log has
-of the group. So a move costs the members one request that is answered NOT_COORDINATOR, and then
-they find their generation where they left it.
+Which groups it coordinates is a pure function of the unfenced brokers; that it *may* is its
+ownership, which it acquires when the first request for a group arrives. The response to that
+carries the group's state in the log. So a move costs the members one request that is answered
+NOT_COORDINATOR, and then they find their generation where they left it.
 
-Surprises. Nothing here is durable, and nothing needs to be: what must not be lost is in the log
-before anybody is told. And offsets are not kept here at all: who asks for them is answered from the
-log, behind its read barrier, because somebody else may act for the group by now.
+Two traps. Nothing here is durable, and nothing needs to be: what must not be lost is in the log
+before any client is answered. And offsets are not kept here at all: an OffsetFetch is answered from
+the log, behind its read barrier, because another broker may coordinate the group by now.
 
-Members may all have died with the broker that acted for them. So groups with members are taken also
-if nobody asks for them: their sessions end here, and then their offsets can expire.
+All members may have died with the broker that coordinated them. So groups with members are also
+acquired if no request names them: their sessions expire here, and then their offsets can expire.
 
 No clock, no randomness, no socket: `step` is given the time, and each request a UUID of its own.
 
@@ -53,16 +53,19 @@ from records.rpc.group_log import AcquireGroupOwnershipRequest
 log = logging.getLogger("coordinator.groups")
 
 Catalog = Callable[[], Iterable[tuple[str, Group]]]
-"""All groups of the log, as a replica at hand has them."""
+"""Returns all groups of the log, as this node's replica has them."""
 
 ADOPT_SLICE_GROUPS: Final = 200
-"""Groups of the catalog that are looked at in one step: well below a millisecond."""
+"""Groups of the catalog that one step scans: well below a millisecond."""
 
 _ADOPT: Final = TimerKey("", "adopt")
 
 
 class GroupBroker:
-    """See the module. `step` it with events; look at `deadline_ms` afterwards."""
+    """The state of one broker's group coordinator.
+
+    Call `step` with each event, carry out the effects, and send a `Tick` at `deadline_ms`.
+    """
 
     def __init__(
         self,
@@ -73,8 +76,10 @@ class GroupBroker:
         wall_ms: Callable[[], int],
         catalog: Catalog = lambda: (),
     ) -> None:
-        """
-        Args:  wall_ms: ms since 1970, for what old clients say of their offsets' retention.
+        """Start with no groups, as a fenced broker.
+
+        Args:  wall_ms: ms since 1970, to compute when the offsets of old clients expire.
+               catalog: the groups in the log, as this node's replica has them.
         """
         self.broker_id = broker_id
         self.settings = settings
@@ -90,10 +95,10 @@ class GroupBroker:
         self._calls: dict[int, Callable[[Any], None]] = {}
         self._next_call = 0
         self._reads = Reads(self)
-        self._unscanned: Iterator[tuple[str, Group]] | None = None  # of a look under way
+        self._unscanned: Iterator[tuple[str, Group]] | None = None  # None: no scan
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
-        """Take one event in; what follows from it.
+        """Apply one event and return the effects that follow, timers that are due included.
 
         Args:  now_ms: on a clock that never goes back.
         """
@@ -115,31 +120,31 @@ class GroupBroker:
 
     @property
     def deadline_ms(self) -> int | None:
-        """`Tick` is to come then, unless something else does before; None: never."""
+        """When the next timer is due, in ms on the clock of `step`; None if no timer is set."""
         return self.timers.next_ms
 
-    # --- what the parts use ---------------------------------------------------------------------
+    # --- used by groups and reads ---------------------------------------------------------------
 
     @property
     def now_ms(self) -> int:
-        """As of this step."""
+        """The time of the current step."""
         return self._now_ms
 
     def reply(self, inbound: InboundRequest, response: Response) -> None:
-        """Answer a client, or the part of a request that asks for one."""
+        """Answer a client, or add the response to the DeleteGroups request it is part of."""
         if isinstance(inbound.ticket, GroupTicket):
             inbound.ticket.on_response(response)
             return
         self._effects.append(Reply(inbound.ticket, response))
 
     def request(self, request: Request, then: Callable[[Any], None]) -> None:
-        """Ask the log; `then` hears the response, or None."""
+        """Send a request to the log; `then` gets the response, or None if it is unknown."""
         self._next_call += 1
         self._calls[self._next_call] = then
         self._effects.append(Call(self._next_call, request))
 
     def call(self, group_id: str, request: Request) -> None:
-        """Ask the log on behalf of a group, whose line is told the answer."""
+        """Send a group's request to the log; the response goes to the group's outbox."""
         group = self.groups.get(group_id)
         assert isinstance(group, ClassicGroup), f"{group_id} calls, and is not loaded"
 
@@ -150,16 +155,16 @@ class GroupBroker:
         self.request(request, then)
 
     def on_ownership_lost(self, group_id: str) -> None:
-        """Another broker acts for this group."""
+        """Drop a group that another broker coordinates by now."""
         self.forget(group_id, ErrorCode.NOT_COORDINATOR)
 
     def on_group_removed(self, group_id: str, ownership_epoch: int) -> None:
-        """The group is gone, as it was under this ownership; nobody acts for it."""
+        """Drop a group that was removed from the log under this ownership."""
         self._reads.note_removal(group_id, ownership_epoch)
         self.on_ownership_lost(group_id)
 
     def forget(self, group_id: str, code: ErrorCode) -> None:
-        """Act for a group no more; whoever waits is told `code`."""
+        """Stop coordinating a group; its waiting requests are answered with `code`."""
         slot = self.groups.pop(group_id)
         if isinstance(slot, ClassicGroup) and not slot.is_idle:
             log.info("group=%s action=given_up reason=%s", group_id, code.name)
@@ -168,11 +173,11 @@ class GroupBroker:
         slot.close(code)
 
     def is_ours(self, group_id: str) -> bool:
-        """Are we the one to act for this group?"""
+        """Return whether this broker is the one to coordinate the group."""
         return group_broker(group_id, self._broker_ids) == self.broker_id
 
     def is_active(self) -> bool:
-        """Do we act for groups at all? Not while we are fenced, or no member."""
+        """Return whether this broker coordinates groups at all: it is registered and not fenced."""
         return bool(self._broker_ids)
 
     # --- requests -----------------------------------------------------------------------------
@@ -193,7 +198,7 @@ class GroupBroker:
                 self._on_group_request(inbound.request.group_id, inbound)
 
     def refuse_group(self, group_id: str, *, may_be_empty: bool) -> ErrorCode:
-        """Is this a group's id, and are we the ones to ask?"""
+        """Return INVALID_GROUP_ID, NOT_COORDINATOR, or NONE if this broker serves the group."""
         if not is_valid_group_id(group_id, may_be_empty=may_be_empty):
             return ErrorCode.INVALID_GROUP_ID
         if group_id not in self.groups and not self.is_ours(group_id):
@@ -218,7 +223,7 @@ class GroupBroker:
         slot.park(inbound)
 
     def dispatch(self, group: ClassicGroup, inbound: InboundRequest) -> None:
-        """A request of a group that is loaded."""
+        """Handle a request for a group that is loaded."""
         if isinstance(inbound.request, rpc.OffsetCommitRequest):
             self._commit_offsets(group, inbound, inbound.request)
         elif isinstance(inbound.request, rpc.DeleteGroupsRequest):
@@ -253,10 +258,10 @@ class GroupBroker:
 
         group.commit(generation, request.member_id, topics, on_done)
 
-    # --- owning -------------------------------------------------------------------------------
+    # --- ownership ----------------------------------------------------------------------------
 
     def acquire(self, group_id: str, *, create: bool, then: Callable[[Any], None]) -> None:
-        """Ask for a group's ownership."""
+        """Request a group's ownership from the log."""
         request = AcquireGroupOwnershipRequest(
             group_id=group_id,
             broker_id=self.broker_id,
@@ -266,7 +271,7 @@ class GroupBroker:
         self.request(request, then)
 
     def on_loaded(self, loading: Loading, response: Any) -> None:
-        """We own it: whoever waited is served, in order."""
+        """Take over a group whose ownership was granted, and serve its parked requests in order."""
         group = ClassicGroup(loading.group_id, self, response)
         self.groups[loading.group_id] = group
         log.info(
@@ -296,7 +301,9 @@ class GroupBroker:
         self.timers.set(_ADOPT, self._now_ms + delay_ms)
 
     def _adopt(self) -> None:
-        """Take groups with members that nobody asks for; a piece of the catalog in each step."""
+        """Acquire groups with members that no request names; each step scans a slice of the
+        catalog.
+        """
         if not self._broker_ids:
             return
         if self._unscanned is None:
@@ -332,7 +339,7 @@ class GroupBroker:
             slot.on_timer(key)
 
     def describe_loaded(self, group_id: str) -> rpc.DescribeGroupsResponse.DescribedGroup | None:
-        """What is known of a group here; None if it is not loaded."""
+        """Describe a group from memory; None if it is not loaded here."""
         slot = self.groups.get(group_id)
         if isinstance(slot, ClassicGroup):
             return slot.describe()
@@ -344,4 +351,4 @@ class GroupBroker:
 
 
 def _ignore(response: Any) -> None:
-    """An answer that nobody waits for any more."""
+    """Drop a response that no request waits for any more."""

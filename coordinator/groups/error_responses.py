@@ -1,4 +1,4 @@
-"""How "no" is said to a client: each response has another place for it.
+"""Error responses to clients: each kind of response carries its error codes elsewhere.
 
 Source: KIP-345 (LeaveGroup's members), KIP-709 (OffsetFetch's groups), KIP-559 (protocol names).
 """
@@ -13,15 +13,15 @@ from records.kafka_errors import ErrorCode
 from records.rpc import groups as rpc
 from records.rpc.base import Response
 
-NULL_PROTOCOL_VERSION = 7  # of JoinGroup: from here on a protocol's name may be null
-GROUPS_VERSION = 8  # of OffsetFetch: from here on it asks for several groups
-MEMBERS_VERSION = 3  # of LeaveGroup: from here on it names several members
+NULL_PROTOCOL_VERSION = 7  # JoinGroup: the first version whose protocol name may be null
+GROUPS_VERSION = 8  # OffsetFetch: the first version that names several groups
+MEMBERS_VERSION = 3  # LeaveGroup: the first version that names several members
 
 
 def error_response(
     inbound: InboundRequest, code: ErrorCode, *, member_id: str | None = None
 ) -> Response:
-    """The response that says `code` of the whole request."""
+    """Build the response that carries `code` for the whole request."""
     request: Any = inbound.request
     match request:
         case rpc.JoinGroupRequest():
@@ -51,11 +51,11 @@ def error_response(
         case rpc.ListGroupsRequest():
             return rpc.ListGroupsResponse(error_code=int(code), groups=())
         case _:
-            raise TypeError(f"no request of groups: {request}")
+            raise TypeError(f"not a group request: {request}")
 
 
 def delete_response(names: Iterable[str], code: ErrorCode) -> rpc.DeleteGroupsResponse:
-    """The same of each of these groups, once."""
+    """Build a DeleteGroups response with the same code for each group, listed once."""
     result = rpc.DeleteGroupsResponse.DeletableGroupResult
     return rpc.DeleteGroupsResponse(
         results=tuple(result(group_id=name, error_code=int(code)) for name in dict.fromkeys(names))
@@ -65,7 +65,9 @@ def delete_response(names: Iterable[str], code: ErrorCode) -> rpc.DeleteGroupsRe
 def commit_response(
     request: rpc.OffsetCommitRequest, errors: dict[tuple[int, int], ErrorCode], otherwise: ErrorCode
 ) -> rpc.OffsetCommitResponse:
-    """An answer for each partition; `errors` by the places of topic and partition in it."""
+    """Build an OffsetCommit response; `errors` by the indexes of topic and partition, else
+    `otherwise`.
+    """
     topic_type = rpc.OffsetCommitResponse.OffsetCommitResponseTopic
     return rpc.OffsetCommitResponse(
         topics=tuple(
@@ -95,7 +97,7 @@ def _refuse_fetch(request: rpc.OffsetFetchRequest, version: int, code: ErrorCode
             )
         )
     topic_type = rpc.OffsetFetchResponse.OffsetFetchResponseTopic
-    return rpc.OffsetFetchResponse(  # the first version has no place for it but with each partition
+    return rpc.OffsetFetchResponse(  # version 1 has an error code in each partition only
         error_code=int(code),
         topics=tuple(
             topic_type(
@@ -117,7 +119,7 @@ def _refuse_fetch(request: rpc.OffsetFetchRequest, version: int, code: ErrorCode
 def describe_error(
     group_id: str, code: ErrorCode, *, state: str = "", message: str | None = None
 ) -> rpc.DescribeGroupsResponse.DescribedGroup:
-    """A group that nothing can be said of."""
+    """Build a DescribeGroups entry for a group that cannot be described."""
     return rpc.DescribeGroupsResponse.DescribedGroup(
         error_code=int(code),
         error_message=message,

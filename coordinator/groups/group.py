@@ -1,4 +1,4 @@
-"""One group on the broker that acts for it: what each request means, in each state.
+"""One group on the broker that coordinates it: handles each member request in each state.
 
 Source: the classic group protocol as upstream has it (KIP-62, KIP-345, KIP-394, KIP-814);
 GroupMetadataManager and ClassicGroup.
@@ -32,14 +32,16 @@ from records.rpc import groups as rpc
 from records.rpc.group_log import AcquireGroupOwnershipResponse, CommitGroupOffsetsRequest
 
 HANDSHAKE_VERSION = 4
-"""Of JoinGroup: from here on a member gets its id before it joins (KIP-394)."""
+"""JoinGroup: the first version in which a member gets its id before it joins (KIP-394)."""
 
 
 class ClassicGroup(Rebalance):
-    """See the module. The rebalance it inherits has no requests in it."""
+    """A group that this broker owns: handles requests and timers, on top of its `Rebalance`."""
 
     def __init__(self, group_id: str, env: Broker, loaded: AcquireGroupOwnershipResponse) -> None:
-        """As the log has it: its members are at work, and have their whole session to be heard."""
+        """Start from the state in the log: its members are active, and each has a full session
+        left.
+        """
         super().__init__(group_id, env, GroupOutbox(group_id, loaded.ownership_epoch, env))
         self.generation = self.stored_generation = loaded.generation
         self.protocol_type, self.protocol_name = loaded.protocol_type, loaded.protocol_name
@@ -53,11 +55,11 @@ class ClassicGroup(Rebalance):
 
     @property
     def is_idle(self) -> bool:
-        """Nobody is in it, and nothing is under way."""
+        """Whether the group has no members, no pending member ids and nothing in its outbox."""
         return self.state is State.EMPTY and not self.membership.pending and self.outbox.is_idle
 
     def ask(self, inbound: InboundRequest) -> None:
-        """JoinGroup, SyncGroup, Heartbeat or LeaveGroup."""
+        """Handle a JoinGroup, SyncGroup, Heartbeat or LeaveGroup."""
         match inbound.request:
             case rpc.JoinGroupRequest():
                 self._join(inbound, inbound.request)
@@ -68,7 +70,7 @@ class ClassicGroup(Rebalance):
             case rpc.LeaveGroupRequest():
                 self._leave(inbound, inbound.request)
             case _:
-                raise TypeError(f"no request of a member: {inbound.request}")
+                raise TypeError(f"not a member's request: {inbound.request}")
 
     def _refuse(
         self, inbound: InboundRequest, code: ErrorCode, *, member_id: str | None = None
@@ -76,7 +78,7 @@ class ClassicGroup(Rebalance):
         self.env.reply(inbound, error_response(inbound, code, member_id=member_id))
 
     def _check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Is this a member, and under its instance id still the one?"""
+        """Return NONE if this is a member and holds its instance id, else the error."""
         if instance_id is not None:
             holder = self.membership.static.get(instance_id)
             if holder is None:
@@ -87,10 +89,10 @@ class ClassicGroup(Rebalance):
         return ErrorCode.NONE if known else ErrorCode.UNKNOWN_MEMBER_ID
 
     def _generation_error(self, generation: int) -> ErrorCode:
-        """What to tell a member that names a generation which is not ours.
+        """Return the error for a member that names another generation than the current one.
 
-        One that we never had can only be of a rebalance that ended with its broker: the member has
-        lost nothing, it is to join again.
+        A higher generation can only come from a rebalance that ended when its broker failed: the
+        member has lost nothing and only needs to rejoin.
         """
         if generation > self.generation:
             return ErrorCode.REBALANCE_IN_PROGRESS
@@ -185,7 +187,7 @@ class ClassicGroup(Rebalance):
         self.rebalance()
 
     def _begin_session(self, member: Member) -> None:
-        """A new member's first JoinGroup may wait for longer than its session."""
+        """Start a new member's session; its first JoinGroup may wait longer than its session."""
         self.restart_session(member)
         if member.is_new:
             key = TimerKey(self.group_id, "session", member.member_id)
@@ -202,7 +204,7 @@ class ClassicGroup(Rebalance):
         unchanged = member.protocols == protocols
         leads = member.member_id == self.membership.leader
         if self.state is State.COMPLETING and unchanged:
-            # Its answer was lost: here it is again.
+            # The member repeats its JoinGroup because the response was lost.
             self.restart_session(member)
             self.env.reply(inbound, self.join_response(inbound, member))
         elif self.state is State.STABLE and unchanged and not leads:
@@ -219,7 +221,7 @@ class ClassicGroup(Rebalance):
         request: rpc.JoinGroupRequest,
         protocols: Protocols,
     ) -> None:
-        """A member joins with what it says now."""
+        """Take over a member's protocols, timeouts and client, and let its JoinGroup wait."""
         self.membership.set_protocols(member, protocols)
         member.session_timeout_ms = request.session_timeout_ms
         member.rebalance_timeout_ms = _rebalance_timeout(request)
@@ -227,7 +229,7 @@ class ClassicGroup(Rebalance):
         before = self.membership.set_waiting_join(member, inbound)
         if before is not None:
             self._refuse(before, ErrorCode.REBALANCE_IN_PROGRESS)
-        if not member.is_new:  # a new one has longer for its first join
+        if not member.is_new:  # a new member's first join has a longer timeout
             self.restart_session(member)
 
     def _replace(
@@ -237,9 +239,9 @@ class ClassicGroup(Rebalance):
         protocols: Protocols,
         member_id: str,
     ) -> None:
-        """A static member is back, as another member: who still uses the old id is fenced.
+        """Give a static member's place to a new member id; requests under the old id are fenced.
 
-        If the group is at rest and its protocol stays, is_empty else needs to notice.
+        If the group is stable and its protocol does not change, no other member needs to rejoin.
         Source: KIP-345.
         """
         membership = self.membership
@@ -280,7 +282,8 @@ class ClassicGroup(Rebalance):
                 return
             leads = membership.leader == member_id
             skips = leads and inbound.version >= SKIP_ASSIGNMENT_VERSION
-            # An older leader would assign anew; told that its former self leads, it follows.
+            # An older client that leads would compute a new assignment, so it is told that the old
+            # member id leads.
             leader = membership.leader if skips or not leads else old_leader
             self.env.reply(
                 inbound,
@@ -355,7 +358,7 @@ class ClassicGroup(Rebalance):
         self._after_leaving()
 
     def _remove_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        if not member_id and instance_id is not None:  # somebody else sends it away
+        if not member_id and instance_id is not None:  # an administrator removes it
             holder = self.membership.static.get(instance_id)
             if holder is None:
                 return ErrorCode.UNKNOWN_MEMBER_ID
@@ -379,16 +382,17 @@ class ClassicGroup(Rebalance):
             self.try_complete()
 
     def forget_pending(self, member_id: str) -> None:
-        """An id that was given out is not going to be used."""
+        """Drop a member id that was assigned and will not be used."""
         self.membership.pending.discard(member_id)
         self.env.timers.cancel(TimerKey(self.group_id, "pending", member_id))
 
     # --- offsets ------------------------------------------------------------------------------
 
     def refuse_commit(self, generation: int, member_id: str, instance_id: str | None) -> ErrorCode:
-        """May offsets be committed by this member? Source: upstream's validateOffsetCommit.
+        """Return the error that forbids this member to commit offsets, or NONE.
 
-        One difference: under a generation whose assignment the log never got, nobody commits.
+        One difference from upstream's validateOffsetCommit: under a generation whose assignment is
+        not in the log, no member commits.
         """
         if generation < 0 and self.state is State.EMPTY:
             return ErrorCode.NONE
@@ -411,7 +415,7 @@ class ClassicGroup(Rebalance):
         topics: tuple[CommitGroupOffsetsRequest.Commit.Topic, ...],
         on_done: Any,
     ) -> None:
-        """Commit what was not refused."""
+        """Commit offsets that `refuse_commit` allowed."""
         is_empty = self.state is State.EMPTY
         commit = CommitGroupOffsetsRequest.Commit(
             generation=-1 if is_empty else generation,
@@ -421,7 +425,7 @@ class ClassicGroup(Rebalance):
         self.outbox.commit_offsets(commit, on_done)
 
     def delete(self, on_done: OnDone) -> None:
-        """Remove the group, unless somebody is in it; then nobody acts for it any more."""
+        """Remove the group if it has no members, else call `on_done` with NON_EMPTY_GROUP."""
         if self.state is State.EMPTY:
             self.outbox.remove(on_done)
         else:
@@ -430,7 +434,7 @@ class ClassicGroup(Rebalance):
     # --- timers -------------------------------------------------------------------------------
 
     def on_timer(self, key: TimerKey) -> None:
-        """A deadline has passed."""
+        """Handle a timer of this group that is due."""
         match key.kind:
             case "session":
                 self._on_session_timeout(key.member_id)
@@ -446,10 +450,10 @@ class ClassicGroup(Rebalance):
             case "answer":
                 self.outbox.expire_waiting()
             case _:
-                raise ValueError(f"no such timer: {key}")
+                raise ValueError(f"unknown timer: {key}")
 
     def _on_session_timeout(self, member_id: str) -> None:
-        """Silent for too long; but whoever waits for us is not silent."""
+        """Drop a member whose session has expired, unless one of its requests is waiting."""
         member = self.membership.members.get(member_id)
         if member is None:
             return
@@ -459,10 +463,10 @@ class ClassicGroup(Rebalance):
         self.drop_overdue(member_id, "silent")
         self.rebalance()
 
-    # --- the end ------------------------------------------------------------------------------
+    # --- closing ------------------------------------------------------------------------------
 
     def close(self, code: ErrorCode) -> None:
-        """Another broker acts for the group, or nobody: whoever waits is told."""
+        """Answer every waiting request with `code` and cancel all timers."""
         self.is_closed = True
         self.outbox.close(code)
         for member_id in list(self.membership.members):
@@ -472,10 +476,10 @@ class ClassicGroup(Rebalance):
         for kind in ("join", "sync"):
             self._cancel_timer(kind)
 
-    # --- looking ------------------------------------------------------------------------------
+    # --- describing ---------------------------------------------------------------------------
 
     def describe(self) -> rpc.DescribeGroupsResponse.DescribedGroup:
-        """What DescribeGroups says of it."""
+        """Build the group's entry in a DescribeGroups response."""
         group_type = rpc.DescribeGroupsResponse.DescribedGroup
         stable = self.state is State.STABLE
         return group_type(
@@ -499,7 +503,7 @@ class ClassicGroup(Rebalance):
 
 
 def _unique_protocols(request: rpc.JoinGroupRequest) -> Protocols:
-    """Each protocol once."""
+    """Return the protocols of the request, the first of each name."""
     protocols: dict[str, bytes] = {}
     for protocol in request.protocols:
         protocols.setdefault(protocol.name, bytes(protocol.metadata))
@@ -507,7 +511,7 @@ def _unique_protocols(request: rpc.JoinGroupRequest) -> Protocols:
 
 
 def _rebalance_timeout(request: rpc.JoinGroupRequest) -> int:
-    """The first version has none: there it is the session's."""
+    """Return the rebalance timeout in ms; version 0 has none and uses the session timeout."""
     timeout_ms = request.rebalance_timeout_ms
     return timeout_ms if timeout_ms >= 0 else request.session_timeout_ms
 

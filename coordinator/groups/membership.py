@@ -1,8 +1,8 @@
-"""Who is in a group, and which protocol they agree on: plain data, no rules of time.
+"""The members of a group and the protocol they agree on: plain data without timers.
 
-A protocol can be chosen only if every member offers it; among those each member votes for the first
-on its own list, and the one with the most votes wins. So that a join costs no walk over all
-members, how many offer a protocol is counted along.
+A protocol can be chosen only if every member offers it; each member votes for the first such
+protocol on its own list, and the one with the most votes wins. The number of members that offer a
+protocol is kept up to date, so that a join does not walk over all members.
 
 Source: KIP-62; KIP-345 (static members); upstream's ClassicGroup.
 """
@@ -20,11 +20,11 @@ from records.groups import GroupGenerationRecord
 
 
 class State(Enum):
-    """Where a group is in its rebalance; the values are what DescribeGroups calls it."""
+    """A group's state in its rebalance; the values are the names in DescribeGroups."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"  # members join
-    COMPLETING = "CompletingRebalance"  # the leader assigns, and the log is told
+    COMPLETING = "CompletingRebalance"  # the leader assigns, and the log commits
     STABLE = "Stable"
 
 
@@ -36,12 +36,12 @@ NEXT: Final = {
 }
 
 Protocols = tuple[tuple[str, bytes], ...]
-"""Names and subscriptions, the preferred one first."""
+"""Names and subscriptions, in the member's order of preference."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Member:
-    """One member. It has at most one JoinGroup and one SyncGroup waiting."""
+    """One member, with at most one JoinGroup and one SyncGroup waiting."""
 
     member_id: str
     instance_id: str | None
@@ -53,28 +53,28 @@ class Member:
     assignment: bytes = b""
     waiting_join: InboundRequest | None = None
     waiting_sync: InboundRequest | None = None
-    is_new: bool = True  # it was in no completed join phase yet
+    is_new: bool = True  # it has completed no join phase yet
 
     def subscription(self, protocol: str | None) -> bytes:
-        """What it says under a protocol."""
+        """Return the member's metadata for a protocol, or b"" if it does not offer it."""
         return next((data for name, data in self.protocols if name == protocol), b"")
 
 
 @dataclass(slots=True)
 class Membership:
-    """See the module."""
+    """The members of a group, its static member ids, its leader and the protocols offered."""
 
-    members: dict[str, Member] = field(default_factory=dict)  # in the order in which they came
+    members: dict[str, Member] = field(default_factory=dict)  # oldest first
     static: dict[str, str] = field(default_factory=dict)  # instance id -> member id
-    pending: set[str] = field(default_factory=set)  # ids given out (KIP-394), not joined yet
+    pending: set[str] = field(default_factory=set)  # assigned ids (KIP-394) that have not joined
     leader: str | None = None
     waiting_joins: int = 0  # members whose JoinGroup waits
-    size_bytes: int = 0  # of all that members offer
+    size_bytes: int = 0  # of all offered protocols
     _offers: Counter[str] = field(default_factory=Counter)
 
     def add(self, member: Member) -> None:
-        """A member more; the first one leads."""
-        assert member.member_id not in self.members, f"twice: {member}"
+        """Add a member; the first one becomes the leader."""
+        assert member.member_id not in self.members, f"added twice: {member}"
         self.members[member.member_id] = member
         self.pending.discard(member.member_id)
         if member.instance_id is not None:
@@ -85,7 +85,7 @@ class Membership:
         self._offer(member.protocols)
 
     def remove(self, member_id: str) -> Member:
-        """A member less; if it led, another does."""
+        """Remove a member; if it was the leader, the oldest remaining member becomes it."""
         member = self.members.pop(member_id)
         if member.instance_id is not None and self.static.get(member.instance_id) == member_id:
             del self.static[member.instance_id]
@@ -96,7 +96,7 @@ class Membership:
         return member
 
     def rename(self, old_id: str, new_id: str) -> Member:
-        """A static member came back: it is in the old one's place under another id."""
+        """Give a static member's place to a new member id."""
         member = self.members.pop(old_id)
         assert member.instance_id is not None, f"not static: {member}"
         member.member_id = new_id
@@ -107,7 +107,7 @@ class Membership:
         return member
 
     def set_protocols(self, member: Member, protocols: Protocols) -> None:
-        """A member offers these from now on."""
+        """Replace the protocols that a member offers."""
         self._withdraw(member.protocols)
         member.protocols = protocols
         self._offer(protocols)
@@ -115,7 +115,7 @@ class Membership:
     def set_waiting_join(
         self, member: Member, inbound: InboundRequest | None
     ) -> InboundRequest | None:
-        """Let this JoinGroup wait; the one that waited before."""
+        """Set the JoinGroup that a member waits with, and return the one before."""
         before, member.waiting_join = member.waiting_join, inbound
         self.waiting_joins += (inbound is not None) - (before is not None)
         return before
@@ -132,7 +132,7 @@ class Membership:
                 del self._offers[name]
 
     def elect_joined_leader(self) -> bool:
-        """Let a member lead whose JoinGroup waits; False if nobody's does."""
+        """Make a member whose JoinGroup waits the leader; return False if there is none."""
         leader = self.members.get(self.leader or "")
         if leader is not None and leader.waiting_join is not None:
             return True
@@ -143,11 +143,11 @@ class Membership:
         return False
 
     def has_common_protocol(self, names: Iterable[str]) -> bool:
-        """Is there one among these that all members offer?"""
+        """Return whether all members offer one of these protocols."""
         return any(self._offers[name] == len(self.members) for name in names)
 
     def select_protocol(self) -> str:
-        """The protocol of the next generation. There are members, and they agree."""
+        """Return the protocol with the most votes. Requires members with a common protocol."""
         size = len(self.members)
         candidates = {name for name, count in self._offers.items() if count == size}
         votes: Counter[str] = Counter()
@@ -157,13 +157,13 @@ class Membership:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """As long as the slowest member may take."""
+        """The longest rebalance timeout of any member."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def to_records(
         self, protocol: str | None, assignments: dict[str, bytes]
     ) -> tuple[GroupGenerationRecord.Member, ...]:
-        """The members as a completed rebalance has them."""
+        """Build the member records of a completed rebalance."""
         return tuple(
             GroupGenerationRecord.Member(
                 member_id=member.member_id,
@@ -180,14 +180,14 @@ class Membership:
 
 
 def offered_bytes(protocols: Protocols) -> int:
-    """What a member's protocols take in memory, about."""
+    """Return the approximate size in bytes of a member's protocols."""
     return sum(len(name) + len(data) for name, data in protocols)
 
 
 def membership_from_records(
     records: Sequence[GroupGenerationRecord.Member], protocol: str | None, leader: str | None
 ) -> Membership:
-    """The members as a completed rebalance left them."""
+    """Rebuild the membership from the member records of a completed rebalance."""
     membership = Membership()
     for record in records:
         member = Member(

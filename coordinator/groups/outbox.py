@@ -1,13 +1,13 @@
-"""What a group's owner tells the log, one thing at a time, in order, until it is certain.
+"""A group owner's requests to the log: sent one at a time, in order, until the outcome is certain.
 
-Order is what the log's checks rest on: a generation that is complete is told after the commits of
-the one before and before those of its own members. So one request is under way at most, and where
-nobody knows its outcome it is sent again under the same number, until the log says yes or no. What
-waits behind it meanwhile is put together: ten members' commits become one request.
+The log's checks rest on that order: a completed generation is sent after the commits of the one
+before and before those of its own members. So at most one request is in flight, and if its outcome
+is unknown it is sent again under the same number, until the log accepts or refuses it. Requests
+that wait behind it are combined: ten members' commits become one request.
 
-Surprise: a client is not kept waiting for as long. Its commit is answered COORDINATOR_NOT_AVAILABLE
-after a while, and may happen nevertheless. So is the group's removal, which is the last thing told:
-what waits behind it is sent to look for the coordinator again, and finds a group made anew.
+The trap: a client does not wait for as long. Its commit is answered COORDINATOR_NOT_AVAILABLE after
+a while, and may still happen. So may the group's removal, which is the last request of an outbox:
+requests behind it are answered NOT_COORDINATOR, and their clients find a group created anew.
 
 Source: docs/design/groups.md; upstream's offsets.commit.timeout.ms.
 """
@@ -50,16 +50,16 @@ _CERTAIN: Final = frozenset(
         ErrorCode.GROUP_ID_NOT_FOUND,
     }
 )
-"""What the log decides about a commit as a whole."""
+"""The codes with which the log decides about a whole request."""
 
 _REMOVED: Final = frozenset({ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND})
-"""A group that we owned and that is not there was removed: by this request, or by a sweep."""
+"""Codes after which the group is removed: by this request, or by the log's expiry pass."""
 
 OnDone = Callable[[ErrorCode], None]
 
 
 class Env(Protocol):
-    """What a group's parts share: time, timers, the way out."""
+    """What a group uses of its broker: settings, time, timers, calls of the log."""
 
     settings: GroupSettings
     timers: Timers
@@ -68,13 +68,13 @@ class Env(Protocol):
     def now_ms(self) -> int: ...
 
     def call(self, group_id: str, request: Request) -> None:
-        """Ask the log on behalf of a group, whose line is told the answer."""
+        """Send a group's request to the log; the response goes to the group's outbox."""
 
     def on_ownership_lost(self, group_id: str) -> None:
-        """Another broker acts for this group."""
+        """Drop a group that another broker coordinates by now."""
 
     def on_group_removed(self, group_id: str, ownership_epoch: int) -> None:
-        """The group is gone, as it was under this ownership; nobody acts for it."""
+        """Drop a group that was removed from the log under this ownership."""
 
 
 @dataclass(slots=True)
@@ -83,13 +83,13 @@ class _Commit:
 
     commit: CommitGroupOffsetsRequest.Commit
     size: Size
-    on_done: OnDone | None  # None: it was told that nobody knows
+    on_done: OnDone | None  # None: it was answered that the outcome is unknown
     deadline_ms: int
 
 
 @dataclass(slots=True)
 class _Generation:
-    """A completed rebalance; the request lacks its sequence yet."""
+    """A completed rebalance; the sequence number is added when it is sent."""
 
     request: CommitGroupGenerationRequest
     on_done: OnDone
@@ -97,7 +97,7 @@ class _Generation:
 
 @dataclass(slots=True)
 class _Removal:
-    """Somebody wants the group to be gone."""
+    """A request to remove the group."""
 
     on_done: OnDone | None
     deadline_ms: int
@@ -107,7 +107,7 @@ _Entry = _Commit | _Generation | _Removal
 
 
 class GroupOutbox:
-    """See the module."""
+    """The queue of one group's requests to the log, under one ownership."""
 
     def __init__(self, group_id: str, ownership_epoch: int, env: Env) -> None:
         self.group_id = group_id
@@ -115,20 +115,20 @@ class GroupOutbox:
         self._env = env
         self._sequence = 0
         self._queue: deque[_Entry] = deque()
-        self._queued_bytes = 0  # of the commits in the queue, about
+        self._queued_bytes = 0  # of the queued commits, approximate
         self._in_flight: list[_Entry] = []
         self._request: Request | None = None
         self._backoff_ms = env.settings.retry_backoff_ms
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is under way or waits."""
+        """Whether no request is in flight or queued."""
         return not self._in_flight and not self._queue
 
-    # --- what is to be told -------------------------------------------------------------------
+    # --- queueing -----------------------------------------------------------------------------
 
     def commit_offsets(self, commit: CommitGroupOffsetsRequest.Commit, on_done: OnDone) -> None:
-        """`told` hears how it went, once."""
+        """Queue a commit; `on_done` is called once with its result."""
         size = commit_size((commit,))
         if is_too_large(size):
             on_done(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
@@ -141,7 +141,7 @@ class GroupOutbox:
         self._append(_Commit(commit, size, on_done, deadline_ms))
 
     def remove(self, on_done: OnDone) -> None:
-        """`told` hears how it went, once. Afterwards nobody acts for the group."""
+        """Queue the group's removal; `on_done` is called once with its result."""
         if len(self._queue) >= MAX_PARKED:
             on_done(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             return
@@ -155,12 +155,12 @@ class GroupOutbox:
         self._send()
 
     def commit_generation(self, request: CommitGroupGenerationRequest, on_done: OnDone) -> None:
-        """Whatever its ownership and sequence say: they are the line's to fill in."""
+        """Queue a completed rebalance; the outbox fills in the ownership and the sequence."""
         self._queue.append(_Generation(request, on_done))
         self._send()
 
     def close(self, code: ErrorCode) -> None:
-        """All who wait are told `code`; nothing is sent any more."""
+        """End all requests with `code` and send nothing more."""
         waiting = [*self._in_flight, *self._queue]
         self._in_flight, self._request = [], None
         self._queue.clear()
@@ -170,10 +170,10 @@ class GroupOutbox:
             if entry.on_done is not None:
                 entry.on_done(code)
 
-    # --- what comes back ----------------------------------------------------------------------
+    # --- responses ----------------------------------------------------------------------------
 
     def on_response(self, response: Any) -> None:
-        """The log's answer to what is under way; None: nobody knows."""
+        """Handle the log's response to the request in flight; None if the outcome is unknown."""
         code = code_of(response, _CERTAIN)
         if code is None or not self._is_complete(code, response):
             self._env.timers.set(self._key("retry"), self._env.now_ms + self._backoff_ms)
@@ -200,7 +200,7 @@ class GroupOutbox:
         self._send()
 
     def _is_complete(self, code: ErrorCode, response: Any) -> bool:
-        """Does it say of each commit what became of it?"""
+        """Return whether the response has a known result for each commit."""
         if code is not ErrorCode.NONE or not isinstance(self._in_flight[0], _Commit):
             return True
         return len(response.commit_errors) == len(self._in_flight) and all(
@@ -208,12 +208,12 @@ class GroupOutbox:
         )
 
     def retry(self) -> None:
-        """The same again: the log knows it by its number."""
+        """Send the request in flight again; the log recognises it by its number."""
         if self._request is not None:
             self._env.call(self.group_id, self._request)
 
     def expire_waiting(self) -> None:
-        """Some have waited long enough; what was not sent yet is not going to be."""
+        """End commits and removals that have waited too long; those still queued are dropped."""
         now_ms = self._env.now_ms
         overdue = [
             entry
@@ -281,7 +281,9 @@ class GroupOutbox:
         self._env.call(self.group_id, self._request)
 
     def _take_commits(self, first: _Commit) -> list[_Commit]:
-        """The first, and those behind it up to the next generation, as many as a record holds."""
+        """Take `first` and the commits behind it up to the next generation, as many as a record
+        holds.
+        """
         taken = [first]
         size = first.size
         while self._queue and isinstance(entry := self._queue[0], _Commit):

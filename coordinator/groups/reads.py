@@ -1,17 +1,19 @@
-"""What changes nothing: OffsetFetch, DescribeGroups, ListGroups.
+"""Read-only requests: OffsetFetch, DescribeGroups, ListGroups.
 
-What is not in memory is asked of the log, group by group; the client is answered once all are
-there. A group that cannot be found out about says so itself, beside the others.
+What is not in memory is fetched from the log, group by group; the client is answered once every
+group has a result. A group whose state could not be fetched gets an error of its own beside the
+others.
 
-Any broker answers OffsetFetch, whoever acts for the group: the log knows. The surprise is why it
-also asks the log again for as long as a client waits, and then says that the group is *loading*.
-Of all there is to say, only that is retried by everybody: to NOT_COORDINATOR or COORDINATOR_NOT_
-AVAILABLE librdkafka leaves the partition without an offset until the next rebalance, and the second
-ends a Java consumer's poll.
+Any broker answers OffsetFetch, also for groups that it does not coordinate: the log has the
+offsets. The trap is the error code: the log is queried again for as long as a client waits, and
+then the group is *loading*. That is the only code which every client retries: after NOT_COORDINATOR
+or COORDINATOR_NOT_AVAILABLE librdkafka leaves the partition without an offset until the next
+rebalance, and the second ends a Java consumer's poll.
 
-That there is *no* offset ends more: whoever hears it begins somewhere else. The log is asked behind
-its barrier; but which topic a name or an id means, the broker's image says, and that may be old. So
-where it would deny an offset, it is waited for until it is known to be younger than the question.
+The answer that there is *no* offset does more harm: the client then starts from another position.
+The log is read behind its barrier; but which topic a name or an id means comes from the broker's
+image, and that may be old. So before an offset is withheld because of the image, the request waits
+until the image is known to be newer than the request.
 
 Source: KIP-40, KIP-518 and KIP-848 (ListGroups' filters), KIP-709, KIP-1043 (DescribeGroups v6).
 """
@@ -46,27 +48,27 @@ from records.rpc.base import Request, Response
 from records.rpc.group_log import FetchGroupStateRequest, FetchGroupStateResponse
 
 MAX_GROUPS_ASKED: Final = 1_000
-"""Of one OffsetFetch or DescribeGroups: each may be a call of the log."""
+"""Groups in one OffsetFetch or DescribeGroups: each may need a call of the log."""
 
 MAX_REMOVED: Final = 1_000
-"""Groups that are remembered as removed until the replica at hand has heard of it."""
+"""Removed groups that are hidden until this node's replica has removed them too."""
 
 NOT_FOUND_VERSION: Final = 6
-"""Of DescribeGroups: from here on a group that is not there is an error (KIP-1043)."""
+"""DescribeGroups: the first version in which a missing group is an error (KIP-1043)."""
 
 CLASSIC: Final = "Classic"
 
 READ: Final = "read"
-"""The kind of timer that a read sets before the log is asked again."""
+"""The kind of timer that a read sets before it queries the log again."""
 
 _CERTAIN: Final = frozenset({ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND})
-"""What the log says of a group's state."""
+"""The codes after which the state of a group is certain."""
 
 Described = rpc.DescribeGroupsResponse.DescribedGroup
 
 
 class Source(Protocol):
-    """What is needed of the broker."""
+    """What `Reads` uses of its broker."""
 
     topics: Topics
     catalog: Callable[[], Iterable[tuple[str, Group]]]
@@ -92,7 +94,7 @@ class Source(Protocol):
 
 
 class Reads:
-    """See the module."""
+    """Serves read-only requests, from memory and from the log."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -101,11 +103,11 @@ class Reads:
         self._removed: dict[str, int] = {}  # ownership epoch, by group id
 
     def on_timer(self, key: TimerKey) -> None:
-        """It is time to ask the log again."""
+        """Run what was scheduled under this timer."""
         self._scheduled.pop(key.member_id)()
 
     def _query_log(self, request: Request, then: Callable[[Any], None]) -> None:
-        """Ask the log until it knows something, or a client has waited long enough."""
+        """Query the log until the outcome is certain or the client has waited long enough."""
         source = self._source
         deadline_ms = source.now_ms + source.settings.answer_timeout_ms
         backoff_ms = source.settings.retry_backoff_ms
@@ -127,14 +129,14 @@ class Reads:
         self._source.timers.set(TimerKey("", READ, str(self._count)), at_ms)
 
     def _is_image_current_since(self, began_ms: int) -> bool:
-        """Did the image, at some moment from then on, hold all that was committed?"""
+        """Return whether the image has held everything committed before `began_ms`."""
         age_ms = self._source.topics.age_ms()
         return age_ms is not None and age_ms <= self._source.now_ms - began_ms
 
     # --- OffsetFetch --------------------------------------------------------------------------
 
     def offset_fetch(self, inbound: InboundRequest, request: rpc.OffsetFetchRequest) -> None:
-        """The committed offsets, from the log."""
+        """Answer an OffsetFetch from the log."""
         source = self._source
         groups = requested_groups(request, inbound.version, source.topics)
         if len(groups) > MAX_GROUPS_ASKED:
@@ -161,7 +163,7 @@ class Reads:
                 put(index, code, state)
 
         def wait(index: int) -> None:
-            """For an image that is younger than the question; then the log is asked anew."""
+            """Wait until the image is newer than the request, then query the log again."""
             if self._is_image_current_since(began_ms):
                 groups[index] = resolve_names(groups[index], source.topics)
                 query(index)
@@ -188,7 +190,7 @@ class Reads:
     # --- DescribeGroups -----------------------------------------------------------------------
 
     def describe(self, inbound: InboundRequest, request: rpc.DescribeGroupsRequest) -> None:
-        """What groups are made of: from memory if we act for them, else from the log."""
+        """Answer a DescribeGroups from memory for groups coordinated here, else from the log."""
         source = self._source
         if len(request.groups) > MAX_GROUPS_ASKED:
             source.reply(inbound, error_response(inbound, ErrorCode.INVALID_REQUEST))
@@ -224,13 +226,13 @@ class Reads:
     # --- ListGroups ---------------------------------------------------------------------------
 
     def note_removal(self, group_id: str, ownership_epoch: int) -> None:
-        """We removed a group: it is not to be listed, though the replica at hand has it yet."""
+        """Hide a removed group from ListGroups until this node's replica has removed it too."""
         self._removed[group_id] = ownership_epoch
         if len(self._removed) > MAX_REMOVED:
             del self._removed[next(iter(self._removed))]
 
     def list_groups(self, inbound: InboundRequest, request: rpc.ListGroupsRequest) -> None:
-        """The groups we act for, and those we would as soon as somebody asks."""
+        """List the groups that this broker coordinates or would coordinate on request."""
         if not self._source.is_active():
             self._source.reply(
                 inbound, error_response(inbound, ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -271,7 +273,7 @@ class Reads:
 
 
 def is_valid_group_id(group_id: str, *, may_be_empty: bool) -> bool:
-    """Is this a group's id? Offsets may be of the empty one."""
+    """Return whether this is a group id; offsets may belong to the empty one."""
     return (bool(group_id) or may_be_empty) and len(group_id.encode()) <= MAX_GROUP_ID_BYTES
 
 
@@ -280,7 +282,7 @@ def _offsets_result(state: Any) -> tuple[ErrorCode, FetchGroupStateResponse | No
     if code is None:
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, None
     if code is ErrorCode.GROUP_ID_NOT_FOUND:
-        return ErrorCode.NONE, None  # it has no offsets, and that is no error
+        return ErrorCode.NONE, None  # a missing group has no offsets: not an error
     return code, state
 
 

@@ -1,10 +1,10 @@
-"""How a group comes to its next generation: everybody joins, one assigns, the log is told.
+"""A group's way to its next generation: members join, one assigns, the log commits.
 
 `Rebalance` is the part of a group that moves between its states; requests and timers call it.
 
-A generation counts once the log has it. Until then nobody is told an assignment, and nobody can
-commit under its number. So whichever broker acts for the group next finds the generation whose
-members can be at work, and can go on with it: nobody has to join again.
+A generation counts once the log has it. Before that no member receives an assignment, and none can
+commit under its number. So the next broker to coordinate the group finds the generation whose
+members may be active, and continues with it: no member has to rejoin.
 
 Source: KIP-62, KIP-134 (initial delay), KIP-345 (static members), KIP-394; upstream's
 GroupMetadataManager, whose rules these are.
@@ -31,18 +31,18 @@ from records.rpc.groups import JoinGroupResponse, SyncGroupResponse
 log = logging.getLogger("coordinator.groups")
 
 SKIP_ASSIGNMENT_VERSION = 9
-"""Of JoinGroup: from here on a leader that returns can be told to assign nothing (KIP-814)."""
+"""JoinGroup: the first version that lets a returning leader skip the assignment (KIP-814)."""
 
 
 class Broker(Env, Protocol):
-    """What a group needs of its broker besides."""
+    """What a group uses of its broker besides `Env`."""
 
     def reply(self, inbound: InboundRequest, response: Response) -> None:
         """Answer a client."""
 
 
 class Rebalance:
-    """See the module."""
+    """The state of a group's rebalance, its generation and its members."""
 
     def __init__(self, group_id: str, env: Broker, outbox: GroupOutbox) -> None:
         self.group_id = group_id
@@ -50,13 +50,13 @@ class Rebalance:
         self.outbox = outbox
         self.state = State.EMPTY
         self.generation = 0
-        self.stored_generation = 0  # the last that the log is known to have
+        self.stored_generation = 0  # the last one that is known to be in the log
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self.membership = Membership()
         self.is_closed = False
-        self._storing: int | None = None  # the generation that the log is being told
-        self._unsynced: set[str] = set()  # members that have not asked for their assignment yet
+        self._storing: int | None = None  # the generation that is being committed
+        self._unsynced: set[str] = set()  # members that have not sent a SyncGroup yet
         self._is_initial = False  # the group was empty: it waits a while for others
         self._remaining_ms = 0  # by which that may be extended
         self._has_new_members = False  # meanwhile
@@ -68,7 +68,7 @@ class Rebalance:
         self.state = state
 
     def rebalance(self) -> None:
-        """Something changed: begin to prepare, or see whether that was all we waited for."""
+        """Start a rebalance, or complete the current join phase if every member has joined."""
         if self.state is State.PREPARING:
             self.try_complete()
         else:
@@ -94,12 +94,12 @@ class Rebalance:
             self._complete_join()
 
     def on_member_added(self) -> None:
-        """A member was added."""
+        """Note a new member, which may extend the delay of an initial rebalance."""
         if self.state is State.PREPARING and self._is_initial:
             self._has_new_members = True
 
     def on_join_timeout(self) -> None:
-        """Whoever has not joined by now is not waited for."""
+        """Complete the join phase without the members that have not joined."""
         if self.state is not State.PREPARING:
             return
         if self._is_initial and self._has_new_members and self._remaining_ms:
@@ -111,7 +111,7 @@ class Rebalance:
             self._complete_join()
 
     def try_complete(self) -> None:
-        """Complete the join phase if everybody is there."""
+        """Complete the join phase if every member has joined."""
         membership = self.membership
         all_joined = membership.waiting_joins == len(membership.members) and not membership.pending
         if self.state is State.PREPARING and not self._is_initial and all_joined:
@@ -156,10 +156,10 @@ class Rebalance:
             assert inbound is not None, f"joined without a JoinGroup: {member}"
             self.env.reply(inbound, self.join_response(inbound, member))
 
-    # --- the join's answer --------------------------------------------------------------------
+    # --- responses ----------------------------------------------------------------------------
 
     def join_response(self, inbound: InboundRequest, member: Member) -> JoinGroupResponse:
-        """The generation as it is; all members to its leader."""
+        """Build a member's JoinGroup response; the leader's lists all members."""
         leads = member.member_id == self.membership.leader
         return self.build_join_response(
             inbound, member.member_id, self.membership.leader or "", with_members=leads
@@ -174,7 +174,7 @@ class Rebalance:
         with_members: bool,
         skip_assignment: bool = False,
     ) -> JoinGroupResponse:
-        """A JoinGroup's answer that is no error."""
+        """Build a successful JoinGroup response."""
         member_type = JoinGroupResponse.JoinGroupResponseMember
         name = self.protocol_name
         return JoinGroupResponse(
@@ -198,13 +198,13 @@ class Rebalance:
     # --- assigning ----------------------------------------------------------------------------
 
     def mark_synced(self, member: Member) -> None:
-        """A member asked for its assignment."""
+        """Note that a member has sent its SyncGroup."""
         self._unsynced.discard(member.member_id)
 
     def assign(self, assignments: dict[str, bytes]) -> None:
-        """The leader's word. The log is told, and then the members."""
+        """Commit the leader's assignments to the log; members are answered afterwards."""
         if self._storing == self.generation:
-            return  # the leader asks again; the first word stands
+            return  # the leader repeats its SyncGroup; the first assignment stands
         records = self.membership.to_records(self.protocol_name, assignments)
         if generation_size(records) > MAX_GENERATION_BYTES:
             self._assigned(self.generation, assignments, ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -235,7 +235,7 @@ class Rebalance:
                 self.env.reply(inbound, self.sync_response(member))
 
     def sync_response(self, member: Member) -> SyncGroupResponse:
-        """A member's assignment."""
+        """Build a SyncGroup response with the member's assignment."""
         return SyncGroupResponse(
             error_code=0,
             protocol_type=self.protocol_type,
@@ -244,7 +244,7 @@ class Rebalance:
         )
 
     def on_sync_timeout(self) -> None:
-        """Whoever has not asked for an assignment by now has gone."""
+        """Drop the members that have not sent a SyncGroup in time."""
         if self.state not in (State.COMPLETING, State.STABLE) or not self._unsynced:
             return
         gone = [member_id for member_id in self._unsynced if member_id in self.membership.members]
@@ -254,16 +254,16 @@ class Rebalance:
             self.rebalance()
 
     def fail_syncs(self, code: ErrorCode) -> None:
-        """Whoever waits for an assignment does not get one."""
+        """Answer the waiting SyncGroups with an error."""
         for member in self.membership.members.values():
             inbound, member.waiting_sync = member.waiting_sync, None
             member.assignment = b""
             if inbound is not None:
-                self.restart_session(member)  # it may have run out while we were waited for
+                self.restart_session(member)  # it may have expired during the wait
                 self.env.reply(inbound, error_response(inbound, code))
 
     def generation_request(self, records: Iterable[object]) -> CommitGroupGenerationRequest:
-        """The generation as the log is told it."""
+        """Build the log's request for the current generation."""
         return CommitGroupGenerationRequest(
             group_id=self.group_id,
             ownership_epoch=self.outbox.ownership_epoch,
@@ -276,7 +276,7 @@ class Rebalance:
         )
 
     def _store_generation(self, records: Iterable[object]) -> None:
-        """Tell the log, with nobody waiting for it."""
+        """Commit the generation to the log; no client waits for it."""
         generation = self.generation
 
         def on_done(code: ErrorCode) -> None:
@@ -285,16 +285,16 @@ class Rebalance:
 
         self.outbox.commit_generation(self.generation_request(records), on_done)
 
-    # --- members' ends ------------------------------------------------------------------------
+    # --- removing members ---------------------------------------------------------------------
 
     def drop_overdue(self, member_id: str, reason: str) -> None:
-        """A member did not do what it must in time."""
+        """Drop a member that missed a deadline, and log the reason."""
         log.info("group=%s action=member_dropped member=%s reason=%s",
                  self.group_id, member_id, reason)  # fmt: skip
         self.drop(member_id)
 
     def drop(self, member_id: str, code: ErrorCode = ErrorCode.UNKNOWN_MEMBER_ID) -> None:
-        """A member is gone; what it still waits for is answered."""
+        """Remove a member; its waiting requests are answered with `code`."""
         self.env.timers.cancel(TimerKey(self.group_id, "session", member_id))
         self._unsynced.discard(member_id)
         member = self.membership.remove(member_id)
@@ -303,7 +303,7 @@ class Rebalance:
                 self.env.reply(inbound, error_response(inbound, code, member_id=member_id))
 
     def restart_session(self, member: Member) -> None:
-        """It was heard of."""
+        """Restart a member's session from now."""
         key = TimerKey(self.group_id, "session", member.member_id)
         self.env.timers.set(key, self.env.now_ms + member.session_timeout_ms)
 

@@ -1,8 +1,8 @@
-"""The log of groups behind a quorum node's listener: brokers' requests in, responses out.
+"""The group log's requests on a quorum node's listener.
 
-What is read, and every refusal, is answered behind the read barrier: a node that was deposed and
-does not know it must not say that a group is unknown, or that a broker no longer acts for it. What
-wrote a record needs no barrier: a majority holds it.
+Reads and refusals are answered behind the read barrier: a node that was deposed and does not know
+it must not answer that a group is unknown, or that a broker no longer owns it. A request that wrote
+a record needs no barrier: a majority holds the record.
 
 Source: docs/design/quorum.md#linearizable-reads, docs/design/groups.md.
 """
@@ -29,7 +29,7 @@ from records.rpc import group_log as rpc
 from records.rpc.base import Request
 
 MAX_CALL_BYTES: Final = 2 * max(MAX_COMMIT_BYTES, MAX_GENERATION_BYTES)
-"""The longest request that is looked at; what is longer closes its connection."""
+"""The longest request that is decoded; a longer one closes its connection."""
 
 CALLS: Final[dict[type[Request], Any]] = {
     rpc.AcquireGroupOwnershipRequest: rpc.AcquireGroupOwnershipResponse,
@@ -38,14 +38,14 @@ CALLS: Final[dict[type[Request], Any]] = {
     rpc.FetchGroupStateRequest: rpc.FetchGroupStateResponse,
     rpc.RemoveGroupRequest: rpc.RemoveGroupResponse,
 }
-"""Every request of this service, and what answers it."""
+"""Every request of this service, and its response."""
 
 FindGroupLog = Callable[[], GroupLog | None]
-"""The log of groups on this node, if it is there."""
+"""Returns the group log on this node, or None if this node has none."""
 
 
 def group_log_handlers(find: FindGroupLog) -> Mapping[int, Served]:
-    """What a node's listener is to serve for the log of groups, by api key."""
+    """Return the handlers of the group log's requests, by api key."""
     handlers = {}
     for request_type in CALLS:
         schema = request_type.schema()
@@ -85,7 +85,10 @@ async def _answer(groups: GroupLog | None, header: RequestHeader, request: Reque
 
 
 async def ask(groups: GroupLog, request: Request) -> Any:
-    """The response. Raises CoordinatorError or NotLeaderError where nobody can say."""
+    """Return the response to a request.
+
+    Raises:  CoordinatorError or NotLeaderError if the outcome is unknown.
+    """
     if isinstance(request, rpc.FetchGroupStateRequest):
         await _barrier(groups)
         return fetch_state(request, groups.machine.image)
@@ -93,7 +96,7 @@ async def ask(groups: GroupLog, request: Request) -> Any:
 
     def done(answer: Any) -> None:
         if future.done():
-            return  # whoever asked has gone
+            return  # the connection was closed
         if isinstance(answer, CoordinatorError):
             future.set_exception(answer)
         else:
@@ -107,7 +110,7 @@ async def ask(groups: GroupLog, request: Request) -> Any:
 
 
 async def _barrier(groups: GroupLog) -> None:
-    """Wait until the state holds all that anybody can have been told of."""
+    """Wait until the state holds everything that any client may know to be committed."""
     offset = await groups.log.barrier()
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -122,7 +125,7 @@ async def _barrier(groups: GroupLog) -> None:
 def fetch_state(
     request: rpc.FetchGroupStateRequest, image: GroupsImage
 ) -> rpc.FetchGroupStateResponse:
-    """What is committed of a group; GROUP_ID_NOT_FOUND if it is not there."""
+    """Return a group's committed state, or GROUP_ID_NOT_FOUND."""
     group = image.groups.get(request.group_id)
     if group is None:
         return rpc.FetchGroupStateResponse(error_code=int(ErrorCode.GROUP_ID_NOT_FOUND))

@@ -1,7 +1,7 @@
-"""The groups, as the log tells them: one immutable image after another.
+"""The groups as the log defines them: one immutable image after another.
 
-`apply` decides nothing: what a record says is so. Whether a commit counts was decided before it
-became a record. The one thing it does not believe is a record of a group that is not there.
+`apply` decides nothing: whether a commit counts was decided before it became a record. Only a
+record of a group that does not exist is ignored and counted.
 
 Source: docs/design/state-machines.md#decide-and-apply.
 """
@@ -27,14 +27,14 @@ TopicPartition = tuple[str, int]
 
 
 class CommittedOffset(NamedTuple):
-    """Where a group goes on reading a partition."""
+    """The position from which a group continues to read a partition."""
 
     offset: int
-    leader_epoch: int  # -1: not told
+    leader_epoch: int  # -1: unknown
     metadata: str
     committed_at_ms: int
     expire_at_ms: int  # -1: by retention
-    topic_id: UUID  # zero: not told
+    topic_id: UUID  # zero: unknown
 
 
 _NO_OFFSETS: Final[Map[TopicPartition, CommittedOffset]] = Map()
@@ -42,7 +42,7 @@ _NO_MEMBERS: Final[frozenset[str]] = frozenset()
 
 
 class Group(NamedTuple):
-    """A group: who acts for it, its last completed rebalance, its offsets."""
+    """A group: its owner, its last completed rebalance, its offsets."""
 
     ownership_epoch: int
     broker_id: int
@@ -55,17 +55,17 @@ class Group(NamedTuple):
 
     @property
     def generation_id(self) -> int:
-        """0 before the first rebalance."""
+        """The last generation; 0 before the first rebalance."""
         return 0 if self.generation is None else self.generation.generation
 
     @property
     def record_count(self) -> int:
-        """Records that a checkpoint has of it."""
+        """Number of the group's records in a checkpoint."""
         return 1 + (self.generation is not None) + len(self.offsets)
 
 
 class GroupsImage(NamedTuple):
-    """All groups. Never changes."""
+    """All groups, immutable."""
 
     groups: Map[str, Group] = Map()
     next_ownership_epoch: int = 1
@@ -73,21 +73,21 @@ class GroupsImage(NamedTuple):
 
 
 class GroupsEdit:
-    """An image on its way to the next."""
+    """A mutable copy of an image, from which the next image is published."""
 
     def __init__(self, image: GroupsImage) -> None:
         self._groups: Editor[str, Group] = image.groups.edit()
         self._next_ownership_epoch = image.next_ownership_epoch
         self._record_count = image.record_count
         self.changed = 0  # records of a checkpoint that were replaced or removed
-        self.contradictions = 0  # records that fitted nothing, and changed nothing
+        self.contradictions = 0  # records that named no existing group or offset
 
     def publish(self) -> GroupsImage:
-        """The image now. The edit can go on."""
+        """Return the current image. The edit can be used further."""
         return GroupsImage(self._groups.freeze(), self._next_ownership_epoch, self._record_count)
 
     def apply(self, record: MetadataRecord) -> None:
-        """What the record says is so."""
+        """Apply one committed record."""
         match record:
             case GroupOwnerRecord():
                 self._apply_owner(record)
@@ -171,7 +171,7 @@ class GroupsEdit:
         self._set_group(record, group._replace(offsets=frozen))
 
     def _set_group(self, record: GroupGenerationRecord | GroupOffsetsRecord, group: Group) -> None:
-        """A checkpoint's records may be of a former ownership: they say nothing of the sequence."""
+        """Store a group; a record of a former ownership does not advance the sequence."""
         if record.ownership_epoch == group.ownership_epoch:
             group = group._replace(sequence=max(group.sequence, record.sequence))
         self._groups.set(record.group_id, group)

@@ -42,8 +42,8 @@ from tests.simulation.world import MS, SECOND
 class VoteByTheLog(VoteGranting):
     """Votes are asked and given by the log's records, although a newer snapshot is there."""
 
-    def newest(self) -> tuple[Epoch, Offset]:
-        return super().newest() if self._context.log.epochs else (Epoch(0), Offset(0))
+    def log_position(self) -> tuple[Epoch, Offset]:
+        return super().log_position() if self._context.log.epochs else (Epoch(0), Offset(0))
 
 
 class Unverified(PartDownload):

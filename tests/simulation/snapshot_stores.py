@@ -129,7 +129,7 @@ class Shelving(Part):
         self.shared.world.after(LOOK_US, self.job, self.look)
         self.checker.states.look(self)
         leader = self.quorum._context.leader
-        if leader is not None and leader.opened:
+        if leader is not None and leader.is_open:
             chosen = self._leader_log_start(leader)
         else:
             chosen = follower_log_start(

@@ -38,8 +38,8 @@ IN_MEMORY: Final = "coordinator.batch.memory.InMemoryCoordinator"
 EMBEDDED: Final = "coordinator.embedded.EmbeddedCoordinator"
 
 FORMER_NAMES: Final[Mapping[str, str]] = {
-    "coordinator.batch.leader.QuorumCoordinator": QUORUM,
-    "coordinator.batch.memory.InMemoryCoordinator": IN_MEMORY,
+    "coordinator.leader.QuorumCoordinator": QUORUM,
+    "coordinator.memory.InMemoryCoordinator": IN_MEMORY,
 }
 """Names that properties files of version 0.1 may have for the same classes."""
 

@@ -36,7 +36,7 @@ from spark_jobs.audit.ledger import APPLIED
 from spark_jobs.audit.rows import Ends, ends_of, rows_of
 from spark_jobs.audit.rules import Fault, Faults, Findings, rule
 from spark_jobs.readers.log_files import LostRangeError
-from spark_jobs.readers.log_position import Place
+from spark_jobs.readers.log_position import LogPosition
 from spark_jobs.readers.logs import Span
 from spark_jobs.tables.commits import CommitColumns
 from spark_jobs.tables.schemas import OBJECT_COMMIT_KEY
@@ -188,18 +188,18 @@ def gather(log: str, span: Span, *, keeps_events: bool = True) -> Gathered:
     pieces: list[Piece] = []
     columns = CommitColumns()
     try:
-        for place, value in _values(span, found, pieces):
+        for position, value in _values(span, found, pieces):
             key, version, _ = read_frame(value)
             found.types[key, version] += 1
             known = METADATA_RECORDS.get(key)
             if known is None or version not in known.schema().versions:
-                found.unknown.setdefault((key, version), place.offset)
+                found.unknown.setdefault((key, version), position.offset)
             elif key == OBJECT_COMMIT_KEY:
                 found.commits += 1
                 if keeps_events:
-                    columns.add(place, value)
+                    columns.add(position, value)
             elif keeps_events and known in APPLIED:
-                found.events.append(Event(place.offset, bytes(value)))
+                found.events.append(Event(position.offset, bytes(value)))
         found.ends = ends_of(rows_of(columns.take()))
     except (RecordError, LostRangeError) as error:
         found.unreadable = str(error)
@@ -214,7 +214,9 @@ def gather(log: str, span: Span, *, keeps_events: bool = True) -> Gathered:
     return found
 
 
-def _values(span: Span, found: Gathered, pieces: list[Piece]) -> Iterator[tuple[Place, Buffer]]:
+def _values(
+    span: Span, found: Gathered, pieces: list[Piece]
+) -> Iterator[tuple[LogPosition, Buffer]]:
     """A span's metadata records; what else there is of its batches is noted on the way."""
     if span.is_checkpoint or not isinstance(span, BatchSpan):
         yield from span.values()
@@ -244,6 +246,6 @@ def _values(span: Span, found: Gathered, pieces: list[Piece]) -> Iterator[tuple[
         for record in iter_records(batch):
             if start <= record.offset < end and record.value is not None:
                 yield (
-                    Place(False, record.offset, header.leader_epoch, record.timestamp),
+                    LogPosition(False, record.offset, header.leader_epoch, record.timestamp),
                     record.value,
                 )

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from records.compression import Buffer
 from records.diskless import ObjectsState, RunsState
 from records.frame import METADATA_RECORDS, decode_record, read_frame
-from spark_jobs.readers.log_position import Place
+from spark_jobs.readers.log_position import LogPosition
 from spark_jobs.readers.logs import LogsError, Span
 from spark_jobs.tables.commit_columns import Columns, CommitPile
 from spark_jobs.tables.partitions import KEYS as PARTITIONS_KEYS
@@ -92,24 +92,24 @@ def piece_of(span: Span) -> Piece:
     return gather(span.values())
 
 
-def gather(values: Iterable[tuple[Place, Buffer]]) -> Piece:
+def gather(values: Iterable[tuple[LogPosition, Buffer]]) -> Piece:
     """The same of records that follow each other: of a log, or all of a checkpoint."""
     commits, checkpoint = CommitPile(_FIELDS), _Checkpoint()
     records: list[bytes] = []
-    for place, value in values:
+    for position, value in values:
         key, version, body = read_frame(value)
         if key == OBJECT_COMMIT_KEY:
-            commits.add(place.offset, value, version, body)
+            commits.add(position.offset, value, version, body)
         elif key in PARTITIONS_KEYS:
             records.append(bytes(value))
-            if place.from_checkpoint:
+            if position.from_checkpoint:
                 checkpoint.partitions.apply(decode_record(value))
         elif key in (RUNS_KEY, OBJECTS_KEY):
             checkpoint.take(decode_record(value))
         elif key not in METADATA_RECORDS:
             raise LogsError(
-                f"at log offset {place.offset} is a record of type {key}, which this version does "
-                "not know: a plan would be a guess; use a newer one"
+                f"at log offset {position.offset} is a record of type {key}, which this version "
+                "does not know: a plan would be a guess; use a newer one"
             )
     columns = commits.take()
     found = _runs(columns) if columns.rows_of.any() else checkpoint.runs()

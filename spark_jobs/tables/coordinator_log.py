@@ -37,7 +37,7 @@ from records.diskless import (
 from records.frame import METADATA_RECORDS, decode_record, read_frame
 from records.uuids import encode_uuid
 from spark_jobs.readers.log_files import LostRangeError
-from spark_jobs.readers.log_position import Place
+from spark_jobs.readers.log_position import LogPosition
 from spark_jobs.readers.logs import Log, LogsError, Span
 from spark_jobs.tables import producers
 from spark_jobs.tables.changes import KEYS as CHANGES_KEYS
@@ -167,12 +167,12 @@ def state_of(spans: Iterable[Span], offset: int, *, until_ms: int | None = None)
     """
     gathered = _Gathered()
     for span in spans:
-        for place, value in span.values():
-            if until_ms is not None and place.timestamp_ms > until_ms:
-                if place.from_checkpoint:
-                    raise StateGoneError(f"time {until_ms}", place.offset + 1)
-                return gathered.state(place.offset)
-            gathered.see(place, value)
+        for position, value in span.values():
+            if until_ms is not None and position.timestamp_ms > until_ms:
+                if position.from_checkpoint:
+                    raise StateGoneError(f"time {until_ms}", position.offset + 1)
+                return gathered.state(position.offset)
+            gathered.see(position, value)
     return gathered.state(offset)
 
 
@@ -183,9 +183,9 @@ def state_of_piece(span: Span, changes: Changes) -> LogState:
     producers are as this span alone knows them; orphans that a listing showed are left out.
     """
     gathered = _Gathered(replace(changes, found={}, marked=dict(changes.marked)))
-    for place, value in span.values():
+    for position, value in span.values():
         if read_frame(value)[0] not in CHANGES_KEYS:
-            gathered.see(place, value)
+            gathered.see(position, value)
     return gathered.state(span.end_offset)
 
 
@@ -205,13 +205,13 @@ class _Gathered:
         self._objects: dict[int, _Object] = {}
         self._producers: list[tuple[int, ProducersState]] = []  # of checkpoints, by log id
 
-    def see(self, place: Place, value: Buffer) -> None:
+    def see(self, position: LogPosition, value: Buffer) -> None:
         """One record, in the order of the log."""
         key = read_frame(value)[0]
         if key == OBJECT_COMMIT_KEY:
-            self._commits.add(place, value)
+            self._commits.add(position, value)
         elif key in CHANGES_KEYS:
-            self._changes.apply(place.offset, decode_record(value))
+            self._changes.apply(position.offset, decode_record(value))
         elif key in _OF_STATE:
             _OF_STATE[key](self, decode_record(value))
 

@@ -107,11 +107,11 @@ def _until(
 
 
 def _first_later(timestamp_ms: int, span: Span) -> int | None:
-    for place, _ in span.values():
-        if place.timestamp_ms > timestamp_ms:
-            if place.from_checkpoint:
-                raise StateGoneError(f"time {timestamp_ms}", place.offset + 1)
-            return place.offset
+    for position, _ in span.values():
+        if position.timestamp_ms > timestamp_ms:
+            if position.from_checkpoint:
+                raise StateGoneError(f"time {timestamp_ms}", position.offset + 1)
+            return position.offset
     return None
 
 

@@ -6,7 +6,7 @@
     coverage                                          which offsets a read is made of
 
 Each row is a change as it stands in the log, not the state after it; what the state is at an offset
-is the `state_at` of `spark_jobs.tables.coordinator_log`. After the log's head was cut, the rows of
+is the `state_at` of `spark_jobs.tables.log_state`. After the log's head was cut, the rows of
 a checkpoint come first (`from_checkpoint`), and those are state.
 
 Source: docs/design/pipeline.md#one-input.

@@ -33,7 +33,7 @@ from records.types import OffsetAndEpoch
 from snapshot.host import MachineHost
 from snapshot.kv import KeyValueMachine
 from snapshot.policy import SnapshotPolicy, SnapshotSettings
-from snapshot.store import Shelf
+from snapshot.store import SnapshotStore
 from tests.doubles.memory_log import MemoryLog, SilentTicket
 
 SIZES: Final = ((1_000_000, 40), (1_000_000, 1_000))  # records, bytes of a value
@@ -107,17 +107,17 @@ async def generate(host: MachineHost) -> OffsetAndEpoch:
     return answer
 
 
-def take_over(shelf: Shelf, source: Shelf, snapshot_id: OffsetAndEpoch) -> float:
+def take_over(store: SnapshotStore, source: SnapshotStore, snapshot_id: OffsetAndEpoch) -> float:
     """Download, verify, publish; s."""
     began = time.perf_counter()
-    download = shelf.receive(snapshot_id)
+    download = store.receive(snapshot_id)
     complete = False
     while not complete:
         piece = source.read(snapshot_id, download.position, PIECE_BYTES)
         assert piece is not None, "the checkpoint is gone"
         complete = download.take(download.position, piece)
     download.publish()
-    shelf.added(snapshot_id)
+    store.added(snapshot_id)
     return time.perf_counter() - began
 
 
@@ -135,12 +135,12 @@ def floor(directory: Path, size_bytes: int) -> float:
 
 async def measure(directory: Path, count: int, value_bytes: int) -> None:
     loop = AsyncioLoop()
-    shelf = Shelf(RealFileSystem(), directory, now_ms=loop.now_ms)
-    machine, log = KeyValueMachine(), MemoryLog(snapshots=shelf)
+    store = SnapshotStore(RealFileSystem(), directory, now_ms=loop.now_ms)
+    machine, log = KeyValueMachine(), MemoryLog(snapshots=store)
     values = {b"key-%09d" % i: os.urandom(8) * (value_bytes // 8) for i in range(count)}
     machine.fill(values)
     epoch = log.elect()
-    host = MachineHost(log, machine, shelf, policy=NEVER, loop=loop, unique=draw)
+    host = MachineHost(log, machine, store, policy=NEVER, loop=loop, unique=draw)
     host.start()
     idle = await poked(loop.loop, asyncio.sleep(0.5))
     began = time.perf_counter()
@@ -156,15 +156,15 @@ async def measure(directory: Path, count: int, value_bytes: int) -> None:
         f"p99 {busy[1]:.2f} ms (idle {idle[0]:.2f}, {idle[1]:.2f}); grown by {grown_mb:.1f} MB"
     )
     host.stop()
-    newest = shelf.newest
+    newest = store.newest
     assert newest is not None, "nothing was generated"
-    size_bytes = shelf.size_bytes(newest) or 0
+    size_bytes = store.size_bytes(newest) or 0
     machine.reset()
     values.clear()
     there = directory / "there"
     there.mkdir()
-    other = Shelf(RealFileSystem(), there, now_ms=loop.now_ms)
-    taken_s = await loop.loop.run_in_executor(None, take_over, other, shelf, newest)
+    other = SnapshotStore(RealFileSystem(), there, now_ms=loop.now_ms)
+    taken_s = await loop.loop.run_in_executor(None, take_over, other, store, newest)
     follower = MachineHost(
         MemoryLog(snapshots=other), KeyValueMachine(), other, policy=NEVER, loop=loop, unique=draw
     )

@@ -37,7 +37,7 @@ from spark_jobs.orphans.apply import OrphansPlan
 from spark_jobs.orphans.known_objects import known_of
 from spark_jobs.orphans.listing import Naming, take_listing
 from spark_jobs.orphans.scan import GRACE_MS, Rules, find_orphans, plan_orphans
-from spark_jobs.readers.log_position import Place
+from spark_jobs.readers.log_position import LogPosition
 
 NAMING: Final = Naming("", "AIBw1rCRR1Wa3lKmL8IDcg")
 LEASE_IDS: Final = 10_000
@@ -97,9 +97,9 @@ class InMemory:
     def spans(self, _end_offset: int, **_: Any) -> list[InMemory]:
         return [self]
 
-    def values(self) -> Iterator[tuple[Place, Buffer]]:
+    def values(self) -> Iterator[tuple[LogPosition, Buffer]]:
         for offset, value in enumerate(self.values_of):
-            yield Place(False, offset, 1, 0), value
+            yield LogPosition(False, offset, 1, 0), value
 
     def list(self, prefix: str = "") -> Iterator[StoredObject]:
         return iter(self.listed[prefix])

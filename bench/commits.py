@@ -58,7 +58,7 @@ async def uploader(load: Load, index: int, times: list[tuple[float, float]]) -> 
     count = 0
     try:
         while not count or not _over(load, count, end):
-            lease = await client.acquire_lease(
+            lease = await client.call(
                 AcquireObjectLeaseRequest(
                     coordinator_partition=0, broker_id=broker_id, broker_epoch=1,
                     object_count=LEASE_IDS,
@@ -70,7 +70,7 @@ async def uploader(load: Load, index: int, times: list[tuple[float, float]]) -> 
                 started = time.perf_counter()
                 if _over(load, count, end):
                     break
-                answer = await client.commit_file(request)
+                answer = await client.call(request)
                 assert not answer.error_code, answer
                 assert not answer.topics[0].partitions[0].results[0].error_code, answer
                 if started >= began + load.warm_up_s or load.objects:
@@ -133,9 +133,7 @@ async def work(load: Load) -> dict[str, Any]:
         topic_name=f"bench-{load.topic}",
         num_partitions=load.uploaders * load.partitions,
     )
-    await client.create_topic_and_partitions(
-        InitDisklessTopicsRequest(controller_epoch=OUTRANKS_ALL, topics=(topic,))
-    )
+    await client.call(InitDisklessTopicsRequest(controller_epoch=OUTRANKS_ALL, topics=(topic,)))
     await client.close()
     times: list[tuple[float, float]] = []
     cpu = time.process_time()

@@ -71,7 +71,7 @@ def find(cluster: Cluster, runs: int) -> Found:
         times = []
         for request in asked:
             began = time.perf_counter()
-            answer = await client.find_batches(request)
+            answer = await client.call(request)
             times.append((time.perf_counter() - began) * 1e3)
             assert len(answer.responses[0].partitions[0].batches) == 1, answer
         await client.close()

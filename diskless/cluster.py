@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 from uuid import UUID
 
-from coordinator.batch.interface import BatchCoordinator, DescribingCoordinator
+from coordinator.batch.interface import BatchCoordinator, CallTarget
 from coordinator.controller.image import MetadataImage
 from coordinator.groups.state import Group
 from records.rpc import batch_coordinator as rpc
@@ -28,7 +28,7 @@ from records.types import Offset
 R = TypeVar("R", bound=Response)
 
 
-class CommitQueue(BatchCoordinator, DescribingCoordinator, Protocol):
+class CommitQueue(BatchCoordinator, Protocol):
     """The coordinator of one partition, wherever it leads (`coordinator.batch.client`)."""
 
     def submit(
@@ -37,7 +37,7 @@ class CommitQueue(BatchCoordinator, DescribingCoordinator, Protocol):
         """Commit; the place in the order is taken by the call."""
 
 
-class Replica(Protocol):
+class Replica(CallTarget, Protocol):
     """A read-only coordinator of this process (`coordinator.batch.replica`)."""
 
     @property
@@ -46,9 +46,6 @@ class Replica(Protocol):
 
     def ends(self, topic_id: UUID, partition: int) -> tuple[int, int] | None:
         """A partition's log start and high watermark as this replica has it; costs nothing."""
-
-    async def find_batches(self, request: rpc.FindBatchesRequest) -> rpc.FindBatchesResponse:
-        """Where the batches are, as this replica has it."""
 
 
 class Cluster(Protocol):

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final, Protocol
 
+from coordinator.batch.interface import CallTarget
 from coordinator.controller.image import MetadataImage
 from coordinator.errors import CoordinatorError
 from coordinator.rendezvous import choose
@@ -41,16 +42,6 @@ MAX_LISTED: Final = 10_000  # what a coordinator lists at most
 MAX_PAUSE_S: Final = 300.0
 
 
-class Deleting(Protocol):
-    """The part of a batch coordinator that knows what may go."""
-
-    async def get_files_to_delete(
-        self, request: rpc.GetFilesToDeleteRequest
-    ) -> rpc.GetFilesToDeleteResponse: ...
-
-    async def delete_files(self, request: rpc.DeleteFilesRequest) -> rpc.DeleteFilesResponse: ...
-
-
 class CleanedCluster(Protocol):
     """The part of a `diskless.cluster.Cluster` that deletion needs."""
 
@@ -63,7 +54,7 @@ class CleanedCluster(Protocol):
     @property
     def image(self) -> MetadataImage: ...
 
-    def leader(self, coordinator: int) -> Deleting: ...
+    def leader(self, coordinator: int) -> CallTarget: ...
 
 
 @dataclass(slots=True)
@@ -156,7 +147,7 @@ class Cleaner:
         try:
             while True:
                 most = min(MAX_LISTED, BULK + len(tried))
-                answer = await leader.get_files_to_delete(
+                answer = await leader.call(
                     rpc.GetFilesToDeleteRequest(coordinator_partition=coordinator, max_files=most)
                 )
                 if answer.error_code:
@@ -209,13 +200,13 @@ class Cleaner:
             return failed
         return set()
 
-    async def _report(self, leader: Deleting, coordinator: int, keys: list[str]) -> None:
+    async def _report(self, leader: CallTarget, coordinator: int, keys: list[str]) -> None:
         """They are gone; the coordinator may forget them."""
         for key in keys:
             self._forget(key)
         if not keys:
             return
-        answer = await leader.delete_files(
+        answer = await leader.call(
             rpc.DeleteFilesRequest(coordinator_partition=coordinator, object_keys=tuple(keys))
         )
         if answer.error_code:

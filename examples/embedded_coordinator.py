@@ -75,7 +75,7 @@ async def patiently(call: Callable[[], Awaitable[T]]) -> T:
 async def create_topic(coordinator: BatchCoordinator) -> None:
     topic = InitDisklessTopicsRequest.Topic(topic_id=TOPIC, topic_name="events", num_partitions=1)
     request = InitDisklessTopicsRequest(controller_epoch=1, topics=(topic,))
-    await patiently(lambda: coordinator.create_topic_and_partitions(request))
+    await patiently(lambda: coordinator.call(request))
 
 
 async def commit(coordinator: BatchCoordinator, broker_id: int) -> list[int]:
@@ -83,7 +83,7 @@ async def commit(coordinator: BatchCoordinator, broker_id: int) -> list[int]:
     asked = AcquireObjectLeaseRequest(
         coordinator_partition=0, broker_id=broker_id, broker_epoch=1, object_count=OBJECTS
     )
-    lease = await patiently(lambda: coordinator.acquire_lease(asked))
+    lease = await patiently(lambda: coordinator.call(asked))
     topic = CommitBatchesRequest.Topic
     offsets = []
     for number in range(OBJECTS):
@@ -99,7 +99,7 @@ async def commit(coordinator: BatchCoordinator, broker_id: int) -> list[int]:
             object_size=BATCH_BYTES,
             topics=(topic(topic_id=TOPIC, partitions=(partition,)),),
         )
-        answer = await patiently(lambda request=request: coordinator.commit_file(request))  # type: ignore[misc]
+        answer = await patiently(lambda request=request: coordinator.call(request))  # type: ignore[misc]
         assert not answer.error_code, answer
         offsets.append(answer.topics[0].partitions[0].results[0].assigned_base_offset)
     return offsets
@@ -109,7 +109,7 @@ async def find(coordinator: BatchCoordinator) -> dict[str, object]:
     """Where the partition's batches are, from this process's own state."""
     topic = FindBatchesRequest.Topic
     partition = topic.Partition(partition_index=0, offset=0, max_bytes=2**30)
-    answer = await coordinator.find_batches(
+    answer = await coordinator.call(
         FindBatchesRequest(
             topics=(topic(topic_id=TOPIC, partitions=(partition,)),), max_bytes=2**30
         )

@@ -54,7 +54,7 @@ def draft_values(values: Sequence[Buffer], *, timestamp_ms: int) -> Draft:
 
 
 class NotLeaderError(Exception):
-    """Only a leader could have answered, and this node is not, or no longer, one."""
+    """This node does not lead the group, or no longer; only a leader can answer."""
 
     def __init__(self, error: int) -> None:
         super().__init__(f"not the leader (error code {int(error)})")
@@ -62,15 +62,16 @@ class NotLeaderError(Exception):
 
 
 class Ticket(Protocol):
-    """Who proposed: told once, on the loop, whether its batches are in the log."""
+    """The proposer of a draft. It is notified once, on the loop, of the proposal's outcome."""
 
     def __hash__(self) -> int: ...
 
     def accepted(self, epoch: Epoch, base_offset: Offset, end_offset: Offset) -> None:
-        """They are, at [base_offset, end_offset); committed once the high watermark is there."""
+        """The batches are in the log at [base_offset, end_offset), committed once the high
+        watermark is at `end_offset`."""
 
     def refused(self, error: int) -> None:
-        """They are not, and never will be. Kafka's error code.
+        """The batches are not in the log and never will be; `error` is Kafka's code.
 
         6 NOT_LEADER_OR_FOLLOWER: not leading, or another epoch. 42 INVALID_REQUEST: the log ends
         elsewhere than expected. 89 THROTTLING_QUOTA_EXCEEDED: too much waits to be committed.
@@ -78,23 +79,23 @@ class Ticket(Protocol):
 
 
 class Watcher(Protocol):
-    """Who follows a log's life; called on the loop, in order, after registering."""
+    """Follows a log; its methods are called on the loop, in order, after registering."""
 
     def committed(self, high_watermark: Offset) -> None:
-        """Everything below (exclusive) is committed and can be read; never goes backwards."""
+        """Everything below `high_watermark` is committed and can be read; it never moves back."""
 
     def lead(self, epoch: Epoch) -> None:
-        """We lead `epoch`; all committed before it, and its first record, were told before."""
+        """This node leads `epoch`; `committed` was called before with its first record."""
 
     def step_down(self, epoch: Epoch) -> None:
-        """We no longer lead `epoch`; what was proposed and not committed may be lost."""
+        """This node no longer leads `epoch`; proposals that are not committed may be lost."""
 
     def snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
-        """The log now begins at this snapshot, past what was delivered: load it, then go on."""
+        """The log now begins at this snapshot, past the records delivered: load it first."""
 
 
 class CommittedAsOf(NamedTuple):
-    """What was committed by `at_s` is below `high_watermark`: a leader said so."""
+    """A leader's statement that everything committed by `at_s` is below `high_watermark`."""
 
     high_watermark: Offset
     at_s: float  # of the event loop's clock, which never steps
@@ -109,27 +110,27 @@ class ReplicatedLog(Protocol):
 
     @property
     def leader_id(self) -> NodeId | None:
-        """The leader as far as this node knows."""
+        """The leader that this node knows of, or None."""
 
     @property
     def leading_epoch(self) -> Epoch | None:
-        """The epoch this node leads and may propose in; None otherwise."""
+        """The epoch in which this node leads and may propose, or None."""
 
     @property
     def start_offset(self) -> Offset:
-        """The first offset that can be read; what is before it is in a snapshot."""
+        """The first offset that can be read; a snapshot holds the records before it."""
 
     @property
     def end_offset(self) -> Offset:
-        """The end of the log, committed or not: what a leader's next proposal should expect."""
+        """The end of the log, committed or not; a leader's next proposal expects it."""
 
     @property
     def high_watermark(self) -> Offset | None:
-        """Everything below it is committed; None until a leader has told."""
+        """Everything below it is committed; None until a leader has sent it."""
 
     @property
     def committed_as_of(self) -> CommittedAsOf | None:
-        """A leader's newest word on the high watermark; None if none was heard.
+        """The newest statement of a leader on the high watermark, or None without one.
 
         Whoever has applied all of it lags behind by the time since then at most: so an idle log
         does not age, and one that is cut off from its leader does.
@@ -140,13 +141,13 @@ class ReplicatedLog(Protocol):
         """The checkpoints of this log on this node."""
 
     def snapshot_taken(self, snapshot_id: OffsetAndEpoch) -> None:
-        """A checkpoint of ours is durable under its final name: the log may start there one day.
+        """Note that a local checkpoint is durable, so that the log may start there later.
 
         Its end is at or below the high watermark, and where a batch ends.
         """
 
     def watch(self, watcher: Watcher) -> None:
-        """Tell `watcher` from now on; first what is true already: the snapshot, the watermark."""
+        """Register a watcher; it is first notified of the present snapshot and high watermark."""
 
     def propose(
         self,
@@ -156,14 +157,14 @@ class ReplicatedLog(Protocol):
         *,
         expected_end_offset: Offset | None = None,
     ) -> None:
-        """Ask for a draft to be appended, whole, under the leadership of `epoch`.
+        """Propose a draft, to be appended whole if this node leads `epoch`.
 
         Args:  expected_end_offset: refuse if the log ends elsewhere when it is this draft's turn;
                counting the drafts proposed before it. None: wherever.
         """
 
     def read(self, from_offset: Offset, max_bytes: int) -> Buffer:
-        """Committed batches, back to back and whole, beginning with the one at `from_offset`.
+        """Return whole committed batches, back to back, beginning with the one at `from_offset`.
 
         At least one batch if there is a committed one, even if it is larger than `max_bytes`;
         nothing at the high watermark. The first batch may begin before `from_offset`.
@@ -178,13 +179,13 @@ class ReplicatedLog(Protocol):
         """
 
     def resign(self) -> None:
-        """Give up leadership, if we have it."""
+        """Resign the leadership if this node leads."""
 
 
 # --- snapshots (KIP-630) ------------------------------------------------------------------------
 
 
-class Piece(NamedTuple):
+class SnapshotChunk(NamedTuple):
     """Some bytes of a checkpoint's file."""
 
     size_bytes: int  # of the whole file
@@ -192,52 +193,54 @@ class Piece(NamedTuple):
 
 
 class RejectedSnapshotError(Exception):
-    """What a leader sent is no checkpoint, or not the one asked for: fetch all of it again."""
+    """The leader's bytes are no checkpoint, or not the requested one: fetch all of it again."""
 
 
 class Download(Protocol):
-    """A checkpoint on its way from a leader. Every call may touch the disk."""
+    """The download of a checkpoint from a leader. Every call may touch the disk."""
 
     @property
     def position(self) -> int:
-        """The byte to ask for next; above 0 at first if an earlier part is gone on with."""
+        """Position of the next byte to request; above 0 at first if a download is resumed."""
 
-    def take(self, position: int, piece: Piece) -> bool:
-        """Write a piece; True once the last byte is there.
+    def take(self, position: int, piece: SnapshotChunk) -> bool:
+        """Write a chunk; return True once the last byte is written.
 
         Raises:  RejectedSnapshotError if it cannot belong here (another position or size, nothing
                  before the end, too much); OSError, the part then is what it was.
         """
 
     def publish(self) -> None:
-        """Verify the whole, make it durable, give it its final name, durably.
+        """Verify the whole file, make it durable and rename it durably to its final name.
 
         Raises:  RejectedSnapshotError: its bytes were thrown away; OSError.
         """
 
     def keep(self) -> None:
-        """Stop; what is there stays for a later `Snapshots.receive`."""
+        """Stop, and leave the partial file for a later `Snapshots.receive`."""
 
     def discard(self) -> None:
-        """Stop, and throw away what is there."""
+        """Stop, and delete the partial file."""
 
 
 class Snapshots(Protocol):
-    """One group's checkpoints on this node: the files that its log may be cut down to."""
+    """One group's checkpoints on this node; its log may start at any of them."""
 
     @property
     def newest(self) -> OffsetAndEpoch | None:
-        """The id of the newest checkpoint; None if there is none (a bootstrap is none)."""
+        """The id of the newest checkpoint, or None; a bootstrap checkpoint does not count."""
 
     @property
     def ids(self) -> Sequence[OffsetAndEpoch]:
-        """All there are, oldest first."""
+        """The ids of all checkpoints, oldest first."""
 
     def size_bytes(self, snapshot_id: OffsetAndEpoch) -> int | None:
-        """Of its file; None if there is no such checkpoint. Keeps nothing. Raises OSError."""
+        """Return the file's size in bytes, or None without such a checkpoint. Raises OSError."""
 
-    def read(self, snapshot_id: OffsetAndEpoch, position: int, max_bytes: int) -> Piece | None:
-        """Bytes to answer a FetchSnapshot with; None if there is no such checkpoint.
+    def read(
+        self, snapshot_id: OffsetAndEpoch, position: int, max_bytes: int
+    ) -> SnapshotChunk | None:
+        """Return bytes to answer a FetchSnapshot with, or None without such a checkpoint.
 
         Who reads one keeps it from being dropped for a while.
 
@@ -248,20 +251,20 @@ class Snapshots(Protocol):
         """Begin or resume a download. Raises OSError."""
 
     def added(self, snapshot_id: OffsetAndEpoch) -> None:
-        """A checkpoint was published here, by a download or by whoever generates them."""
+        """List a checkpoint that a download or a generation has published."""
 
     def drop_below(self, log_start_offset: Offset) -> None:
-        """Drop checkpoints that end below it, but not under a reader. Raises OSError."""
+        """Drop checkpoints that end below it and are not being read. Raises OSError."""
 
     def close(self) -> None:
-        """The group ends here: let go of open files, and serve nothing more."""
+        """Close open files and serve nothing more: the group has ended on this node."""
 
 
 class Frozen(Protocol):
-    """A state as of one offset, which later changes do not show in."""
+    """A state as of one offset; later changes do not show in it."""
 
     def values(self) -> Iterator[Buffer]:
-        """Its records, framed (`records.frame.encode_record`), in the order they are to be loaded.
+        """Yield its records, framed (`records.frame.encode_record`), in the order of loading.
 
         The same state gives the same bytes, on whichever replica. Iterated in short slices, between
         which the state machine goes on applying. Nothing (`b""`) says that there is nothing just
@@ -269,11 +272,11 @@ class Frozen(Protocol):
         """
 
     def close(self) -> None:
-        """Nobody reads on."""
+        """End the reading."""
 
 
 class StateMachine(Protocol):
-    """What is built from a group's committed records; the same on every replica.
+    """State built from a group's committed records; the same on every replica.
 
     Source: docs/design/state-machines.md#decide-and-apply; KIP-630, When to Snapshot (changed
     records).
@@ -281,15 +284,15 @@ class StateMachine(Protocol):
 
     @property
     def applied(self) -> OffsetAndEpoch:
-        """Everything below the offset is in the state; the epoch is of the record before it."""
+        """The first offset not in the state, and the epoch of the record before it."""
 
     @property
     def last_timestamp(self) -> int:
-        """Of the last batch applied, ms since 1970; 0 if none: LastContainedLogTimestamp."""
+        """Timestamp of the last applied batch, ms since 1970, or 0: LastContainedLogTimestamp."""
 
     @property
     def changed_records(self) -> int:
-        """Records, of the newest checkpoint or added since, that were replaced or deleted since.
+        """Number of records that were replaced or deleted since the newest checkpoint.
 
         An addition alone is no change (KIP-630, When to Snapshot). Survives a restart, if only
         because the log after the checkpoint is applied again.
@@ -297,27 +300,27 @@ class StateMachine(Protocol):
 
     @property
     def total_records(self) -> int:
-        """Records that a checkpoint of the state would hold now."""
+        """Number of records that a checkpoint of the state would hold now."""
 
     @property
     def checkpointable(self) -> bool:
-        """May a checkpoint be taken now? Not inside an open metadata transaction."""
+        """Whether a checkpoint may be taken now: not inside an open metadata transaction."""
 
     def apply(self, batches: Iterable[Batch]) -> None:
-        """Committed batches, in order, right after `applied`; control batches too."""
+        """Apply committed batches, in order, right after `applied`; control batches too."""
 
     def reset(self) -> None:
         """Forget everything: an empty state, `applied` at 0. Asked for where a state that outlived
         its process turns out to be of another history than the log."""
 
     def load(self, snapshot_id: OffsetAndEpoch, batches: Iterable[Batch]) -> Iterator[None]:
-        """Replace the state by a verified checkpoint's data batches, in slices of a few ms.
+        """Replace the state by a verified checkpoint's data batches, yielding every few ms.
 
         Until the iterator is exhausted the state is nobody's to look at.
         """
 
     def freeze(self) -> Frozen:
-        """The state as of `applied`."""
+        """Return the state as of `applied`; later changes do not show in it."""
 
     def checkpointed(self, snapshot_id: OffsetAndEpoch, record_count: int) -> None:
-        """That frozen state is durable in a checkpoint: count changed records from there."""
+        """Note that the frozen state is durable, and count changed records from its offset."""

@@ -8,10 +8,10 @@ record batches. Read in this order:
 - `writer`: header, records, footer with the count and checksum of the whole.
 - `framing`: what is checked, batch by batch, and that upstream checks less.
 - `reader`: verify and load; `stream` cuts batches out of any file.
-- `encoder`: its bytes, without a file; `generation`: written beside a state machine that lives on.
-- `policy`, `log_start`: when to take one, and how far the log may be cut.
-- `host`: a state machine's life over one log; `taking`: its checkpoints; `kv`: the smallest one.
-- `shelf`: one log's checkpoints, read, received and dropped; `download`: one on its way here.
+- `encoder`: its bytes, without a file; `generation`: written while the state machine runs on.
+- `policy`, `log_start`: when to take one, and where the log may start.
+- `host`: runs a state machine over one log; `scheduling`: its checkpoints; `kv`: the smallest one.
+- `store`: one log's checkpoints, read, received and dropped; `download`: a checkpoint received.
 """
 
 from snapshot.download import PartDownload
@@ -27,7 +27,7 @@ from snapshot.names import (
 )
 from snapshot.partfile import PartFile
 from snapshot.reader import CheckpointReader, verify_checkpoint
-from snapshot.store import Shelf
+from snapshot.store import SnapshotStore
 from snapshot.writer import CheckpointWriter
 
 __all__ = [
@@ -39,7 +39,7 @@ __all__ = [
     "PartDownload",
     "PartFile",
     "Preamble",
-    "Shelf",
+    "SnapshotStore",
     "TruncatedFileError",
     "checkpoint_name",
     "list_checkpoints",

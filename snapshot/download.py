@@ -1,16 +1,15 @@
-"""A checkpoint on its way from a leader: pieces in, a whole checkpoint or nothing out.
+"""Receives a checkpoint from a leader in chunks, and publishes it only when it is whole.
 
-Pieces come in order and are appended to a part. What a peer says is checked as it comes as far as a
-piece allows (its position, the file's size, never more than that), and as a whole before the part
-gets the name that means "whole": every batch, header, footer, and the footer's count and checksum
-of all of it, by which a file put together from two leaders is found.
+Chunks arrive in order and are appended to a partial file. Each chunk's position and the file's size
+are checked at once. Every batch, the header and the footer are checked before the file gets its
+final name; the footer's count and checksum find a file that was put together from two leaders.
 
-A part outlives a lost connection and a restart. Its last bytes may never have reached the disk, so
-`begin` reads what is there and cuts it after the last sound batch; a footer is cut off, too, for a
-position at the file's end is one that no leader answers. What is left may still be another
-leader's: nobody can know before the end.
+A partial file survives a lost connection and a restart. Its last bytes may never have reached the
+disk, so `begin` reads it and truncates it after the last sound batch; it cuts off a footer, too,
+because no leader answers a request at the file's end. The remaining bytes may be another leader's,
+which only the footer's checksum shows.
 
-The surprise: a failed flush costs the part. After one nobody knows what is on the disk.
+The trap: a failed flush costs the partial file, because its state on disk is unknown afterwards.
 
 Source: KIP-630, FetchSnapshot and Validation of Snapshot and Log;
 docs/design/snapshots.md#fetching-a-snapshot. Upstream's KafkaRaftClient cannot resume after a
@@ -25,7 +24,7 @@ import os
 from pathlib import Path
 from typing import Final, NoReturn
 
-from raft.interfaces import Piece, RejectedSnapshotError
+from raft.interfaces import RejectedSnapshotError, SnapshotChunk
 from raft.segments.files import File, FileSystem, Mode
 from records.types import OffsetAndEpoch
 from snapshot.encoder import MAX_BATCH_BYTES
@@ -37,11 +36,11 @@ from snapshot.reader import verify_checkpoint
 from snapshot.stream import iter_file_batches
 
 FLUSH_EVERY_BYTES: Final = 1024 * 1024
-"""So that no flush has much to write: a long one would hold up the flushes of the log beside it."""
+"""Bounds what one flush writes: a long flush would hold up the flushes of the log beside it."""
 
 
 class PartDownload:
-    """See the module. Implements `raft.interfaces.Download`."""
+    """One download of a checkpoint. Implements `raft.interfaces.Download`."""
 
     def __init__(self, files: FileSystem, part: PartFile, snapshot_id: OffsetAndEpoch) -> None:
         self.snapshot_id = snapshot_id
@@ -54,7 +53,7 @@ class PartDownload:
 
     @classmethod
     def begin(cls, files: FileSystem, directory: Path, snapshot_id: OffsetAndEpoch) -> PartDownload:
-        """Go on with the part that is there, or begin one. Raises OSError."""
+        """Resume the partial file that is there, or create one. Raises OSError."""
         path = directory / part_name(snapshot_id, DOWNLOAD_NUMBER)
         if files.exists(path):
             _cut_after_last_sound_batch(files, path, snapshot_id)
@@ -69,16 +68,16 @@ class PartDownload:
 
     @property
     def position(self) -> int:
-        """The byte to ask for next."""
+        """Position of the next byte to request."""
         return self._part.size_bytes
 
     @property
     def size_bytes(self) -> int | None:
-        """Of the whole file; None before the first piece."""
+        """Size of the whole checkpoint in bytes, or None until the first chunk has arrived."""
         return self._size_bytes
 
-    def take(self, position: int, piece: Piece) -> bool:
-        """Write a piece; True once the last byte is there.
+    def take(self, position: int, piece: SnapshotChunk) -> bool:
+        """Write a chunk; return True once the last byte is written.
 
         Raises:  RejectedSnapshotError, the part is thrown away then; OSError, the part is what it
                  was, and the same piece may be tried again.
@@ -87,15 +86,15 @@ class PartDownload:
         if reason is not None:
             self._reject(reason)
         if self._size_bytes is None:
-            self._make_sure_of_room(piece.size_bytes)
+            self._check_free_space(piece.size_bytes)
             self._size_bytes = piece.size_bytes
         if len(piece.data):
             self._part.append(piece.data)
             self._flush_now_and_then(len(piece.data))
         return self.position == self._size_bytes
 
-    def _objection(self, position: int, piece: Piece) -> str | None:
-        """Why a piece cannot belong here."""
+    def _objection(self, position: int, piece: SnapshotChunk) -> str | None:
+        """Return why a chunk cannot belong to this download, or None if it can."""
         if position != self.position:
             return f"bytes from {position}, expected from {self.position}"
         if self._size_bytes is not None and piece.size_bytes != self._size_bytes:
@@ -106,8 +105,8 @@ class PartDownload:
             return f"nothing from {position}, the file has {piece.size_bytes} bytes"
         return None
 
-    def _make_sure_of_room(self, size_bytes: int) -> None:
-        """Better to wait with an empty disk than to fill it first: the log lives there, too."""
+    def _check_free_space(self, size_bytes: int) -> None:
+        """Raise OSError unless the rest fits: a full disk would also fail the log beside it."""
         missing = size_bytes - self.position - self._files.free_bytes(self._part.path.parent)
         if missing > 0:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._part.path))
@@ -123,7 +122,7 @@ class PartDownload:
         self._unflushed_bytes = 0
 
     def verify(self) -> Checkpoint:
-        """Read it from beginning to end, as it is on the disk's side of every buffer of ours.
+        """Read the file from beginning to end, through the file system, and check every byte.
 
         Raises:  RejectedSnapshotError; OSError.
         """
@@ -135,7 +134,7 @@ class PartDownload:
             self._reject(str(error))
 
     def publish(self) -> None:
-        """Verify, flush, rename, make the name durable.
+        """Verify and flush the file, rename it and make its name durable.
 
         Raises:  RejectedSnapshotError; OSError. Its bytes are thrown away either way; only if the
                  last step failed, the checkpoint may be there, whole, the next time one looks.
@@ -148,11 +147,11 @@ class PartDownload:
             raise
 
     def keep(self) -> None:
-        """Stop; a later `begin` goes on here. Without a flush: what is lost is downloaded again."""
+        """Stop without a flush; a later `begin` resumes here and requests lost bytes again."""
         self._part.keep()
 
     def discard(self) -> None:
-        """Stop, and throw away what is there. After `publish` or `keep` this does nothing."""
+        """Stop and delete the partial file. After `publish` or `keep` this does nothing."""
         with contextlib.suppress(OSError):  # a part that stays is cut, or found out, later
             self._part.discard()
 
@@ -162,7 +161,7 @@ class PartDownload:
 
 
 def _cut_after_last_sound_batch(files: FileSystem, path: Path, snapshot_id: OffsetAndEpoch) -> None:
-    """Leave of a part what may be the beginning of a checkpoint of this id, and not all of one."""
+    """Truncate a partial file after its last sound batch before the footer."""
     file = files.open(path, Mode.WRITE)
     try:
         sound_bytes = _sound_bytes(file, path, snapshot_id)
@@ -173,7 +172,7 @@ def _cut_after_last_sound_batch(files: FileSystem, path: Path, snapshot_id: Offs
 
 
 def _sound_bytes(file: File, path: Path, snapshot_id: OffsetAndEpoch) -> int:
-    """How many bytes stand before the first batch that is damaged, out of place or the footer."""
+    """Return the bytes before the first batch that is damaged, out of order or the footer."""
     framing = Framing(path, size_bytes=1 << 62, epoch=snapshot_id.epoch)
     sound_bytes = 0
     with contextlib.suppress(DamagedFileError):

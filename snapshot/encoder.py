@@ -1,4 +1,4 @@
-"""A checkpoint's bytes, from its header to its footer. No I/O.
+"""Encodes a checkpoint from its header to its footer, without I/O.
 
 Records go in one by one, bytes come out by `drain`, batch by batch. Work is spread evenly: a record
 is encoded when it is appended, so that closing a batch costs a checksum and a copy, whatever the
@@ -83,16 +83,16 @@ class CheckpointEncoder:
 
     @property
     def record_count(self) -> int:
-        """Records so far, those of the header batch included."""
+        """Number of records so far, including those of the header batch."""
         return self._next_offset + self._count
 
     @property
     def state_record_count(self) -> int:
-        """Records appended so far."""
+        """Number of state records appended so far."""
         return self.record_count - self._control_count
 
     def append(self, value: Buffer) -> None:
-        """Add the value of one record, as it stands in a log.
+        """Append the value of one record, encoded as in a log.
 
         Raises:  BatchTooLargeError if it alone exceeds MAX_BATCH_BYTES.
         """
@@ -116,7 +116,7 @@ class CheckpointEncoder:
         self._counted_bytes += counted
 
     def close_batch(self) -> None:
-        """Make what was appended ready to be drained."""
+        """Close the open batch, so that `drain` returns it."""
         if not self._count:
             return
         batch = seal_value_records(
@@ -132,14 +132,14 @@ class CheckpointEncoder:
         self._count = self._counted_bytes = 0
 
     def finish(self) -> None:
-        """The footer: nothing can be appended after it."""
+        """Encode the footer; nothing can be appended after it."""
         self.close_batch()
         self._put_controls(
             [SnapshotFooterRecord(record_count=self._next_offset, content_crc=self._crc)]
         )
 
     def drain(self) -> list[Buffer]:
-        """The bytes that are ready, and whose they are now: the caller's."""
+        """Return the encoded bytes and forget them; the caller owns them."""
         ready, self._ready, self.ready_bytes = self._ready, [], 0
         return ready
 

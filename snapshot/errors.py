@@ -1,4 +1,4 @@
-"""What is wrong with a file of record batches, and where.
+"""Errors that say what is wrong with a file of record batches, and at which position.
 
 Both are `RecordError`s: the bytes are bad, and reading them again will not help.
 """
@@ -31,4 +31,4 @@ class DamagedFileError(RecordError):
 
 
 class TruncatedFileError(DamagedFileError):
-    """The file ends too soon: it may be one that is still being written, or fetched."""
+    """The file ends inside a batch or before its footer; it may still be growing."""

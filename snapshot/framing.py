@@ -1,4 +1,4 @@
-"""What makes a sequence of sound batches a checkpoint, and a whole one.
+"""Checks that a sequence of sound batches is a whole checkpoint.
 
 Stricter than upstream, which reads a checkpoint with no footer, or with bytes after it, as if it
 were whole: the header comes first and the footer last, offsets count up from 0 without a gap, one
@@ -41,14 +41,14 @@ _UNKNOWN_SINCE: Final = 7
 
 
 class Origin(Enum):
-    """Whose footer it is, and so how much the checks have proved."""
+    """The software that wrote the footer, which decides how much the checks have proved."""
 
     ESKER = "esker"  # count and checksum of the whole were there, and right
     KAFKA = "kafka"  # every batch is sound and in place; whether all belong together is not proved
 
 
 class Preamble(NamedTuple):
-    """What the header batch says."""
+    """The content of the header batch."""
 
     last_timestamp: int  # ms since 1970, of the last record that the snapshot covers
     kraft_version: int
@@ -57,7 +57,7 @@ class Preamble(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A checkpoint that was read to its end and found whole."""
+    """A checkpoint that was read to its end and is whole."""
 
     path: Path
     epoch: Epoch
@@ -84,7 +84,7 @@ class Framing:
 
     @property
     def preamble(self) -> Preamble | None:
-        """None before the first batch."""
+        """The content of the header batch, or None before the first batch."""
         return self._preamble
 
     def take(self, batch: Batch) -> None:
@@ -106,7 +106,7 @@ class Framing:
         self._crc = crc32c(batch.view, self._crc)
 
     def finish(self) -> Checkpoint:
-        """Say that no batch is left.
+        """Check that the sequence may end here, and return what was read.
 
         Raises:  TruncatedFileError without a footer.
         """
@@ -181,7 +181,7 @@ class Framing:
         return Origin.ESKER
 
     def _controls(self, batch: Batch) -> list[ControlRecord | None]:
-        """The records of a control batch, None for those of a type we do not know."""
+        """Return a control batch's records, with None for each record of an unknown type."""
         controls: list[ControlRecord | None] = []
         try:
             for record in iter_records(batch, limit_bytes=MAX_DECOMPRESSED_BYTES):

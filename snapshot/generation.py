@@ -1,18 +1,19 @@
-"""Generating one checkpoint beside a living state machine, in nobody's way.
+"""Generates one checkpoint beside a running state machine without holding up commits.
 
 Three things would hold up commits: a long turn of the event loop, a thread that holds the
-interpreter, and a disk with much to flush. So records are encoded on the loop, in slices of half a
-millisecond, and a thread only writes, which lets go of the interpreter.
+interpreter lock, and a disk with much to flush. So records are encoded on the loop, in slices of
+half a millisecond, and a thread only writes, which releases the interpreter lock.
 
 A slice is followed by the next at once while nothing else happens. Once something is committed
-(`others_work`), or a slice was kept waiting, slices are shorter for a while, with rests in between,
-and every batch is flushed by itself, so that a flush of the log beside it waits for no more than
-256 KiB. So an idle node generates as fast as its disk can, a busy one in a tenth of its time.
+(`yield_to_commits`), or a slice had to wait, slices are shorter for a while, with pauses in
+between, and every batch is flushed by itself, so that a flush of the log beside it waits for no
+more than 256 KiB. So an idle node generates as fast as its disk can, a busy one in a tenth of its
+time.
 
-Memory: what one batch and two chunks take, however large the state.
+Memory is bounded by one batch and two chunks, whatever the size of the state.
 
-The surprise: on a disk error everything is thrown away, and nothing breaks. A checkpoint is never
-needed today.
+On a disk error the generation is discarded and the node goes on: the log still holds everything
+that the checkpoint would have held.
 
 Source: docs/design/snapshots.md#generation-never-blocks-commits; KIP-630, Snapshot Format.
 """
@@ -30,60 +31,60 @@ from records.errors import BatchTooLargeError
 from records.types import OffsetAndEpoch
 from snapshot.encoder import CheckpointEncoder
 from snapshot.partfile import PartFile
-from snapshot.store import Shelf
+from snapshot.store import SnapshotStore
 
 _CLOCK_EVERY: Final = 64  # records between two looks at the clock: some 100 µs
 _NOTHING_YET_S: Final = 0.01
 
 
 class Loop(Protocol):
-    """What drives a state machine: an event loop, a clock, a thread for the disk.
+    """The event loop, clock and disk thread that drive a state machine.
 
     All callbacks are made on the loop's thread, none before the call that asks for it returns.
     """
 
     def now_ms(self) -> float:
-        """A clock that never goes backwards."""
+        """Return the time of a monotonic clock in ms."""
 
     def call_soon(self, callback: Callable[[], None]) -> object:
-        """In the next turn, after whatever else is waiting."""
+        """Run `callback` in the next turn of the loop, after those already queued."""
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> object:
-        """Later."""
+        """Run `callback` after `delay_s` seconds."""
 
     def offload(self, job: Callable[[], None], done: Callable[[], None]) -> object:
-        """Run `job`, which may wait for the disk; then `done`, on the loop.
+        """Run `job`, which may block on the disk, in the thread; then run `done` on the loop.
 
         A job raises only what must stop the node, as `fail` does.
         """
 
     def fail(self, error: BaseException) -> None:
-        """The state is broken, or cannot be had: whoever runs it must stop."""
+        """Stop the node: its state is broken or cannot be loaded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How much at a time."""
+    """Sizes of slices and writes, and the pauses between them."""
 
     apply_ms: float = 1.0  # of applying, between two turns of the loop
-    linger_ms: float = 0.0  # from hearing that something is committed to applying it
+    apply_delay_ms: float = 0.0  # from a new high watermark to applying up to it
     generate_ms: float = 0.5  # of encoding
     generate_records: int = 4096  # of encoding, whatever the clock says
-    busy_gap_ms: float = 0.1  # kept waiting for longer than this: the loop has other work
-    busy_ms: float = 10.0  # then it is taken to have some for so long,
-    busy_generate_ms: float = 0.25  # slices are shorter,
-    rest_ms: float = 2.0  # and so far apart
+    busy_gap_ms: float = 0.1  # a slice that had to wait longer than this: the loop is busy
+    busy_ms: float = 10.0  # how long the loop then counts as busy
+    busy_generate_ms: float = 0.25  # of encoding, while the loop is busy
+    rest_ms: float = 2.0  # between two slices, while the loop is busy
     chunk_bytes: int = 1024 * 1024  # handed to the disk at once
     flush_bytes: int = 2 * 1024 * 1024  # flushed at once
-    busy_flush_bytes: int = 128 * 1024  # the same while others work; or one batch if that is larger
+    busy_flush_bytes: int = 128 * 1024  # the same while the loop is busy; at least one batch
 
 
 class Generation:
-    """See the module. `done(error)` is called once, after everything was let go of."""
+    """The generation of one checkpoint; calls `done(self, error)` once, with its files closed."""
 
     def __init__(
         self,
-        shelf: Shelf,
+        store: SnapshotStore,
         snapshot_id: OffsetAndEpoch,
         frozen: Frozen,
         *,
@@ -93,15 +94,15 @@ class Generation:
         pace: Pace,
         done: Callable[[Generation, Exception | None], None],
     ) -> None:
-        """Nothing happens before `start`.
+        """Prepare the generation; `start` begins it.
 
-        Args:    unique: for the part's name; any number from 1 to 2^63 - 1.
+        Args:    unique: tells this attempt's file name from others'; 1 to 2^63 - 1.
         """
         self.snapshot_id = snapshot_id
         self.encoder = CheckpointEncoder(epoch=snapshot_id.epoch, last_timestamp=last_timestamp)
         self.size_bytes = 0
-        self.published = False  # it is there, whole, under its name
-        self._shelf = shelf
+        self.published = False  # the whole file has its final name
+        self._store = store
         self._frozen = frozen
         self._values = frozen.values()
         self._unique = unique
@@ -119,15 +120,15 @@ class Generation:
         self._busy_until_ms = 0.0
 
     def start(self) -> None:
-        """Open the part, and go on from there."""
+        """Create the partial file and begin to encode."""
         self._offload(self._create)
 
-    def others_work(self) -> None:
-        """Something was committed: for a while this goes on in small steps."""
+    def yield_to_commits(self) -> None:
+        """Encode in smaller slices for a while, because something was committed."""
         self._busy_until_ms = self._loop.now_ms() + self._pace.busy_ms
 
     def abandon(self, error: Exception) -> None:
-        """Give it up. `done` is called as soon as the disk lets go."""
+        """Discard the checkpoint; `done` is called when the running disk job has ended."""
         self._error = self._error or error
         if not self._writing:
             self._offload(self._discard)
@@ -157,7 +158,7 @@ class Generation:
             self._slice_soon()
 
     def _encode(self, slice_ms: float) -> bool:
-        """One slice's worth; True if there is nothing to encode just now."""
+        """Encode for one slice; return True if the state has no value to encode yet."""
         encoder, pace, now_ms = self.encoder, self._pace, self._loop.now_ms
         until_ms = now_ms() + slice_ms
         for count, value in enumerate(self._values, 1):
@@ -185,7 +186,7 @@ class Generation:
             self._loop.call_later(delay_s, self._slice)
 
     def _may_slice(self) -> bool:
-        """Not while what is encoded waits for the disk: memory has a bound."""
+        """Return False while a full chunk waits for the disk, which bounds memory."""
         waits = self._writing and self.encoder.ready_bytes >= self._pace.chunk_bytes
         return not (self._slice_due or self._complete or waits or self._over)
 
@@ -206,7 +207,7 @@ class Generation:
                 self._offload(lambda: self._write(batches, flush_bytes))
 
     def _offload(self, job: Callable[[], None]) -> None:
-        """Run a job of the disk's; its error is ours."""
+        """Run a job in the disk thread and keep its OSError as this generation's error."""
 
         def run() -> None:
             try:
@@ -234,18 +235,18 @@ class Generation:
     # --- in the thread ------------------------------------------------------------------------
 
     def _create(self) -> None:
-        self._make_sure_of_room()
+        self._check_free_space()
         self._part = PartFile.create(
-            self._shelf.files, self._shelf.directory, self.snapshot_id, unique=self._unique
+            self._store.files, self._store.directory, self.snapshot_id, unique=self._unique
         )
 
-    def _make_sure_of_room(self) -> None:
-        """For another like the newest: a disk that is filled first fails the log beside it, too."""
-        shelf = self._shelf
-        expected_bytes = 0 if shelf.newest is None else shelf.size_bytes(shelf.newest) or 0
-        if shelf.files.free_bytes(shelf.directory) < expected_bytes:
+    def _check_free_space(self) -> None:
+        """Raise OSError unless a checkpoint as large as the newest fits on the disk."""
+        store = self._store
+        expected_bytes = 0 if store.newest is None else store.size_bytes(store.newest) or 0
+        if store.files.free_bytes(store.directory) < expected_bytes:
             reason = f"No space left for another {expected_bytes} bytes"
-            raise OSError(errno.ENOSPC, reason, str(shelf.directory))
+            raise OSError(errno.ENOSPC, reason, str(store.directory))
 
     def _write(self, batches: list[Buffer], flush_bytes: int) -> None:
         assert self._part is not None, "written before it was created"

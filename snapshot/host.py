@@ -1,21 +1,21 @@
-"""One state machine over one replicated log: load, apply, checkpoint; for as long as it lives.
+"""Runs one state machine over one replicated log: loads, applies, takes checkpoints.
 
-    host = MachineHost(log, machine, shelf, policy=policy, loop=loop, unique=numbers)
+    host = MachineHost(log, machine, store, policy=policy, loop=loop, unique=numbers)
     host.start()
 
-- At the start, and whenever the log was begun anew by a leader's checkpoint, the newest checkpoint
-  is loaded; never one that is older than the state.
-- What is committed is applied in order, in slices of some milliseconds.
-- When the policy asks for a checkpoint, or somebody (`take_now`), the state is frozen, and encoded
-  and written beside its further life; then the log is told (`snapshot.scheduling`).
+- At the start, and whenever a leader's checkpoint replaced the log, the host loads the newest
+  checkpoint, unless the state is newer.
+- It applies committed records in order, in slices of some milliseconds.
+- When the policy or a caller of `take_now` asks for a checkpoint, the state is frozen, and encoded
+  and written while later records are applied; then the log is notified (`snapshot.scheduling`).
 
-Surprises. The log after the newest checkpoint is read in any case, even by a machine whose state
-outlived the process and lies beyond it: so its bytes are counted, and so it is found out whether
-that state is of this log's history at all. One that is not is thrown away. And a checkpoint of our
-own disk that turns out damaged while it is loaded stops the node: there is no state to go on with.
+The trap: the log after the newest checkpoint is read in any case, even if the machine's state
+outlived the process and is ahead of that checkpoint. So the host counts the log's bytes, and finds
+out whether the state belongs to this log's history. If it does not, the state is reset. A local
+checkpoint that proves damaged while it is loaded stops the node, which has no other state.
 
-No asyncio, no clock, no thread in here: whoever has them passes a `Loop` in, and the simulator is
-one.
+The module uses no asyncio, clock or thread: the caller passes a `Loop` in, and the simulator
+passes one of its own.
 
 Source: docs/design/snapshots.md, docs/design/state-machines.md#decide-and-apply; KIP-630,
 Interaction with the Kafka Controller and Metadata Cache.
@@ -33,42 +33,42 @@ from records.types import Epoch, Offset, OffsetAndEpoch
 from snapshot.generation import Loop, Pace
 from snapshot.policy import SnapshotPolicy
 from snapshot.reader import CheckpointReader
-from snapshot.scheduling import NotHostedError, Taking
-from snapshot.store import Shelf
+from snapshot.scheduling import NotHostedError, SnapshotScheduler
+from snapshot.store import SnapshotStore
 
 READ_BYTES: Final = 256 * 1024
-TICK_S: Final = 1.0  # between two looks at the policy while nothing is committed
-_TOO_SHORT_MS: Final = 0.1  # a slice of loading that waits for something
+TICK_S: Final = 1.0  # between two checks of the policy while nothing is committed
+_TOO_SHORT_MS: Final = 0.1  # a loading slice this short is waiting for the disk
 
 
 class Listener(Protocol):
-    """Who leads with the machine's state, or answers from it."""
+    """The service that leads with the machine's state, or answers from it."""
 
     def applied(self, offset: Offset) -> None:
-        """Everything below is in the state, and nothing is being loaded."""
+        """Note that the state holds everything below `offset`, and that no load is running."""
 
     def lead(self, epoch: Epoch) -> None:
-        """We lead, and the state holds everything before our epoch."""
+        """Begin to lead: the state holds everything before `epoch`."""
 
     def step_down(self, epoch: Epoch) -> None:
-        """We no longer do. Not told of epochs that `lead` was not told of."""
+        """Stop leading. Called only for an epoch that `lead` was called for."""
 
 
 @runtime_checkable
 class ReadInPlace(Protocol):
-    """A machine that others read where it is. Who waits there for more to be applied says so."""
+    """A machine with readers; a waiting reader calls `on_wanted` to have more records applied."""
 
     on_wanted: Callable[[], None] | None
 
 
-class MachineHost(Taking):
-    """See the module. A `Watcher` of its log."""
+class MachineHost(SnapshotScheduler):
+    """Hosts one state machine; a `Watcher` of its log."""
 
     def __init__(
         self,
         log: ReplicatedLog,
         machine: StateMachine,
-        shelf: Shelf,
+        store: SnapshotStore,
         *,
         policy: SnapshotPolicy,
         loop: Loop,
@@ -76,42 +76,42 @@ class MachineHost(Taking):
         listener: Listener | None = None,
         pace: Pace | None = None,
     ) -> None:
-        """Nothing happens before `start`.
+        """Prepare the host; `start` begins to follow the log.
 
-        Args:    shelf: `log.snapshots`, as what it is. unique: numbers from 1 to 2^63 - 1 that tell
-                 the files of two attempts apart, also across restarts.
+        Args:    store: `log.snapshots` by its own type. unique: numbers from 1 to 2^63 - 1 that
+        tell          the files of two attempts apart, also across restarts.
         """
         super().__init__(
-            log, machine, shelf, policy=policy, loop=loop, unique=unique, pace=pace or Pace()
+            log, machine, store, policy=policy, loop=loop, unique=unique, pace=pace or Pace()
         )
-        self.loaded = 0  # so many times
+        self.loaded = 0  # number of checkpoints loaded
         self.last_load_ms: float | None = None
-        self.on_loaded: Callable[[float], None] | None = None  # told how long it took, in ms
+        self.on_loaded: Callable[[float], None] | None = None  # called with the duration in ms
         self._listener = listener
         self._target = Offset(0)  # apply up to here (exclusive)
         self._cursor = Offset(0)  # the log is counted up to here, from the newest checkpoint on
-        self._agreed = False  # the state is known to be of this log's history
+        self._agreed = False  # the state is known to belong to this log's history
         self._turn_due = False
-        self._lingers = False  # the turn that is due is due later
+        self._delays_apply = False  # the next turn waits for the apply delay
         self._load: Iterator[None] = iter(())
         self._leading: Epoch | None = None
-        self._told_lead = False
+        self._announced_lead = False
         self._begun_ms = 0.0
         if isinstance(machine, ReadInPlace):
-            machine.on_wanted = self.hurry
+            machine.on_wanted = self.apply_now
 
-    # --- life ---------------------------------------------------------------------------------
+    # --- start and stop -----------------------------------------------------------------------
 
     @property
     def ready(self) -> bool:
-        """Is the state one that may be looked at?"""
+        """Whether the state may be read: it belongs to this log, and no load is running."""
         return self._agreed and self._loading is None and not self._stopped
 
     def start(self) -> None:
-        """Follow the log from now on. Raises OSError."""
-        newest = self.shelf.newest
+        """Load the newest checkpoint if it is ahead, and follow the log. Raises OSError."""
+        newest = self.store.newest
         if newest is not None:
-            self._begin_after(newest, self.shelf.size_bytes(newest) or 0)
+            self._begin_after(newest, self.store.size_bytes(newest) or 0)
             if newest.offset > self.machine.applied.offset:
                 self._begin_load(newest)
         else:
@@ -120,58 +120,58 @@ class MachineHost(Taking):
         self._loop.call_later(TICK_S, self._tick)
 
     def stop(self) -> None:
-        """Let go of everything; whoever waits for a checkpoint is told."""
+        """Stop; requests for a checkpoint end with NotHostedError."""
         self._stopped = True
         if self.generation is not None:
             self.generation.abandon(NotHostedError(f"{self.log.name} ends here"))
-        self._tell_asked(NotHostedError(f"{self.log.name} ends here"))
+        self._answer_requests(NotHostedError(f"{self.log.name} ends here"))
 
     # --- a Watcher ----------------------------------------------------------------------------
 
     def committed(self, high_watermark: Offset) -> None:
-        """Apply what is committed now: a slice of it at once, or all of it after the pace's linger.
+        """Apply committed records: a slice at once, or all of them after the apply delay.
 
-        A replica that lingers does first what others wait for: a leader's answers leave, a
-        follower's flush begins and its next Fetch says so. What more is committed meanwhile is
-        applied in the same go.
+        During the delay the replica does what others wait for: a leader sends its answers, a
+        follower begins its flush and sends its next Fetch. Records committed meanwhile are
+        applied in the same turn.
         """
         self._target = high_watermark
         if self.generation is not None:
-            self.generation.others_work()
+            self.generation.yield_to_commits()
         if self._turn_due:
             return
-        if self._pace.linger_ms and self.ready:
-            self._turn_due = self._lingers = True
-            self._loop.call_later(self._pace.linger_ms / 1_000, self._end_linger)
+        if self._pace.apply_delay_ms and self.ready:
+            self._turn_due = self._delays_apply = True
+            self._loop.call_later(self._pace.apply_delay_ms / 1_000, self._end_apply_delay)
         else:
             self._turn()
 
-    def hurry(self) -> None:
-        """Somebody waits for what is committed to be applied: linger no longer."""
-        if self._lingers:
-            self._loop.call_soon(self._end_linger)
+    def apply_now(self) -> None:
+        """End the apply delay: a reader waits for the committed records."""
+        if self._delays_apply:
+            self._loop.call_soon(self._end_apply_delay)
 
-    def _end_linger(self) -> None:
-        """After a hurry the timer finds no linger, or cuts the next one short."""
-        if self._lingers:
+    def _end_apply_delay(self) -> None:
+        """Apply now, unless `apply_now` has ended this delay already."""
+        if self._delays_apply:
             self._on_turn()
 
     def lead(self, epoch: Epoch) -> None:
-        """Passed on once the state holds all that was committed before."""
-        self._leading, self._told_lead = epoch, False
-        self.hurry()
+        """Notify the listener once the state holds everything committed before `epoch`."""
+        self._leading, self._announced_lead = epoch, False
+        self.apply_now()
         self._wake()
 
     def step_down(self, epoch: Epoch) -> None:
-        """Passed on."""
-        told, self._leading, self._told_lead = self._told_lead, None, False
+        """Notify the listener, if it was notified that this node leads."""
+        told, self._leading, self._announced_lead = self._announced_lead, None, False
         if told and self._listener is not None:
             self._listener.step_down(epoch)
 
     def snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
-        """The log begins at this checkpoint: load it, unless the state is beyond it already.
+        """Load the checkpoint that the log now begins at, unless the state is ahead of it.
 
-        Even then nothing before it can be read any more, whatever was still to be compared.
+        Records before it cannot be read any more, so the comparison of the state ends too.
         """
         if snapshot_id.offset > self.machine.applied.offset or (
             self._loading is not None and snapshot_id > self._loading
@@ -179,7 +179,7 @@ class MachineHost(Taking):
             if self._loading is None or snapshot_id > self._loading:
                 self._begin_load(snapshot_id)
         elif self._cursor < snapshot_id.offset:
-            self._begin_after(snapshot_id, self.shelf.size_bytes(snapshot_id) or 0)
+            self._begin_after(snapshot_id, self.store.size_bytes(snapshot_id) or 0)
         self._wake()
 
     # --- turns --------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ class MachineHost(Taking):
             self._loop.call_soon(self._on_turn)
 
     def _on_turn(self) -> None:
-        self._turn_due = self._lingers = False
+        self._turn_due = self._delays_apply = False
         self._turn()
 
     def _turn(self) -> None:
@@ -205,7 +205,7 @@ class MachineHost(Taking):
                 self._load_slice()
                 return
             more = self._apply_slice()
-            self._tell_listener()
+            self._notify_listener()
             self._consider_a_checkpoint()
         except BaseException as error:
             self.stop()
@@ -219,21 +219,21 @@ class MachineHost(Taking):
             self._wake()
             self._loop.call_later(TICK_S, self._tick)
 
-    def _tell_listener(self) -> None:
+    def _notify_listener(self) -> None:
         if self._listener is None or not self.ready:
             return
         self._listener.applied(self.machine.applied.offset)
         caught_up = self.machine.applied.offset >= self._target
-        if self._leading is not None and not self._told_lead and caught_up:
-            self._told_lead = True
+        if self._leading is not None and not self._announced_lead and caught_up:
+            self._announced_lead = True
             self._listener.lead(self._leading)
 
     # --- applying -----------------------------------------------------------------------------
 
     def _apply_slice(self) -> bool:
-        """A few milliseconds' worth; True if there is more."""
+        """Apply records for a few milliseconds; return True if committed records are left."""
         until_ms = self._loop.now_ms() + self._pace.apply_ms
-        newest = self.shelf.newest
+        newest = self.store.newest
         if newest is not None and self._cursor < self.log.start_offset <= newest.offset:
             self.snapshot(newest)  # fetched when the log held it already, and the log was cut there
             if self._loading is not None:
@@ -242,7 +242,7 @@ class MachineHost(Taking):
             self._agree(self._epoch_before_cursor())
         while self._cursor < self._target and self._loading is None:
             data = self.log.read(self._cursor, READ_BYTES)
-            if not len(data):  # a checkpoint is being installed: we are told
+            if not len(data):  # a checkpoint is being installed: `snapshot` will be called
                 return False
             if self._agreed:
                 self.machine.apply(self._counted(data, until_ms))
@@ -255,7 +255,7 @@ class MachineHost(Taking):
         return False
 
     def _counted(self, data: Buffer, until_ms: float) -> Iterator[Batch]:
-        """The batches from the cursor on; the cursor follows."""
+        """Yield the batches from the cursor on, and move the cursor behind each."""
         for batch in iter_batches(data):
             header = batch.header
             if header.end_offset <= self._cursor:  # the answer may begin before what was asked for
@@ -268,7 +268,7 @@ class MachineHost(Taking):
                 return
 
     def _compare(self, data: Buffer) -> None:
-        """Count what the state holds already, up to its end; and is it that of this log?"""
+        """Count the records that the state already holds, and check that they are this log's."""
         applied = self.machine.applied.offset
         for batch in self._counted(data, float("inf")):
             end_offset = batch.header.end_offset
@@ -280,19 +280,23 @@ class MachineHost(Taking):
             return
 
     def _epoch_before_cursor(self) -> Epoch | None:
-        """Of the record before the cursor, where a checkpoint or nothing at all is before it."""
-        newest = self.shelf.newest
+        """Return the epoch of the record before the cursor if a checkpoint ends there, or the log
+        begins there; else None."""
+        newest = self.store.newest
         if newest is not None and newest.offset == self._cursor:
             return newest.epoch
         return self.machine.applied.epoch if self._cursor == 0 else None
 
     def _agree(self, epoch: Epoch | None) -> bool:
-        """Does the log hold, right before the state's end, a record of the state's epoch?"""
+        """Return True if `epoch`, of the record before the state's end, is the state's own epoch.
+
+        Otherwise the state is of another history: reset it and load from this log.
+        """
         if epoch == self.machine.applied.epoch:
             self._agreed = True
             return True
         self.machine.reset()
-        newest = self.shelf.newest
+        newest = self.store.newest
         self._bytes_since = 0
         if newest is not None:
             self._begin_load(newest)
@@ -315,9 +319,9 @@ class MachineHost(Taking):
         self._wake()
 
     def _loader(self, snapshot_id: OffsetAndEpoch) -> Iterator[None]:
-        """Every batch is checked before it is handed on, and the whole at the end."""
-        path = self.shelf.path(snapshot_id)
-        with CheckpointReader(self.shelf.files, path, epoch=snapshot_id.epoch) as reader:
+        """Load a checkpoint, checking each batch before it is used and the whole at the end."""
+        path = self.store.path(snapshot_id)
+        with CheckpointReader(self.store.files, path, epoch=snapshot_id.epoch) as reader:
             data = (batch for batch in reader.batches() if not batch.header.is_control)
             yield from self.machine.load(snapshot_id, data)
             assert reader.checkpoint is not None, f"{path} was not read to its end"

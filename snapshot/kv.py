@@ -1,4 +1,4 @@
-"""A small key-value state machine: each key's last value, in the order in which keys came to stay.
+"""A small key-value state machine: each key's last value, in the order of the keys' insertion.
 
 A record with a key sets it; one with a null value deletes it; one without a key is counted and
 leaves no trace in the state. What a batch's checksum vouches for may still be nonsense inside, if a
@@ -7,7 +7,7 @@ client wrote it: such a batch changes nothing, on every replica alike.
 Freezing costs nothing. The dict becomes read-only, and further changes go to an *overlay* above
 it; once the last frozen record was handed out, the overlay is merged back, a little at a time.
 
-The surprise is the order: the checkpoint is in the dict's own order, not sorted. It is a function
+The trap is the order: the checkpoint is in the dict's own order, not sorted. It is a function
 of the log, so every replica has the same; loading preserves it; and sorting a million keys would be
 a pause of most of a second. The overlay must then keep it, too: a key that is deleted and set again
 goes to the end.
@@ -43,14 +43,14 @@ _LOAD_PER_SLICE: Final = 2_000  # records, some 3 ms
 
 
 class _Change(NamedTuple):
-    """What the overlay says of a key."""
+    """A key's change in the overlay."""
 
     value: bytes | None  # None: deleted
     anew: bool  # whatever the dict below says of the key is over: it stands at the end
 
 
 class KeyValueMachine:
-    """See the module. Implements `raft.interfaces.StateMachine`."""
+    """The key-value state; implements `raft.interfaces.StateMachine`."""
 
     def __init__(self) -> None:
         self.keyless_records = 0  # seen by this process
@@ -68,31 +68,31 @@ class KeyValueMachine:
 
     @property
     def applied(self) -> OffsetAndEpoch:
-        """Everything below the offset is in the state."""
+        """The first offset not in the state, and the epoch of the record before it."""
         return self._applied
 
     @property
     def last_timestamp(self) -> int:
-        """Of the last batch applied."""
+        """Timestamp in ms of the last applied batch."""
         return self._last_timestamp
 
     @property
     def changed_records(self) -> int:
-        """Keys' values that were replaced or deleted since the newest checkpoint."""
+        """Number of values replaced or deleted since the newest checkpoint."""
         return self._changed
 
     @property
     def total_records(self) -> int:
-        """Keys."""
+        """Number of keys."""
         return self._size
 
     @property
     def checkpointable(self) -> bool:
-        """Not while it is frozen already."""
+        """Whether the state can be frozen: False while it is frozen already."""
         return self._frozen is None
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key, None if it has none."""
+        """Return the value of a key, or None if it has none."""
         change = self._overlay.get(key)
         return self._base.get(key) if change is None else change.value
 
@@ -100,14 +100,14 @@ class KeyValueMachine:
         return self._size
 
     def fill(self, values: Mapping[bytes, bytes]) -> None:
-        """Hold these and nothing else, as of where the state is: for benches."""
+        """Replace all values without moving the state's offset, for benchmarks."""
         self._base, self._overlay, self._frozen = dict(values), OrderedDict(), None
         self._size = len(values)
 
     # --- applying -----------------------------------------------------------------------------
 
     def apply(self, batches: Iterable[Batch]) -> None:
-        """Change the state batch by batch."""
+        """Apply committed batches in order."""
         for batch in batches:
             header = batch.header
             if not header.is_control:
@@ -166,7 +166,7 @@ class KeyValueMachine:
         overlay.move_to_end(key)
 
     def _merge(self, limit: int) -> bool:
-        """Bring some changes down, oldest first; True if none is left."""
+        """Move up to `limit` changes from the overlay to the state; return True if none is left."""
         base, overlay = self._base, self._overlay
         while overlay and limit:
             key, change = overlay.popitem(last=False)
@@ -180,7 +180,7 @@ class KeyValueMachine:
     # --- checkpoints --------------------------------------------------------------------------
 
     def freeze(self) -> Frozen:
-        """The state as of now. At once, unless a freeze was given up and nothing applied since."""
+        """Return the state as of now; later changes go to the overlay."""
         assert self._frozen is None, "frozen already"
         self._merge(len(self._overlay))
         self._changed_when_frozen = self._changed
@@ -188,30 +188,30 @@ class KeyValueMachine:
         return self._frozen
 
     def thaw(self, frozen: _FrozenKeyValues) -> None:
-        """Its last record was handed out, or nobody reads on: changes may come down."""
+        """Let the overlay's changes move to the state: the frozen state has no reader any more."""
         if self._frozen is frozen:
             self._frozen = None
 
     def merge_some(self) -> bool:
-        """True once nothing is left to merge, or may be."""
+        """Move some of the overlay's changes; return True if none is left or none may move."""
         return self._frozen is not None or self._merge(_MERGE_PER_SLICE)
 
     def checkpointed(self, snapshot_id: OffsetAndEpoch, record_count: int) -> None:
-        """Count changes from the freeze on."""
+        """Count changed records from the freeze of this checkpoint on."""
         assert snapshot_id.offset <= self._applied.offset, f"{snapshot_id}: {self._applied}"
         assert record_count >= 0, f"{record_count} records"
         self._changed -= self._changed_when_frozen
         self._changed_when_frozen = 0
 
     def reset(self) -> None:
-        """Empty, at 0. Who reads a frozen state reads on."""
+        """Empty the state and set it to offset 0; a reader of a frozen state is not disturbed."""
         self._applied = OffsetAndEpoch(Offset(0), Epoch(0))
         self._last_timestamp = 0
         self._base, self._overlay, self._frozen = {}, OrderedDict(), None
         self._size = self._changed = self._changed_when_frozen = 0
 
     def load(self, snapshot_id: OffsetAndEpoch, batches: Iterable[Batch]) -> Iterator[None]:
-        """Begin anew with a checkpoint's records. Raises RecordError if one is none of ours."""
+        """Replace the state by a checkpoint's records. Raises RecordError for a foreign record."""
         self.reset()
         base = self._base
         count = 0
@@ -230,14 +230,14 @@ class KeyValueMachine:
 
 
 class _FrozenKeyValues:
-    """The dict while nobody changes it."""
+    """The state as it was when it was frozen."""
 
     def __init__(self, machine: KeyValueMachine, base: dict[bytes, bytes]) -> None:
         self._machine = machine
         self._base = base
 
     def values(self) -> Iterator[Buffer]:
-        """All of it, in its order; then nothing for as long as changes are merged back."""
+        """Yield every value in insertion order, then empty values while changes are merged."""
         for key, value in self._base.items():
             yield b"".join(
                 (_HEAD, uvarint(len(key) + 1), key, uvarint(len(value) + 1), value, b"\x00")
@@ -247,12 +247,12 @@ class _FrozenKeyValues:
             yield b""
 
     def close(self) -> None:
-        """Nobody reads on."""
+        """End the reading."""
         self._machine.thaw(self)
 
 
 def _parse(record: bytes) -> tuple[bytes, bytes]:
-    """Key and value of one record of a checkpoint.
+    """Return key and value of one record of a checkpoint.
 
     Raises:  RecordError if it is not one of ours.
     """

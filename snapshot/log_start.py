@@ -1,21 +1,21 @@
-"""How far may the log be cut? Pure.
+"""Decides which checkpoint a log may start at. Pure.
 
-A leader's log may start at any of its checkpoints. The further it is cut, the less disk, and the
-more replicas have to fetch a whole checkpoint for the sake of a few records. So it waits for
-whoever *holds on* to it:
+A leader's log may start at any of its checkpoints. A later start saves disk, but more replicas
+then have to fetch a whole checkpoint for the sake of a few records. So the start waits for
+*holders*:
 
-- a **replica** that lives (it fetched within `live_ms`, be it a checkpoint) holds what it has not
-  fetched yet;
-- a **reader** that lives (the archive) holds what it does not have durably yet, up to a bound of
-  its own in bytes.
+- a live **replica** (it fetched within `live_ms`, from the log or a checkpoint) holds the records
+  that it has not fetched yet;
+- a live **reader** (the archive) holds the records that it does not have durably yet, up to a
+  bound of its own in bytes.
 
 A replica's hold ends when a checkpoint is older than `max_lag_ms`, or when log and checkpoints
 together take more than `max_retention_bytes`: one slow observer must not fill every disk. Neither
-ends a reader's hold, nor does its bound end anybody else's: what an archive never got is lost to
-it, while a replica finds all it needs in a checkpoint.
+ends a reader's hold, and a reader's bound ends no replica's hold: an archive loses for good what it
+never read, while a replica finds all it needs in a checkpoint.
 
-The surprise is what a new leader knows: nobody. Nobody known to be slow looks just like nobody
-being slow, so it cuts nothing before every voter has fetched from it, or `live_ms` have passed.
+The trap: a new leader knows no replica's position yet, which looks like having no slow replica. So
+it moves nothing before every voter has fetched from it, or `live_ms` have passed.
 
 A follower cuts to its own newest checkpoint at or below its leader's log start: KIP-630's minimum
 of the two, brought down to where one of its checkpoints ends, because only there it knows the epoch
@@ -36,7 +36,7 @@ from records.types import Offset, OffsetAndEpoch
 
 
 class Kind(Enum):
-    """Who holds on."""
+    """The kinds of holders."""
 
     VOTER = "voter"
     OBSERVER = "observer"
@@ -44,7 +44,7 @@ class Kind(Enum):
 
 
 class Holder(NamedTuple):
-    """Somebody who still needs what is at and after `offset`."""
+    """A replica or reader that still needs the records from `offset` on."""
 
     name: str
     kind: Kind
@@ -64,7 +64,7 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogStartSettings:
-    """The operator's words, in ms and bytes.
+    """The operator's settings, in ms and bytes.
 
     Raises:  ValueError naming the field, if one is impossible.
     """
@@ -95,7 +95,7 @@ def leader_log_start(
     leading_since_ms: int,
     settings: LogStartSettings,
 ) -> OffsetAndEpoch | None:
-    """The checkpoint that a leader's log should start at now; None: where it starts already.
+    """Return the checkpoint that a leader's log should start at now, or None to leave its start.
 
     Args:    candidates: the checkpoints, oldest first. holders: every voter but the leader, every
              observer it has heard of, and readers. log_bytes: from the start on, now.
@@ -120,7 +120,7 @@ def leader_log_start(
 def follower_log_start(
     own_ids: Sequence[OffsetAndEpoch], leader_log_start: Offset, *, log_start_offset: Offset
 ) -> OffsetAndEpoch | None:
-    """The checkpoint that a follower's log should start at now; None: where it starts already.
+    """Return the checkpoint that a follower's log should start at now, or None to leave its start.
 
     >>> from records.types import Epoch
     >>> ids = [OffsetAndEpoch(Offset(n), Epoch(1)) for n in (10, 20, 30)]
@@ -140,13 +140,13 @@ def _later(one: Candidate | None, other: Candidate | None) -> Candidate | None:
 
 
 def _lives(holder: Holder, now_ms: int, settings: LogStartSettings) -> bool:
-    """Did it fetch lately?"""
+    """Return True if the holder has fetched recently enough to count as live."""
     seen_ms = holder.last_seen_ms
     return seen_ms is not None and now_ms - seen_ms <= settings.live_ms
 
 
 def _read_on(candidate: Candidate, readers: Sequence[Holder]) -> bool:
-    """Does a reader still need what is before this checkpoint's end, within its bound?
+    """Return True if a reader within its lag bound needs records before the checkpoint's end.
 
     What starting here would take from it is at least what lies after here, so its lag is more than
     `log_bytes_after`; only when that alone exceeds its bound is the bound surely passed.
@@ -162,7 +162,7 @@ def _read_on(candidate: Candidate, readers: Sequence[Holder]) -> bool:
 def _replicated(
     holders: Sequence[Holder], now_ms: int, leading_since_ms: int, settings: LogStartSettings
 ) -> int | None:
-    """What all live replicas have (exclusive); None while a new leader cannot know."""
+    """Return the end offset that all live replicas hold (exclusive); None if not known yet."""
     replicas = [holder for holder in holders if holder.kind is not Kind.READER]
     unheard = [one for one in replicas if one.kind is Kind.VOTER and one.last_seen_ms is None]
     if unheard and now_ms - leading_since_ms < settings.live_ms:
@@ -181,7 +181,7 @@ def _forced_by_size(
     log_bytes: int,
     max_retention_bytes: int | None,
 ) -> Candidate | None:
-    """The first checkpoint from which on all fits; the last if even from there it does not."""
+    """Return the first checkpoint from which on the log fits the size limit, else the last one."""
     if max_retention_bytes is None:
         return None
     checkpoint_bytes = sum(candidate.size_bytes for candidate in candidates)

@@ -1,4 +1,4 @@
-"""The names of checkpoint files, and what a directory holds of them.
+"""Names checkpoint files and lists those in a directory.
 
 A checkpoint is named by its id: the end offset (exclusive) and epoch of the log it stands for. Two
 suffixes mark the ends of its life: `.part` while it is written or fetched, `.deleted` once it is
@@ -39,7 +39,7 @@ _MAX_EPOCH: Final = (1 << 31) - 1
 
 
 def checkpoint_name(snapshot_id: OffsetAndEpoch) -> str:
-    """The name of a whole checkpoint.
+    """Return the file name of a whole checkpoint.
 
     >>> checkpoint_name(OffsetAndEpoch(5120793, 2))
     '00000000000005120793-0000000002.checkpoint'
@@ -51,7 +51,7 @@ def checkpoint_name(snapshot_id: OffsetAndEpoch) -> str:
 
 
 def part_name(snapshot_id: OffsetAndEpoch, unique: int) -> str:
-    """The name while it is being written.
+    """Return the file name of a checkpoint that is being written.
 
     Args:  unique: tells attempts apart, 64 bits; DOWNLOAD_NUMBER is a download's, of which there is
            one at a time.
@@ -61,7 +61,7 @@ def part_name(snapshot_id: OffsetAndEpoch, unique: int) -> str:
 
 
 def parse_checkpoint_name(name: str) -> OffsetAndEpoch | None:
-    """The id in a whole checkpoint's name; None for any other name.
+    """Return the id in a whole checkpoint's name, or None for any other name.
 
     >>> parse_checkpoint_name("00000000000000000057-0000000003.checkpoint")
     OffsetAndEpoch(offset=57, epoch=3)
@@ -71,7 +71,7 @@ def parse_checkpoint_name(name: str) -> OffsetAndEpoch | None:
 
 
 def parse_part_name(name: str) -> OffsetAndEpoch | None:
-    """The id in the name of a checkpoint under construction; None for any other name."""
+    """Return the id in a partial file's name, or None for any other name."""
     return _id(_PART_NAME.fullmatch(name))
 
 
@@ -85,19 +85,19 @@ def _id(match: re.Match[str] | None) -> OffsetAndEpoch | None:
 
 
 def list_checkpoints(files: FileSystem, directory: Path) -> list[OffsetAndEpoch]:
-    """The ids of the whole checkpoints in a directory, oldest first."""
+    """List the ids of the whole checkpoints in a directory, oldest first."""
     ids = (parse_checkpoint_name(name) for name in files.listdir(directory))
     return sorted(snapshot_id for snapshot_id in ids if snapshot_id is not None)
 
 
 def list_parts(files: FileSystem, directory: Path, snapshot_id: OffsetAndEpoch) -> list[Path]:
-    """What earlier attempts left of one checkpoint: a fetch may go on where one of them ended."""
+    """List the partial files that earlier attempts left of one checkpoint."""
     names = files.listdir(directory)
     return [directory / name for name in names if parse_part_name(name) == snapshot_id]
 
 
 def list_downloads(files: FileSystem, directory: Path) -> dict[OffsetAndEpoch, Path]:
-    """What downloads have left in a directory, by id: at most one part each."""
+    """List the partial files of downloads by id, at most one each."""
     found = {}
     for name in files.listdir(directory):
         snapshot_id = parse_part_name(name)
@@ -107,7 +107,7 @@ def list_downloads(files: FileSystem, directory: Path) -> dict[OffsetAndEpoch, P
 
 
 def mark_deleted(files: FileSystem, directory: Path, snapshot_id: OffsetAndEpoch) -> Path:
-    """Give a checkpoint up, durably: from now on it is not listed. Unlink the returned path later.
+    """Rename a checkpoint durably so that it is not listed; return the path to unlink later.
 
     Whoever has it open can go on reading, also after the unlink.
     """
@@ -119,7 +119,7 @@ def mark_deleted(files: FileSystem, directory: Path, snapshot_id: OffsetAndEpoch
 
 
 def remove_leftovers(files: FileSystem, directory: Path, *, keep: Collection[Path] = ()) -> int:
-    """At start-up: unlink what never became a checkpoint or no longer is one. Returns how many.
+    """Unlink partial and deleted files at start; return their number.
 
     Args:    keep: parts of a fetch that is to be resumed.
     """

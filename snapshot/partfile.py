@@ -1,4 +1,4 @@
-"""A file that appears whole or not at all.
+"""A file that gets its final name only when it is whole.
 
 It is written under another name, made durable, and only then renamed; the directory is synced last,
 because a name is durable only then. Whatever step a crash hits, the final name leads to all the
@@ -24,7 +24,7 @@ from snapshot.names import BOOTSTRAP_NAME, checkpoint_name, parse_part_name, par
 
 
 class PartFile:
-    """Bytes on their way to becoming `final_path`. Leaving the `with` unpublished discards them."""
+    """A partial file of `final_path`. Leaving the `with` block unpublished discards it."""
 
     def __init__(
         self, files: FileSystem, path: Path, final_path: Path, *, mode: Mode = Mode.CREATE
@@ -45,7 +45,7 @@ class PartFile:
         *,
         unique: int | None = None,
     ) -> PartFile:
-        """Start a checkpoint's file.
+        """Create a checkpoint's partial file.
 
         Args:    unique: instead of a random number in its temporary name.
         """
@@ -58,13 +58,13 @@ class PartFile:
 
     @classmethod
     def create_bootstrap(cls, files: FileSystem, directory: Path) -> PartFile:
-        """Start a `bootstrap.checkpoint`."""
+        """Create a `bootstrap.checkpoint`'s partial file."""
         final = directory / BOOTSTRAP_NAME
         return cls(files, final.with_name(final.name + ".tmp"), final)
 
     @classmethod
     def resume(cls, files: FileSystem, path: Path) -> PartFile:
-        """Go on with a part that an earlier run left.
+        """Open a partial file that an earlier run left, to append to it.
 
         Its last bytes may never have reached the disk: only verification of the whole tells.
         """
@@ -73,7 +73,7 @@ class PartFile:
         return cls(files, path, path.with_name(checkpoint_name(snapshot_id)), mode=Mode.WRITE)
 
     def append(self, data: Buffer) -> None:
-        """Add bytes at the end. Raises OSError; the file then ends where it ended before."""
+        """Append bytes. Raises OSError; the file then ends where it ended before."""
         assert self._file is not None, f"{self.path} is closed"
         try:
             self._file.write(self.size_bytes, data)
@@ -84,12 +84,12 @@ class PartFile:
         self.size_bytes += len(data)
 
     def flush(self) -> None:
-        """Make the bytes so far durable. Raises OSError: nothing is known of them any more."""
+        """Make the bytes so far durable. Raises OSError; their state on disk is then unknown."""
         assert self._file is not None, f"{self.path} is closed"
         self._file.fdatasync()
 
     def publish(self) -> Path:
-        """Make the bytes durable and give them their final name, durably.
+        """Make the bytes durable, then rename the file durably.
 
         Raises:  OSError. If the directory could not be synced, the file is there and whole, but may
                  be gone after a power loss.
@@ -103,12 +103,12 @@ class PartFile:
         return self.final_path
 
     def keep(self) -> None:
-        """Stop writing and leave the part where it is, for `resume`."""
+        """Close the partial file and leave it for `resume`."""
         self._close()
         self._finished = True
 
     def discard(self) -> None:
-        """Give the part up. After `publish` or `keep` this does nothing."""
+        """Close and delete the partial file. After `publish` or `keep` this does nothing."""
         self._close()
         if not self._finished:
             self._finished = True

@@ -1,4 +1,4 @@
-"""When is a checkpoint worth taking? Pure.
+"""Decides when a checkpoint is taken. Pure.
 
 Too often wears the disk, too seldom makes starting slow and the log long. Three rules, any of which
 is enough, and none of which applies while nothing was committed since the last one:
@@ -40,7 +40,7 @@ class Reason(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotSettings:
-    """The operator's words.
+    """The operator's settings.
 
     Raises:  ValueError naming the field, if one is impossible.
     """
@@ -59,7 +59,7 @@ class SnapshotSettings:
 
 
 class Situation(NamedTuple):
-    """What has happened since the newest checkpoint, or since the beginning."""
+    """What has happened since the newest checkpoint, or since the log's beginning."""
 
     bytes_since: int  # of the log, applied
     records_since: int  # offsets applied
@@ -78,21 +78,21 @@ class SnapshotPolicy:
 
     @property
     def stagger(self) -> float:
-        """0 and up to a half, by the node's id."""
+        """A fraction from 0 to below 0.5 that differs between node ids."""
         return self.node_id % _STAGGER_STEPS * _STAGGER_PER_STEP
 
     @property
     def bytes_between(self) -> int:
-        """What this node waits for: at least what is configured, at most half as much again."""
+        """Log bytes between two checkpoints of this node: 1 to 1.5 times the configured number."""
         return int(self.settings.max_bytes_between * (1 + self.stagger))
 
     @property
     def interval_ms(self) -> int:
-        """What this node waits: at most what is configured, and never less than half of it."""
+        """Longest time in ms between two checkpoints: 0.5 to 1 times the configured time."""
         return int(self.settings.max_interval_ms * (1 - self.stagger))
 
     def should_take(self, now: Situation) -> Reason | None:
-        """Which rule asks for a checkpoint; None if no rule does.
+        """Return the rule that asks for a checkpoint, or None if no rule does.
 
         >>> policy = SnapshotPolicy(SnapshotSettings(max_bytes_between=100))
         >>> policy.should_take(Situation(100, 5, 0, 1, 2, 0))

@@ -1,4 +1,4 @@
-"""Reading a checkpoint: stream it, verify it, serve its bytes.
+"""Reads a checkpoint: as batches, as records, as raw bytes, and verifies it.
 
     checkpoint = verify_checkpoint(files, path)      # all of it, or an error that says where
     with CheckpointReader(files, path) as reader:    # then load it
@@ -32,10 +32,10 @@ from snapshot.stream import iter_file_batches
 
 
 class CheckpointReader:
-    """An open checkpoint. Every pass over it starts from its beginning and checks all of it."""
+    """An open checkpoint. Each pass over its batches starts at its beginning and checks it all."""
 
     def __init__(self, files: FileSystem, path: Path, *, epoch: Epoch | None = None) -> None:
-        """Open a checkpoint, whole or not.
+        """Open a checkpoint file, which may be partial.
 
         Args:    epoch: which every batch must have; taken from the file's name if not given, and
                  from the first batch if the name says nothing either.
@@ -49,7 +49,7 @@ class CheckpointReader:
         """What the last complete pass found; None before."""
 
     def batches(self) -> Iterator[Batch]:
-        """All batches, each checked before it is handed out; header and footer included.
+        """Yield all batches, each checked first, including header and footer.
 
         Raises:  DamagedFileError, TruncatedFileError.
         """
@@ -62,7 +62,7 @@ class CheckpointReader:
         self.checkpoint = framing.finish()
 
     def records(self) -> Iterator[tuple[Offset, MetadataRecord]]:
-        """The metadata records with their offsets inside the file (from 1 on, or later).
+        """Yield the metadata records with their offsets inside the file, which begin at 1 or later.
 
         Raises:  DamagedFileError, also for a record that cannot be decoded: its cause is then the
                  MalformedMessageError, UnknownRecordError or UnsupportedVersionError.
@@ -93,7 +93,7 @@ class CheckpointReader:
 
 
 def decode_batch(path: Path, batch: Batch) -> Iterator[tuple[Offset, MetadataRecord]]:
-    """The records of one data batch of a checkpoint. Errors: `CheckpointReader.records`."""
+    """Return the records of one data batch. Raises as `CheckpointReader.records`."""
     offset = batch.header.base_offset
     try:
         for record in iter_records(batch, limit_bytes=MAX_DECOMPRESSED_BYTES):
@@ -113,7 +113,7 @@ def decode_batch(path: Path, batch: Batch) -> Iterator[tuple[Offset, MetadataRec
 
 
 def strangeness(batch: Batch, record: Record) -> str | None:
-    """Why a record cannot stand in a checkpoint whatever its value means; None if it can.
+    """Return why a record cannot stand in a checkpoint, whatever its value, or None if it can.
 
     These are the records that upstream's reader stops at.
     """
@@ -145,7 +145,7 @@ def verify_checkpoint(
 
 
 def _epoch_in_name(name: str) -> Epoch | None:
-    """The epoch that a file of this name must hold."""
+    """Return the epoch that the file's name promises, or None for a name without one."""
     if name.removesuffix(".tmp") == BOOTSTRAP_NAME:
         return Epoch(0)
     snapshot_id = parse_part_name(name) or parse_checkpoint_name(name.removesuffix(".deleted"))

@@ -1,7 +1,7 @@
-"""When a state machine's checkpoint is taken, and who hears of it.
+"""Decides when a state machine's checkpoint is taken, and notifies the log and the callers.
 
 The policy asks for one, or somebody (`take_now`). Then the state is frozen, and encoded and written
-beside its further life (`snapshot.generation`). Once the file is there, durably, the shelf, the log
+beside its further life (`snapshot.generation`). Once the file is there, durably, the store, the log
 and the machine are told; until then nothing has changed.
 
 The surprise: a checkpoint that fails breaks nothing, so it is tried again after a while, then less
@@ -21,7 +21,7 @@ from raft.interfaces import ReplicatedLog, StateMachine
 from records.types import OffsetAndEpoch
 from snapshot.generation import Generation, Loop, Pace
 from snapshot.policy import Situation, SnapshotPolicy
-from snapshot.store import Shelf
+from snapshot.store import SnapshotStore
 
 log: Final = logging.getLogger("snapshot")
 
@@ -29,36 +29,36 @@ _RETRY_MS: Final = 10_000.0  # after a checkpoint failed; doubled each time, up 
 _MAX_RETRY_MS: Final = 3_600_000.0
 
 Taken = Callable[[OffsetAndEpoch | Exception], None]
-"""Told a checkpoint's id, or why there is none."""
+"""Called with a checkpoint's id, or with the error that prevented it."""
 
 
 class NotHostedError(Exception):
-    """There is no state any more, or not yet, that a checkpoint could be taken of."""
+    """The log has no hosted state, or no committed record, to take a checkpoint of."""
 
 
-class Taking(ABC):
-    """The part of a `snapshot.host.MachineHost` that takes checkpoints of what it hosts."""
+class SnapshotScheduler(ABC):
+    """The part of a `snapshot.host.MachineHost` that takes checkpoints of its state machine."""
 
     def __init__(
         self,
         log: ReplicatedLog,
         machine: StateMachine,
-        shelf: Shelf,
+        store: SnapshotStore,
         *,
         policy: SnapshotPolicy,
         loop: Loop,
         unique: Callable[[], int],
         pace: Pace,
     ) -> None:
-        """None is taken yet, and none is asked for."""
+        """Begin without a generation under way and without requests."""
         self.log = log
         self.machine = machine
-        self.shelf = shelf
+        self.store = store
         self.policy = policy
         self.generation: Generation | None = None
-        self.generated = self.failed = 0  # so many times
+        self.generated = self.failed = 0  # numbers of checkpoints
         self.last_generation_ms: float | None = None
-        self.on_generated: Callable[[float], None] | None = None  # told how long it took, in ms
+        self.on_generated: Callable[[float], None] | None = None  # called with the duration in ms
         self.checkpoint_bytes = 0  # of the newest
         self._loop = loop
         self._unique = unique
@@ -67,7 +67,7 @@ class Taking(ABC):
         self._loading: OffsetAndEpoch | None = None
         self._bytes_since = 0  # of the log, from the newest checkpoint to where it is read
         self._checkpoint_ms = loop.now_ms()
-        self._asked: list[Taken] = []
+        self._requests: list[Taken] = []
         self._waiting: list[Taken] = []  # for the generation under way
         self._frozen_ms = 0.0
         self._frozen_bytes = 0
@@ -77,24 +77,24 @@ class Taking(ABC):
     @property
     @abstractmethod
     def ready(self) -> bool:
-        """Is the state one that may be looked at?"""
+        """Whether the state may be read and frozen."""
 
     @abstractmethod
     def _wake(self, delay_s: float = 0.0) -> None:
-        """Have a turn soon."""
+        """Schedule a turn after `delay_s` seconds."""
 
     def take_now(self, done: Taken) -> None:
-        """Take a checkpoint of everything applied by now; `done` is told its id, or why not."""
+        """Take a checkpoint of everything applied by now; `done` gets its id or an error."""
         if self._stopped:
             done(NotHostedError(f"{self.log.name} ends here"))
             return
-        self._asked.append(done)
+        self._requests.append(done)
         self._wake()
 
     @property
     def situation(self) -> Situation:
-        """What the policy is asked about."""
-        newest = self.shelf.newest
+        """What has happened since the newest checkpoint, for the policy."""
+        newest = self.store.newest
         newest_offset = 0 if newest is None else newest.offset
         return Situation(
             bytes_since=self._bytes_since,
@@ -108,15 +108,15 @@ class Taking(ABC):
     def _consider_a_checkpoint(self) -> None:
         if self.generation is not None or not self.ready:
             return
-        newest, applied = self.shelf.newest, self.machine.applied
+        newest, applied = self.store.newest, self.machine.applied
         if applied.offset <= (0 if newest is None else newest.offset):
-            if self._asked:
+            if self._requests:
                 empty = NotHostedError(f"nothing was committed in {self.log.name} yet")
-                self._tell_asked(newest or empty)
+                self._answer_requests(newest or empty)
             return
         if not self.machine.checkpointable:
             return
-        if not self._asked:
+        if not self._requests:
             if self._loop.now_ms() < self._retry_at_ms:
                 return
             if self.policy.should_take(self.situation) is None:
@@ -124,12 +124,12 @@ class Taking(ABC):
         self._freeze()
 
     def _freeze(self) -> None:
-        self._waiting, self._asked = self._asked, []
+        self._waiting, self._requests = self._requests, []
         self._frozen_ms = self._loop.now_ms()
         self._frozen_bytes = self._bytes_since
         frozen = self.machine.freeze()
         self.generation = Generation(
-            self.shelf,
+            self.store,
             self.machine.applied,
             frozen,
             last_timestamp=self.machine.last_timestamp,
@@ -160,10 +160,10 @@ class Taking(ABC):
         self._wake()
 
     def _publish(self, generation: Generation) -> None:
-        """The file is there, durably: tell who has to know. After a load it is one of the past."""
+        """Register the durable file with the store, and with the log unless a load has begun."""
         snapshot_id = generation.snapshot_id
-        self.shelf.added(snapshot_id)
-        if self._stopped or self._loading is not None or self.shelf.newest != snapshot_id:
+        self.store.added(snapshot_id)
+        if self._stopped or self._loading is not None or self.store.newest != snapshot_id:
             return
         self.generated += 1
         self._retry_ms = _RETRY_MS
@@ -176,7 +176,7 @@ class Taking(ABC):
         self.machine.checkpointed(snapshot_id, generation.encoder.state_record_count)
         self.log.snapshot_taken(snapshot_id)
 
-    def _tell_asked(self, answer: OffsetAndEpoch | Exception) -> None:
-        asked, self._asked = self._asked, []
+    def _answer_requests(self, answer: OffsetAndEpoch | Exception) -> None:
+        asked, self._requests = self._requests, []
         for done in asked:
             done(answer)

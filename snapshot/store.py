@@ -1,14 +1,13 @@
-"""One group's checkpoints on this node: what there is, reading them, receiving them, dropping them.
+"""Stores one group's checkpoints on this node: lists, reads, receives and drops them.
 
-A checkpoint is on the shelf from the moment it is whole under its final name until its log starts
-past its end. A follower that fetches one byte by byte must not lose it in the middle, or a slow one
-would begin anew for ever: who reads a checkpoint *pins* it, and it is dropped by the first
-`drop_below` after nobody has read it for a while.
+The store has a checkpoint from the moment it is whole under its final name until its log starts
+past its end. A slow follower must not lose the checkpoint that it is fetching, or it would begin
+anew for ever: a read *pins* the checkpoint, and the first `drop_below` after `PIN_MS` without a
+read drops it.
 
-Surprises. A part is worth keeping only if a download left it: what generation left, nobody can go
-on with. So a download's part has the number 0 in its name, which generation never draws, and there
-is at most one of each id. And the newest checkpoint is never dropped, whatever is asked: a log that
-starts past 0 has nothing else to begin with.
+The traps: only a download's partial file can be resumed, not one that a generation left. So a
+download's file has the number 0 in its name, which generation never draws, and there is at most one
+for each id. And the newest checkpoint is never dropped: a log that starts past 0 needs it.
 
 `newest` and `ids` cost nothing; everything else may touch the disk. Several threads may call: the
 lock is held while names and handles change, never while bytes are read.
@@ -25,7 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from raft.interfaces import Piece
+from raft.interfaces import SnapshotChunk
 from raft.segments.files import File, FileSystem, Mode
 from records.types import Offset, OffsetAndEpoch
 from snapshot.download import PartDownload
@@ -38,7 +37,7 @@ from snapshot.names import (
 )
 
 PIN_MS: Final = 60_000
-"""How long the last read of a checkpoint keeps it: many times what a follower takes to ask again.
+"""How long the last read of a checkpoint keeps it: many times a follower's pause between requests.
 Upstream keeps a deleted file's bytes as long (file.delete.delay.ms)."""
 
 
@@ -54,8 +53,8 @@ class _Handle:
         self.last_read_ms = 0.0
 
 
-class Shelf:
-    """See the module. Implements `raft.interfaces.Snapshots`."""
+class SnapshotStore:
+    """The checkpoints of one group's directory; implements `raft.interfaces.Snapshots`."""
 
     def __init__(
         self,
@@ -65,7 +64,7 @@ class Shelf:
         now_ms: Callable[[], float],
         pin_ms: int = PIN_MS,
     ) -> None:
-        """Look at what is there, and remove what no checkpoint can come of.
+        """List the directory's checkpoints and delete leftovers of unfinished ones.
 
         Kept is the part of the newest download, if it is past every whole checkpoint.
 
@@ -90,28 +89,30 @@ class Shelf:
 
     @property
     def ids(self) -> tuple[OffsetAndEpoch, ...]:
-        """All there are, oldest first."""
+        """The ids of all whole checkpoints, oldest first."""
         return self._ids
 
     @property
     def newest(self) -> OffsetAndEpoch | None:
-        """The last of `ids`, None if there is none."""
+        """The id of the newest checkpoint, or None if there is none."""
         return self._ids[-1] if self._ids else None
 
     def path(self, snapshot_id: OffsetAndEpoch) -> Path:
-        """Where a whole checkpoint is, or would be."""
+        """Return the path of a whole checkpoint, whether it exists or not."""
         return self.directory / checkpoint_name(snapshot_id)
 
     def size_bytes(self, snapshot_id: OffsetAndEpoch) -> int | None:
-        """How large a checkpoint is; None if there is no such one. Raises OSError."""
+        """Return a checkpoint's size in bytes, or None if it does not exist. Raises OSError."""
         with self._lock:
             handle = self._open(snapshot_id)
             return None if handle is None else handle.size_bytes
 
     # --- reading ------------------------------------------------------------------------------
 
-    def read(self, snapshot_id: OffsetAndEpoch, position: int, max_bytes: int) -> Piece | None:
-        """At most `max_bytes` from `position`; nothing at the end; None if it is not here.
+    def read(
+        self, snapshot_id: OffsetAndEpoch, position: int, max_bytes: int
+    ) -> SnapshotChunk | None:
+        """Return at most `max_bytes` from `position`, empty at the end; None if it does not exist.
 
         Raises:  ValueError if `position` is negative or past the end; OSError.
         """
@@ -125,7 +126,7 @@ class Shelf:
             handle.readers += 1
         wanted = max(0, min(max_bytes, handle.size_bytes - position))
         try:
-            return Piece(handle.size_bytes, handle.file.read(position, wanted))
+            return SnapshotChunk(handle.size_bytes, handle.file.read(position, wanted))
         finally:
             with self._lock:
                 handle.readers -= 1
@@ -153,12 +154,12 @@ class Shelf:
         for snapshot_id in [one for one in self._handles if not self._is_pinned(one)]:
             self._handles.pop(snapshot_id).file.close()
 
-    # --- coming -------------------------------------------------------------------------------
+    # --- receiving ----------------------------------------------------------------------------
 
     def receive(self, snapshot_id: OffsetAndEpoch) -> PartDownload:
-        """Begin a download, or go on with the part that an earlier one left.
+        """Begin a download, or resume the partial file that an earlier one left.
 
-        One at a time: parts of other downloads are thrown away. Raises OSError.
+        There is one download at a time: partial files of others are deleted. Raises OSError.
         """
         for other, path in list_downloads(self.files, self.directory).items():
             if other != snapshot_id:
@@ -167,18 +168,19 @@ class Shelf:
         return PartDownload.begin(self.files, self.directory, snapshot_id)
 
     def added(self, snapshot_id: OffsetAndEpoch) -> None:
-        """A checkpoint was published here, durably."""
+        """List a checkpoint that was published durably in this directory."""
         assert self.files.exists(self.path(snapshot_id)), f"{self.path(snapshot_id)} is not there"
         with self._lock:
             self._ids = tuple(sorted({*self._ids, snapshot_id}))
 
-    # --- going --------------------------------------------------------------------------------
+    # --- dropping -----------------------------------------------------------------------------
 
     def drop_below(self, log_start_offset: Offset) -> None:
-        """Drop checkpoints that end below it, but the newest, and those that somebody reads.
+        """Drop checkpoints that end below `log_start_offset`, except the newest and those being
+        read.
 
-        Ask again now and then, with the log start of the day: what was read then goes later. Also
-        forgets parts of downloads that the log has overtaken. Raises OSError.
+        Call it again later: a checkpoint that is being read now is dropped then. Also deletes
+        partial files of downloads that end below it. Raises OSError.
         """
         for snapshot_id in self._ids[:-1]:
             if snapshot_id.offset < log_start_offset:
@@ -191,8 +193,11 @@ class Shelf:
                     self.files.unlink(path)
 
     def _drop(self, snapshot_id: OffsetAndEpoch) -> None:
-        """First it is not listed, then its name goes, durably, and the bytes last: they may be
-        many, and a reader of its own (a command, a loading state machine) may have them open."""
+        """Unlist a checkpoint, rename it durably, then unlink it, unless it is being read.
+
+        The unlink comes last because it may take long, and another reader (a command, a loading
+        state machine) may have the file open.
+        """
         with self._lock:
             if self._is_pinned(snapshot_id):
                 return
@@ -203,9 +208,9 @@ class Shelf:
         self.files.unlink(mark_deleted(self.files, self.directory, snapshot_id))
 
     def close(self) -> None:
-        """Let go of open files: at once, or when whoever reads one just now has its bytes.
+        """Close open files, each once its current read has ended.
 
-        From now on nothing can be read here. What is listed stays listed.
+        Nothing can be read afterwards; the list stays.
         """
         with self._lock:
             self._closed = True

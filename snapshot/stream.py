@@ -1,4 +1,4 @@
-"""The batches of a file of any size, one after the other, in bounded memory.
+"""Reads the batches of a file of any size in bounded memory.
 
 A window of the file is read at a time and batches are cut out of it as views. A batch that the
 window ends in is read again at the start of the next one, which costs less than putting the halves
@@ -30,7 +30,7 @@ def iter_file_batches(
     max_batch_bytes: int = MAX_BATCH_SIZE_BYTES,
     window_bytes: int = WINDOW_BYTES,
 ) -> Iterator[Batch]:
-    """The batches between two positions, their checksums verified; `position` is the file's.
+    """Yield the batches between two file positions with verified checksums.
 
     Memory: one window, or one batch where that is larger (at most `max_batch_bytes`).
 
@@ -64,7 +64,7 @@ def iter_file_batches(
 def _truncated(
     path: Path, position: int, error: IncompleteBatchError, rest: memoryview
 ) -> TruncatedFileError:
-    """The offset is told where the header is there to tell it."""
+    """Build the error, with the batch's offset if its header can be read."""
     offset = None
     if error.needed_bytes > error.available_bytes:
         try:

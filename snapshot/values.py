@@ -1,4 +1,4 @@
-"""The values of a checkpoint's records, three times as fast as record by record.
+"""Decodes the values of a checkpoint's records, three times as fast as record by record.
 
 Loading is what a restart waits for, and nearly every batch of a checkpoint has the one form that
 our writer gives it: no time of its own, offsets that count up, no key, no headers. What stands
@@ -26,7 +26,7 @@ _prefixes: Final[list[bytes]] = []
 
 
 def iter_values(batch: Batch) -> Iterator[bytes]:
-    """Each record's value, copied out of the batch.
+    """Yield each record's value, copied out of the batch.
 
     Raises:  CorruptBatchError, CompressionError; values before the damage have been yielded.
 
@@ -67,7 +67,7 @@ def iter_values(batch: Batch) -> Iterator[bytes]:
 
 
 def _any_form(batch: Batch, done: int) -> Iterator[bytes]:
-    """What is left after `done` records."""
+    """Yield the values after the first `done` records, in any valid encoding."""
     for record in islice(iter_records(batch, limit_bytes=MAX_DECOMPRESSED_BYTES), done, None):
         reason = strangeness(batch, record)
         if reason is not None or record.value is None:

@@ -1,4 +1,4 @@
-"""Writing a checkpoint, in bounded memory.
+"""Writes a checkpoint in bounded memory.
 
 The file is an ordinary sequence of record batches: a control batch with the header (and, from
 kraft.version 1 on, that version and the voters), data batches, and a control batch with the footer.
@@ -75,7 +75,7 @@ class CheckpointWriter:
         kraft_version: int = 0,
         voters: VotersRecord | None = None,
     ) -> CheckpointWriter:
-        """Start the checkpoint of a log up to `snapshot_id`.
+        """Create the checkpoint of a log up to `snapshot_id`.
 
         Args:    last_timestamp: ms since 1970, of the last record that the snapshot covers.
                  kraft_version, voters: in force at the snapshot's end; from 1 on they are written.
@@ -90,18 +90,18 @@ class CheckpointWriter:
 
     @classmethod
     def create_bootstrap(cls, files: FileSystem, directory: Path) -> CheckpointWriter:
-        """Start a `bootstrap.checkpoint`: epoch 0 and no log behind it, so no time either."""
+        """Create a `bootstrap.checkpoint`, which has epoch 0, no log behind it and no timestamp."""
         part = PartFile.create_bootstrap(files, directory)
         return cls(part, epoch=Epoch(0), last_timestamp=0)
 
     @property
     def record_count(self) -> int:
-        """Records so far, those of the header batch included."""
+        """Number of records so far, including those of the header batch."""
         return self._encoder.record_count
 
     @property
     def target_batch_bytes(self) -> int:
-        """A batch is closed before it would grow past this."""
+        """Size in bytes at which a batch is closed."""
         return self._encoder.target_batch_bytes
 
     @target_batch_bytes.setter
@@ -109,16 +109,16 @@ class CheckpointWriter:
         self._encoder.target_batch_bytes = size_bytes
 
     def append(self, record: MetadataRecord) -> None:
-        """Add one record, at the lowest version that loses nothing. Errors: `append_value`."""
+        """Append one record at the lowest version that loses nothing. Raises as `append_value`."""
         self.append_value(encode_record(record))
 
     def append_values(self, values: Iterable[Buffer]) -> None:
-        """Add record values that are encoded already. Errors: `append_value`."""
+        """Append encoded record values. Raises as `append_value`."""
         for value in values:
             self.append_value(value)
 
     def append_value(self, value: Buffer) -> None:
-        """Add the value of one record, as it stands in a log.
+        """Append one record value, encoded as in a log.
 
         Raises:  BatchTooLargeError if it alone exceeds MAX_BATCH_BYTES; OSError.
         """
@@ -127,7 +127,7 @@ class CheckpointWriter:
             self._write_ready()
 
     def freeze(self) -> Path:
-        """Write the footer and make the file appear under its name, durably. Raises OSError."""
+        """Write the footer and rename the file to its final name durably. Raises OSError."""
         self._encoder.close_batch()
         self._write_ready()
         self._encoder.finish()
@@ -135,7 +135,7 @@ class CheckpointWriter:
         return self._part.publish()
 
     def discard(self) -> None:
-        """Give the checkpoint up. After `freeze` this does nothing."""
+        """Discard the checkpoint. After `freeze` this does nothing."""
         self._part.discard()
 
     def __enter__(self) -> CheckpointWriter:

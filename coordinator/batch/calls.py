@@ -1,8 +1,13 @@
-"""The calls of a batch coordinator as values: which request is which method, and how "no" travels.
+"""The batch coordinator's calls: one table with a row for each.
+
+A row says which request it is, how it is answered and who may send it. Every coordinator dispatches
+by this table, and every client reads from it what may be sent again. A request's class names its
+response's (`records.rpc.base.CoordinatorRequest`), so mypy knows what `call(request)` returns. How
+a call is added: docs/coordinator-clients.md#adding-a-call.
 
 A coordinator that cannot answer raises CoordinatorError; over a socket that has to be a response.
-Some responses have an error of their own, others only one for each topic or partition: there the
-same error stands everywhere, and `refused` finds it again on the other side.
+Some responses have an error of their own, others only one for each topic or partition: there
+`refuse` puts the same error everywhere, and `read_refusal` finds it again on the other side.
 
 Source: KIP-1164, Public Interfaces;
 docs/design/batch-coordinator.md#one-interface-three-implementations.
@@ -10,55 +15,181 @@ docs/design/batch-coordinator.md#one-interface-three-implementations.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
+from uuid import UUID
 
-from coordinator.batch.interface import BatchCoordinator, DescribingCoordinator
+from coordinator.batch import decide, slices
+from coordinator.batch.decide import Context, Decision
+from coordinator.batch.describe import Described, describe_object, describe_topics
+from coordinator.batch.reads import (
+    AppliedState,
+    State,
+    Turns,
+    denies,
+    find_in_turns,
+    list_in_turns,
+)
+from coordinator.batch.settings import CoordinatorSettings
+from coordinator.batch.state import Tables
 from coordinator.errors import CoordinatorError
 from records.kafka_errors import ErrorCode
-from records.rpc.base import Request, Response
-from records.rpc.batch_coordinator import (
-    ApplyRetentionRequest,
-    ApplyRetentionResponse,
-    CommitBatchesRequest,
-    CommitBatchesResponse,
-    DeleteDisklessRecordsRequest,
-    DeleteDisklessRecordsResponse,
-    DeleteDisklessTopicsRequest,
-    DeleteDisklessTopicsResponse,
-    FindBatchesRequest,
-    FindBatchesResponse,
-    InitDisklessTopicsRequest,
-    InitDisklessTopicsResponse,
-    ListDisklessOffsetsRequest,
-    ListDisklessOffsetsResponse,
-    ReleaseDisklessPartitionsRequest,
-    ReleaseDisklessPartitionsResponse,
+from records.rpc import API, objects
+from records.rpc import batch_coordinator as rpc
+from records.rpc.base import CoordinatorRequest, Response
+from records.schema import ArrayOf, Message, StructOf
+
+R = TypeVar("R", bound=Response)
+
+HIGH_WATERMARK: Final = -1
+"""In place of an offset up to which records are deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Write(Generic[R]):
+    """The leader decides; the records it wrote are committed before the answer goes out."""
+
+    decide: Callable[[Any, Tables, AppliedState, Context], Decision[R]]
+    in_slices: Callable[[Any, Callable[[Any], Awaitable[R]]], Awaitable[R]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup(Generic[R]):
+    """Any replica answers from its applied state, some partitions in each turn of the loop.
+
+    Without `denies` every answer is read behind the read barrier. With it, an answer may be old,
+    unless `denies` holds for it: the leader repeats such a one behind the barrier.
+    """
+
+    turns: Callable[[Any, State, CoordinatorSettings], Turns[R]]
+    denies: Callable[[R], bool] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report(Generic[R]):
+    """Any replica reads whole tables of its applied state, off the event loop."""
+
+    read: Callable[[Any, Described, CoordinatorSettings], R]
+    behind_barrier: Callable[[Any], bool] = lambda _: False
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderLookup(Generic[R]):
+    """The leader answers from its applied state: it alone knows how long a delay has lasted."""
+
+    read: Callable[[Any, Tables, AppliedState, Context], R]
+
+
+Kind: TypeAlias = Write[R] | Lookup[R] | Report[R] | LeaderLookup[R]
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[R]):
+    """One row: a request and how it is answered."""
+
+    request: type[CoordinatorRequest[R]]
+    kind: Kind[R]
+    for_clients: bool = False  # brokers pass it on for any client; else for brokers and controllers
+    is_repeatable: Callable[[Any], bool] = lambda _: True  # also when an attempt is in doubt
+
+    @property
+    def api_key(self) -> int:
+        """The request's number on the wire."""
+        return cast(int, self.request.number())
+
+    @property
+    def response(self) -> type[R]:
+        """The class of the response."""
+        return cast(type[R], API[self.api_key].response)
+
+
+def _of_tables(
+    decide: Callable[[Any, Tables, Context], Decision[R]],
+) -> Callable[[Any, Tables, AppliedState, Context], Decision[R]]:
+    """A decision that looks at no object."""
+    return lambda request, tables, _, context: decide(request, tables, context)
+
+
+def _names_its_offsets(request: rpc.DeleteDisklessRecordsRequest) -> bool:
+    """Whether no partition is deleted up to the high watermark, which moves between attempts."""
+    return not any(
+        partition.offset == HIGH_WATERMARK
+        for topic in request.topics
+        for partition in topic.partitions
+    )
+
+
+CALLS: Final[tuple[Call[Any], ...]] = (
+    # Let these topics have at least so many partitions. Idempotent.
+    Call(rpc.InitDisklessTopicsRequest, Write(_of_tables(decide.decide_init_topics))),
+    # Commit an uploaded object: give each of its batches offsets, or refuse it. Idempotent by
+    # object id: a retry gets exactly one of the first answer; error 46, committed, answer no longer
+    # kept; an error of NEVER_COMMITTED. Any other error changed nothing.
+    Call(rpc.CommitBatchesRequest, Write(decide.decide_commit)),
+    # Delete topics: nothing of them is found from now on. Idempotent.
+    Call(rpc.DeleteDisklessTopicsRequest, Write(_of_tables(decide.decide_delete_topics))),
+    # Move log starts forward; -1 is the high watermark.
+    Call(
+        rpc.DeleteDisklessRecordsRequest,
+        Write(_of_tables(decide.decide_delete_records), slices.delete_records),
+        is_repeatable=_names_its_offsets,
+    ),
+    # Find where the batches from an offset on lie. What is found may be old, and costs no call over
+    # the network. A no is certain: it is said behind the read barrier, or not at all.
+    Call(rpc.FindBatchesRequest, Lookup(find_in_turns, denies)),
+    # List offsets by timestamp or ListOffsets' sentinels, behind the read barrier.
+    Call(
+        rpc.ListDisklessOffsetsRequest,
+        Lookup(lambda request, state, _: list_in_turns(request, state)),
+    ),
+    # Hand out object ids; close the leases of the broker's lower epochs. A lease whose answer was
+    # lost stays open until it is too old.
+    Call(objects.AcquireObjectLeaseRequest, Write(_of_tables(decide.decide_acquire))),
+    # Close a lease: ids of it that were not committed never will be. Idempotent.
+    Call(objects.ReleaseObjectLeaseRequest, Write(_of_tables(decide.decide_release))),
+    # List objects that nothing refers to, and orphans, after the delay.
+    Call(objects.GetFilesToDeleteRequest, LeaderLookup(decide.files_to_delete)),
+    # Forget objects that are gone from the store. Idempotent.
+    Call(objects.DeleteFilesRequest, Write(decide.decide_removals, slices.delete_files)),
+    # Is the object not committed? Yes also means: it never will be.
+    Call(objects.IsSafeToDeleteFileRequest, Write(decide.decide_safe_to_delete)),
+    # Offsets and bytes of topics (KIP-1163, Command line tools).
+    Call(
+        objects.DescribeDisklessTopicsRequest,
+        Report(
+            lambda request, state, _: describe_topics(request, state),
+            behind_barrier=lambda request: request.behind_barrier,
+        ),
+        for_clients=True,
+    ),
+    # One object, and which partitions have runs in it (KIP-1163, Command line tools).
+    Call(
+        objects.DescribeDisklessObjectRequest,
+        Report(lambda request, state, settings: describe_object(request, state, settings.keys)),
+        for_clients=True,
+    ),
+    # Release partitions that never had a commit: they take none from now on. Idempotent.
+    Call(rpc.ReleaseDisklessPartitionsRequest, Write(_of_tables(decide.decide_release_partitions))),
+    # Apply the rows of a retention plan made elsewhere, those that still hold. Idempotent.
+    Call(rpc.ApplyRetentionRequest, Write(decide.decide_apply_retention), for_clients=True),
+    # Take over objects that a listing found: those that nothing needs are to be deleted. Each key
+    # is judged as IsSafeToDeleteFile would, but nothing is fenced: an object that can still be
+    # committed is refused, and goes, if it must, when its lease is over. Idempotent.
+    Call(objects.MarkOrphansRequest, Write(decide.decide_found_orphans), for_clients=True),
 )
-from records.rpc.objects import (
-    AcquireObjectLeaseRequest,
-    AcquireObjectLeaseResponse,
-    DeleteFilesRequest,
-    DeleteFilesResponse,
-    DescribeDisklessObjectRequest,
-    DescribeDisklessObjectResponse,
-    DescribeDisklessTopicsRequest,
-    DescribeDisklessTopicsResponse,
-    GetFilesToDeleteRequest,
-    GetFilesToDeleteResponse,
-    IsSafeToDeleteFileRequest,
-    IsSafeToDeleteFileResponse,
-    MarkOrphansRequest,
-    MarkOrphansResponse,
-    ReleaseObjectLeaseRequest,
-    ReleaseObjectLeaseResponse,
-)
+"""Every call, by rising api key."""
+
+BY_REQUEST: Final = {call.request: call for call in CALLS}
+"""The same, by request class."""
 
 
-class Coordinator(BatchCoordinator, DescribingCoordinator, Protocol):
-    """All that a coordinator answers."""
+def call_of(request: CoordinatorRequest[R]) -> Call[R]:
+    """The row of a request."""
+    return BY_REQUEST[type(request)]
 
+
+# --- errors as responses ------------------------------------------------------------------------
 
 RAISED: Final = frozenset(
     {
@@ -70,147 +201,73 @@ RAISED: Final = frozenset(
 """Codes that are no answer: what was raised on the other side."""
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One method, and the messages it travels in."""
+def refuse(request: CoordinatorRequest[R], code: int, message: str) -> R:
+    """The response that carries an error for all that was requested.
 
-    method: str
-    request: type[Request]
-    response: type[Response]
-    refuse: Callable[[Any, int, str], Response]  # (request, error code, message)
-    error_of: Callable[[Any], int]  # of a response: the code that stands for all of it, or 0
-
-
-def _whole(method: str, request: type[Request], response: Any) -> Call:
-    """A response with an error of its own."""
-
-    def refuse(_: Any, code: int, message: str) -> Response:
-        return response(error_code=int(code), error_message=message)  # type: ignore[no-any-return]
-
-    return Call(method, request, response, refuse, lambda answer: int(answer.error_code))
-
-
-def _init_topics() -> Call:
-    def refuse(request: InitDisklessTopicsRequest, code: int, message: str) -> Response:
-        result = InitDisklessTopicsResponse.TopicResult
-        return InitDisklessTopicsResponse(
-            responses=tuple(
-                result(topic_id=topic.topic_id, error_code=int(code), error_message=message)
-                for topic in request.topics
-            )
+    What an answer would tell besides is -1, or empty.
+    """
+    response: type[Any] = call_of(request).response
+    if _has(response, "error_code"):
+        return cast(R, response(error_code=int(code), error_message=message))
+    topic_type = _element(response, "responses")
+    topics = []
+    for topic_id, partitions in _topics(request):
+        if _has(topic_type, "error_code"):
+            text = {"error_message": message} if _has(topic_type, "error_message") else {}
+            topics.append(topic_type(topic_id=topic_id, error_code=int(code), **text))
+            continue
+        partition_type = _element(topic_type, "partitions")
+        unknown = _unknown(partition_type)
+        refused_partitions = tuple(
+            partition_type(**{**unknown, "partition_index": index, "error_code": int(code)})
+            for index in partitions
         )
-
-    return Call(
-        "create_topic_and_partitions",
-        InitDisklessTopicsRequest,
-        InitDisklessTopicsResponse,
-        refuse,
-        lambda answer: _common(topic.error_code for topic in answer.responses),
-    )
+        topics.append(topic_type(topic_id=topic_id, partitions=refused_partitions))
+    return cast(R, response(responses=tuple(topics)))
 
 
-def _delete_topics() -> Call:
-    def refuse(request: DeleteDisklessTopicsRequest, code: int, _: str) -> Response:
-        result = DeleteDisklessTopicsResponse.TopicResult
-        return DeleteDisklessTopicsResponse(
-            responses=tuple(
-                result(topic_id=topic_id, error_code=int(code)) for topic_id in request.topic_ids
-            )
-        )
-
-    return Call(
-        "delete_topics",
-        DeleteDisklessTopicsRequest,
-        DeleteDisklessTopicsResponse,
-        refuse,
-        lambda answer: _common(topic.error_code for topic in answer.responses),
-    )
-
-
-def _by_partition(method: str, request: type[Request], response: Any, **unknown: object) -> Call:
-    """An error for each partition; `unknown`: what stands in the other fields then."""
-
-    def refuse(asked: Any, code: int, _: str) -> Response:
-        topic_type = response.Topic
-        return response(  # type: ignore[no-any-return]
-            responses=tuple(
-                topic_type(
-                    topic_id=topic.topic_id,
-                    partitions=tuple(
-                        topic_type.Partition(
-                            partition_index=partition.partition_index,
-                            error_code=int(code),
-                            **unknown,
-                        )
-                        for partition in topic.partitions
-                    ),
-                )
-                for topic in asked.topics
-            )
-        )
-
-    def error_of(answer: Any) -> int:
-        return _common(p.error_code for topic in answer.responses for p in topic.partitions)
-
-    return Call(method, request, response, refuse, error_of)
-
-
-def _common(codes: Any) -> int:
-    """The one code that stands everywhere; 0 if there are several, or nothing is there."""
-    found = set(codes)
-    return int(found.pop()) if len(found) == 1 else 0
-
-
-CALLS: Final[tuple[Call, ...]] = (
-    _init_topics(),
-    _whole("commit_file", CommitBatchesRequest, CommitBatchesResponse),
-    _delete_topics(),
-    _by_partition(
-        "delete_records",
-        DeleteDisklessRecordsRequest,
-        DeleteDisklessRecordsResponse,
-        low_watermark=-1,
-    ),
-    _by_partition(
-        "find_batches",
-        FindBatchesRequest,
-        FindBatchesResponse,
-        log_start_offset=-1,
-        high_watermark=-1,
-        batches=(),
-    ),
-    _by_partition(
-        "list_offsets",
-        ListDisklessOffsetsRequest,
-        ListDisklessOffsetsResponse,
-        timestamp=-1,
-        offset=-1,
-    ),
-    _whole("acquire_lease", AcquireObjectLeaseRequest, AcquireObjectLeaseResponse),
-    _whole("release_lease", ReleaseObjectLeaseRequest, ReleaseObjectLeaseResponse),
-    _whole("get_files_to_delete", GetFilesToDeleteRequest, GetFilesToDeleteResponse),
-    _whole("delete_files", DeleteFilesRequest, DeleteFilesResponse),
-    _whole("is_safe_to_delete_file", IsSafeToDeleteFileRequest, IsSafeToDeleteFileResponse),
-    _whole("describe_topics", DescribeDisklessTopicsRequest, DescribeDisklessTopicsResponse),
-    _whole("describe_object", DescribeDisklessObjectRequest, DescribeDisklessObjectResponse),
-    _by_partition(
-        "release_partitions", ReleaseDisklessPartitionsRequest, ReleaseDisklessPartitionsResponse
-    ),
-    _by_partition(
-        "apply_retention", ApplyRetentionRequest, ApplyRetentionResponse, low_watermark=-1
-    ),
-    _whole("mark_orphans", MarkOrphansRequest, MarkOrphansResponse),
-)
-"""Every call, by rising api key."""
-
-BY_REQUEST: Final = {call.request: call for call in CALLS}
-"""The same, by request class."""
-
-
-def refused(call: Call, response: Response) -> CoordinatorError | None:
+def read_refusal(response: Response) -> CoordinatorError | None:
     """What was raised on the other side; None if this is an answer."""
-    code = call.error_of(response)
+    found = set(_error_codes(response))
+    code = found.pop() if len(found) == 1 else 0
     if code not in RAISED:
         return None
     message = getattr(response, "error_message", None)
     return CoordinatorError(ErrorCode(code), message or "the coordinator says so")
+
+
+def _error_codes(response: Any) -> Iterator[int]:
+    """The response's own error code, or those of its topics or partitions."""
+    if hasattr(response, "error_code"):
+        yield response.error_code
+        return
+    for item in response.responses if hasattr(response, "responses") else response.partitions:
+        yield from _error_codes(item)
+
+
+def _topics(request: Any) -> Iterable[tuple[UUID, list[int]]]:
+    """The id of each topic of a request, and the partitions it names."""
+    if hasattr(request, "topic_ids"):
+        return ((topic_id, []) for topic_id in request.topic_ids)
+    return (
+        (topic.topic_id, [p.partition_index for p in getattr(topic, "partitions", ())])
+        for topic in request.topics
+    )
+
+
+def _has(message: type[Message], name: str) -> bool:
+    return any(field.name == name for field in message.schema().fields)
+
+
+def _element(message: type[Message], name: str) -> type[Any]:
+    """The class of an array's elements."""
+    (array,) = (field.type for field in message.schema().fields if field.name == name)
+    assert isinstance(array, ArrayOf), f"{message}.{name} is no array"
+    assert isinstance(array.element, StructOf), f"{message}.{name} has no structures"
+    return array.element.message
+
+
+def _unknown(message: type[Message]) -> dict[str, object]:
+    """Required fields of a message, with the values that say nothing."""
+    fields = (field for field in message.schema().fields if field.required)
+    return {field.name: () if isinstance(field.type, ArrayOf) else -1 for field in fields}

@@ -1,7 +1,7 @@
 """A batch coordinator at the other end of a socket.
 
     client = CoordinatorClient([("127.0.0.1", 9093)], partition=0)
-    answer = await client.commit_file(request)
+    answer = await client.call(request)
 
 It finds the leader, keeps one connection to it, pipelines what is asked at the same time, and asks
 again what can be asked again: that is everything but one. `deleteRecords` up to "the high
@@ -25,67 +25,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, TypeVar, cast
 
-from coordinator.batch.calls import BY_REQUEST, refused
+from coordinator.batch.calls import Write, call_of, read_refusal
 from coordinator.batch.commit_queue import OrderedCommits
 from coordinator.batch.settings import KEPT_ANSWERS
 from coordinator.errors import CoordinatorError, OutcomeUnknownError
 from coordinator.leader_client import Address, LeaderFinder
 from raft.net.errors import NetError, Reason
 from records.kafka_errors import ErrorCode
-from records.rpc.base import Request, Response
-from records.rpc.batch_coordinator import (
-    ApplyRetentionRequest,
-    ApplyRetentionResponse,
-    CommitBatchesRequest,
-    CommitBatchesResponse,
-    DeleteDisklessRecordsRequest,
-    DeleteDisklessRecordsResponse,
-    DeleteDisklessTopicsRequest,
-    DeleteDisklessTopicsResponse,
-    FindBatchesRequest,
-    FindBatchesResponse,
-    InitDisklessTopicsRequest,
-    InitDisklessTopicsResponse,
-    ListDisklessOffsetsRequest,
-    ListDisklessOffsetsResponse,
-    ReleaseDisklessPartitionsRequest,
-    ReleaseDisklessPartitionsResponse,
-)
-from records.rpc.objects import (
-    AcquireObjectLeaseRequest,
-    AcquireObjectLeaseResponse,
-    DeleteFilesRequest,
-    DeleteFilesResponse,
-    DescribeDisklessObjectRequest,
-    DescribeDisklessObjectResponse,
-    DescribeDisklessTopicsRequest,
-    DescribeDisklessTopicsResponse,
-    GetFilesToDeleteRequest,
-    GetFilesToDeleteResponse,
-    IsSafeToDeleteFileRequest,
-    IsSafeToDeleteFileResponse,
-    MarkOrphansRequest,
-    MarkOrphansResponse,
-    ReleaseObjectLeaseRequest,
-    ReleaseObjectLeaseResponse,
-)
+from records.rpc.base import CoordinatorRequest, Response
+from records.rpc.batch_coordinator import CommitBatchesRequest, CommitBatchesResponse
 
 R = TypeVar("R", bound=Response)
-
-READS: Final = frozenset(
-    {
-        FindBatchesRequest,
-        ListDisklessOffsetsRequest,
-        GetFilesToDeleteRequest,
-        DescribeDisklessTopicsRequest,
-        DescribeDisklessObjectRequest,
-    }
-)
-"""Requests that change nothing: their outcome is never in doubt."""
-
-HIGH_WATERMARK: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,95 +93,12 @@ class CoordinatorClient:
         self._check(request)
         return self._commits.submit(request)
 
-    async def commit_file(self, request: CommitBatchesRequest) -> CommitBatchesResponse:
-        """See BatchCoordinator. Sent again until answered: the same object has the same answer."""
-        return await self.submit(request)
-
-    async def create_topic_and_partitions(
-        self, request: InitDisklessTopicsRequest
-    ) -> InitDisklessTopicsResponse:
-        """See BatchCoordinator."""
-        return await self._call(request, InitDisklessTopicsResponse)
-
-    async def acquire_lease(self, request: AcquireObjectLeaseRequest) -> AcquireObjectLeaseResponse:
-        """See BatchCoordinator. A lease whose answer was lost stays open until it is too old."""
-        return await self._call(request, AcquireObjectLeaseResponse)
-
-    async def release_lease(self, request: ReleaseObjectLeaseRequest) -> ReleaseObjectLeaseResponse:
-        """See BatchCoordinator."""
-        return await self._call(request, ReleaseObjectLeaseResponse)
-
-    async def find_batches(self, request: FindBatchesRequest) -> FindBatchesResponse:
-        """See BatchCoordinator. Asks the leader."""
-        return await self._call(request, FindBatchesResponse)
-
-    async def list_offsets(
-        self, request: ListDisklessOffsetsRequest
-    ) -> ListDisklessOffsetsResponse:
-        """See BatchCoordinator."""
-        return await self._call(request, ListDisklessOffsetsResponse)
-
-    async def delete_records(
-        self, request: DeleteDisklessRecordsRequest
-    ) -> DeleteDisklessRecordsResponse:
-        """See BatchCoordinator. With -1 among the offsets it is not repeated when in doubt."""
-        return await self._call(
-            request,
-            DeleteDisklessRecordsResponse,
-            repeatable=not any(
-                partition.offset == HIGH_WATERMARK
-                for topic in request.topics
-                for partition in topic.partitions
-            ),
-        )
-
-    async def delete_topics(
-        self, request: DeleteDisklessTopicsRequest
-    ) -> DeleteDisklessTopicsResponse:
-        """See BatchCoordinator."""
-        return await self._call(request, DeleteDisklessTopicsResponse)
-
-    async def release_partitions(
-        self, request: ReleaseDisklessPartitionsRequest
-    ) -> ReleaseDisklessPartitionsResponse:
-        """See BatchCoordinator."""
-        return await self._call(request, ReleaseDisklessPartitionsResponse)
-
-    async def apply_retention(self, request: ApplyRetentionRequest) -> ApplyRetentionResponse:
-        """See BatchCoordinator."""
-        return await self._call(request, ApplyRetentionResponse)
-
-    async def get_files_to_delete(
-        self, request: GetFilesToDeleteRequest
-    ) -> GetFilesToDeleteResponse:
-        """See BatchCoordinator."""
-        return await self._call(request, GetFilesToDeleteResponse)
-
-    async def delete_files(self, request: DeleteFilesRequest) -> DeleteFilesResponse:
-        """See BatchCoordinator."""
-        return await self._call(request, DeleteFilesResponse)
-
-    async def is_safe_to_delete_file(
-        self, request: IsSafeToDeleteFileRequest
-    ) -> IsSafeToDeleteFileResponse:
-        """See BatchCoordinator."""
-        return await self._call(request, IsSafeToDeleteFileResponse)
-
-    async def mark_orphans(self, request: MarkOrphansRequest) -> MarkOrphansResponse:
-        """See BatchCoordinator."""
-        return await self._call(request, MarkOrphansResponse)
-
-    async def describe_topics(
-        self, request: DescribeDisklessTopicsRequest
-    ) -> DescribeDisklessTopicsResponse:
-        """See DescribingCoordinator."""
-        return await self._call(request, DescribeDisklessTopicsResponse)
-
-    async def describe_object(
-        self, request: DescribeDisklessObjectRequest
-    ) -> DescribeDisklessObjectResponse:
-        """See DescribingCoordinator."""
-        return await self._call(request, DescribeDisklessObjectResponse)
+    async def call(self, request: CoordinatorRequest[R]) -> R:
+        """See BatchCoordinator. Sent again until it is answered, unless the table forbids it."""
+        if isinstance(request, CommitBatchesRequest):
+            return cast(R, await self.submit(request))
+        self._check(request)
+        return await self._call(request)
 
     def leads(self, node_id: int) -> None:
         """Somebody has learned which node leads: what another was asked is asked there."""
@@ -240,33 +109,33 @@ class CoordinatorClient:
         self._commits.close()
         self._finder.close()
 
-    def _check(self, request: Request) -> None:
-        partition: int = request.coordinator_partition  # type: ignore[attr-defined]
+    def _check(self, request: CoordinatorRequest[Any]) -> None:
+        partition = request.coordinator_partition
         if partition != self._partition:
             raise ValueError(f"for coordinator {partition}, this client's is {self._partition}")
 
     # --- one call, as often as it takes
 
-    async def _call(self, request: Request, response: type[R], *, repeatable: bool = True) -> R:
-        self._check(request)
+    async def _call(self, request: CoordinatorRequest[R]) -> R:
+        call = call_of(request)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.timeout_ms / 1000
         pause_s = self._settings.retry_ms / 1000
         in_doubt = False
         while True:
-            answer, may_have_happened = await self._attempt(request, response)
+            answer, may_have_happened = await self._attempt(request, call.response)
             if not isinstance(answer, Exception):
                 return answer
-            if may_have_happened and type(request) not in READS:
+            if may_have_happened and isinstance(call.kind, Write):
                 in_doubt = True
             over = self._finder.closed or loop.time() + pause_s >= deadline
-            if over or (in_doubt and not repeatable):
+            if over or (in_doubt and not call.is_repeatable(request)):
                 raise self._gave_up(request, answer, in_doubt=in_doubt) from answer
             await asyncio.sleep(pause_s)
             pause_s = min(self._settings.retry_max_ms / 1000, 2 * pause_s)
 
     async def _attempt(
-        self, request: Request, response: type[R]
+        self, request: CoordinatorRequest[R], response: type[R]
     ) -> tuple[R | CoordinatorError | NetError, bool]:
         """An answer, or why there is none; and in that case whether it may have been decided."""
         try:
@@ -281,13 +150,15 @@ class CoordinatorClient:
                 rpc.connection.close()
             self._finder.lost(rpc)
             return error, True
-        refusal = refused(BY_REQUEST[type(request)], answer)
+        refusal = read_refusal(answer)
         if refusal is None:
             return answer, True
         self._finder.lost(rpc)
         return refusal, refusal.code is not ErrorCode.COORDINATOR_NOT_AVAILABLE
 
-    def _gave_up(self, request: Request, why: Exception, *, in_doubt: bool) -> CoordinatorError:
+    def _gave_up(
+        self, request: CoordinatorRequest[Any], why: Exception, *, in_doubt: bool
+    ) -> CoordinatorError:
         name = request.schema().name
         if in_doubt:
             return OutcomeUnknownError(ErrorCode.REQUEST_TIMED_OUT, f"{name}: {why}")

@@ -22,7 +22,7 @@ import asyncio
 from collections import deque
 from typing import Final
 
-from coordinator.batch.calls import BY_REQUEST, refused
+from coordinator.batch.calls import read_refusal
 from coordinator.errors import CoordinatorError, OutcomeUnknownError
 from coordinator.leader_client import LeaderFinder
 from raft.net.errors import ConnectionLostError, NetError
@@ -35,7 +35,6 @@ from records.rpc.batch_coordinator import CommitBatchesRequest, CommitBatchesRes
 
 VERSION: Final = 0
 _KIND: Final = request_kind(CommitBatchesRequest, VERSION)
-_CALL: Final = BY_REQUEST[CommitBatchesRequest]
 
 
 class _Commit:
@@ -180,7 +179,7 @@ class OrderedCommits:
             response = decode_message(CommitBatchesResponse, answer, VERSION)
         except RecordError as error:
             return error
-        refusal = refused(_CALL, response)
+        refusal = read_refusal(response)
         if refusal is not None:
             return refusal
         if not commit.answer.done():

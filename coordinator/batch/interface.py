@@ -4,10 +4,10 @@ It chooses the total order of batches. Brokers upload objects first and commit t
 assigns offsets without gaps, and from then on the coordinator is the only one who knows which bytes
 of which object are which offsets.
 
-The values are the messages of the wire (`records.rpc.batch_coordinator`, `records.rpc.objects`):
-frozen,
-documented, and the same whether the coordinator is in this process or behind a socket, so that ten
-thousand batches of an object are never converted from one form to another.
+Its one method is `call(request) -> response`; `coordinator.batch.calls` is the table of requests.
+The values are the messages of the wire (`records.rpc.batch_coordinator`, `records.rpc.objects`),
+the same whether the coordinator is in this process or behind a socket: ten thousand batches of an
+object are never converted from one form to another.
 
 An answer says what was decided, in Kafka's error codes: those are values. `CoordinatorError` is
 raised where nothing was decided, or where the outcome is unknown. What the codes mean here:
@@ -39,136 +39,29 @@ Source: KIP-1164, Public Interfaces.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from records.kafka_errors import ErrorCode
-from records.rpc.batch_coordinator import (
-    ApplyRetentionRequest,
-    ApplyRetentionResponse,
-    CommitBatchesRequest,
-    CommitBatchesResponse,
-    DeleteDisklessRecordsRequest,
-    DeleteDisklessRecordsResponse,
-    DeleteDisklessTopicsRequest,
-    DeleteDisklessTopicsResponse,
-    FindBatchesRequest,
-    FindBatchesResponse,
-    InitDisklessTopicsRequest,
-    InitDisklessTopicsResponse,
-    ListDisklessOffsetsRequest,
-    ListDisklessOffsetsResponse,
-    ReleaseDisklessPartitionsRequest,
-    ReleaseDisklessPartitionsResponse,
-)
-from records.rpc.objects import (
-    AcquireObjectLeaseRequest,
-    AcquireObjectLeaseResponse,
-    DeleteFilesRequest,
-    DeleteFilesResponse,
-    DescribeDisklessObjectRequest,
-    DescribeDisklessObjectResponse,
-    DescribeDisklessTopicsRequest,
-    DescribeDisklessTopicsResponse,
-    GetFilesToDeleteRequest,
-    GetFilesToDeleteResponse,
-    IsSafeToDeleteFileRequest,
-    IsSafeToDeleteFileResponse,
-    MarkOrphansRequest,
-    MarkOrphansResponse,
-    ReleaseObjectLeaseRequest,
-    ReleaseObjectLeaseResponse,
-)
+from records.rpc.base import CoordinatorRequest, Response
+
+R = TypeVar("R", bound=Response)
 
 NEVER_COMMITTED = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.STALE_BROKER_EPOCH})
 """A commit's answers that say: the object is not committed, and cannot be any more."""
 
 
-class BatchCoordinator(Protocol):
-    """See the module. Every method may raise CoordinatorError, and no other."""
+class CallTarget(Protocol):
+    """A coordinator, a replica that only reads, or a client of either."""
 
-    async def create_topic_and_partitions(
-        self, request: InitDisklessTopicsRequest
-    ) -> InitDisklessTopicsResponse:
-        """Let these topics have at least so many partitions. Idempotent."""
+    async def call(self, request: CoordinatorRequest[R]) -> R:
+        """Answer one of the calls of `coordinator.batch.calls`.
 
-    async def acquire_lease(self, request: AcquireObjectLeaseRequest) -> AcquireObjectLeaseResponse:
-        """Hand out object ids; close the leases of the broker's lower epochs."""
-
-    async def release_lease(self, request: ReleaseObjectLeaseRequest) -> ReleaseObjectLeaseResponse:
-        """Close a lease: ids of it that were not committed never will be. Idempotent."""
-
-    async def commit_file(self, request: CommitBatchesRequest) -> CommitBatchesResponse:
-        """Commit an uploaded object: give each of its batches offsets, or refuse it.
-
-        Idempotent by object id: a retry gets exactly one of the first answer; error 46, committed,
-        answer no longer kept; an error of `NEVER_COMMITTED`. Any other error changed nothing.
+        Raises:  CoordinatorError, and no other.
         """
 
-    async def find_batches(self, request: FindBatchesRequest) -> FindBatchesResponse:
-        """Where the batches from an offset on lie, by what is applied here.
 
-        What is found may be old, and costs no call over the network. A no is certain: it is said
-        behind the read barrier, or not at all (COORDINATOR_NOT_AVAILABLE).
-        """
-
-    async def list_offsets(
-        self, request: ListDisklessOffsetsRequest
-    ) -> ListDisklessOffsetsResponse:
-        """Offsets by timestamp or ListOffsets' sentinels, behind the read barrier."""
-
-    async def delete_records(
-        self, request: DeleteDisklessRecordsRequest
-    ) -> DeleteDisklessRecordsResponse:
-        """Move log starts forward; -1 is the high watermark."""
-
-    async def delete_topics(
-        self, request: DeleteDisklessTopicsRequest
-    ) -> DeleteDisklessTopicsResponse:
-        """Delete topics: nothing of them is found from now on. Idempotent."""
-
-    async def release_partitions(
-        self, request: ReleaseDisklessPartitionsRequest
-    ) -> ReleaseDisklessPartitionsResponse:
-        """Let go of partitions that never had a commit: they take none from now on. Idempotent."""
-
-    async def apply_retention(self, request: ApplyRetentionRequest) -> ApplyRetentionResponse:
-        """Take the rows of a plan made elsewhere, those that still hold. Idempotent."""
-
-    async def get_files_to_delete(
-        self, request: GetFilesToDeleteRequest
-    ) -> GetFilesToDeleteResponse:
-        """Objects that nothing refers to and orphans, after the delay."""
-
-    async def delete_files(self, request: DeleteFilesRequest) -> DeleteFilesResponse:
-        """These objects are gone from the store: forget them. Idempotent."""
-
-    async def is_safe_to_delete_file(
-        self, request: IsSafeToDeleteFileRequest
-    ) -> IsSafeToDeleteFileResponse:
-        """Is the object not committed? Yes also means: it never will be."""
-
-    async def mark_orphans(self, request: MarkOrphansRequest) -> MarkOrphansResponse:
-        """Take over objects that a listing found: those that nothing needs are to be deleted.
-
-        Each key is judged as `is_safe_to_delete_file` would, but nothing is fenced: an object that
-        can still be committed is refused, and goes, if it must, when its lease is over. Idempotent.
-        """
+class BatchCoordinator(CallTarget, Protocol):
+    """One coordinator: on the quorum, in memory, embedded, or at the other end of a socket."""
 
     async def close(self) -> None:
         """Stop; calls under way end with CoordinatorError."""
-
-
-class DescribingCoordinator(Protocol):
-    """What people ask of a coordinator besides; read from its applied state; topics
-    behind the read barrier, if that is asked for.
-    """
-
-    async def describe_topics(
-        self, request: DescribeDisklessTopicsRequest
-    ) -> DescribeDisklessTopicsResponse:
-        """Offsets and bytes of topics. Source: KIP-1163, Command line tools."""
-
-    async def describe_object(
-        self, request: DescribeDisklessObjectRequest
-    ) -> DescribeDisklessObjectResponse:
-        """One object, and whose runs are in it. Source: KIP-1163, Command line tools."""

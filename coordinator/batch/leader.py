@@ -14,61 +14,37 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
-from coordinator.batch import decide
-from coordinator.batch import slices as pieces
+from coordinator.batch.calls import LeaderLookup, Lookup, Write, call_of
 from coordinator.batch.cluster_view import ClusterView
 from coordinator.batch.decide import Context, Decision
 from coordinator.batch.maintenance import SWEEP_INTERVAL_S, Sweeps
 from coordinator.batch.pending import PendingState
-from coordinator.batch.reads import denies
 from coordinator.batch.replica import ReadOnlyCoordinator
 from coordinator.batch.settings import CoordinatorSettings
 from coordinator.batch.sqlite.machine import CoordinatorMachine
 from coordinator.clocks import Clocks
 from coordinator.errors import CoordinatorError
-from coordinator.proposer import Done, Proposer
+from coordinator.proposer import Proposer
 from raft.interfaces import ReplicatedLog
 from records.kafka_errors import ErrorCode
-from records.rpc.base import Request
-from records.rpc.batch_coordinator import (
-    ApplyRetentionRequest,
-    ApplyRetentionResponse,
-    CommitBatchesRequest,
-    CommitBatchesResponse,
-    DeleteDisklessRecordsRequest,
-    DeleteDisklessRecordsResponse,
-    DeleteDisklessTopicsRequest,
-    DeleteDisklessTopicsResponse,
-    FindBatchesRequest,
-    FindBatchesResponse,
-    InitDisklessTopicsRequest,
-    InitDisklessTopicsResponse,
-    ReleaseDisklessPartitionsRequest,
-    ReleaseDisklessPartitionsResponse,
-)
-from records.rpc.objects import (
-    AcquireObjectLeaseRequest,
-    AcquireObjectLeaseResponse,
-    DeleteFilesRequest,
-    DeleteFilesResponse,
-    GetFilesToDeleteRequest,
-    GetFilesToDeleteResponse,
-    IsSafeToDeleteFileRequest,
-    IsSafeToDeleteFileResponse,
-    MarkOrphansRequest,
-    MarkOrphansResponse,
-    ReleaseObjectLeaseRequest,
-    ReleaseObjectLeaseResponse,
-)
+from records.rpc.base import CoordinatorRequest, Response
+from records.rpc.batch_coordinator import CommitBatchesRequest
 from records.types import Epoch, Offset
 
-T = TypeVar("T")
+R = TypeVar("R", bound=Response)
 
 MAX_WAITING_BATCHES: Final = 200_000
 """Of commits without an answer: some 60 MB. Twenty of the largest objects, a thousand usual ones;
 whoever comes after them is told to ask again."""
+
+
+class Answer(NamedTuple):
+    """What a leader decided, once it cannot be lost."""
+
+    response: Any
+    is_committed: bool  # whether it wrote a record; if not, it is the word of this node alone
 
 
 class Leader:
@@ -144,54 +120,47 @@ class Leader:
 
     # -- requests ------------------------------------------------------------------------------
 
-    def ask(self, request: Request, done: Done, unwritten: Done | None = None) -> None:
-        """Decide a request; `done` hears the response, or a CoordinatorError.
-
-        Args:  unwritten: hears the response instead where it wrote no record. Nobody had to agree
-               to it, so it is this node's word alone, which may not lead any more.
-        """
-        decision = _DECISIONS[type(request)]
-        wrote = False
-
-        def decided(_: Any, now_ms: int) -> Decision[Any]:
-            nonlocal wrote
-            found = decision(self, request, self._context(now_ms))
-            wrote = bool(found.records)
-            return found
-
-        def told(answer: Any) -> None:
-            if wrote or unwritten is None or isinstance(answer, CoordinatorError):
-                done(answer)
-            else:
-                unwritten(answer)
-
-        hears: Done = told
+    def ask(
+        self, request: CoordinatorRequest[Any], done: Callable[[Answer | CoordinatorError], None]
+    ) -> None:
+        """Decide a request of the kind `Write`; `done` is called once its answer cannot be lost."""
+        kind = call_of(request).kind
+        assert isinstance(kind, Write), f"{request} decides nothing"
         if isinstance(request, CommitBatchesRequest):
-            hears = self._counting(request, told)
+            done = self._count_batches(request, done)
             if self._waiting_batches > MAX_WAITING_BATCHES:
                 code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-                hears(CoordinatorError(code, "too many batches wait for an answer"))
+                done(CoordinatorError(code, "too many batches wait for an answer"))
                 return
-        self.proposer.submit(decided, hears)
+        self.proposer.submit(lambda _, now_ms: self._decide(kind, request, now_ms), done)
 
-    def _counting(self, request: CommitBatchesRequest, done: Done) -> Done:
-        """Count a commit's batches until it is answered."""
+    def _decide(
+        self, kind: Write[Any], request: CoordinatorRequest[Any], now_ms: int
+    ) -> Decision[Answer]:
+        context = self._context(now_ms)
+        records, response = kind.decide(request, self.pending, self._machine.store, context)
+        return Decision(records, Answer(response, is_committed=bool(records)))
+
+    def _count_batches(
+        self, request: CommitBatchesRequest, done: Callable[[Answer | CoordinatorError], None]
+    ) -> Callable[[Answer | CoordinatorError], None]:
+        """Count a commit's batches as waiting until it is answered."""
         count = sum(len(group.batches) for topic in request.topics for group in topic.partitions)
         self._waiting_batches += count
 
-        def answered(answer: Any) -> None:
+        def uncount(answer: Answer | CoordinatorError) -> None:
             self._waiting_batches -= count
             done(answer)
 
-        return answered
+        return uncount
 
-    def files_to_delete(self, request: GetFilesToDeleteRequest) -> GetFilesToDeleteResponse:
-        """From applied state alone. Raises CoordinatorError if this node may not decide."""
+    def look_up(self, lookup: LeaderLookup[R], request: CoordinatorRequest[R]) -> R:
+        """Read applied state. Raises CoordinatorError if this node may not decide."""
         if self.proposer.epoch is None:
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
             raise CoordinatorError(code, "this node does not lead, or not yet")
         store = self._machine.store
-        return decide.files_to_delete(request, store, store, self._context(self._clocks.now_ms()))
+        return lookup.read(request, store, store, self._context(self._clocks.now_ms()))
 
     def _context(self, now_ms: int) -> Context:
         led_ms = round((self._clocks.monotonic() - self._elected_at) * 1000)
@@ -201,64 +170,6 @@ class Leader:
     def sweep(self, done: Callable[[], None] | None = None) -> None:
         """See Sweeps."""
         self._sweeps.sweep(done)
-
-    # -- what the decisions are given ------------------------------------------------------------
-
-    def _commit(self, request: CommitBatchesRequest, context: Context) -> Decision[Any]:
-        return decide.decide_commit(request, self.pending, self._machine.store, context)
-
-    def _acquire(self, request: AcquireObjectLeaseRequest, context: Context) -> Decision[Any]:
-        return decide.decide_acquire(request, self.pending, context)
-
-    def _release(self, request: ReleaseObjectLeaseRequest, context: Context) -> Decision[Any]:
-        return decide.decide_release(request, self.pending, context)
-
-    def _init_topics(self, request: InitDisklessTopicsRequest, context: Context) -> Decision[Any]:
-        return decide.decide_init_topics(request, self.pending, context)
-
-    def _delete_topics(
-        self, request: DeleteDisklessTopicsRequest, context: Context
-    ) -> Decision[Any]:
-        return decide.decide_delete_topics(request, self.pending, context)
-
-    def _release_partitions(
-        self, request: ReleaseDisklessPartitionsRequest, context: Context
-    ) -> Decision[Any]:
-        return decide.decide_release_partitions(request, self.pending, context)
-
-    def _apply_retention(self, request: ApplyRetentionRequest, context: Context) -> Decision[Any]:
-        return decide.decide_apply_retention(request, self.pending, self._machine.store, context)
-
-    def _delete_records(
-        self, request: DeleteDisklessRecordsRequest, context: Context
-    ) -> Decision[Any]:
-        return decide.decide_delete_records(request, self.pending, context)
-
-    def _removals(self, request: DeleteFilesRequest, context: Context) -> Decision[Any]:
-        return decide.decide_removals(request, self.pending, self._machine.store, context)
-
-    def _safe_to_delete(
-        self, request: IsSafeToDeleteFileRequest, context: Context
-    ) -> Decision[Any]:
-        return decide.decide_safe_to_delete(request, self.pending, self._machine.store, context)
-
-    def _mark_orphans(self, request: MarkOrphansRequest, context: Context) -> Decision[Any]:
-        return decide.decide_found_orphans(request, self.pending, self._machine.store, context)
-
-
-_DECISIONS: Final[dict[type[Request], Callable[[Leader, Any, Context], Decision[Any]]]] = {
-    CommitBatchesRequest: Leader._commit,
-    AcquireObjectLeaseRequest: Leader._acquire,
-    ReleaseObjectLeaseRequest: Leader._release,
-    InitDisklessTopicsRequest: Leader._init_topics,
-    DeleteDisklessTopicsRequest: Leader._delete_topics,
-    ReleaseDisklessPartitionsRequest: Leader._release_partitions,
-    ApplyRetentionRequest: Leader._apply_retention,
-    DeleteDisklessRecordsRequest: Leader._delete_records,
-    DeleteFilesRequest: Leader._removals,
-    IsSafeToDeleteFileRequest: Leader._safe_to_delete,
-    MarkOrphansRequest: Leader._mark_orphans,
-}
 
 
 class QuorumCoordinator(ReadOnlyCoordinator):
@@ -300,111 +211,53 @@ class QuorumCoordinator(ReadOnlyCoordinator):
 
     # -- a BatchCoordinator --------------------------------------------------------------------
 
-    async def find_batches(self, request: FindBatchesRequest) -> FindBatchesResponse:
-        """See BatchCoordinator: a no is said behind the read barrier."""
-        await self._until_told()
-        answer = await super().find_batches(request)
-        if denies(answer):
-            await self._read_barrier()
-            answer = await super().find_batches(request)
+    async def call(self, request: CoordinatorRequest[R]) -> R:
+        """See BatchCoordinator. Writes are decided in the order in which they were called."""
+        answer: R
+        match call_of(request).kind:
+            case Write(_, in_slices) if in_slices is not None:
+                answer = await in_slices(request, self._write)
+            case Write():
+                answer = await self._write(request)
+            case LeaderLookup() as lookup:
+                await self._until_applied(self._high_watermark)
+                with self._reading():
+                    answer = self.leader.look_up(lookup, request)
+            case Lookup(_, denies) if denies is not None:
+                await self._until_known()
+                answer = await super().call(request)
+                if denies(answer):
+                    await self._read_barrier()
+                    answer = await super().call(request)
+            case _:
+                answer = await super().call(request)
         return answer
 
-    def _ask(self, request: Request, kind: type[T]) -> asyncio.Future[T]:
-        """Submitted before anything is awaited: calls are decided in the order they were made.
+    async def _write(self, request: CoordinatorRequest[R]) -> R:
+        """Have a request decided; it is submitted before anything is awaited.
 
-        A record that is committed proves that we led. What wrote none is said behind the read
-        barrier: else one who was deposed, and has not heard of it, would say no to what the next
-        leader knows.
+        A record that is committed proves that we led. An answer without one is sent only after a
+        majority has confirmed that we lead: a deposed leader that does not know it yet would deny
+        what the next one has written.
         """
         self._check_open()
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
-        def done(answer: Any) -> None:
+        def done(answer: Answer | CoordinatorError) -> None:
             if future.done():
-                return  # whoever asked has gone
+                return  # its caller was cancelled
             if isinstance(answer, CoordinatorError):
                 future.set_exception(answer)
             else:
-                assert isinstance(answer, kind), f"{answer} answers {request}"
                 future.set_result(answer)
 
-        def unwritten(answer: Any) -> None:
-            def behind(barrier: asyncio.Future[Offset]) -> None:
-                lost = barrier.cancelled() or barrier.exception()
-                code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-                done(CoordinatorError(code, f"no read barrier: {lost}") if lost else answer)
-
-            asking = asyncio.ensure_future(self._log.barrier(), loop=future.get_loop())
-            asking.add_done_callback(behind)
-
-        self.leader.ask(request, done, unwritten)
-        return future
-
-    async def create_topic_and_partitions(
-        self, request: InitDisklessTopicsRequest
-    ) -> InitDisklessTopicsResponse:
-        """See BatchCoordinator."""
-        return await self._ask(request, InitDisklessTopicsResponse)
-
-    async def acquire_lease(self, request: AcquireObjectLeaseRequest) -> AcquireObjectLeaseResponse:
-        """See BatchCoordinator."""
-        return await self._ask(request, AcquireObjectLeaseResponse)
-
-    async def release_lease(self, request: ReleaseObjectLeaseRequest) -> ReleaseObjectLeaseResponse:
-        """See BatchCoordinator."""
-        return await self._ask(request, ReleaseObjectLeaseResponse)
-
-    async def commit_file(self, request: CommitBatchesRequest) -> CommitBatchesResponse:
-        """See BatchCoordinator."""
-        return await self._ask(request, CommitBatchesResponse)
-
-    async def delete_records(
-        self, request: DeleteDisklessRecordsRequest
-    ) -> DeleteDisklessRecordsResponse:
-        """See BatchCoordinator."""
-        return await pieces.delete_records(
-            request, lambda piece: self._ask(piece, DeleteDisklessRecordsResponse)
-        )
-
-    async def delete_topics(
-        self, request: DeleteDisklessTopicsRequest
-    ) -> DeleteDisklessTopicsResponse:
-        """See BatchCoordinator."""
-        return await self._ask(request, DeleteDisklessTopicsResponse)
-
-    async def release_partitions(
-        self, request: ReleaseDisklessPartitionsRequest
-    ) -> ReleaseDisklessPartitionsResponse:
-        """See BatchCoordinator."""
-        return await self._ask(request, ReleaseDisklessPartitionsResponse)
-
-    async def apply_retention(self, request: ApplyRetentionRequest) -> ApplyRetentionResponse:
-        """See BatchCoordinator."""
-        return await self._ask(request, ApplyRetentionResponse)
-
-    async def get_files_to_delete(
-        self, request: GetFilesToDeleteRequest
-    ) -> GetFilesToDeleteResponse:
-        """See BatchCoordinator."""
-        await self._until_applied(self._high_watermark)
-        with self._reading():
-            return self.leader.files_to_delete(request)
-
-    async def delete_files(self, request: DeleteFilesRequest) -> DeleteFilesResponse:
-        """See BatchCoordinator."""
-        return await pieces.delete_files(
-            request, lambda piece: self._ask(piece, DeleteFilesResponse)
-        )
-
-    async def is_safe_to_delete_file(
-        self, request: IsSafeToDeleteFileRequest
-    ) -> IsSafeToDeleteFileResponse:
-        """See BatchCoordinator."""
-        return await self._ask(request, IsSafeToDeleteFileResponse)
-
-    async def mark_orphans(self, request: MarkOrphansRequest) -> MarkOrphansResponse:
-        """See BatchCoordinator."""
-        return await self._ask(request, MarkOrphansResponse)
+        self.leader.ask(request, done)
+        answer = await future
+        if not answer.is_committed:
+            await self._confirm_leader()
+        expected = call_of(request).response
+        assert isinstance(answer.response, expected), f"{answer} answers {request}"
+        return answer.response
 
     async def close(self) -> None:
         """Answer no more; whoever waits is told, also that what was decided may be committed."""

@@ -20,11 +20,11 @@ from uuid import UUID
 
 from coordinator.batch import decide
 from coordinator.batch.applying import apply_record
+from coordinator.batch.calls import LeaderLookup, Lookup, Report, Write, call_of
 from coordinator.batch.checkpoint import checkpoint_values, load_record
 from coordinator.batch.cluster_view import ClusterView, Enforcer
 from coordinator.batch.decide import Context, Decision
-from coordinator.batch.describe import describe_object, describe_topics
-from coordinator.batch.reads import find_batches, list_offsets
+from coordinator.batch.reads import at_once
 from coordinator.batch.retention import Place, retention_pass
 from coordinator.batch.runs import Run, StoredObject, found_orphan, runs_of
 from coordinator.batch.settings import CoordinatorSettings
@@ -52,44 +52,10 @@ from records.diskless import (
 )
 from records.frame import decode_record
 from records.kafka_errors import ErrorCode
-from records.rpc.batch_coordinator import (
-    ApplyRetentionRequest,
-    ApplyRetentionResponse,
-    CommitBatchesRequest,
-    CommitBatchesResponse,
-    DeleteDisklessRecordsRequest,
-    DeleteDisklessRecordsResponse,
-    DeleteDisklessTopicsRequest,
-    DeleteDisklessTopicsResponse,
-    FindBatchesRequest,
-    FindBatchesResponse,
-    InitDisklessTopicsRequest,
-    InitDisklessTopicsResponse,
-    ListDisklessOffsetsRequest,
-    ListDisklessOffsetsResponse,
-    ReleaseDisklessPartitionsRequest,
-    ReleaseDisklessPartitionsResponse,
-)
-from records.rpc.objects import (
-    AcquireObjectLeaseRequest,
-    AcquireObjectLeaseResponse,
-    DeleteFilesRequest,
-    DeleteFilesResponse,
-    DescribeDisklessObjectRequest,
-    DescribeDisklessObjectResponse,
-    DescribeDisklessTopicsRequest,
-    DescribeDisklessTopicsResponse,
-    GetFilesToDeleteRequest,
-    GetFilesToDeleteResponse,
-    IsSafeToDeleteFileRequest,
-    IsSafeToDeleteFileResponse,
-    MarkOrphansRequest,
-    MarkOrphansResponse,
-    ReleaseObjectLeaseRequest,
-    ReleaseObjectLeaseResponse,
-)
+from records.rpc.base import CoordinatorRequest, Response
 from records.schema import MetadataRecord
 
+A = TypeVar("A", bound=Response)
 R = TypeVar("R")
 
 
@@ -381,97 +347,18 @@ class InMemoryCoordinator:
 
     # --- a BatchCoordinator ---------------------------------------------------------------------
 
-    async def create_topic_and_partitions(
-        self, request: InitDisklessTopicsRequest
-    ) -> InitDisklessTopicsResponse:
+    async def call(self, request: CoordinatorRequest[A]) -> A:
         """See BatchCoordinator."""
-        return self.commit(decide.decide_init_topics(request, self.state, self.context()))
-
-    async def acquire_lease(self, request: AcquireObjectLeaseRequest) -> AcquireObjectLeaseResponse:
-        """See BatchCoordinator."""
-        return self.commit(decide.decide_acquire(request, self.state, self.context()))
-
-    async def release_lease(self, request: ReleaseObjectLeaseRequest) -> ReleaseObjectLeaseResponse:
-        """See BatchCoordinator."""
-        return self.commit(decide.decide_release(request, self.state, self.context()))
-
-    async def commit_file(self, request: CommitBatchesRequest) -> CommitBatchesResponse:
-        """See BatchCoordinator."""
-        context = self.context()
-        return self.commit(decide.decide_commit(request, self.state, self.state, context))
-
-    async def find_batches(self, request: FindBatchesRequest) -> FindBatchesResponse:
-        """See BatchCoordinator."""
-        self.context()
-        return find_batches(request, self.state, self.state, self.settings)
-
-    async def list_offsets(
-        self, request: ListDisklessOffsetsRequest
-    ) -> ListDisklessOffsetsResponse:
-        """See BatchCoordinator."""
-        self.context()
-        return list_offsets(request, self.state, self.state)
-
-    async def delete_records(
-        self, request: DeleteDisklessRecordsRequest
-    ) -> DeleteDisklessRecordsResponse:
-        """See BatchCoordinator."""
-        return self.commit(decide.decide_delete_records(request, self.state, self.context()))
-
-    async def delete_topics(
-        self, request: DeleteDisklessTopicsRequest
-    ) -> DeleteDisklessTopicsResponse:
-        """See BatchCoordinator."""
-        return self.commit(decide.decide_delete_topics(request, self.state, self.context()))
-
-    async def release_partitions(
-        self, request: ReleaseDisklessPartitionsRequest
-    ) -> ReleaseDisklessPartitionsResponse:
-        """See BatchCoordinator."""
-        return self.commit(decide.decide_release_partitions(request, self.state, self.context()))
-
-    async def apply_retention(self, request: ApplyRetentionRequest) -> ApplyRetentionResponse:
-        """See BatchCoordinator."""
-        return self.commit(
-            decide.decide_apply_retention(request, self.state, self.state, self.context())
-        )
-
-    async def get_files_to_delete(
-        self, request: GetFilesToDeleteRequest
-    ) -> GetFilesToDeleteResponse:
-        """See BatchCoordinator."""
-        return decide.files_to_delete(request, self.state, self.state, self.context())
-
-    async def delete_files(self, request: DeleteFilesRequest) -> DeleteFilesResponse:
-        """See BatchCoordinator."""
-        context = self.context()
-        return self.commit(decide.decide_removals(request, self.state, self.state, context))
-
-    async def is_safe_to_delete_file(
-        self, request: IsSafeToDeleteFileRequest
-    ) -> IsSafeToDeleteFileResponse:
-        """See BatchCoordinator."""
-        context = self.context()
-        return self.commit(decide.decide_safe_to_delete(request, self.state, self.state, context))
-
-    async def mark_orphans(self, request: MarkOrphansRequest) -> MarkOrphansResponse:
-        """See BatchCoordinator."""
-        context = self.context()
-        return self.commit(decide.decide_found_orphans(request, self.state, self.state, context))
-
-    async def describe_topics(
-        self, request: DescribeDisklessTopicsRequest
-    ) -> DescribeDisklessTopicsResponse:
-        """See DescribingCoordinator."""
-        self.context()
-        return describe_topics(request, self.state)
-
-    async def describe_object(
-        self, request: DescribeDisklessObjectRequest
-    ) -> DescribeDisklessObjectResponse:
-        """See DescribingCoordinator."""
-        self.context()
-        return describe_object(request, self.state, self.settings.keys)
+        state, context = self.state, self.context()
+        match call_of(request).kind:
+            case Write(decide):
+                return self.commit(decide(request, state, state, context))
+            case Lookup(turns):
+                return at_once(turns(request, lambda: (state, state), self.settings))
+            case Report(read):
+                return read(request, state, self.settings)
+            case LeaderLookup(read):
+                return read(request, state, state, context)
 
     async def close(self) -> None:
         """See BatchCoordinator."""

@@ -72,6 +72,13 @@ class Candidates(Protocol):
         """
 
 
+class AppliedState(Tables, Runs, Candidates, Protocol):
+    """The applied state that a leader decides by, besides the pending tables."""
+
+    def run_totals(self, log_id: LogId) -> tuple[int, int] | None:
+        """How many live runs a partition has, and their bytes; None: not known for now."""
+
+
 # --- findBatches and listOffsets ----------------------------------------------------------------
 
 LATEST: Final = -1
@@ -97,7 +104,8 @@ A_TURN: Final = 64
 """Partitions looked up in one turn of the loop: 1 to 3 ms. A request may name sixty thousand."""
 
 
-def _at_once(turns: Turns[R]) -> R:
+def at_once(turns: Turns[R]) -> R:
+    """Run an answer's turns one after the other."""
     while True:
         try:
             next(turns)
@@ -115,7 +123,7 @@ def find_batches(
     the answer is told however large it is. Whoever finds the request's bytes, or `find_limit` runs,
     used up gets its offsets and no runs: a fetcher that rotates its partitions is served next time.
     """
-    return _at_once(find_in_turns(request, lambda: (tables, runs), settings))
+    return at_once(find_in_turns(request, lambda: (tables, runs), settings))
 
 
 def find_in_turns(
@@ -223,7 +231,7 @@ def list_offsets(
     it answers the first offset of the run in question that is left, or that the search began at;
     who wants the record reads on from there. The timestamp beside it is the run's greatest.
     """
-    return _at_once(list_in_turns(request, lambda: (tables, runs)))
+    return at_once(list_in_turns(request, lambda: (tables, runs)))
 
 
 def list_in_turns(

@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from typing import TypeVar
 from uuid import UUID
 
-from coordinator.batch.describe import describe_object, describe_topics
+from coordinator.batch.calls import Lookup, Report, call_of
 from coordinator.batch.freshness import Freshness
-from coordinator.batch.reads import Runs, Turns, find_in_turns, list_in_turns, log_ends
+from coordinator.batch.reads import Runs, log_ends
 from coordinator.batch.settings import CoordinatorSettings
 from coordinator.batch.sqlite.described import described
 from coordinator.batch.sqlite.machine import CoordinatorMachine
@@ -27,21 +27,10 @@ from coordinator.batch.state import Tables
 from coordinator.errors import CoordinatorError
 from raft.interfaces import NotLeaderError, ReplicatedLog
 from records.kafka_errors import ErrorCode
-from records.rpc.batch_coordinator import (
-    FindBatchesRequest,
-    FindBatchesResponse,
-    ListDisklessOffsetsRequest,
-    ListDisklessOffsetsResponse,
-)
-from records.rpc.objects import (
-    DescribeDisklessObjectRequest,
-    DescribeDisklessObjectResponse,
-    DescribeDisklessTopicsRequest,
-    DescribeDisklessTopicsResponse,
-)
+from records.rpc.base import CoordinatorRequest, Response
 from records.types import Epoch, Offset, OffsetAndEpoch
 
-R = TypeVar("R")
+A = TypeVar("A", bound=Response)
 
 
 class ReadOnlyCoordinator:
@@ -119,45 +108,52 @@ class ReadOnlyCoordinator:
         """
         return log_ends(self._machine.store, topic_id, partition)
 
-    async def find_batches(self, request: FindBatchesRequest) -> FindBatchesResponse:
-        """See BatchCoordinator. Waits for what is committed here to be applied, not for others."""
-        offset = self._high_watermark
-        await self._until_applied(offset)
-        return await self._in_turns(find_in_turns(request, self._state, self._settings), offset)
-
-    async def list_offsets(
-        self, request: ListDisklessOffsetsRequest
-    ) -> ListDisklessOffsetsResponse:
-        """See BatchCoordinator."""
-        offset = await self._read_barrier()
-        return await self._in_turns(list_in_turns(request, self._state), offset)
-
-    async def describe_topics(
-        self, request: DescribeDisklessTopicsRequest
-    ) -> DescribeDisklessTopicsResponse:
-        """See DescribingCoordinator."""
+    async def call(self, request: CoordinatorRequest[A]) -> A:
+        """Answer a read: see BatchCoordinator. What has to be decided is not for a replica."""
         self._check_open()
-        if request.behind_barrier:
+        match call_of(request).kind:
+            case Lookup(_, None) as lookup:
+                return await self._look_up(lookup, request, await self._read_barrier())
+            case Lookup() as lookup:
+                offset = self._high_watermark  # committed here; others may know of more
+                await self._until_applied(offset)
+                return await self._look_up(lookup, request, offset)
+            case Report() as report:
+                return await self._report(report, request)
+            case kind:
+                raise TypeError(f"a replica was sent {request.schema().name}, a {kind}")
+
+    async def _look_up(self, lookup: Lookup[A], request: CoordinatorRequest[A], offset: int) -> A:
+        """Look up a few partitions at once; more of them in turns, one such request at a time.
+
+        Args:  offset: everything below it was in the state when this began.
+        """
+        turns = lookup.turns(request, self._state, self._settings)
+        try:
+            with self._reading():
+                next(turns)
+            async with self._large_reads:
+                while True:
+                    await asyncio.sleep(0)
+                    await self._until_applied(offset)  # a loaded checkpoint may have less
+                    with self._reading():
+                        next(turns)
+        except StopIteration as end:
+            answer: A = end.value
+            return answer
+
+    async def _report(self, report: Report[A], request: CoordinatorRequest[A]) -> A:
+        """Read the database in a thread, as of one moment."""
+        if report.behind_barrier(request):
             await self._read_barrier()
         else:
-            await self._until_told()
+            await self._until_known()
         self._machine.flush()
         with self._reading():
             return await asyncio.to_thread(
-                described, self._machine.path, lambda state: describe_topics(request, state)
-            )
-
-    async def describe_object(
-        self, request: DescribeDisklessObjectRequest
-    ) -> DescribeDisklessObjectResponse:
-        """See DescribingCoordinator."""
-        self._check_open()
-        await self._until_told()
-        self._machine.flush()
-        keys = self._settings.keys
-        with self._reading():
-            return await asyncio.to_thread(
-                described, self._machine.path, lambda state: describe_object(request, state, keys)
+                described,
+                self._machine.path,
+                lambda state: report.read(request, state, self._settings),
             )
 
     async def close(self) -> None:
@@ -176,24 +172,6 @@ class ReadOnlyCoordinator:
         store = self._machine.store
         return store, store
 
-    async def _in_turns(self, turns: Turns[R], offset: int) -> R:
-        """What is soon said at once. Longer answers one at a time, and others have their turns.
-
-        Args:  offset: everything below it was in the state when this began.
-        """
-        try:
-            with self._reading():
-                next(turns)
-            async with self._large_reads:
-                while True:
-                    await asyncio.sleep(0)
-                    await self._until_applied(offset)  # whatever was thrown away meanwhile
-                    with self._reading():
-                        next(turns)
-        except StopIteration as end:
-            answer: R = end.value
-            return answer
-
     @contextmanager
     def _reading(self) -> Iterator[None]:
         """Whoever meets damage in the database tells: the node must not go on with it."""
@@ -206,15 +184,19 @@ class ReadOnlyCoordinator:
     async def _read_barrier(self) -> Offset:
         """Wait until all is in the state that anybody was told of before: all below the offset."""
         self._check_open()
-        try:
-            offset = await self._log.barrier()
-        except NotLeaderError as error:
-            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-            raise CoordinatorError(code, f"no read barrier: {error}") from error
+        offset = await self._confirm_leader()
         await self._until_applied(offset)
         return offset
 
-    async def _until_told(self) -> None:
+    async def _confirm_leader(self) -> Offset:
+        """Have a leader confirmed by a majority; the offset below which all was committed then."""
+        try:
+            return await self._log.barrier()
+        except NotLeaderError as error:
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            raise CoordinatorError(code, f"no read barrier: {error}") from error
+
+    async def _until_known(self) -> None:
         """Wait for all that is committed, unless this replica is known to have had that once.
 
         The surprise: a node that comes back knows less than it told before it went, down to

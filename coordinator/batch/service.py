@@ -16,9 +16,10 @@ KIP-1164, Protocol.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
-from coordinator.batch.calls import CALLS, Call, Coordinator
+from coordinator.batch.calls import CALLS, Call, refuse
+from coordinator.batch.interface import BatchCoordinator
 from coordinator.batch.settings import MAX_BATCHES
 from coordinator.errors import CoordinatorError
 from raft.net.connection import Answer, ServerConnection
@@ -28,7 +29,7 @@ from raft.net.handlers import Serve, Served, payload
 from raft.net.header import RequestHeader
 from records.codec import decode_message
 from records.kafka_errors import ErrorCode
-from records.rpc.base import Request
+from records.rpc.base import CoordinatorRequest
 from records.rpc.batch_coordinator import CommitBatchesRequest, CommitBatchesResponse
 
 _ROW_BYTES: Final = 56  # of a batch, with its empty tagged fields
@@ -41,7 +42,7 @@ MAX_COMMIT_BYTES: Final = 1024 + MAX_BATCHES * (_ROW_BYTES + _PARTITION_BYTES + 
 MAX_CALL_BYTES: Final = 1024 * 1024
 """The longest of the others. What is longer closes its connection."""
 
-Find = Callable[[int], Coordinator | None]
+Find = Callable[[int], BatchCoordinator | None]
 """The coordinator of a partition of `__diskless-metadata` on this node, if there is one."""
 
 
@@ -57,7 +58,7 @@ def coordinator_handlers(find: Find) -> Mapping[int, Served]:
     return handlers
 
 
-def _server(call: Call, find: Find) -> Serve:
+def _server(call: Call[Any], find: Find) -> Serve:
     commits = call.request is CommitBatchesRequest
 
     def serve(
@@ -71,22 +72,20 @@ def _server(call: Call, find: Find) -> Serve:
             raise BadHeaderError(
                 f"{call.request.schema().name} of {len(body)} bytes, the limit is {MAX_CALL_BYTES}"
             )
-        request = decode_message(call.request, body, header.api_version)
-        return _answer(call, find, header, request)
+        return _answer(find, header, decode_message(call.request, body, header.api_version))
 
     return serve
 
 
-async def _answer(call: Call, find: Find, header: RequestHeader, request: Request) -> Payload:
-    partition: int = request.coordinator_partition  # type: ignore[attr-defined]
-    coordinator = find(partition)
+async def _answer(find: Find, header: RequestHeader, request: CoordinatorRequest[Any]) -> Payload:
+    coordinator = find(request.coordinator_partition)
     if coordinator is None:
-        message = f"this node has no coordinator for partition {partition}"
-        return payload(header, call.refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, message))
+        message = f"this node has no coordinator for partition {request.coordinator_partition}"
+        return payload(header, refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, message))
     try:
-        response = await getattr(coordinator, call.method)(request)
+        response = await coordinator.call(request)
     except CoordinatorError as error:
-        response = call.refuse(request, error.code, error.message)
+        response = refuse(request, error.code, error.message)
     return payload(header, response)
 
 

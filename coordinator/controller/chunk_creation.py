@@ -11,23 +11,16 @@ Source: docs/design/chunks.md#creating-a-chunk; KIP-1114, Handle ChunkCreateRequ
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 from uuid import UUID
 
+from coordinator.batch.interface import CallTarget
 from coordinator.controller.chunk_files import NewChunk, create_request
-from records.rpc.batch_coordinator import ListDisklessOffsetsRequest, ListDisklessOffsetsResponse
+from records.rpc.batch_coordinator import ListDisklessOffsetsRequest
 from records.rpc.chunks import CreateChunksRequest
 from records.types import Offset
 
 LATEST: Final = -1
-
-
-class OffsetsReader(Protocol):
-    """A batch coordinator, or a client that finds it (`coordinator.batch.interface`)."""
-
-    async def list_offsets(
-        self, request: ListDisklessOffsetsRequest
-    ) -> ListDisklessOffsetsResponse: ...
 
 
 class Place(NamedTuple):
@@ -48,7 +41,7 @@ class UnknownEndError(Exception):
 async def chunks_at_the_end(
     chunks: tuple[NewChunk, ...],
     places: Mapping[tuple[str, int], Place],
-    reader: Callable[[int], OffsetsReader],
+    reader: Callable[[int], CallTarget],
     now_ms: Callable[[], int],
 ) -> CreateChunksRequest:
     """The request that creates these chunks where their partitions end now.
@@ -66,7 +59,7 @@ async def chunks_at_the_end(
         by_topic.setdefault(place.topic_id, []).append(chunk.partition)
     ends: dict[tuple[str, int], Offset] = {}
     for coordinator, by_topic in by_coordinator.items():
-        answer = await reader(coordinator).list_offsets(_latest(coordinator, by_topic))
+        answer = await reader(coordinator).call(_latest(coordinator, by_topic))
         for listed in answer.responses:
             name = names[listed.topic_id]
             for found in listed.partitions:

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
-from coordinator.batch.calls import Coordinator
+from coordinator.batch.interface import BatchCoordinator
 from coordinator.controller.reconciliation import Hosted
 from coordinator.errors import CoordinatorError
 from records.kafka_errors import ErrorCode
@@ -40,12 +40,12 @@ T = TypeVar("T")
 class ClientCalls:
     """`coordinator.controller.handover.CoordinatorCalls`; belongs to the running loop."""
 
-    def __init__(self, client: Callable[[int], Coordinator]) -> None:
+    def __init__(self, client: Callable[[int], BatchCoordinator]) -> None:
         """
         Args:  client: makes the client of one coordinator; called once for each.
         """
         self._make = client
-        self._clients: dict[int, Coordinator] = {}
+        self._clients: dict[int, BatchCoordinator] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def init(
@@ -55,7 +55,7 @@ class ClientCalls:
         done: Callable[[InitDisklessTopicsResponse | CoordinatorError], None],
     ) -> None:
         """See CoordinatorCalls."""
-        self._run(self._client(coordinator).create_topic_and_partitions(request), done)
+        self._run(self._client(coordinator).call(request), done)
 
     def delete(
         self,
@@ -64,7 +64,7 @@ class ClientCalls:
         done: Callable[[DeleteDisklessTopicsResponse | CoordinatorError], None],
     ) -> None:
         """See CoordinatorCalls."""
-        self._run(self._client(coordinator).delete_topics(request), done)
+        self._run(self._client(coordinator).call(request), done)
 
     def hosted(self, coordinator: int, done: Callable[[Hosted | CoordinatorError], None]) -> None:
         """See CoordinatorCalls."""
@@ -74,7 +74,7 @@ class ClientCalls:
         request = DescribeDisklessTopicsRequest(
             coordinator_partition=coordinator, include_objects=False, behind_barrier=True
         )
-        answer = await self._client(coordinator).describe_topics(request)
+        answer = await self._client(coordinator).call(request)
         if answer.error_code:
             raise CoordinatorError(ErrorCode(answer.error_code), answer.error_message or "")
         return {
@@ -104,7 +104,7 @@ class ClientCalls:
             controller_epoch=epoch,
             topics=(topic(topic_id=topic_id, partitions=named),),
         )
-        answer = await self._client(coordinator).release_partitions(request)
+        answer = await self._client(coordinator).call(request)
         results = [one for told in answer.responses for one in told.partitions]
         if any(one.error_code == ErrorCode.STALE_CONTROLLER_EPOCH for one in results):
             raise CoordinatorError(ErrorCode.STALE_CONTROLLER_EPOCH, "a newer controller called")
@@ -139,7 +139,7 @@ class ClientCalls:
                 for topic_id, indexes in by_topic.items()
             ),
         )
-        answer = await self._client(coordinator).list_offsets(request)
+        answer = await self._client(coordinator).call(request)
         return {
             (listed.topic_id, found.partition_index): Offset(found.offset)
             for listed in answer.responses
@@ -157,7 +157,7 @@ class ClientCalls:
             await client.close()
         self._clients.clear()
 
-    def _client(self, coordinator: int) -> Coordinator:
+    def _client(self, coordinator: int) -> BatchCoordinator:
         if coordinator not in self._clients:
             self._clients[coordinator] = self._make(coordinator)
         return self._clients[coordinator]

@@ -15,12 +15,13 @@ Source: docs/design/batch-coordinator.md#one-interface-three-implementations.
 from __future__ import annotations
 
 import threading
+from collections.abc import Coroutine
 from typing import Any, Final, cast
 from uuid import UUID
 
 import msgpack
 
-from coordinator.batch.calls import BY_REQUEST
+from coordinator.batch.calls import CALLS
 from coordinator.batch.cluster_view import ClusterView
 from coordinator.batch.memory import InMemoryCoordinator, InMemoryState
 from coordinator.batch.settings import CoordinatorSettings
@@ -36,7 +37,7 @@ SWEEP: Final = -1
 LATEST_MS: Final = 2**62
 """Of any clock: in ms, and far from the end of a 64-bit number."""
 
-_BY_KEY: Final = {request.schema().key: call for request, call in BY_REQUEST.items()}
+_REQUESTS: Final = {call.api_key: call.request for call in CALLS}
 
 
 class Replica:
@@ -69,11 +70,11 @@ class Replica:
         with self.lock:
             try:
                 key, body, timestamp_ms = msgpack.unpackb(command)
-                call = _BY_KEY.get(key)
-                if key != SWEEP and call is None:
+                kind = _REQUESTS.get(key)
+                if key != SWEEP and kind is None:
                     raise ValueError(f"no call has api key {key}")
-                request = decode_message(call.request, body, 0) if call else None
-                leader, at_ms = (None, 0) if call else msgpack.unpackb(body)
+                request = decode_message(kind, body, 0) if kind else None
+                leader, at_ms = (None, 0) if kind else msgpack.unpackb(body)
                 if not (leader is None or isinstance(leader, str)):
                     raise TypeError(f"a leadership is called {leader!r}")
                 timestamp_ms, at_ms = _time(timestamp_ms), _time(at_ms)
@@ -82,11 +83,11 @@ class Replica:
             self.clock_ms = max(self.clock_ms, timestamp_ms)
             self.steady_ms = self.steady_ms or self.clock_ms  # both begin together
             try:
-                if call is None:
+                if request is None:
                     self._pass_time(leader, at_ms)
                     self.coordinator.sweep()
                     return None
-                return _now(getattr(self.coordinator, call.method)(request))
+                return _result(self.coordinator.call(request))
             except CoordinatorError as error:
                 return error
             finally:
@@ -132,10 +133,10 @@ def _time(said: object) -> int:
     return said
 
 
-def _now(answering: Any) -> Response:
+def _result(call: Coroutine[Any, Any, Response]) -> Response:
     """The result of a coroutine that waits for nothing."""
     try:
-        answering.send(None)
+        call.send(None)
     except StopIteration as done:
         return cast(Response, done.value)
     raise AssertionError("a decision waited for something")

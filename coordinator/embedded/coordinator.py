@@ -43,51 +43,15 @@ from typing import Any, Final, TypeVar, cast
 import msgpack
 from pysyncobj import FAIL_REASON, SyncObj, SyncObjConf, SyncObjConsumer, replicated
 
+from coordinator.batch.calls import Lookup, Report, call_of
 from coordinator.batch.cluster_view import ClusterView, StaticView
-from coordinator.batch.describe import describe_object, describe_topics
-from coordinator.batch.reads import denies, find_batches
+from coordinator.batch.reads import at_once
 from coordinator.batch.settings import CoordinatorSettings
 from coordinator.embedded.commands import SWEEP, Replica
 from coordinator.errors import CoordinatorError
 from records.codec import encode_message
 from records.kafka_errors import ErrorCode
-from records.rpc.base import Request, Response
-from records.rpc.batch_coordinator import (
-    ApplyRetentionRequest,
-    ApplyRetentionResponse,
-    CommitBatchesRequest,
-    CommitBatchesResponse,
-    DeleteDisklessRecordsRequest,
-    DeleteDisklessRecordsResponse,
-    DeleteDisklessTopicsRequest,
-    DeleteDisklessTopicsResponse,
-    FindBatchesRequest,
-    FindBatchesResponse,
-    InitDisklessTopicsRequest,
-    InitDisklessTopicsResponse,
-    ListDisklessOffsetsRequest,
-    ListDisklessOffsetsResponse,
-    ReleaseDisklessPartitionsRequest,
-    ReleaseDisklessPartitionsResponse,
-)
-from records.rpc.objects import (
-    AcquireObjectLeaseRequest,
-    AcquireObjectLeaseResponse,
-    DeleteFilesRequest,
-    DeleteFilesResponse,
-    DescribeDisklessObjectRequest,
-    DescribeDisklessObjectResponse,
-    DescribeDisklessTopicsRequest,
-    DescribeDisklessTopicsResponse,
-    GetFilesToDeleteRequest,
-    GetFilesToDeleteResponse,
-    IsSafeToDeleteFileRequest,
-    IsSafeToDeleteFileResponse,
-    MarkOrphansRequest,
-    MarkOrphansResponse,
-    ReleaseObjectLeaseRequest,
-    ReleaseObjectLeaseResponse,
-)
+from records.rpc.base import CoordinatorRequest, Response
 
 R = TypeVar("R", bound=Response)
 
@@ -232,11 +196,11 @@ class EmbeddedCoordinator:
 
     # --- commands
 
-    async def _replicate(self, request: Request, response: type[R]) -> R:
-        """Have a request decided by all nodes; this node's answer is everybody's."""
-        assert request.schema().key is not None, f"no request: {request}"
-        answer = await self._command(request.schema().key, encode_message(request, 0))
-        assert isinstance(answer, response), f"{answer} answers {request}"
+    async def _replicate(self, request: CoordinatorRequest[R]) -> R:
+        """Have a request decided by all nodes; every node finds the same answer."""
+        call = call_of(request)
+        answer = await self._command(call.api_key, encode_message(request, 0))
+        assert isinstance(answer, call.response), f"{answer} answers {request}"
         return answer
 
     async def _command(self, key: int | None, body: bytes) -> Response | None:
@@ -300,95 +264,28 @@ class EmbeddedCoordinator:
 
     # --- a BatchCoordinator
 
-    async def create_topic_and_partitions(
-        self, request: InitDisklessTopicsRequest
-    ) -> InitDisklessTopicsResponse:
-        """See BatchCoordinator."""
-        return await self._replicate(request, InitDisklessTopicsResponse)
+    async def call(self, request: CoordinatorRequest[R]) -> R:
+        """See BatchCoordinator.
 
-    async def acquire_lease(self, request: AcquireObjectLeaseRequest) -> AcquireObjectLeaseResponse:
-        """See BatchCoordinator."""
-        return await self._replicate(request, AcquireObjectLeaseResponse)
-
-    async def release_lease(self, request: ReleaseObjectLeaseRequest) -> ReleaseObjectLeaseResponse:
-        """See BatchCoordinator."""
-        return await self._replicate(request, ReleaseObjectLeaseResponse)
-
-    async def commit_file(self, request: CommitBatchesRequest) -> CommitBatchesResponse:
-        """See BatchCoordinator."""
-        return await self._replicate(request, CommitBatchesResponse)
-
-    async def find_batches(self, request: FindBatchesRequest) -> FindBatchesResponse:
-        """See BatchCoordinator. From this node's state; a no is a command, decided by all."""
-        if self._node is None:
-            raise _unavailable("it is closed, or not started")
-        with self._replica.lock:
-            state = self._replica.coordinator.state
-            answer = find_batches(request, state, state, self._settings.coordinator)
-        return await self._replicate(request, FindBatchesResponse) if denies(answer) else answer
-
-    async def list_offsets(
-        self, request: ListDisklessOffsetsRequest
-    ) -> ListDisklessOffsetsResponse:
-        """See BatchCoordinator. A command like any other: the library has no read barrier."""
-        return await self._replicate(request, ListDisklessOffsetsResponse)
-
-    async def delete_records(
-        self, request: DeleteDisklessRecordsRequest
-    ) -> DeleteDisklessRecordsResponse:
-        """See BatchCoordinator."""
-        return await self._replicate(request, DeleteDisklessRecordsResponse)
-
-    async def delete_topics(
-        self, request: DeleteDisklessTopicsRequest
-    ) -> DeleteDisklessTopicsResponse:
-        """See BatchCoordinator."""
-        return await self._replicate(request, DeleteDisklessTopicsResponse)
-
-    async def release_partitions(
-        self, request: ReleaseDisklessPartitionsRequest
-    ) -> ReleaseDisklessPartitionsResponse:
-        """See BatchCoordinator."""
-        return await self._replicate(request, ReleaseDisklessPartitionsResponse)
-
-    async def apply_retention(self, request: ApplyRetentionRequest) -> ApplyRetentionResponse:
-        """See BatchCoordinator."""
-        return await self._replicate(request, ApplyRetentionResponse)
-
-    async def get_files_to_delete(
-        self, request: GetFilesToDeleteRequest
-    ) -> GetFilesToDeleteResponse:
-        """See BatchCoordinator. A command too: so its delays have one clock."""
-        return await self._replicate(request, GetFilesToDeleteResponse)
-
-    async def delete_files(self, request: DeleteFilesRequest) -> DeleteFilesResponse:
-        """See BatchCoordinator."""
-        return await self._replicate(request, DeleteFilesResponse)
-
-    async def is_safe_to_delete_file(
-        self, request: IsSafeToDeleteFileRequest
-    ) -> IsSafeToDeleteFileResponse:
-        """See BatchCoordinator."""
-        return await self._replicate(request, IsSafeToDeleteFileResponse)
-
-    async def mark_orphans(self, request: MarkOrphansRequest) -> MarkOrphansResponse:
-        """See BatchCoordinator."""
-        return await self._replicate(request, MarkOrphansResponse)
-
-    async def describe_topics(
-        self, request: DescribeDisklessTopicsRequest
-    ) -> DescribeDisklessTopicsResponse:
-        """See DescribingCoordinator."""
-        with self._replica.lock:
-            return describe_topics(request, self._replica.coordinator.state)
-
-    async def describe_object(
-        self, request: DescribeDisklessObjectRequest
-    ) -> DescribeDisklessObjectResponse:
-        """See DescribingCoordinator."""
-        with self._replica.lock:
-            state = self._replica.coordinator.state
-            return describe_object(request, state, self._settings.coordinator.keys)
+        Lookups that may be old and reports read this node's own state. All else is a command: the
+        library has no read barrier, and delays have one clock only if commands move it.
+        """
+        match call_of(request).kind:
+            case Lookup(turns, denies) if denies is not None:
+                if self._node is None:
+                    raise _unavailable("it is closed, or not started")
+                with self._replica.lock:
+                    state = self._replica.coordinator.state
+                    answer = at_once(
+                        turns(request, lambda: (state, state), self._settings.coordinator)
+                    )
+                return await self._replicate(request) if denies(answer) else answer
+            case Report(read):
+                with self._replica.lock:
+                    state = self._replica.coordinator.state
+                    return read(request, state, self._settings.coordinator)
+            case _:
+                return await self._replicate(request)
 
 
 def _close_pipe(node: SyncObj) -> None:

@@ -1,8 +1,9 @@
-"""From an image of groups to the records that make it: what a checkpoint holds.
+"""Turns an image of groups into the records of a checkpoint.
 
-In the order of group ids, and inside a group its owner, its generation, its offsets: so replicas
-with the same groups write the same bytes. The surprise is in the sorting: a hundred thousand ids
-are sorted in pieces, with a breath between, because a checkpoint is written beside the node's life.
+The records come in the order of group ids, and inside a group its owner, its generation, its
+offsets: so replicas with the same groups write the same bytes. The trap is the sorting: a hundred
+thousand ids are sorted in runs, with a pause after each, because the node's event loop must go on
+while a checkpoint is written.
 
 Source: KIP-630, Snapshot Format; docs/design/snapshots.md#generation-never-blocks-commits.
 """
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from coordinator.groups.state import CommittedOffset, Group, GroupsImage, Place
+from coordinator.groups.state import CommittedOffset, Group, GroupsImage, TopicPartition
 from records.frame import encode_record
 from records.groups import GroupOffsetsRecord, GroupOwnerRecord, GroupsState
 
@@ -22,19 +23,22 @@ _SORT_AT_ONCE: Final = 2_000  # group ids: about a millisecond
 
 
 def image_values(image: GroupsImage) -> Iterator[bytes]:
-    """Every record of the image, framed, in the order they are to be applied; b"" to rest."""
+    """Yield every record of the image, framed, in the order in which a reader applies them.
+
+    An empty value (b"") marks a pause, at which the caller lets other work run.
+    """
     yield encode_record(GroupsState(next_ownership_epoch=image.next_ownership_epoch))
-    pieces: list[list[str]] = []
+    runs: list[list[str]] = []
     ids = iter(image.groups)
-    while piece := sorted(islice(ids, _SORT_AT_ONCE)):
-        pieces.append(piece)
+    while run := sorted(islice(ids, _SORT_AT_ONCE)):
+        runs.append(run)
         yield b""
-    for group_id in heapq.merge(*pieces):
+    for group_id in heapq.merge(*runs):
         yield from group_values(group_id, image.groups[group_id])
 
 
 def group_values(group_id: str, group: Group) -> Iterator[bytes]:
-    """One group's records."""
+    """Yield one group's records, framed: its owner, its generation, its offsets."""
     yield encode_record(
         GroupOwnerRecord(
             group_id=group_id,
@@ -47,16 +51,18 @@ def group_values(group_id: str, group: Group) -> Iterator[bytes]:
     )
     if group.generation is not None:
         yield encode_record(group.generation)
-    for place in sorted(group.offsets):
-        yield encode_record(_offset_record(group_id, group, place, group.offsets[place]))
+    for topic_partition in sorted(group.offsets):
+        yield encode_record(
+            _offset_record(group_id, group, topic_partition, group.offsets[topic_partition])
+        )
 
 
 def _offset_record(
-    group_id: str, group: Group, place: Place, committed: CommittedOffset
+    group_id: str, group: Group, topic_partition: TopicPartition, committed: CommittedOffset
 ) -> GroupOffsetsRecord:
     topic = GroupOffsetsRecord.Topic
     partition = topic.Partition(
-        partition_index=place[1],
+        partition_index=topic_partition[1],
         committed_offset=committed.offset,
         leader_epoch=committed.leader_epoch,
         metadata=committed.metadata,
@@ -67,21 +73,28 @@ def _offset_record(
         group_id=group_id,
         ownership_epoch=group.ownership_epoch,
         sequence=group.sequence,
-        topics=(topic(topic_name=place[0], topic_id=committed.topic_id, partitions=(partition,)),),
+        topics=(
+            topic(
+                topic_name=topic_partition[0], topic_id=committed.topic_id, partitions=(partition,)
+            ),
+        ),
     )
 
 
 class FrozenGroups:
-    """An image to be written (`raft.interfaces.Frozen`): it stands still by itself."""
+    """An image of groups to be written to a checkpoint; see `raft.interfaces.Frozen`.
+
+    Images are immutable, so nothing needs to be copied.
+    """
 
     def __init__(self, image: GroupsImage) -> None:
         self._image: GroupsImage | None = image
 
     def values(self) -> Iterator[bytes]:
-        """See `image_values`."""
-        assert self._image is not None, "a frozen image that was closed"
+        """Yield the checkpoint's values; see `image_values`."""
+        assert self._image is not None, "the frozen image is closed"
         return image_values(self._image)
 
     def close(self) -> None:
-        """Let the image go."""
+        """Release the image."""
         self._image = None

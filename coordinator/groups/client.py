@@ -1,7 +1,7 @@
-"""The way from a broker to the leader of the log of groups.
+"""A broker's client of the group log's leader.
 
-One attempt for each call: the core asks again by itself, under the same number, and knows until
-when it is worth it. So no answer is raised, it is None.
+It makes one attempt per call: the core repeats a call by itself, under the same sequence number,
+and knows for how long that is useful. So a failed attempt returns None and raises nothing.
 
 Source: docs/design/groups.md.
 """
@@ -29,7 +29,10 @@ _LEADS_NOT: Final = frozenset(
 
 
 class GroupLogClient:
-    """Asks the log of groups, wherever it leads. Belongs to the event loop it is used on."""
+    """Finds the leader of the group log and sends it requests.
+
+    Belongs to the event loop it is used on.
+    """
 
     def __init__(
         self,
@@ -43,7 +46,7 @@ class GroupLogClient:
         )
 
     async def call(self, request: Request) -> Response | None:
-        """The response; None: nobody knows whether it was decided."""
+        """Send one request and return the response, or None if the outcome is unknown."""
         response_type: type[Any] = CALLS[type(request)]
         try:
             rpc = await self._finder.leader()
@@ -55,7 +58,7 @@ class GroupLogClient:
             answer: Any = await rpc.call(request, response_type, version)
         except NetError as error:
             log.debug("request=%s reason=%s", request.schema().name, error)
-            if error.reason is Reason.BAD_ANSWER:  # what else may be wrong there
+            if error.reason is Reason.BAD_ANSWER:  # later frames may be invalid too
                 rpc.connection.close()
             self._finder.lost(rpc)
             return None
@@ -65,5 +68,5 @@ class GroupLogClient:
         return response
 
     def close(self) -> None:
-        """Close the connections; calls under way end."""
+        """Close the connections; calls in flight end."""
         self._finder.close()

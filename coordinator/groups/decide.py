@@ -1,13 +1,13 @@
-"""What the log of groups decides: who acts for a group, and which of its commits count.
+"""What the group log decides: which broker owns a group, and which of its commits count.
 
 `decide(request, context) -> Decision` changes nothing. Three questions guard every commit, and each
 stops another mistake:
 
 - *Does the broker own the group?* Its ownership epoch must be the group's. So of two brokers that
   both believe they act for a group, one at most succeeds.
-- *Is it news?* A broker numbers its commits of a group. The last number again is the same commit,
-  and is answered the same; a lower one is a copy that was long on its way and must not undo what
-  was acknowledged since.
+- *Is it new?* A broker numbers its commits of a group. The last number again is the same commit,
+  and gets the same answer; a lower one is a delayed copy and must not undo what was acknowledged
+  since.
 - *Is it of the group's generation?* A member of an older one must not commit.
 
 The last is checked here a second time, after the broker: so the log alone shows that the members of
@@ -30,7 +30,7 @@ from coordinator.groups.settings import (
     MAX_OFFSETS,
     LogSettings,
 )
-from coordinator.groups.state import CommittedOffset, Group, GroupsImage, Place
+from coordinator.groups.state import CommittedOffset, Group, GroupsImage, TopicPartition
 from coordinator.rendezvous import group_broker
 from records.groups import (
     GroupGenerationRecord,
@@ -43,10 +43,10 @@ from records.kafka_errors import ErrorCode
 from records.rpc import group_log as rpc
 from records.schema import MetadataRecord
 
-NOTHING_LEFT: Final = 0  # why a group was removed
-ASKED_FOR: Final = 1
+NOTHING_LEFT: Final = 0  # reasons of a group's removal
+REQUESTED: Final = 1
 
-EXPIRED: Final = 0  # why offsets were removed
+EXPIRED: Final = 0  # reasons of an offset's removal
 TOPIC_DELETED: Final = 1
 
 _OFFSET_BYTES: Final = 32  # of one offset in a record, without names and metadata
@@ -54,7 +54,7 @@ _MEMBER_BYTES: Final = 32
 
 
 class Decision(NamedTuple):
-    """Records to write, perhaps none, and what to answer once nothing of it can be lost."""
+    """Records to write, if any, and the response to send once they can no longer be lost."""
 
     records: Sequence[MetadataRecord]
     response: Any
@@ -62,20 +62,20 @@ class Decision(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What a decision is made on."""
+    """The state and the settings that a decision is based on."""
 
     image: GroupsImage  # the pending one
     now_ms: int  # ms since 1970
     settings: LogSettings
-    brokers: Sequence[int] | None = None  # unfenced, as far as the leader knows; None: it does not
-    gone_topics: Collection[UUID] = ()  # deleted lately, as far as the leader knows
+    brokers: Sequence[int] | None = None  # unfenced ones in the leader's image; None: unknown
+    gone_topics: Collection[UUID] = ()  # recently deleted, in the leader's image
 
 
-# --- who acts for a group ----------------------------------------------------------------------
+# --- ownership ---------------------------------------------------------------------------------
 
 
 def decide_acquire(request: rpc.AcquireGroupOwnershipRequest, context: Context) -> Decision:
-    """Make a broker the one that acts for a group."""
+    """Make a broker the owner of a group, and return the group's last generation."""
     image, group_id = context.image, request.group_id
     refused = _refuse_acquire(request, context)
     if refused is not None:
@@ -111,31 +111,31 @@ def _refuse_acquire(
 ) -> tuple[ErrorCode, str] | None:
     group_id, groups = request.group_id, context.image.groups
     if not 0 <= len(group_id.encode()) <= MAX_GROUP_ID_BYTES:
-        return ErrorCode.INVALID_GROUP_ID, f"longer than {MAX_GROUP_ID_BYTES} bytes"
+        return ErrorCode.INVALID_GROUP_ID, f"the group id exceeds {MAX_GROUP_ID_BYTES} bytes"
     if context.brokers:
         chosen = group_broker(group_id, context.brokers)
         if chosen != request.broker_id:
-            return ErrorCode.NOT_COORDINATOR, f"broker {chosen} is to act for this group"
+            return ErrorCode.NOT_COORDINATOR, f"broker {chosen} coordinates this group"
     group = groups.get(group_id)
     if group is None:
         if not request.create:
             return ErrorCode.GROUP_ID_NOT_FOUND, "no such group"
         if len(groups) >= context.settings.max_groups:
-            return ErrorCode.POLICY_VIOLATION, f"there are {len(groups)} groups"
+            return ErrorCode.POLICY_VIOLATION, f"the limit of {len(groups)} groups is reached"
     elif group.broker_id == request.broker_id and group.broker_epoch > request.broker_epoch >= 0:
-        return ErrorCode.STALE_BROKER_EPOCH, f"epoch {group.broker_epoch} of this broker owns it"
+        return ErrorCode.STALE_BROKER_EPOCH, f"broker epoch {group.broker_epoch} owns it"
     return None
 
 
-def _owned(
+def _check_owner(
     context: Context, group_id: str, ownership_epoch: int, sequence: int
 ) -> tuple[Group | None, ErrorCode, str]:
-    """The group, if this commit is its owner's next or last one."""
+    """Return the group if the request is its owner's next or last one, else None and the error."""
     group = context.image.groups.get(group_id)
     if group is None or group.ownership_epoch != ownership_epoch:
-        return None, ErrorCode.NOT_COORDINATOR, "another broker acts for this group"
+        return None, ErrorCode.NOT_COORDINATOR, "another broker owns this group"
     if sequence < group.sequence or sequence < 1:
-        return None, ErrorCode.INVALID_REQUEST, f"commit {sequence} after {group.sequence}"
+        return None, ErrorCode.INVALID_REQUEST, f"sequence {sequence} after {group.sequence}"
     return group, ErrorCode.NONE, ""
 
 
@@ -143,8 +143,8 @@ def _owned(
 
 
 def decide_commit_offsets(request: rpc.CommitGroupOffsetsRequest, context: Context) -> Decision:
-    """Commit offsets for members of the group's generation, or for nobody's."""
-    group, code, message = _owned(
+    """Commit offsets for members of the group's generation, or for no member."""
+    group, code, message = _check_owner(
         context, request.group_id, request.ownership_epoch, request.sequence
     )
     if group is not None and is_too_large(commit_size(request.commits)):
@@ -155,13 +155,13 @@ def decide_commit_offsets(request: rpc.CommitGroupOffsetsRequest, context: Conte
         )
     errors = tuple(
         int(refuse_commit(group, commit.generation, commit.member_id))
-        or _too_large(commit, context)
-        or _of_before(commit, context)
+        or _refuse_metadata_size(commit, context)
+        or _refuse_deleted_topic(commit, context)
         for commit in request.commits
     )
     response = rpc.CommitGroupOffsetsResponse(commit_errors=errors)
     topics = tuple(
-        _offsets(topic, context.now_ms)
+        _to_record_topic(topic, context.now_ms)
         for commit, error in zip(request.commits, errors, strict=True)
         if not error
         for topic in commit.topics
@@ -178,7 +178,10 @@ def decide_commit_offsets(request: rpc.CommitGroupOffsetsRequest, context: Conte
 
 
 def refuse_commit(group: Group, generation: int, member_id: str) -> ErrorCode:
-    """May a member of a generation commit offsets? Source: upstream's validateOffsetCommit."""
+    """Return the error that forbids a commit by this member in this generation, or NONE.
+
+    Source: upstream's validateOffsetCommit.
+    """
     if generation < 0 and not member_id:
         return ErrorCode.UNKNOWN_MEMBER_ID if group.member_ids else ErrorCode.NONE
     if generation != group.generation_id:
@@ -187,14 +190,14 @@ def refuse_commit(group: Group, generation: int, member_id: str) -> ErrorCode:
 
 
 class Size(NamedTuple):
-    """What a commit costs."""
+    """The size of a commit's record."""
 
     offsets: int
-    size_bytes: int  # about
+    size_bytes: int  # approximate
 
 
 def commit_size(commits: Iterable[rpc.CommitGroupOffsetsRequest.Commit]) -> Size:
-    """How many offsets, and about what their record will take."""
+    """Return the number of offsets in the commits and the approximate size of their record."""
     size = count = 0
     for commit in commits:
         for topic in commit.topics:
@@ -205,11 +208,11 @@ def commit_size(commits: Iterable[rpc.CommitGroupOffsetsRequest.Commit]) -> Size
 
 
 def is_too_large(size: Size) -> bool:
-    """More than one record is to hold."""
+    """Return whether a commit exceeds what one record may hold."""
     return size.offsets > MAX_OFFSETS or size.size_bytes > MAX_COMMIT_BYTES
 
 
-def _too_large(commit: rpc.CommitGroupOffsetsRequest.Commit, context: Context) -> int:
+def _refuse_metadata_size(commit: rpc.CommitGroupOffsetsRequest.Commit, context: Context) -> int:
     limit = context.settings.offset_metadata_max_bytes
     for topic in commit.topics:
         for partition in topic.partitions:
@@ -218,17 +221,18 @@ def _too_large(commit: rpc.CommitGroupOffsetsRequest.Commit, context: Context) -
     return 0
 
 
-def _of_before(commit: rpc.CommitGroupOffsetsRequest.Commit, context: Context) -> int:
-    """Of a topic that is gone: the owner's image is behind, and another may have that name now.
+def _refuse_deleted_topic(commit: rpc.CommitGroupOffsetsRequest.Commit, context: Context) -> int:
+    """Return COORDINATOR_LOAD_IN_PROGRESS if the commit names a deleted topic, else 0.
 
-    What is stored under the old id nobody would find. So the client is to send it again, until the
-    owner knows which topic is meant, or that there is none.
+    The owner's image is behind, and another topic may have that name now. An offset stored under
+    the old id could never be fetched. So the client repeats its commit until the owner's image has
+    the new topic, or none.
     """
     gone = any(topic.topic_id in context.gone_topics for topic in commit.topics)
     return int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) if gone else 0
 
 
-def _offsets(
+def _to_record_topic(
     topic: rpc.CommitGroupOffsetsRequest.Commit.Topic, now_ms: int
 ) -> GroupOffsetsRecord.Topic:
     partition_type = GroupOffsetsRecord.Topic.Partition
@@ -252,8 +256,8 @@ def _offsets(
 def decide_commit_generation(
     request: rpc.CommitGroupGenerationRequest, context: Context
 ) -> Decision:
-    """Make a completed rebalance the group's."""
-    group, code, message = _owned(
+    """Make a completed rebalance the group's current generation."""
+    group, code, message = _check_owner(
         context, request.group_id, request.ownership_epoch, request.sequence
     )
     if group is not None and request.sequence > group.sequence:
@@ -264,7 +268,7 @@ def decide_commit_generation(
             group, code = None, ErrorCode.MESSAGE_TOO_LARGE
             message = f"members and assignments of more than {MAX_GENERATION_BYTES} bytes"
         elif len({member.member_id for member in request.members}) != len(request.members):
-            group, code, message = None, ErrorCode.INVALID_REQUEST, "a member is there twice"
+            group, code, message = None, ErrorCode.INVALID_REQUEST, "duplicate member id"
     response = rpc.CommitGroupGenerationResponse(
         error_code=int(code), error_message=message or None
     )
@@ -285,7 +289,7 @@ def decide_commit_generation(
 
 
 def generation_size(members: Iterable[GroupGenerationRecord.Member]) -> int:
-    """About the bytes of a generation's members in a record."""
+    """Return the approximate size in bytes of a generation's members in a record."""
     return sum(
         _MEMBER_BYTES
         + len(member.member_id)
@@ -298,20 +302,20 @@ def generation_size(members: Iterable[GroupGenerationRecord.Member]) -> int:
     )
 
 
-# --- the end -----------------------------------------------------------------------------------
+# --- removal -----------------------------------------------------------------------------------
 
 
 def decide_remove(request: rpc.RemoveGroupRequest, context: Context) -> Decision:
     """Remove a group that has no members.
 
-    Its owner's request is one of its commits: a copy that comes late, when the group was made anew,
-    is of another ownership and removes nothing.
+    An owner's removal is numbered like its commits: a late copy, which arrives when the group was
+    created anew, names another ownership and removes nothing.
     """
     group = context.image.groups.get(request.group_id)
     if group is None:
         return Decision((), rpc.RemoveGroupResponse(error_code=int(ErrorCode.GROUP_ID_NOT_FOUND)))
     if request.ownership_epoch >= 0:
-        owned, code, message = _owned(
+        owned, code, message = _check_owner(
             context, request.group_id, request.ownership_epoch, request.sequence
         )
         if owned is None:
@@ -320,69 +324,69 @@ def decide_remove(request: rpc.RemoveGroupRequest, context: Context) -> Decision
             )
     if group.member_ids:
         return Decision((), rpc.RemoveGroupResponse(error_code=int(ErrorCode.NON_EMPTY_GROUP)))
-    record = GroupRemovedRecord(group_id=request.group_id, reason=ASKED_FOR)
+    record = GroupRemovedRecord(group_id=request.group_id, reason=REQUESTED)
     return Decision((record,), rpc.RemoveGroupResponse())
 
 
-def decide_sweep(
+def decide_expiry(
     group_ids: Iterable[str], deleted_topics: frozenset[UUID], context: Context
 ) -> Decision:
-    """Of these groups, remove what is over: expired offsets, those of deleted topics, empty groups.
+    """Remove expired offsets, offsets of deleted topics, and empty groups without offsets.
 
-    Offsets expire only while their group is empty, from the later of their commit and the moment
-    it became so. An owner may have members that the log does not know yet: so nothing expires soon
-    after a group was taken. Source: KIP-211.
+    Offsets expire only while their group is empty, from the later of their commit and the moment at
+    which it became empty. A new owner may have members that the log does not know yet: so nothing
+    expires soon after a group was acquired. Source: KIP-211.
     """
     records: list[MetadataRecord] = []
     for group_id in group_ids:
         group = context.image.groups.get(group_id)
         if group is not None:
-            records += _sweep_group(group_id, group, deleted_topics, context)
+            records += _expire_group(group_id, group, deleted_topics, context)
     return Decision(records, len(records))
 
 
-def is_due(group: Group, deleted_topics: frozenset[UUID], context: Context) -> bool:
-    """Would a sweep do anything to this group?"""
-    return bool(_sweep_group("", group, deleted_topics, context))
+def is_expiry_due(group: Group, deleted_topics: frozenset[UUID], context: Context) -> bool:
+    """Return whether `decide_expiry` would write any record for this group."""
+    return bool(_expire_group("", group, deleted_topics, context))
 
 
-def _sweep_group(
+def _expire_group(
     group_id: str, group: Group, deleted_topics: frozenset[UUID], context: Context
 ) -> list[MetadataRecord]:
     may_expire = (
         not group.member_ids
         and context.now_ms - group.acquired_at_ms >= context.settings.ownership_grace_ms
     )
-    expired = set(_expired(group, context)) if may_expire else set()
-    if may_expire and len(expired) == len(group.offsets) and not _is_young(group, context):
+    expired = set(_expired_partitions(group, context)) if may_expire else set()
+    if may_expire and len(expired) == len(group.offsets) and not _was_just_emptied(group, context):
         return [GroupRemovedRecord(group_id=group_id, reason=NOTHING_LEFT)]
     deleted = {
-        place
-        for place, committed in (group.offsets.items() if deleted_topics else ())
+        topic_partition
+        for topic_partition, committed in (group.offsets.items() if deleted_topics else ())
         if committed.topic_id in deleted_topics
     }
     return [
-        _removed(group_id, places, reason)
-        for places, reason in ((expired, EXPIRED), (deleted - expired, TOPIC_DELETED))
-        if places
+        _offsets_removed_record(group_id, topic_partitions, reason)
+        for topic_partitions, reason in ((expired, EXPIRED), (deleted - expired, TOPIC_DELETED))
+        if topic_partitions
     ]
 
 
-def _is_young(group: Group, context: Context) -> bool:
-    """The last member left only now: it may well come back, and expects its generation to go on."""
+def _was_just_emptied(group: Group, context: Context) -> bool:
+    """Return whether the last member left a short time ago: it may return and go on."""
     if group.generation is None:
         return False
     age_ms = context.now_ms - group.generation.completed_at_ms
     return age_ms < context.settings.ownership_grace_ms
 
 
-def _expired(group: Group, context: Context) -> Iterator[Place]:
+def _expired_partitions(group: Group, context: Context) -> Iterator[TopicPartition]:
     empty_since_ms = 0
     if group.generation is not None and group.generation.protocol_type:
         empty_since_ms = group.generation.completed_at_ms
-    for place, committed in group.offsets.items():
+    for topic_partition, committed in group.offsets.items():
         if _expires_at(committed, empty_since_ms, context) <= context.now_ms:
-            yield place
+            yield topic_partition
 
 
 def _expires_at(committed: CommittedOffset, empty_since_ms: int, context: Context) -> int:
@@ -392,9 +396,11 @@ def _expires_at(committed: CommittedOffset, empty_since_ms: int, context: Contex
     return since_ms + context.settings.offsets_retention_ms
 
 
-def _removed(group_id: str, places: set[Place], reason: int) -> GroupOffsetsRemovedRecord:
+def _offsets_removed_record(
+    group_id: str, topic_partitions: set[TopicPartition], reason: int
+) -> GroupOffsetsRemovedRecord:
     by_topic: dict[str, list[int]] = {}
-    for topic, partition in sorted(places):
+    for topic, partition in sorted(topic_partitions):
         by_topic.setdefault(topic, []).append(partition)
     return GroupOffsetsRemovedRecord(
         group_id=group_id,

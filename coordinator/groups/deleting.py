@@ -1,8 +1,9 @@
-"""DeleteGroups: one request of many groups, as many requests of one.
+"""DeleteGroups: splits a request for many groups into one request per group.
 
-Whether a group has members only its owner knows: some may have joined, and the log not heard of it.
-So each group is asked for as by a member, is loaded if it must be, and says no while anybody is in
-it. Its removal then goes down the group's line, behind its commits and under its ownership.
+Only a group's owner knows whether it has members: some may have joined, and the log not know it
+yet. So each deletion is handled like a member's request: the group is loaded if necessary, and
+refuses while it has members. Its removal then goes through the group's outbox, after its commits
+and under its ownership.
 
 Source: KIP-229; upstream's GroupCoordinatorService (deleteGroups).
 """
@@ -12,51 +13,51 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from coordinator.groups.error_responses import refuse
-from coordinator.groups.events import Asked
+from coordinator.groups.error_responses import error_response
+from coordinator.groups.events import InboundRequest
 from records.kafka_errors import ErrorCode
 from records.rpc.base import Response
 from records.rpc.groups import DeleteGroupsRequest, DeleteGroupsResponse
 
 MAX_DELETED: Final = 1_000
-"""Groups of one request: each may be two calls of the log."""
+"""Groups in one request: each may need two calls of the log."""
 
 
-class Part:
-    """The ticket of one group's share of a request."""
+class GroupTicket:
+    """The ticket of one group's part of a DeleteGroups request."""
 
     __slots__ = ("_put",)
 
     def __init__(self, put: Callable[[Any], None]) -> None:
         self._put = put
 
-    def answered(self, response: Any) -> None:
-        """What became of the group."""
+    def on_response(self, response: Any) -> None:
+        """Add the group's result to the response."""
         self._put(response)
 
 
 def begin_deletion(
-    asked: Asked,
+    inbound: InboundRequest,
     request: DeleteGroupsRequest,
     *,
-    ask: Callable[[str, Asked], None],
-    reply: Callable[[Asked, Response], None],
+    ask: Callable[[str, InboundRequest], None],
+    reply: Callable[[InboundRequest, Response], None],
 ) -> None:
-    """Ask for each group once; reply when all have answered."""
+    """Request each group's deletion once; reply when all groups have a result."""
     names = tuple(dict.fromkeys(request.groups_names))
     if len(names) > MAX_DELETED:
-        reply(asked, refuse(asked, ErrorCode.INVALID_REQUEST))
+        reply(inbound, error_response(inbound, ErrorCode.INVALID_REQUEST))
         return
     if not names:
-        reply(asked, DeleteGroupsResponse(results=()))
+        reply(inbound, DeleteGroupsResponse(results=()))
     found: dict[str, DeleteGroupsResponse.DeletableGroupResult] = {}
 
     def put(response: DeleteGroupsResponse) -> None:
         (result,) = response.results
         found[result.group_id] = result
         if len(found) == len(names):
-            reply(asked, DeleteGroupsResponse(results=tuple(found[name] for name in names)))
+            reply(inbound, DeleteGroupsResponse(results=tuple(found[name] for name in names)))
 
     for name in names:
-        one = DeleteGroupsRequest(groups_names=(name,))
-        ask(name, asked._replace(ticket=Part(put), request=one))
+        single = DeleteGroupsRequest(groups_names=(name,))
+        ask(name, inbound._replace(ticket=GroupTicket(put), request=single))

@@ -1,4 +1,4 @@
-"""How "no" is said to a client: each response has another place for it.
+"""Error responses to clients: each kind of response carries its error codes elsewhere.
 
 Source: KIP-345 (LeaveGroup's members), KIP-709 (OffsetFetch's groups), KIP-559 (protocol names).
 """
@@ -8,24 +8,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from coordinator.groups.events import Asked
+from coordinator.groups.events import InboundRequest
 from records.kafka_errors import ErrorCode
 from records.rpc import groups as rpc
 from records.rpc.base import Response
 
-NULL_PROTOCOL_VERSION = 7  # of JoinGroup: from here on a protocol's name may be null
-GROUPS_VERSION = 8  # of OffsetFetch: from here on it asks for several groups
-MEMBERS_VERSION = 3  # of LeaveGroup: from here on it names several members
+NULL_PROTOCOL_VERSION = 7  # JoinGroup: the first version whose protocol name may be null
+GROUPS_VERSION = 8  # OffsetFetch: the first version that names several groups
+MEMBERS_VERSION = 3  # LeaveGroup: the first version that names several members
 
 
-def refuse(asked: Asked, code: ErrorCode, *, member_id: str | None = None) -> Response:
-    """The response that says `code` of the whole request."""
-    request: Any = asked.request
+def error_response(
+    inbound: InboundRequest, code: ErrorCode, *, member_id: str | None = None
+) -> Response:
+    """Build the response that carries `code` for the whole request."""
+    request: Any = inbound.request
     match request:
         case rpc.JoinGroupRequest():
             return rpc.JoinGroupResponse(
                 error_code=int(code),
-                protocol_name=None if asked.version >= NULL_PROTOCOL_VERSION else "",
+                protocol_name=None if inbound.version >= NULL_PROTOCOL_VERSION else "",
                 leader="",
                 member_id=request.member_id if member_id is None else member_id,
                 members=(),
@@ -37,33 +39,35 @@ def refuse(asked: Asked, code: ErrorCode, *, member_id: str | None = None) -> Re
         case rpc.LeaveGroupRequest():
             return rpc.LeaveGroupResponse(error_code=int(code))
         case rpc.OffsetCommitRequest():
-            return commit_answer(request, {}, code)
+            return commit_response(request, {}, code)
         case rpc.OffsetFetchRequest():
-            return _refuse_fetch(request, asked.version, code)
+            return _refuse_fetch(request, inbound.version, code)
         case rpc.DescribeGroupsRequest():
             return rpc.DescribeGroupsResponse(
-                groups=tuple(described_error(name, code) for name in request.groups)
+                groups=tuple(describe_error(name, code) for name in request.groups)
             )
         case rpc.DeleteGroupsRequest():
-            return deleted(request.groups_names, code)
+            return delete_response(request.groups_names, code)
         case rpc.ListGroupsRequest():
             return rpc.ListGroupsResponse(error_code=int(code), groups=())
         case _:
-            raise TypeError(f"no request of groups: {request}")
+            raise TypeError(f"not a group request: {request}")
 
 
-def deleted(names: Iterable[str], code: ErrorCode) -> rpc.DeleteGroupsResponse:
-    """The same of each of these groups, once."""
+def delete_response(names: Iterable[str], code: ErrorCode) -> rpc.DeleteGroupsResponse:
+    """Build a DeleteGroups response with the same code for each group, listed once."""
     result = rpc.DeleteGroupsResponse.DeletableGroupResult
     return rpc.DeleteGroupsResponse(
         results=tuple(result(group_id=name, error_code=int(code)) for name in dict.fromkeys(names))
     )
 
 
-def commit_answer(
+def commit_response(
     request: rpc.OffsetCommitRequest, errors: dict[tuple[int, int], ErrorCode], otherwise: ErrorCode
 ) -> rpc.OffsetCommitResponse:
-    """An answer for each partition; `errors` by the places of topic and partition in it."""
+    """Build an OffsetCommit response; `errors` by the indexes of topic and partition, else
+    `otherwise`.
+    """
     topic_type = rpc.OffsetCommitResponse.OffsetCommitResponseTopic
     return rpc.OffsetCommitResponse(
         topics=tuple(
@@ -93,7 +97,7 @@ def _refuse_fetch(request: rpc.OffsetFetchRequest, version: int, code: ErrorCode
             )
         )
     topic_type = rpc.OffsetFetchResponse.OffsetFetchResponseTopic
-    return rpc.OffsetFetchResponse(  # the first version has no place for it but with each partition
+    return rpc.OffsetFetchResponse(  # version 1 has an error code in each partition only
         error_code=int(code),
         topics=tuple(
             topic_type(
@@ -112,10 +116,10 @@ def _refuse_fetch(request: rpc.OffsetFetchRequest, version: int, code: ErrorCode
     )
 
 
-def described_error(
+def describe_error(
     group_id: str, code: ErrorCode, *, state: str = "", message: str | None = None
 ) -> rpc.DescribeGroupsResponse.DescribedGroup:
-    """A group that nothing can be said of."""
+    """Build a DescribeGroups entry for a group that cannot be described."""
     return rpc.DescribeGroupsResponse.DescribedGroup(
         error_code=int(code),
         error_message=message,

@@ -1,4 +1,4 @@
-"""What a broker's group coordinator is told, and what it asks for: the seam to the world.
+"""The events and effects of a broker's group coordinator.
 
 Source: docs/design/quorum.md#sans-io-core.
 """
@@ -12,47 +12,47 @@ from uuid import UUID
 from records.rpc.base import Request, Response
 
 
-class Asked(NamedTuple):
-    """A client asks. Exactly one `Reply` with this ticket follows, now or later."""
+class InboundRequest(NamedTuple):
+    """A client's request. Exactly one `Reply` with this ticket follows, now or later."""
 
     ticket: Hashable
     request: Any  # JoinGroup, SyncGroup, Heartbeat, LeaveGroup, Offset*, ListGroups, Describe*
     version: int
     client_id: str
-    client_host: str  # "/127.0.0.1", as upstream has it
-    unique: str  # a UUID of this request's own, for a member id; only a JoinGroup needs one
+    client_host: str  # "/127.0.0.1", in upstream's form
+    unique: str  # a UUID drawn for this request, to build a member id; only JoinGroup needs it
 
 
-class Answered(NamedTuple):
-    """The log of groups answers a `Call`; None: nobody knows, it was lost or took too long."""
+class LogResponse(NamedTuple):
+    """The group log's response to a `Call`; None if it was lost or took too long."""
 
     call_id: int
     response: Any
 
 
 class BrokersChanged(NamedTuple):
-    """The unfenced brokers, as this broker knows them."""
+    """The set of unfenced brokers in this broker's image has changed."""
 
     broker_ids: frozenset[int]
-    broker_epoch: int  # our own
+    broker_epoch: int  # of this broker
 
 
 class Tick(NamedTuple):
-    """`deadline_ms` is here."""
+    """The time of `deadline_ms` has come."""
 
 
-Event = Asked | Answered | BrokersChanged | Tick
+Event = InboundRequest | LogResponse | BrokersChanged | Tick
 
 
 class Reply(NamedTuple):
-    """Answer a client."""
+    """Send a response to a client."""
 
     ticket: Hashable
     response: Response
 
 
 class Call(NamedTuple):
-    """Ask the log of groups. Exactly one `Answered` is expected."""
+    """Send a request to the group log. Exactly one `LogResponse` follows."""
 
     call_id: int
     request: Request
@@ -62,16 +62,16 @@ Effect = Reply | Call
 
 
 class Topics(Protocol):
-    """What a broker knows of topics."""
+    """The topics in the broker's metadata image."""
 
     def age_ms(self) -> float | None:
-        """How old at most that is; None: it may be half of what there is."""
+        """Upper bound of the image's age; None while the image may be incomplete."""
 
     def partition_count(self, name: str) -> int | None:
-        """None: no such topic."""
+        """Number of the topic's partitions; None if there is no such topic."""
 
     def topic_id(self, name: str) -> UUID | None:
-        """None: no such topic."""
+        """The topic's id; None if there is no such topic."""
 
     def name(self, topic_id: UUID) -> str | None:
-        """None: no such topic."""
+        """The topic's name; None if there is no such topic."""

@@ -1,4 +1,4 @@
-"""One group on the broker that acts for it: what each request means, in each state.
+"""One group on the broker that coordinates it: handles each member request in each state.
 
 Source: the classic group protocol as upstream has it (KIP-62, KIP-345, KIP-394, KIP-814);
 GroupMetadataManager and ClassicGroup.
@@ -8,10 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordinator.groups.error_responses import MEMBERS_VERSION, refuse
-from coordinator.groups.events import Asked
-from coordinator.groups.membership import Member, Protocols, State, from_records, offered_bytes
-from coordinator.groups.outbox import Line, Told
+from coordinator.groups.error_responses import MEMBERS_VERSION, error_response
+from coordinator.groups.events import InboundRequest
+from coordinator.groups.membership import (
+    Member,
+    Protocols,
+    State,
+    membership_from_records,
+    offered_bytes,
+)
+from coordinator.groups.outbox import GroupOutbox, OnDone
 from coordinator.groups.rebalance import SKIP_ASSIGNMENT_VERSION, Broker, Rebalance
 from coordinator.groups.settings import (
     MAX_CLIENT_ID_BYTES,
@@ -26,61 +32,67 @@ from records.rpc import groups as rpc
 from records.rpc.group_log import AcquireGroupOwnershipResponse, CommitGroupOffsetsRequest
 
 HANDSHAKE_VERSION = 4
-"""Of JoinGroup: from here on a member gets its id before it joins (KIP-394)."""
+"""JoinGroup: the first version in which a member gets its id before it joins (KIP-394)."""
 
 
 class ClassicGroup(Rebalance):
-    """See the module. The rebalance it inherits has no requests in it."""
+    """A group that this broker owns: handles requests and timers, on top of its `Rebalance`."""
 
     def __init__(self, group_id: str, env: Broker, loaded: AcquireGroupOwnershipResponse) -> None:
-        """As the log has it: its members are at work, and have their whole session to be heard."""
-        super().__init__(group_id, env, Line(group_id, loaded.ownership_epoch, env))
+        """Start from the state in the log: its members are active, and each has a full session
+        left.
+        """
+        super().__init__(group_id, env, GroupOutbox(group_id, loaded.ownership_epoch, env))
         self.generation = self.stored_generation = loaded.generation
         self.protocol_type, self.protocol_name = loaded.protocol_type, loaded.protocol_name
         if loaded.members:
             self.state = State.STABLE
-            self.roster = from_records(loaded.members, loaded.protocol_name, loaded.leader)
-            for member in self.roster.members.values():
+            self.membership = membership_from_records(
+                loaded.members, loaded.protocol_name, loaded.leader
+            )
+            for member in self.membership.members.values():
                 self.restart_session(member)
 
     @property
     def is_idle(self) -> bool:
-        """Nobody is in it, and nothing is under way."""
-        return self.state is State.EMPTY and not self.roster.pending and self.line.is_idle
+        """Whether the group has no members, no pending member ids and nothing in its outbox."""
+        return self.state is State.EMPTY and not self.membership.pending and self.outbox.is_idle
 
-    def ask(self, asked: Asked) -> None:
-        """JoinGroup, SyncGroup, Heartbeat or LeaveGroup."""
-        match asked.request:
+    def ask(self, inbound: InboundRequest) -> None:
+        """Handle a JoinGroup, SyncGroup, Heartbeat or LeaveGroup."""
+        match inbound.request:
             case rpc.JoinGroupRequest():
-                self._join(asked, asked.request)
+                self._join(inbound, inbound.request)
             case rpc.SyncGroupRequest():
-                self._sync(asked, asked.request)
+                self._sync(inbound, inbound.request)
             case rpc.HeartbeatRequest():
-                self._heartbeat(asked, asked.request)
+                self._heartbeat(inbound, inbound.request)
             case rpc.LeaveGroupRequest():
-                self._leave(asked, asked.request)
+                self._leave(inbound, inbound.request)
             case _:
-                raise TypeError(f"no request of a member: {asked.request}")
+                raise TypeError(f"not a member's request: {inbound.request}")
 
-    def _refuse(self, asked: Asked, code: ErrorCode, *, member_id: str | None = None) -> None:
-        self.env.reply(asked, refuse(asked, code, member_id=member_id))
+    def _refuse(
+        self, inbound: InboundRequest, code: ErrorCode, *, member_id: str | None = None
+    ) -> None:
+        self.env.reply(inbound, error_response(inbound, code, member_id=member_id))
 
-    def _check(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Is this a member, and under its instance id still the one?"""
+    def _check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
+        """Return NONE if this is a member and holds its instance id, else the error."""
         if instance_id is not None:
-            holder = self.roster.static.get(instance_id)
+            holder = self.membership.static.get(instance_id)
             if holder is None:
                 return ErrorCode.UNKNOWN_MEMBER_ID
             if holder != member_id:
                 return ErrorCode.FENCED_INSTANCE_ID
-        known = member_id in self.roster.members
+        known = member_id in self.membership.members
         return ErrorCode.NONE if known else ErrorCode.UNKNOWN_MEMBER_ID
 
-    def _other_generation(self, generation: int) -> ErrorCode:
-        """What to tell a member that names a generation which is not ours.
+    def _generation_error(self, generation: int) -> ErrorCode:
+        """Return the error for a member that names another generation than the current one.
 
-        One that we never had can only be of a rebalance that ended with its broker: the member has
-        lost nothing, it is to join again.
+        A higher generation can only come from a rebalance that ended when its broker failed: the
+        member has lost nothing and only needs to rejoin.
         """
         if generation > self.generation:
             return ErrorCode.REBALANCE_IN_PROGRESS
@@ -88,20 +100,20 @@ class ClassicGroup(Rebalance):
 
     # --- JoinGroup ----------------------------------------------------------------------------
 
-    def _join(self, asked: Asked, request: rpc.JoinGroupRequest) -> None:
-        protocols = _protocols(request)
+    def _join(self, inbound: InboundRequest, request: rpc.JoinGroupRequest) -> None:
+        protocols = _unique_protocols(request)
         code = self._refuse_join(request, protocols)
         if code is not ErrorCode.NONE:
-            self._refuse(asked, code)
+            self._refuse(inbound, code)
         elif not request.member_id:
-            self._join_newcomer(asked, request, protocols)
-        elif request.member_id in self.roster.pending and request.group_instance_id is None:
-            self._add(asked, request, protocols, request.member_id)
+            self._join_new_member(inbound, request, protocols)
+        elif request.member_id in self.membership.pending and request.group_instance_id is None:
+            self._add(inbound, request, protocols, request.member_id)
         else:
-            self._join_again(asked, request, protocols)
+            self._join_again(inbound, request, protocols)
 
     def _refuse_join(self, request: rpc.JoinGroupRequest, protocols: Protocols) -> ErrorCode:
-        settings, roster = self.env.settings, self.roster
+        settings, membership = self.env.settings, self.membership
         timeout_ms = request.session_timeout_ms
         if not settings.min_session_timeout_ms <= timeout_ms <= settings.max_session_timeout_ms:
             return ErrorCode.INVALID_SESSION_TIMEOUT
@@ -110,186 +122,202 @@ class ClassicGroup(Rebalance):
         size = offered_bytes(protocols)
         if len(request.protocols) > MAX_PROTOCOLS or size > MAX_GENERATION_BYTES:
             return ErrorCode.GROUP_MAX_SIZE_REACHED
-        holder = roster.static.get(request.group_instance_id or "", request.member_id)
-        known = roster.members.get(holder)
-        said = 0 if known is None else offered_bytes(known.protocols)
-        if roster.size_bytes - said + size > MAX_OFFERED_BYTES:
+        holder = membership.static.get(request.group_instance_id or "", request.member_id)
+        known = membership.members.get(holder)
+        offered_before = 0 if known is None else offered_bytes(known.protocols)
+        if membership.size_bytes - offered_before + size > MAX_OFFERED_BYTES:
             return ErrorCode.GROUP_MAX_SIZE_REACHED
         if known is None:
             newcomer = not request.member_id
-            count = len(roster.members) + (len(roster.pending) if newcomer else 0)
+            count = len(membership.members) + (len(membership.pending) if newcomer else 0)
             if count >= settings.max_size:
                 return ErrorCode.GROUP_MAX_SIZE_REACHED
         if not request.protocol_type or not protocols:
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        if roster.members and (
+        if membership.members and (
             request.protocol_type != self.protocol_type
-            or not roster.agrees(name for name, _ in protocols)
+            or not membership.has_common_protocol(name for name, _ in protocols)
         ):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         return ErrorCode.NONE
 
-    def _join_newcomer(
-        self, asked: Asked, request: rpc.JoinGroupRequest, protocols: Protocols
+    def _join_new_member(
+        self, inbound: InboundRequest, request: rpc.JoinGroupRequest, protocols: Protocols
     ) -> None:
         instance_id = request.group_instance_id
         if instance_id is not None:
-            member_id = f"{instance_id}-{asked.unique}"
-            if instance_id in self.roster.static:
-                self._replace(asked, request, protocols, member_id)
+            member_id = f"{instance_id}-{inbound.unique}"
+            if instance_id in self.membership.static:
+                self._replace(inbound, request, protocols, member_id)
             else:
-                self._add(asked, request, protocols, member_id)
+                self._add(inbound, request, protocols, member_id)
             return
-        member_id = f"{_cut(asked.client_id)}-{asked.unique}"
-        if asked.version < HANDSHAKE_VERSION:
-            self._add(asked, request, protocols, member_id)
+        member_id = f"{_truncate(inbound.client_id)}-{inbound.unique}"
+        if inbound.version < HANDSHAKE_VERSION:
+            self._add(inbound, request, protocols, member_id)
             return
-        self.roster.pending.add(member_id)
+        self.membership.pending.add(member_id)
         key = TimerKey(self.group_id, "pending", member_id)
         self.env.timers.set(key, self.env.now_ms + request.session_timeout_ms)
-        self._refuse(asked, ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)
+        self._refuse(inbound, ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)
 
     def _add(
-        self, asked: Asked, request: rpc.JoinGroupRequest, protocols: Protocols, member_id: str
+        self,
+        inbound: InboundRequest,
+        request: rpc.JoinGroupRequest,
+        protocols: Protocols,
+        member_id: str,
     ) -> None:
-        if not self.roster.members:
+        if not self.membership.members:
             self.protocol_type = request.protocol_type
         self.env.timers.cancel(TimerKey(self.group_id, "pending", member_id))
         member = Member(
             member_id=member_id,
             instance_id=request.group_instance_id,
-            client_id=_cut(asked.client_id),
-            client_host=asked.client_host,
+            client_id=_truncate(inbound.client_id),
+            client_host=inbound.client_host,
             session_timeout_ms=request.session_timeout_ms,
             rebalance_timeout_ms=_rebalance_timeout(request),
             protocols=protocols,
-            joining=asked,
+            waiting_join=inbound,
         )
-        self.roster.add(member)
+        self.membership.add(member)
         self._begin_session(member)
-        self.came()
+        self.on_member_added()
         self.rebalance()
 
     def _begin_session(self, member: Member) -> None:
-        """A new member's first JoinGroup may wait for longer than its session."""
+        """Start a new member's session; its first JoinGroup may wait longer than its session."""
         self.restart_session(member)
         if member.is_new:
             key = TimerKey(self.group_id, "session", member.member_id)
             self.env.timers.set(key, self.env.now_ms + self.env.settings.new_member_join_timeout_ms)
 
     def _join_again(
-        self, asked: Asked, request: rpc.JoinGroupRequest, protocols: Protocols
+        self, inbound: InboundRequest, request: rpc.JoinGroupRequest, protocols: Protocols
     ) -> None:
-        code = self._check(request.member_id, request.group_instance_id)
+        code = self._check_member(request.member_id, request.group_instance_id)
         if code is not ErrorCode.NONE:
-            self._refuse(asked, code)
+            self._refuse(inbound, code)
             return
-        member = self.roster.members[request.member_id]
+        member = self.membership.members[request.member_id]
         unchanged = member.protocols == protocols
-        leads = member.member_id == self.roster.leader
+        leads = member.member_id == self.membership.leader
         if self.state is State.COMPLETING and unchanged:
-            # Its answer was lost: here it is again.
+            # The member repeats its JoinGroup because the response was lost.
             self.restart_session(member)
-            self.env.reply(asked, self.join_answer(asked, member))
+            self.env.reply(inbound, self.join_response(inbound, member))
         elif self.state is State.STABLE and unchanged and not leads:
             self.restart_session(member)
-            self.env.reply(asked, self.join_answer(asked, member))
+            self.env.reply(inbound, self.join_response(inbound, member))
         else:
-            self._update(member, asked, request, protocols)
+            self._update(member, inbound, request, protocols)
             self.rebalance()
 
     def _update(
-        self, member: Member, asked: Asked, request: rpc.JoinGroupRequest, protocols: Protocols
+        self,
+        member: Member,
+        inbound: InboundRequest,
+        request: rpc.JoinGroupRequest,
+        protocols: Protocols,
     ) -> None:
-        """A member joins with what it says now."""
-        self.roster.offer(member, protocols)
+        """Take over a member's protocols, timeouts and client, and let its JoinGroup wait."""
+        self.membership.set_protocols(member, protocols)
         member.session_timeout_ms = request.session_timeout_ms
         member.rebalance_timeout_ms = _rebalance_timeout(request)
-        member.client_id, member.client_host = _cut(asked.client_id), asked.client_host
-        before = self.roster.park_join(member, asked)
+        member.client_id, member.client_host = _truncate(inbound.client_id), inbound.client_host
+        before = self.membership.set_waiting_join(member, inbound)
         if before is not None:
             self._refuse(before, ErrorCode.REBALANCE_IN_PROGRESS)
-        if not member.is_new:  # a new one has longer for its first join
+        if not member.is_new:  # a new member's first join has a longer timeout
             self.restart_session(member)
 
     def _replace(
-        self, asked: Asked, request: rpc.JoinGroupRequest, protocols: Protocols, member_id: str
+        self,
+        inbound: InboundRequest,
+        request: rpc.JoinGroupRequest,
+        protocols: Protocols,
+        member_id: str,
     ) -> None:
-        """A static member is back, as another member: who still uses the old id is fenced.
+        """Give a static member's place to a new member id; requests under the old id are fenced.
 
-        If the group is at rest and its protocol stays, nobody else needs to notice.
+        If the group is stable and its protocol does not change, no other member needs to rejoin.
         Source: KIP-345.
         """
-        roster = self.roster
-        old_id, old_leader = roster.static[request.group_instance_id or ""], roster.leader or ""
-        old = roster.members[old_id]
+        membership = self.membership
+        old_id, old_leader = (
+            membership.static[request.group_instance_id or ""],
+            membership.leader or "",
+        )
+        old = membership.members[old_id]
         self.env.timers.cancel(TimerKey(self.group_id, "session", old_id))
-        joining, syncing = roster.park_join(old, None), old.syncing
-        old.syncing = None
+        joining, syncing = membership.set_waiting_join(old, None), old.waiting_sync
+        old.waiting_sync = None
         for parked in (joining, syncing):
             if parked is not None:
                 self._refuse(parked, ErrorCode.FENCED_INSTANCE_ID, member_id=old_id)
         was_unsynced = old_id in self._unsynced
         self._unsynced.discard(old_id)
-        member = roster.rename(old_id, member_id)
+        member = membership.rename(old_id, member_id)
         self._begin_session(member)
         if was_unsynced:
             self._unsynced.add(member_id)
-        self._update(member, asked, request, protocols)
-        if self.state is not State.STABLE or roster.select() != self.protocol_name:
+        self._update(member, inbound, request, protocols)
+        if self.state is not State.STABLE or membership.select_protocol() != self.protocol_name:
             self.rebalance()
             return
-        roster.park_join(member, None)
-        assignments = {m.member_id: m.assignment for m in roster.members.values()}
-        records = roster.as_records(self.protocol_name, assignments)
+        membership.set_waiting_join(member, None)
+        assignments = {m.member_id: m.assignment for m in membership.members.values()}
+        records = membership.to_records(self.protocol_name, assignments)
         generation = self.generation
 
-        def told(code: ErrorCode) -> None:
+        def on_done(code: ErrorCode) -> None:
             if code is not ErrorCode.NONE:
-                self._refuse(asked, code, member_id="")
+                self._refuse(inbound, code, member_id="")
                 if not self.is_closed:
                     self.rebalance()
                 return
             if self.generation != generation:
-                self._refuse(asked, ErrorCode.UNKNOWN_MEMBER_ID, member_id="")
+                self._refuse(inbound, ErrorCode.UNKNOWN_MEMBER_ID, member_id="")
                 return
-            leads = roster.leader == member_id
-            skips = leads and asked.version >= SKIP_ASSIGNMENT_VERSION
-            # An older leader would assign anew; told that its former self leads, it follows.
-            leader = roster.leader if skips or not leads else old_leader
+            leads = membership.leader == member_id
+            skips = leads and inbound.version >= SKIP_ASSIGNMENT_VERSION
+            # An older client that leads would compute a new assignment, so it is told that the old
+            # member id leads.
+            leader = membership.leader if skips or not leads else old_leader
             self.env.reply(
-                asked,
-                self.joined(
-                    asked, member_id, leader or "", with_members=skips, skip_assignment=skips
+                inbound,
+                self.build_join_response(
+                    inbound, member_id, leader or "", with_members=skips, skip_assignment=skips
                 ),
             )
 
-        self.line.commit_generation(self.as_request(records), told)
+        self.outbox.commit_generation(self.generation_request(records), on_done)
 
     # --- SyncGroup ----------------------------------------------------------------------------
 
-    def _sync(self, asked: Asked, request: rpc.SyncGroupRequest) -> None:
-        code = self._check(request.member_id, request.group_instance_id)
+    def _sync(self, inbound: InboundRequest, request: rpc.SyncGroupRequest) -> None:
+        code = self._check_member(request.member_id, request.group_instance_id)
         if code is ErrorCode.NONE:
             code = self._refuse_sync(request)
         if code is not ErrorCode.NONE:
-            self._refuse(asked, code)
+            self._refuse(inbound, code)
             return
-        member = self.roster.members[request.member_id]
-        self.synced(member)
+        member = self.membership.members[request.member_id]
+        self.mark_synced(member)
         if self.state is State.STABLE:
             self.restart_session(member)
-            self.env.reply(asked, self.sync_answer(member))
+            self.env.reply(inbound, self.sync_response(member))
             return
-        before, member.syncing = member.syncing, asked
+        before, member.waiting_sync = member.waiting_sync, inbound
         if before is not None:
             self._refuse(before, ErrorCode.REBALANCE_IN_PROGRESS)
-        if member.member_id == self.roster.leader:
+        if member.member_id == self.membership.leader:
             self.assign({a.member_id: a.assignment for a in request.assignments})
 
     def _refuse_sync(self, request: rpc.SyncGroupRequest) -> ErrorCode:
         if request.generation_id != self.generation:
-            return self._other_generation(request.generation_id)
+            return self._generation_error(request.generation_id)
         if request.protocol_type not in (None, self.protocol_type):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if request.protocol_name not in (None, self.protocol_name):
@@ -300,43 +328,45 @@ class ClassicGroup(Rebalance):
 
     # --- Heartbeat, LeaveGroup ----------------------------------------------------------------
 
-    def _heartbeat(self, asked: Asked, request: rpc.HeartbeatRequest) -> None:
-        code = self._check(request.member_id, request.group_instance_id)
+    def _heartbeat(self, inbound: InboundRequest, request: rpc.HeartbeatRequest) -> None:
+        code = self._check_member(request.member_id, request.group_instance_id)
         if code is ErrorCode.NONE and request.generation_id != self.generation:
-            code = self._other_generation(request.generation_id)
+            code = self._generation_error(request.generation_id)
         elif code is ErrorCode.NONE:
-            self.restart_session(self.roster.members[request.member_id])
+            self.restart_session(self.membership.members[request.member_id])
             if self.state is State.PREPARING:
                 code = ErrorCode.REBALANCE_IN_PROGRESS
-        self.env.reply(asked, rpc.HeartbeatResponse(error_code=int(code)))
+        self.env.reply(inbound, rpc.HeartbeatResponse(error_code=int(code)))
 
-    def _leave(self, asked: Asked, request: rpc.LeaveGroupRequest) -> None:
-        if asked.version < MEMBERS_VERSION:
-            code = self._leave_one(request.member_id, None)
-            self.env.reply(asked, rpc.LeaveGroupResponse(error_code=int(code)))
+    def _leave(self, inbound: InboundRequest, request: rpc.LeaveGroupRequest) -> None:
+        if inbound.version < MEMBERS_VERSION:
+            code = self._remove_member(request.member_id, None)
+            self.env.reply(inbound, rpc.LeaveGroupResponse(error_code=int(code)))
         else:
             member_type = rpc.LeaveGroupResponse.MemberResponse
             results = tuple(
                 member_type(
                     member_id=identity.member_id,
                     group_instance_id=identity.group_instance_id,
-                    error_code=int(self._leave_one(identity.member_id, identity.group_instance_id)),
+                    error_code=int(
+                        self._remove_member(identity.member_id, identity.group_instance_id)
+                    ),
                 )
                 for identity in request.members
             )
-            self.env.reply(asked, rpc.LeaveGroupResponse(error_code=0, members=results))
+            self.env.reply(inbound, rpc.LeaveGroupResponse(error_code=0, members=results))
         self._after_leaving()
 
-    def _leave_one(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        if not member_id and instance_id is not None:  # somebody else sends it away
-            holder = self.roster.static.get(instance_id)
+    def _remove_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
+        if not member_id and instance_id is not None:  # an administrator removes it
+            holder = self.membership.static.get(instance_id)
             if holder is None:
                 return ErrorCode.UNKNOWN_MEMBER_ID
             member_id = holder
-        if member_id in self.roster.pending:
+        if member_id in self.membership.pending:
             self.forget_pending(member_id)
             return ErrorCode.NONE
-        code = self._check(member_id, instance_id)
+        code = self._check_member(member_id, instance_id)
         if code is ErrorCode.NONE:
             self.drop(member_id)
             self._has_left = True
@@ -352,29 +382,30 @@ class ClassicGroup(Rebalance):
             self.try_complete()
 
     def forget_pending(self, member_id: str) -> None:
-        """An id that was given out is not going to be used."""
-        self.roster.pending.discard(member_id)
+        """Drop a member id that was assigned and will not be used."""
+        self.membership.pending.discard(member_id)
         self.env.timers.cancel(TimerKey(self.group_id, "pending", member_id))
 
     # --- offsets ------------------------------------------------------------------------------
 
     def refuse_commit(self, generation: int, member_id: str, instance_id: str | None) -> ErrorCode:
-        """May offsets be committed by this member? Source: upstream's validateOffsetCommit.
+        """Return the error that forbids this member to commit offsets, or NONE.
 
-        One difference: under a generation whose assignment the log never got, nobody commits.
+        One difference from upstream's validateOffsetCommit: under a generation whose assignment is
+        not in the log, no member commits.
         """
         if generation < 0 and self.state is State.EMPTY:
             return ErrorCode.NONE
         if generation < 0 and not member_id and instance_id is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        code = self._check(member_id, instance_id)
+        code = self._check_member(member_id, instance_id)
         if code is not ErrorCode.NONE:
             return code
         if generation != self.generation:
-            return self._other_generation(generation)
+            return self._generation_error(generation)
         if self.state is State.COMPLETING or generation != self.stored_generation:
             return ErrorCode.REBALANCE_IN_PROGRESS
-        self.restart_session(self.roster.members[member_id])
+        self.restart_session(self.membership.members[member_id])
         return ErrorCode.NONE
 
     def commit(
@@ -382,73 +413,73 @@ class ClassicGroup(Rebalance):
         generation: int,
         member_id: str,
         topics: tuple[CommitGroupOffsetsRequest.Commit.Topic, ...],
-        told: Any,
+        on_done: Any,
     ) -> None:
-        """Commit what was not refused."""
-        nobody = self.state is State.EMPTY
+        """Commit offsets that `refuse_commit` allowed."""
+        is_empty = self.state is State.EMPTY
         commit = CommitGroupOffsetsRequest.Commit(
-            generation=-1 if nobody else generation,
-            member_id="" if nobody else member_id,
+            generation=-1 if is_empty else generation,
+            member_id="" if is_empty else member_id,
             topics=topics,
         )
-        self.line.commit_offsets(commit, told)
+        self.outbox.commit_offsets(commit, on_done)
 
-    def delete(self, told: Told) -> None:
-        """Remove the group, unless somebody is in it; then nobody acts for it any more."""
+    def delete(self, on_done: OnDone) -> None:
+        """Remove the group if it has no members, else call `on_done` with NON_EMPTY_GROUP."""
         if self.state is State.EMPTY:
-            self.line.remove(told)
+            self.outbox.remove(on_done)
         else:
-            told(ErrorCode.NON_EMPTY_GROUP)
+            on_done(ErrorCode.NON_EMPTY_GROUP)
 
     # --- timers -------------------------------------------------------------------------------
 
-    def due(self, key: TimerKey) -> None:
-        """A deadline has passed."""
+    def on_timer(self, key: TimerKey) -> None:
+        """Handle a timer of this group that is due."""
         match key.kind:
             case "session":
-                self._session_due(key.member_id)
+                self._on_session_timeout(key.member_id)
             case "pending":
-                self.roster.pending.discard(key.member_id)
+                self.membership.pending.discard(key.member_id)
                 self.try_complete()
             case "join":
-                self.join_due()
+                self.on_join_timeout()
             case "sync":
-                self.sync_due()
+                self.on_sync_timeout()
             case "retry":
-                self.line.retry()
+                self.outbox.retry()
             case "answer":
-                self.line.answer_due()
+                self.outbox.expire_waiting()
             case _:
-                raise ValueError(f"no such timer: {key}")
+                raise ValueError(f"unknown timer: {key}")
 
-    def _session_due(self, member_id: str) -> None:
-        """Silent for too long; but whoever waits for us is not silent."""
-        member = self.roster.members.get(member_id)
+    def _on_session_timeout(self, member_id: str) -> None:
+        """Drop a member whose session has expired, unless one of its requests is waiting."""
+        member = self.membership.members.get(member_id)
         if member is None:
             return
-        waits = member.joining is not None or member.syncing is not None
+        waits = member.waiting_join is not None or member.waiting_sync is not None
         if waits and not member.is_new:
             return
-        self.give_up(member_id, "silent")
+        self.drop_overdue(member_id, "silent")
         self.rebalance()
 
-    # --- the end ------------------------------------------------------------------------------
+    # --- closing ------------------------------------------------------------------------------
 
     def close(self, code: ErrorCode) -> None:
-        """Another broker acts for the group, or nobody: whoever waits is told."""
+        """Answer every waiting request with `code` and cancel all timers."""
         self.is_closed = True
-        self.line.close(code)
-        for member_id in list(self.roster.members):
+        self.outbox.close(code)
+        for member_id in list(self.membership.members):
             self.drop(member_id, code)
-        for member_id in list(self.roster.pending):
+        for member_id in list(self.membership.pending):
             self.forget_pending(member_id)
         for kind in ("join", "sync"):
-            self._cancel(kind)
+            self._cancel_timer(kind)
 
-    # --- looking ------------------------------------------------------------------------------
+    # --- describing ---------------------------------------------------------------------------
 
-    def described(self) -> rpc.DescribeGroupsResponse.DescribedGroup:
-        """What DescribeGroups says of it."""
+    def describe(self) -> rpc.DescribeGroupsResponse.DescribedGroup:
+        """Build the group's entry in a DescribeGroups response."""
         group_type = rpc.DescribeGroupsResponse.DescribedGroup
         stable = self.state is State.STABLE
         return group_type(
@@ -466,13 +497,13 @@ class ClassicGroup(Rebalance):
                     member_metadata=member.subscription(self.protocol_name) if stable else b"",
                     member_assignment=member.assignment if stable else b"",
                 )
-                for member in self.roster.members.values()
+                for member in self.membership.members.values()
             ),
         )
 
 
-def _protocols(request: rpc.JoinGroupRequest) -> Protocols:
-    """Each protocol once."""
+def _unique_protocols(request: rpc.JoinGroupRequest) -> Protocols:
+    """Return the protocols of the request, the first of each name."""
     protocols: dict[str, bytes] = {}
     for protocol in request.protocols:
         protocols.setdefault(protocol.name, bytes(protocol.metadata))
@@ -480,10 +511,10 @@ def _protocols(request: rpc.JoinGroupRequest) -> Protocols:
 
 
 def _rebalance_timeout(request: rpc.JoinGroupRequest) -> int:
-    """The first version has none: there it is the session's."""
+    """Return the rebalance timeout in ms; version 0 has none and uses the session timeout."""
     timeout_ms = request.rebalance_timeout_ms
     return timeout_ms if timeout_ms >= 0 else request.session_timeout_ms
 
 
-def _cut(client_id: str) -> str:
+def _truncate(client_id: str) -> str:
     return client_id[: MAX_CLIENT_ID_BYTES // 4]

@@ -1,8 +1,8 @@
-"""The log of groups on a node of the quorum: it decides if this node leads, and reads in any case.
+"""The group log on a node of the quorum: decides while this node leads, and serves reads.
 
-Decisions are made on the *pending* image, and every answer waits until nothing it rests on can be
-lost (`coordinator.proposer`). A sweep goes over all groups now and then, a few hundred at a time:
-which of them may be due is looked up in applied state, and decided again on the pending one.
+Decisions are made on the *pending* image, and every response waits until nothing it rests on can be
+lost (`coordinator.proposer`). An expiry pass visits all groups periodically, a few hundred in each
+step: it finds candidates in the applied state, and decides again on the pending one.
 
 No asyncio and no clock in here.
 
@@ -31,12 +31,12 @@ from records.types import Epoch, Offset, OffsetAndEpoch
 
 log = logging.getLogger("coordinator.groups")
 
-SWEEP_GROUPS: Final = 200  # looked at in one step
-MAX_DELETED_TOPICS: Final = 10_000  # remembered for the next sweep; leftovers are harmless
-MAX_GONE_TOPICS: Final = 10_000  # of which late commits are turned away; the newest are kept
+EXPIRY_SLICE_GROUPS: Final = 200  # scanned in one step
+MAX_DELETED_TOPICS: Final = 10_000  # kept for the next expiry pass; leftovers are harmless
+MAX_GONE_TOPICS: Final = 10_000  # whose late commits are refused; the newest are kept
 
 Brokers = Callable[[], Sequence[int] | None]
-"""The unfenced brokers as this node knows them; None if it does not."""
+"""Returns the unfenced brokers in this node's image; None if they are unknown."""
 
 _DECISIONS: Final[dict[type[Request], Callable[[Any, Context], Decision]]] = {
     rpc.AcquireGroupOwnershipRequest: decide.decide_acquire,
@@ -47,7 +47,7 @@ _DECISIONS: Final[dict[type[Request], Callable[[Any, Context], Decision]]] = {
 
 
 class PendingGroups:
-    """The image that decisions are made on: `coordinator.proposer.Pending`."""
+    """The image that decisions are based on; see `coordinator.proposer.Pending`."""
 
     def __init__(self, machine: GroupMachine) -> None:
         self._machine = machine
@@ -56,32 +56,34 @@ class PendingGroups:
         self._next_offset = Offset(0)
 
     def apply(self, offset: int, record: MetadataRecord) -> None:
-        """A record was proposed."""
+        """Apply a record that was proposed."""
         if self._edit is None:
             self._edit = GroupsEdit(self._image)
         self._edit.apply(record)
         self._next_offset = Offset(offset + 1)
 
     def drop(self) -> None:
-        """Show what is applied."""
+        """Discard what was proposed and return to the applied image."""
         self._image, self._edit = self._machine.image, None
         self._next_offset = self._machine.applied.offset
 
     @property
     def image(self) -> GroupsImage:
-        """With all that was proposed."""
+        """The applied image with all proposed records."""
         if self._edit is not None:
             self._image, self._edit = self._edit.publish(), None
         return self._image
 
     def settle(self) -> None:
-        """If all that was proposed is applied, forget our own copy of it."""
+        """Return to the applied image if it has every proposed record."""
         if self._machine.applied.offset == self._next_offset:
             self.drop()
 
 
 class GroupLog:
-    """See the module. A `Watcher` of the log, registered behind the machine's host."""
+    """Decides requests and applies timeouts; a `Watcher` of the log, registered after the machine's
+    host.
+    """
 
     def __init__(
         self,
@@ -93,8 +95,10 @@ class GroupLog:
         wall_ms: Callable[[], int],
         brokers: Brokers = lambda: None,
     ) -> None:
-        """
-        Args:  machine: hosted by somebody else, who applies to it what the log commits.
+        """Watch a log; decide nothing before `lead`.
+
+        Args:  machine: its host applies to it what the log commits.
+               brokers: returns the unfenced brokers.
         """
         self.log = watched
         self.machine = machine
@@ -111,52 +115,52 @@ class GroupLog:
             now_ms=wall_ms,
         )
         self._deleted_topics: frozenset[UUID] = frozenset()
-        self._gone_topics: dict[UUID, None] = {}  # the same, also after the sweep; oldest first
+        self._gone_topics: dict[UUID, None] = {}  # kept after the pass too; oldest first
         self._waiting: list[tuple[Offset, Callable[[], None]]] = []
         machine.listen(self._on_image)
 
     # --- a Watcher ----------------------------------------------------------------------------
 
     def committed(self, high_watermark: Offset) -> None:
-        """What was decided may be answered."""
+        """Send the responses that waited for these records."""
         self.proposer.committed(high_watermark)
 
     def lead(self, epoch: Epoch) -> None:
-        """Decide, once all that was before is applied."""
+        """Start to decide, once everything before this epoch is applied."""
         self.proposer.lead(epoch)
 
     def step_down(self, epoch: Epoch) -> None:
-        """Decide nothing more; whoever waits is told that nobody knows."""
+        """Stop deciding; waiting requests end with an unknown outcome."""
         self.proposer.step_down(epoch)
 
     def snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
-        """The machine's host loads it."""
+        """Do nothing: the machine's host loads snapshots."""
 
     def _on_image(self, image: GroupsImage) -> None:  # noqa: ARG002 (a listener's)
         self._pending.settle()
         self.proposer.applied()
         applied = self.machine.applied.offset
-        due = [told for offset, told in self._waiting if offset <= applied]
+        due = [on_done for offset, on_done in self._waiting if offset <= applied]
         self._waiting = [waiter for waiter in self._waiting if waiter[0] > applied]
-        for told in due:
-            told()
+        for on_done in due:
+            on_done()
 
-    def when_applied(self, offset: Offset, told: Callable[[], None]) -> None:
-        """Be told, now or later, that everything below `offset` is in the state."""
+    def when_applied(self, offset: Offset, on_done: Callable[[], None]) -> None:
+        """Call `on_done`, now or later, when everything below `offset` is in the state."""
         if self.machine.applied.offset >= offset:
-            told()
+            on_done()
         else:
-            self._waiting.append((offset, told))
+            self._waiting.append((offset, on_done))
 
     # --- deciding -----------------------------------------------------------------------------
 
     def ask(self, request: Request, done: Done) -> None:
-        """Decide in turn; `done` hears the answer once it is committed, or a CoordinatorError."""
+        """Decide a request; `done` is called with the committed response or a CoordinatorError."""
         decision = _DECISIONS[type(request)]
         self.submit(lambda context: decision(request, context), done)
 
     def submit(self, decision: Callable[[Context], Decision], done: Done) -> None:
-        """The same of any decision."""
+        """Make a decision in its turn; `done` is called as in `ask`."""
 
         def run(pending: PendingGroups, now_ms: int) -> Decision:
             return decision(self.context(pending.image, now_ms))
@@ -164,7 +168,7 @@ class GroupLog:
         self.proposer.submit(run, done)
 
     def context(self, image: GroupsImage, now_ms: int) -> Context:
-        """What decisions about an image are made on."""
+        """Build the context for a decision on this image."""
         return Context(
             image=image,
             now_ms=now_ms,
@@ -173,30 +177,34 @@ class GroupLog:
             gone_topics=self._gone_topics,
         )
 
-    # --- sweeping -----------------------------------------------------------------------------
+    # --- expiry -------------------------------------------------------------------------------
 
     def topic_deleted(self, topic_id: UUID) -> None:
-        """The next sweep removes its offsets, and no others are taken. Told on every node; those
-        that lead act on it."""
+        """Note a deleted topic on every node: the next expiry pass of the leader removes its
+        offsets, and commits that name its id are refused.
+        """
         self._gone_topics[topic_id] = None
         if len(self._gone_topics) > MAX_GONE_TOPICS:
             del self._gone_topics[next(iter(self._gone_topics))]
         if len(self._deleted_topics) < MAX_DELETED_TOPICS:
             self._deleted_topics |= {topic_id}
 
-    def sweep(self, done: Callable[[int], None] | None = None) -> None:
-        """Go over all groups once, as every `retention_check_interval_ms`; `done` hears how many
-        records that took. Nothing happens on a node that does not lead."""
-        _Sweep(self, self._deleted_topics, done or (lambda _: None)).step()
+    def expire_groups(self, done: Callable[[int], None] | None = None) -> None:
+        """Start an expiry pass over all groups; `done` is called with the number of records it
+        wrote.
+
+        A node that does not lead writes nothing.
+        """
+        _ExpiryPass(self, self._deleted_topics, done or (lambda _: None)).step()
         self._deleted_topics = frozenset()
 
-    def keep_deleted(self, topic_ids: frozenset[UUID]) -> None:
-        """A sweep did not get through all groups with these."""
+    def keep_deleted_topics(self, topic_ids: frozenset[UUID]) -> None:
+        """Keep deleted topics for the next pass, after one that visited only some groups."""
         self._deleted_topics |= topic_ids
 
 
-class _Sweep:
-    """One walk over the groups there were when it began, a piece in each turn of the loop."""
+class _ExpiryPass:
+    """One pass over the groups that existed when it began, a slice in each turn of the loop."""
 
     def __init__(
         self, owner: GroupLog, deleted: frozenset[UUID], done: Callable[[int], None]
@@ -208,18 +216,20 @@ class _Sweep:
         self._total = 0
 
     def step(self) -> None:
-        """Look at the next groups, and propose what is to be done to them."""
+        """Scan the next slice of groups and propose what expires."""
         owner = self._owner
-        piece = list(islice(self._groups, SWEEP_GROUPS))
+        groups = list(islice(self._groups, EXPIRY_SLICE_GROUPS))
         if owner.proposer.epoch is None:
-            owner.keep_deleted(self._deleted)
-        if not piece or owner.proposer.epoch is None:
+            owner.keep_deleted_topics(self._deleted)
+        if not groups or owner.proposer.epoch is None:
             self._done(self._total)
             return
         context = owner.context(owner.machine.image, owner.wall_ms())
-        due = [name for name, group in piece if decide.is_due(group, self._deleted, context)]
+        due = [
+            name for name, group in groups if decide.is_expiry_due(group, self._deleted, context)
+        ]
         if due:
-            owner.submit(lambda late: decide.decide_sweep(due, self._deleted, late), self._decided)
+            owner.submit(lambda late: decide.decide_expiry(due, self._deleted, late), self._decided)
         else:
             owner.call_soon(self.step)
 

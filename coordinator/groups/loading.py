@@ -1,9 +1,10 @@
-"""A group whose ownership is being taken: its requests wait, but not for ever.
+"""A group whose ownership is being acquired: its requests wait, for a limited time.
 
-What is then said is a matter of what clients know. COORDINATOR_LOAD_IN_PROGRESS is for who joins,
-commits or asks for offsets; to a heartbeat or a SyncGroup, Kafka's broker never says it, and
-aiokafka and Java's consumer give up when they hear it. So those are told COORDINATOR_NOT_AVAILABLE:
-look for the coordinator again, and keep your generation.
+Which error a request gets when that time is over depends on what clients understand.
+COORDINATOR_LOAD_IN_PROGRESS answers joins, commits and offset fetches; Kafka's broker never answers
+a Heartbeat or a SyncGroup with it, and aiokafka and Java's consumer fail when they receive it. So
+those get COORDINATOR_NOT_AVAILABLE, after which a client looks for the coordinator again and keeps
+its generation.
 
 Source: docs/design/groups.md; upstream's GroupCoordinatorService (heartbeat, syncGroup while
 loading).
@@ -14,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from coordinator.groups.error_responses import refuse
+from coordinator.groups.error_responses import error_response
 from coordinator.groups.errors import code_of
-from coordinator.groups.events import Asked
+from coordinator.groups.events import InboundRequest
 from coordinator.groups.outbox import Env
 from coordinator.groups.settings import MAX_PARKED
 from coordinator.groups.timers import TimerKey
@@ -34,86 +35,86 @@ _CERTAIN: Final = frozenset(
         ErrorCode.STALE_BROKER_EPOCH,
     }
 )
-"""What the log decides about an ownership."""
+"""The codes with which the log decides about an ownership."""
 
 
 class Owner(Env, Protocol):
-    """What it needs of its broker."""
+    """What `Loading` uses of its broker."""
 
-    def reply(self, asked: Asked, response: Response) -> None:
+    def reply(self, inbound: InboundRequest, response: Response) -> None:
         """Answer a client."""
 
     def acquire(self, group_id: str, *, create: bool, then: Callable[[Any], None]) -> None:
-        """Ask for a group's ownership."""
+        """Request a group's ownership from the log."""
 
-    def loaded(self, loading: Loading, response: Any) -> None:
-        """It was given."""
+    def on_loaded(self, loading: Loading, response: Any) -> None:
+        """Take over a group whose ownership was granted."""
 
     def forget(self, group_id: str, code: ErrorCode) -> None:
-        """Act for a group no more; whoever waits is told `code`."""
+        """Stop coordinating a group; its waiting requests are answered with `code`."""
 
 
 class Loading:
-    """See the module."""
+    """Acquires one group's ownership, and parks requests for the group meanwhile."""
 
     def __init__(self, group_id: str, env: Owner, *, creates: bool) -> None:
         self.group_id = group_id
-        self.parked: list[Asked] = []
+        self.parked: list[InboundRequest] = []
         self._env = env
-        self._creates = creates  # what was asked for last
-        self._wanted = creates  # somebody waits who needs the group made
+        self._creates = creates  # whether the last request creates the group
+        self._may_create = creates  # a parked request creates the group
         self._is_closed = False
         self._backoff_ms = env.settings.retry_backoff_ms
 
     def begin(self) -> None:
-        """Ask for the ownership."""
+        """Request the ownership, and limit how long requests wait for it."""
         patience_ms = self._env.now_ms + self._env.settings.answer_timeout_ms
         self._env.timers.set(TimerKey(self.group_id, "patience"), patience_ms)
         self._acquire()
 
-    def park(self, asked: Asked) -> None:
-        """Let a request wait."""
+    def park(self, inbound: InboundRequest) -> None:
+        """Let a request wait; above MAX_PARKED requests it is refused."""
         if len(self.parked) >= MAX_PARKED:
-            self._env.reply(asked, refuse(asked, _still(asked)))
+            self._env.reply(inbound, error_response(inbound, _loading_code(inbound)))
             return
-        self.parked.append(asked)
-        self._wanted = self._wanted or makes_group(asked)
+        self.parked.append(inbound)
+        self._may_create = self._may_create or creates_group(inbound)
 
-    def due(self, key: TimerKey) -> None:
-        """Ask again, or let nobody wait any longer."""
+    def on_timer(self, key: TimerKey) -> None:
+        """Repeat the request for ownership, or give up and refuse the parked requests."""
         if key.kind == "load":
             self._acquire()
         elif key.kind == "patience":
             parked, self.parked = self.parked, []
             self._env.forget(self.group_id, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-            for asked in parked:
-                self._env.reply(asked, refuse(asked, _still(asked)))
+            for inbound in parked:
+                self._env.reply(inbound, error_response(inbound, _loading_code(inbound)))
 
     def close(self, code: ErrorCode) -> None:
-        """It is not going to be ours."""
+        """Answer the parked requests with `code`; this broker will not own the group."""
         self._is_closed = True
         parked, self.parked = self.parked, []
-        for asked in parked:
-            self._env.reply(asked, refuse(asked, code))
+        for inbound in parked:
+            self._env.reply(inbound, error_response(inbound, code))
 
     def _acquire(self) -> None:
-        self._env.acquire(self.group_id, create=self._creates, then=self._answered)
+        self._env.acquire(self.group_id, create=self._creates, then=self._on_response)
 
-    def _answered(self, response: Any) -> None:
+    def _on_response(self, response: Any) -> None:
         if self._is_closed:
             return
         code = code_of(response, _CERTAIN)
         if code is ErrorCode.NONE:
-            self._env.loaded(self, response)
+            self._env.on_loaded(self, response)
         elif code is None:
             key = TimerKey(self.group_id, "load")
             self._env.timers.set(key, self._env.now_ms + self._backoff_ms)
             self._backoff_ms *= 2
-        elif code is ErrorCode.GROUP_ID_NOT_FOUND and self._wanted and not self._creates:
+        elif code is ErrorCode.GROUP_ID_NOT_FOUND and self._may_create and not self._creates:
             self._creates = True
             self._acquire()
         elif code is ErrorCode.GROUP_ID_NOT_FOUND:
-            self._nobody()
+            self._reject_missing_group()
         elif code is ErrorCode.POLICY_VIOLATION:
             self._env.forget(self.group_id, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         elif code is ErrorCode.INVALID_GROUP_ID:
@@ -121,17 +122,17 @@ class Loading:
         else:
             self._env.forget(self.group_id, ErrorCode.NOT_COORDINATOR)
 
-    def _nobody(self) -> None:
-        """There is no such group, and nobody wants to make it."""
+    def _reject_missing_group(self) -> None:
+        """Answer the parked requests: the group does not exist, and none of them creates it."""
         parked, self.parked = self.parked, []
         self._env.forget(self.group_id, ErrorCode.NOT_COORDINATOR)
-        for asked in parked:
-            self._env.reply(asked, refuse(asked, _not_there(asked)))
+        for inbound in parked:
+            self._env.reply(inbound, error_response(inbound, _missing_group_code(inbound)))
 
 
-def _not_there(asked: Asked) -> ErrorCode:
-    """There is no such group: in words that its sender knows."""
-    match asked.request:
+def _missing_group_code(inbound: InboundRequest) -> ErrorCode:
+    """Return the code that tells this request's sender that the group does not exist."""
+    match inbound.request:
         case OffsetCommitRequest():
             return ErrorCode.ILLEGAL_GENERATION
         case DeleteGroupsRequest():
@@ -140,16 +141,16 @@ def _not_there(asked: Asked) -> ErrorCode:
             return ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def _still(asked: Asked) -> ErrorCode:
-    """Its group is still not loaded: in words that its sender knows."""
-    if isinstance(asked.request, JoinGroupRequest | OffsetCommitRequest | DeleteGroupsRequest):
+def _loading_code(inbound: InboundRequest) -> ErrorCode:
+    """Return the code that tells this request's sender that the group is still being loaded."""
+    if isinstance(inbound.request, JoinGroupRequest | OffsetCommitRequest | DeleteGroupsRequest):
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     return ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-def makes_group(asked: Asked) -> bool:
-    """Does this request make a group, if there is none?"""
-    request = asked.request
+def creates_group(inbound: InboundRequest) -> bool:
+    """Return whether this request creates the group if it does not exist."""
+    request = inbound.request
     if isinstance(request, JoinGroupRequest):
         return not request.member_id
     if isinstance(request, OffsetCommitRequest):

@@ -1,4 +1,4 @@
-"""The state machine of `__consumer_offsets-0`: its records, as one immutable image after another.
+"""The state machine of `__consumer_offsets-0`: applies its records, publishes immutable images.
 
 Source: docs/design/groups.md; `coordinator.image_machine`.
 """
@@ -13,7 +13,7 @@ from records.types import OffsetAndEpoch
 
 
 class GroupMachine(ImageMachine[GroupsImage, GroupsEdit]):
-    """All groups, as of what is applied."""
+    """All groups as of the last applied record."""
 
     def _empty(self) -> GroupsImage:
         return GroupsImage()

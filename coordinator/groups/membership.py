@@ -1,8 +1,8 @@
-"""Who is in a group, and which protocol they agree on: plain data, no rules of time.
+"""The members of a group and the protocol they agree on: plain data without timers.
 
-A protocol can be chosen only if every member offers it; among those each member votes for the first
-on its own list, and the one with the most votes wins. So that a join costs no walk over all
-members, how many offer a protocol is counted along.
+A protocol can be chosen only if every member offers it; each member votes for the first such
+protocol on its own list, and the one with the most votes wins. The number of members that offer a
+protocol is kept up to date, so that a join does not walk over all members.
 
 Source: KIP-62; KIP-345 (static members); upstream's ClassicGroup.
 """
@@ -15,16 +15,16 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from coordinator.groups.events import Asked
+from coordinator.groups.events import InboundRequest
 from records.groups import GroupGenerationRecord
 
 
 class State(Enum):
-    """Where a group is in its rebalance; the values are what DescribeGroups calls it."""
+    """A group's state in its rebalance; the values are the names in DescribeGroups."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"  # members join
-    COMPLETING = "CompletingRebalance"  # the leader assigns, and the log is told
+    COMPLETING = "CompletingRebalance"  # the leader assigns, and the log commits
     STABLE = "Stable"
 
 
@@ -36,12 +36,12 @@ NEXT: Final = {
 }
 
 Protocols = tuple[tuple[str, bytes], ...]
-"""Names and subscriptions, the preferred one first."""
+"""Names and subscriptions, in the member's order of preference."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Member:
-    """One member. It has at most one JoinGroup and one SyncGroup waiting."""
+    """One member, with at most one JoinGroup and one SyncGroup waiting."""
 
     member_id: str
     instance_id: str | None
@@ -51,52 +51,52 @@ class Member:
     rebalance_timeout_ms: int
     protocols: Protocols
     assignment: bytes = b""
-    joining: Asked | None = None
-    syncing: Asked | None = None
-    is_new: bool = True  # it was in no completed join phase yet
+    waiting_join: InboundRequest | None = None
+    waiting_sync: InboundRequest | None = None
+    is_new: bool = True  # it has completed no join phase yet
 
     def subscription(self, protocol: str | None) -> bytes:
-        """What it says under a protocol."""
+        """Return the member's metadata for a protocol, or b"" if it does not offer it."""
         return next((data for name, data in self.protocols if name == protocol), b"")
 
 
 @dataclass(slots=True)
-class Roster:
-    """See the module."""
+class Membership:
+    """The members of a group, its static member ids, its leader and the protocols offered."""
 
-    members: dict[str, Member] = field(default_factory=dict)  # in the order in which they came
+    members: dict[str, Member] = field(default_factory=dict)  # oldest first
     static: dict[str, str] = field(default_factory=dict)  # instance id -> member id
-    pending: set[str] = field(default_factory=set)  # ids given out (KIP-394), not joined yet
+    pending: set[str] = field(default_factory=set)  # assigned ids (KIP-394) that have not joined
     leader: str | None = None
-    joining: int = 0  # members whose JoinGroup waits
-    size_bytes: int = 0  # of all that members offer
+    waiting_joins: int = 0  # members whose JoinGroup waits
+    size_bytes: int = 0  # of all offered protocols
     _offers: Counter[str] = field(default_factory=Counter)
 
     def add(self, member: Member) -> None:
-        """A member more; the first one leads."""
-        assert member.member_id not in self.members, f"twice: {member}"
+        """Add a member; the first one becomes the leader."""
+        assert member.member_id not in self.members, f"added twice: {member}"
         self.members[member.member_id] = member
         self.pending.discard(member.member_id)
         if member.instance_id is not None:
             self.static[member.instance_id] = member.member_id
         if self.leader is None:
             self.leader = member.member_id
-        self.joining += member.joining is not None
+        self.waiting_joins += member.waiting_join is not None
         self._offer(member.protocols)
 
     def remove(self, member_id: str) -> Member:
-        """A member less; if it led, another does."""
+        """Remove a member; if it was the leader, the oldest remaining member becomes it."""
         member = self.members.pop(member_id)
         if member.instance_id is not None and self.static.get(member.instance_id) == member_id:
             del self.static[member.instance_id]
         if self.leader == member_id:
             self.leader = next(iter(self.members), None)
-        self.joining -= member.joining is not None
+        self.waiting_joins -= member.waiting_join is not None
         self._withdraw(member.protocols)
         return member
 
     def rename(self, old_id: str, new_id: str) -> Member:
-        """A static member came back: it is in the old one's place under another id."""
+        """Give a static member's place to a new member id."""
         member = self.members.pop(old_id)
         assert member.instance_id is not None, f"not static: {member}"
         member.member_id = new_id
@@ -106,16 +106,18 @@ class Roster:
             self.leader = new_id
         return member
 
-    def offer(self, member: Member, protocols: Protocols) -> None:
-        """A member offers these from now on."""
+    def set_protocols(self, member: Member, protocols: Protocols) -> None:
+        """Replace the protocols that a member offers."""
         self._withdraw(member.protocols)
         member.protocols = protocols
         self._offer(protocols)
 
-    def park_join(self, member: Member, asked: Asked | None) -> Asked | None:
-        """Let this JoinGroup wait; the one that waited before."""
-        before, member.joining = member.joining, asked
-        self.joining += (asked is not None) - (before is not None)
+    def set_waiting_join(
+        self, member: Member, inbound: InboundRequest | None
+    ) -> InboundRequest | None:
+        """Set the JoinGroup that a member waits with, and return the one before."""
+        before, member.waiting_join = member.waiting_join, inbound
+        self.waiting_joins += (inbound is not None) - (before is not None)
         return before
 
     def _offer(self, protocols: Protocols) -> None:
@@ -129,23 +131,23 @@ class Roster:
             if not self._offers[name]:
                 del self._offers[name]
 
-    def elect_joined(self) -> bool:
-        """Let a member lead whose JoinGroup waits; False if nobody's does."""
+    def elect_joined_leader(self) -> bool:
+        """Make a member whose JoinGroup waits the leader; return False if there is none."""
         leader = self.members.get(self.leader or "")
-        if leader is not None and leader.joining is not None:
+        if leader is not None and leader.waiting_join is not None:
             return True
         for member in self.members.values():
-            if member.joining is not None:
+            if member.waiting_join is not None:
                 self.leader = member.member_id
                 return True
         return False
 
-    def agrees(self, names: Iterable[str]) -> bool:
-        """Is there one among these that all members offer?"""
+    def has_common_protocol(self, names: Iterable[str]) -> bool:
+        """Return whether all members offer one of these protocols."""
         return any(self._offers[name] == len(self.members) for name in names)
 
-    def select(self) -> str:
-        """The protocol of the next generation. There are members, and they agree."""
+    def select_protocol(self) -> str:
+        """Return the protocol with the most votes. Requires members with a common protocol."""
         size = len(self.members)
         candidates = {name for name, count in self._offers.items() if count == size}
         votes: Counter[str] = Counter()
@@ -155,13 +157,13 @@ class Roster:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """As long as the slowest member may take."""
+        """The longest rebalance timeout of any member."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
-    def as_records(
+    def to_records(
         self, protocol: str | None, assignments: dict[str, bytes]
     ) -> tuple[GroupGenerationRecord.Member, ...]:
-        """The members as a completed rebalance has them."""
+        """Build the member records of a completed rebalance."""
         return tuple(
             GroupGenerationRecord.Member(
                 member_id=member.member_id,
@@ -178,15 +180,15 @@ class Roster:
 
 
 def offered_bytes(protocols: Protocols) -> int:
-    """What a member's protocols take in memory, about."""
+    """Return the approximate size in bytes of a member's protocols."""
     return sum(len(name) + len(data) for name, data in protocols)
 
 
-def from_records(
+def membership_from_records(
     records: Sequence[GroupGenerationRecord.Member], protocol: str | None, leader: str | None
-) -> Roster:
-    """The members as a completed rebalance left them."""
-    roster = Roster()
+) -> Membership:
+    """Rebuild the membership from the member records of a completed rebalance."""
+    membership = Membership()
     for record in records:
         member = Member(
             member_id=record.member_id,
@@ -199,7 +201,7 @@ def from_records(
             assignment=record.assignment,
             is_new=False,
         )
-        roster.add(member)
-    if leader in roster.members:
-        roster.leader = leader
-    return roster
+        membership.add(member)
+    if leader in membership.members:
+        membership.leader = leader
+    return membership

@@ -1,7 +1,7 @@
-"""Committed offsets between a client's words and the log's: names, ids, versions.
+"""Translates offset requests between clients and the group log: names, ids, versions.
 
-An offset belongs to a topic, not to a name: it is stored with the topic's id, and is not found
-again once another topic has the name.
+An offset belongs to a topic, not to a name: it is stored with the topic's id, and is not returned
+once another topic has that name.
 
 Source: KIP-709 (several groups), KIP-848's topic ids in OffsetCommit and OffsetFetch v10.
 """
@@ -22,7 +22,7 @@ from records.rpc.base import Response
 from records.types import ZERO_UUID
 
 IDS_VERSION = 10
-"""Of OffsetCommit and OffsetFetch: from here on topics are called by their ids."""
+"""OffsetCommit and OffsetFetch: the first version that names topics by their ids."""
 
 _LATEST_MS: Final = 2**63 - 1
 
@@ -30,12 +30,12 @@ CommitTopic = group_log.CommitGroupOffsetsRequest.Commit.Topic
 Errors = dict[tuple[int, int], ErrorCode]
 
 
-def is_too_much(request: rpc.OffsetCommitRequest) -> bool:
-    """More offsets than a record holds; nobody needs to look at them."""
+def has_too_many_offsets(request: rpc.OffsetCommitRequest) -> bool:
+    """Return whether the request has more offsets than one record holds."""
     return sum(len(topic.partitions) for topic in request.topics) > MAX_OFFSETS
 
 
-def to_commit(
+def validate_commit(
     request: rpc.OffsetCommitRequest,
     version: int,
     topics: Topics,
@@ -43,7 +43,10 @@ def to_commit(
     max_metadata: int,
     wall_ms: int,
 ) -> tuple[tuple[CommitTopic, ...], Errors]:
-    """What can be committed, and errors by place for what cannot."""
+    """Return the topics that can be committed, and the errors of the other partitions.
+
+    Errors are keyed by the indexes of topic and partition in the request.
+    """
     errors: Errors = {}
     wanted = []
     expire_at_ms = -1
@@ -88,22 +91,24 @@ def to_commit(
 
 
 class FetchTopic(NamedTuple):
-    """A topic that a client asks for, as it called it."""
+    """A topic in an OffsetFetch, by name or by id as the client named it."""
 
-    name: str | None  # None: an id that nobody knows
+    name: str | None  # None: an unknown id
     topic_id: UUID
     partitions: Sequence[int]
 
 
 class FetchGroup(NamedTuple):
-    """A group that a client asks for."""
+    """A group in an OffsetFetch."""
 
     group_id: str
-    topics: Sequence[FetchTopic] | None  # None: all there are
+    topics: Sequence[FetchTopic] | None  # None: all topics with offsets
 
 
-def asked_groups(request: rpc.OffsetFetchRequest, version: int, topics: Topics) -> list[FetchGroup]:
-    """What an OffsetFetch asks for, whatever its version."""
+def requested_groups(
+    request: rpc.OffsetFetchRequest, version: int, topics: Topics
+) -> list[FetchGroup]:
+    """Return the groups that an OffsetFetch of any version names."""
     if version < GROUPS_VERSION:
         wanted = (
             None
@@ -129,8 +134,8 @@ def asked_groups(request: rpc.OffsetFetchRequest, version: int, topics: Topics) 
     ]
 
 
-def to_fetch(group: FetchGroup) -> group_log.FetchGroupStateRequest:
-    """The same, of the log."""
+def fetch_request(group: FetchGroup) -> group_log.FetchGroupStateRequest:
+    """Build the group log's request for one group's offsets."""
     return group_log.FetchGroupStateRequest(
         group_id=group.group_id,
         topics=None
@@ -145,8 +150,8 @@ def to_fetch(group: FetchGroup) -> group_log.FetchGroupStateRequest:
     )
 
 
-def named_anew(group: FetchGroup, topics: Topics) -> FetchGroup:
-    """The same question, its ids by the names that they have now."""
+def resolve_names(group: FetchGroup, topics: Topics) -> FetchGroup:
+    """Return the group with its topic ids resolved to the names in the current image."""
     if group.topics is None:
         return group
     return group._replace(
@@ -157,13 +162,13 @@ def named_anew(group: FetchGroup, topics: Topics) -> FetchGroup:
     )
 
 
-def is_doubtful(
+def needs_newer_image(
     group: FetchGroup, state: group_log.FetchGroupStateResponse | None, version: int, topics: Topics
 ) -> bool:
-    """Would something be denied because of what the image says of topics?
+    """Return whether an old image may be the reason for not returning an offset.
 
-    An id that is not in it may be that of a topic which was just made; so may the id that an
-    offset was committed under, where the image has another by that name.
+    An id that is missing in the image may belong to a new topic; so may the id of a committed
+    offset if the image has another id by that name.
     """
     if any(topic.name is None for topic in group.topics or ()):
         return True
@@ -172,29 +177,29 @@ def is_doubtful(
         if current is None:
             if version >= IDS_VERSION:
                 return True
-        elif any(one.topic_id not in (ZERO_UUID, current) for one in topic.partitions):
+        elif any(partition.topic_id not in (ZERO_UUID, current) for partition in topic.partitions):
             return True
     return False
 
 
-def is_too_long(request: group_log.FetchGroupStateRequest) -> bool:
-    """More than is asked of the log at once. A client that says ids may say one many times."""
+def exceeds_fetch_limit(request: group_log.FetchGroupStateRequest) -> bool:
+    """Return whether the request is too large for the log: a client may repeat topics."""
     topics = request.topics or ()
     size = sum(len(topic.topic_name.encode()) + 8 + 4 * len(topic.partitions) for topic in topics)
     return size > MAX_FETCH_BYTES
 
 
-Found = tuple[FetchGroup, ErrorCode, group_log.FetchGroupStateResponse | None]
+FetchedGroup = tuple[FetchGroup, ErrorCode, group_log.FetchGroupStateResponse | None]
 
 
-def fetched(found: Sequence[Found], version: int, topics: Topics) -> Response:
-    """The answer to an OffsetFetch, from what was found of each group."""
+def fetch_response(found: Sequence[FetchedGroup], version: int, topics: Topics) -> Response:
+    """Build the OffsetFetch response from the result of each group."""
     if version < GROUPS_VERSION:
         group, code, state = found[0]
         partition_type: Any = rpc.OffsetFetchResponse.OffsetFetchResponseTopic
         return rpc.OffsetFetchResponse(
             error_code=int(code),
-            topics=_answered(group, code, state, topics, version, partition_type),
+            topics=_topic_responses(group, code, state, topics, version, partition_type),
         )
     group_type = rpc.OffsetFetchResponse.OffsetFetchResponseGroup
     return rpc.OffsetFetchResponse(
@@ -204,7 +209,7 @@ def fetched(found: Sequence[Found], version: int, topics: Topics) -> Response:
                 error_code=int(code),
                 topics=()
                 if code
-                else _answered(
+                else _topic_responses(
                     group, code, state, topics, version, group_type.OffsetFetchResponseTopics
                 ),
             )
@@ -213,10 +218,10 @@ def fetched(found: Sequence[Found], version: int, topics: Topics) -> Response:
     )
 
 
-Stored = group_log.FetchGroupStateResponse.Topic.Partition
+StoredOffset = group_log.FetchGroupStateResponse.Topic.Partition
 
 
-def _answered(
+def _topic_responses(
     group: FetchGroup,
     code: ErrorCode,
     state: group_log.FetchGroupStateResponse | None,
@@ -224,8 +229,8 @@ def _answered(
     version: int,
     topic_type: Any,
 ) -> tuple[Any, ...]:
-    """A topic of the answer for each that was asked for."""
-    stored: dict[str, dict[int, Stored]] = {
+    """Build a group's topics in the response, one for each requested topic."""
+    stored: dict[str, dict[int, StoredOffset]] = {
         topic.topic_name: {partition.partition_index: partition for partition in topic.partitions}
         for topic in (() if state is None else state.topics)
     }
@@ -235,7 +240,7 @@ def _answered(
             FetchTopic(name, topics.topic_id(name) or ZERO_UUID, sorted(partitions))
             for name, partitions in stored.items()
         ]
-        if version >= IDS_VERSION:  # a topic that is gone has no id to be called by
+        if version >= IDS_VERSION:  # a deleted topic has no id to be named by
             wanted = [topic for topic in wanted if topic.topic_id != ZERO_UUID]
     answers = []
     for topic in wanted:
@@ -243,7 +248,7 @@ def _answered(
         known = stored.get(topic.name or "", {})
         error = ErrorCode.UNKNOWN_TOPIC_ID if topic.name is None else code
         partitions = tuple(
-            _partition(topic_type, index, _of_topic(known.get(index), current), error)
+            _partition_response(topic_type, index, _if_same_topic(known.get(index), current), error)
             for index in topic.partitions
         )
         if version >= IDS_VERSION:
@@ -253,14 +258,16 @@ def _answered(
     return tuple(answers)
 
 
-def _of_topic(committed: Stored | None, current: UUID | None) -> Stored | None:
-    """The offset, unless it is of another topic, which had this name before."""
+def _if_same_topic(committed: StoredOffset | None, current: UUID | None) -> StoredOffset | None:
+    """Return the offset, or None if it belongs to an earlier topic of the same name."""
     if committed is None or current is None or committed.topic_id in (ZERO_UUID, current):
         return committed
     return None
 
 
-def _partition(topic_type: Any, index: int, committed: Stored | None, error: ErrorCode) -> Any:
+def _partition_response(
+    topic_type: Any, index: int, committed: StoredOffset | None, error: ErrorCode
+) -> Any:
     is_old = topic_type is rpc.OffsetFetchResponse.OffsetFetchResponseTopic
     partition_type = (
         topic_type.OffsetFetchResponsePartition

@@ -1,13 +1,13 @@
-"""What a group's owner tells the log, one thing at a time, in order, until it is certain.
+"""A group owner's requests to the log: sent one at a time, in order, until the outcome is certain.
 
-Order is what the log's checks rest on: a generation that is complete is told after the commits of
-the one before and before those of its own members. So one request is under way at most, and where
-nobody knows its outcome it is sent again under the same number, until the log says yes or no. What
-waits behind it meanwhile is put together: ten members' commits become one request.
+The log's checks rest on that order: a completed generation is sent after the commits of the one
+before and before those of its own members. So at most one request is in flight, and if its outcome
+is unknown it is sent again under the same number, until the log accepts or refuses it. Requests
+that wait behind it are combined: ten members' commits become one request.
 
-Surprise: a client is not kept waiting for as long. Its commit is answered COORDINATOR_NOT_AVAILABLE
-after a while, and may happen nevertheless. So is the group's removal, which is the last thing told:
-what waits behind it is sent to look for the coordinator again, and finds a group made anew.
+The trap: a client does not wait for as long. Its commit is answered COORDINATOR_NOT_AVAILABLE after
+a while, and may still happen. So may the group's removal, which is the last request of an outbox:
+requests behind it are answered NOT_COORDINATOR, and their clients find a group created anew.
 
 Source: docs/design/groups.md; upstream's offsets.commit.timeout.ms.
 """
@@ -50,16 +50,16 @@ _CERTAIN: Final = frozenset(
         ErrorCode.GROUP_ID_NOT_FOUND,
     }
 )
-"""What the log decides about a commit as a whole."""
+"""The codes with which the log decides about a whole request."""
 
 _REMOVED: Final = frozenset({ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND})
-"""A group that we owned and that is not there was removed: by this request, or by a sweep."""
+"""Codes after which the group is removed: by this request, or by the log's expiry pass."""
 
-Told = Callable[[ErrorCode], None]
+OnDone = Callable[[ErrorCode], None]
 
 
 class Env(Protocol):
-    """What a group's parts share: time, timers, the way out."""
+    """What a group uses of its broker: settings, time, timers, calls of the log."""
 
     settings: GroupSettings
     timers: Timers
@@ -68,13 +68,13 @@ class Env(Protocol):
     def now_ms(self) -> int: ...
 
     def call(self, group_id: str, request: Request) -> None:
-        """Ask the log on behalf of a group, whose line is told the answer."""
+        """Send a group's request to the log; the response goes to the group's outbox."""
 
-    def lost(self, group_id: str) -> None:
-        """Another broker acts for this group."""
+    def on_ownership_lost(self, group_id: str) -> None:
+        """Drop a group that another broker coordinates by now."""
 
-    def removed(self, group_id: str, ownership_epoch: int) -> None:
-        """The group is gone, as it was under this ownership; nobody acts for it."""
+    def on_group_removed(self, group_id: str, ownership_epoch: int) -> None:
+        """Drop a group that was removed from the log under this ownership."""
 
 
 @dataclass(slots=True)
@@ -83,31 +83,31 @@ class _Commit:
 
     commit: CommitGroupOffsetsRequest.Commit
     size: Size
-    told: Told | None  # None: it was told that nobody knows
+    on_done: OnDone | None  # None: it was answered that the outcome is unknown
     deadline_ms: int
 
 
 @dataclass(slots=True)
 class _Generation:
-    """A completed rebalance; the request lacks its sequence yet."""
+    """A completed rebalance; the sequence number is added when it is sent."""
 
     request: CommitGroupGenerationRequest
-    told: Told
+    on_done: OnDone
 
 
 @dataclass(slots=True)
 class _Removal:
-    """Somebody wants the group to be gone."""
+    """A request to remove the group."""
 
-    told: Told | None
+    on_done: OnDone | None
     deadline_ms: int
 
 
 _Entry = _Commit | _Generation | _Removal
 
 
-class Line:
-    """See the module."""
+class GroupOutbox:
+    """The queue of one group's requests to the log, under one ownership."""
 
     def __init__(self, group_id: str, ownership_epoch: int, env: Env) -> None:
         self.group_id = group_id
@@ -115,38 +115,38 @@ class Line:
         self._env = env
         self._sequence = 0
         self._queue: deque[_Entry] = deque()
-        self._queued_bytes = 0  # of the commits in the queue, about
+        self._queued_bytes = 0  # of the queued commits, approximate
         self._in_flight: list[_Entry] = []
         self._request: Request | None = None
         self._backoff_ms = env.settings.retry_backoff_ms
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is under way or waits."""
+        """Whether no request is in flight or queued."""
         return not self._in_flight and not self._queue
 
-    # --- what is to be told -------------------------------------------------------------------
+    # --- queueing -----------------------------------------------------------------------------
 
-    def commit_offsets(self, commit: CommitGroupOffsetsRequest.Commit, told: Told) -> None:
-        """`told` hears how it went, once."""
+    def commit_offsets(self, commit: CommitGroupOffsetsRequest.Commit, on_done: OnDone) -> None:
+        """Queue a commit; `on_done` is called once with its result."""
         size = commit_size((commit,))
         if is_too_large(size):
-            told(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
+            on_done(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
             return
         if len(self._queue) >= MAX_PARKED or self._queued_bytes > _MAX_QUEUED_BYTES:
-            told(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            on_done(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             return
         deadline_ms = self._env.now_ms + self._env.settings.answer_timeout_ms
         self._queued_bytes += size.size_bytes
-        self._append(_Commit(commit, size, told, deadline_ms))
+        self._append(_Commit(commit, size, on_done, deadline_ms))
 
-    def remove(self, told: Told) -> None:
-        """`told` hears how it went, once. Afterwards nobody acts for the group."""
+    def remove(self, on_done: OnDone) -> None:
+        """Queue the group's removal; `on_done` is called once with its result."""
         if len(self._queue) >= MAX_PARKED:
-            told(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            on_done(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             return
         deadline_ms = self._env.now_ms + self._env.settings.answer_timeout_ms
-        self._append(_Removal(told, deadline_ms))
+        self._append(_Removal(on_done, deadline_ms))
 
     def _append(self, entry: _Commit | _Removal) -> None:
         self._queue.append(entry)
@@ -154,26 +154,26 @@ class Line:
             self._env.timers.set(self._key("answer"), entry.deadline_ms)
         self._send()
 
-    def commit_generation(self, request: CommitGroupGenerationRequest, told: Told) -> None:
-        """Whatever its ownership and sequence say: they are the line's to fill in."""
-        self._queue.append(_Generation(request, told))
+    def commit_generation(self, request: CommitGroupGenerationRequest, on_done: OnDone) -> None:
+        """Queue a completed rebalance; the outbox fills in the ownership and the sequence."""
+        self._queue.append(_Generation(request, on_done))
         self._send()
 
     def close(self, code: ErrorCode) -> None:
-        """All who wait are told `code`; nothing is sent any more."""
+        """End all requests with `code` and send nothing more."""
         waiting = [*self._in_flight, *self._queue]
         self._in_flight, self._request = [], None
         self._queue.clear()
         for kind in ("answer", "retry"):
             self._env.timers.cancel(self._key(kind))
         for entry in waiting:
-            if entry.told is not None:
-                entry.told(code)
+            if entry.on_done is not None:
+                entry.on_done(code)
 
-    # --- what comes back ----------------------------------------------------------------------
+    # --- responses ----------------------------------------------------------------------------
 
-    def answered(self, response: Any) -> None:
-        """The log's answer to what is under way; None: nobody knows."""
+    def on_response(self, response: Any) -> None:
+        """Handle the log's response to the request in flight; None if the outcome is unknown."""
         code = code_of(response, _CERTAIN)
         if code is None or not self._is_complete(code, response):
             self._env.timers.set(self._key("retry"), self._env.now_ms + self._backoff_ms)
@@ -181,26 +181,26 @@ class Line:
             return
         if isinstance(self._in_flight[0], _Removal) and code in _REMOVED:
             done, self._in_flight = self._in_flight, []
-            if done[0].told is not None:
-                done[0].told(ErrorCode.NONE)
-            self._env.removed(self.group_id, self.ownership_epoch)
+            if done[0].on_done is not None:
+                done[0].on_done(ErrorCode.NONE)
+            self._env.on_group_removed(self.group_id, self.ownership_epoch)
             return
         if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.INVALID_REQUEST):
-            self._env.lost(self.group_id)
+            self._env.on_ownership_lost(self.group_id)
             return
         self._backoff_ms = self._env.settings.retry_backoff_ms
         done, self._in_flight, self._request = self._in_flight, [], None
         for index, entry in enumerate(done):
-            if entry.told is None:
+            if entry.on_done is None:
                 continue
             if isinstance(entry, _Commit):
-                entry.told(code or ErrorCode(response.commit_errors[index]))
+                entry.on_done(code or ErrorCode(response.commit_errors[index]))
             else:
-                entry.told(code)
+                entry.on_done(code)
         self._send()
 
     def _is_complete(self, code: ErrorCode, response: Any) -> bool:
-        """Does it say of each commit what became of it?"""
+        """Return whether the response has a known result for each commit."""
         if code is not ErrorCode.NONE or not isinstance(self._in_flight[0], _Commit):
             return True
         return len(response.commit_errors) == len(self._in_flight) and all(
@@ -208,12 +208,12 @@ class Line:
         )
 
     def retry(self) -> None:
-        """The same again: the log knows it by its number."""
+        """Send the request in flight again; the log recognises it by its number."""
         if self._request is not None:
             self._env.call(self.group_id, self._request)
 
-    def answer_due(self) -> None:
-        """Some have waited long enough; what was not sent yet is not going to be."""
+    def expire_waiting(self) -> None:
+        """End commits and removals that have waited too long; those still queued are dropped."""
         now_ms = self._env.now_ms
         overdue = [
             entry
@@ -228,13 +228,13 @@ class Line:
         self._queue = deque(kept)
         self._queued_bytes = sum(e.size.size_bytes for e in kept if isinstance(e, _Commit))
         for entry in overdue:
-            told, entry.told = entry.told, None
-            if told is not None:
-                told(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            on_done, entry.on_done = entry.on_done, None
+            if on_done is not None:
+                on_done(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         deadlines = [
             entry.deadline_ms
             for entry in (*kept, *self._in_flight)
-            if not isinstance(entry, _Generation) and entry.told is not None
+            if not isinstance(entry, _Generation) and entry.on_done is not None
         ]
         if deadlines:
             self._env.timers.set(self._key("answer"), min(deadlines))
@@ -258,16 +258,16 @@ class Line:
             )
         elif isinstance(first, _Generation):
             self._in_flight = [first]
-            asked = first.request
+            generation = first.request
             self._request = CommitGroupGenerationRequest(
                 group_id=self.group_id,
                 ownership_epoch=self.ownership_epoch,
                 sequence=self._sequence,
-                generation=asked.generation,
-                protocol_type=asked.protocol_type,
-                protocol_name=asked.protocol_name,
-                leader=asked.leader,
-                members=asked.members,
+                generation=generation.generation,
+                protocol_type=generation.protocol_type,
+                protocol_name=generation.protocol_name,
+                leader=generation.leader,
+                members=generation.members,
             )
         else:
             commits = self._take_commits(first)
@@ -281,7 +281,9 @@ class Line:
         self._env.call(self.group_id, self._request)
 
     def _take_commits(self, first: _Commit) -> list[_Commit]:
-        """The first, and those behind it up to the next generation, as many as a record holds."""
+        """Take `first` and the commits behind it up to the next generation, as many as a record
+        holds.
+        """
         taken = [first]
         size = first.size
         while self._queue and isinstance(entry := self._queue[0], _Commit):

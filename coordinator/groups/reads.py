@@ -1,17 +1,19 @@
-"""What changes nothing: OffsetFetch, DescribeGroups, ListGroups.
+"""Read-only requests: OffsetFetch, DescribeGroups, ListGroups.
 
-What is not in memory is asked of the log, group by group; the client is answered once all are
-there. A group that cannot be found out about says so itself, beside the others.
+What is not in memory is fetched from the log, group by group; the client is answered once every
+group has a result. A group whose state could not be fetched gets an error of its own beside the
+others.
 
-Any broker answers OffsetFetch, whoever acts for the group: the log knows. The surprise is why it
-also asks the log again for as long as a client waits, and then says that the group is *loading*.
-Of all there is to say, only that is retried by everybody: to NOT_COORDINATOR or COORDINATOR_NOT_
-AVAILABLE librdkafka leaves the partition without an offset until the next rebalance, and the second
-ends a Java consumer's poll.
+Any broker answers OffsetFetch, also for groups that it does not coordinate: the log has the
+offsets. The trap is the error code: the log is queried again for as long as a client waits, and
+then the group is *loading*. That is the only code which every client retries: after NOT_COORDINATOR
+or COORDINATOR_NOT_AVAILABLE librdkafka leaves the partition without an offset until the next
+rebalance, and the second ends a Java consumer's poll.
 
-That there is *no* offset ends more: whoever hears it begins somewhere else. The log is asked behind
-its barrier; but which topic a name or an id means, the broker's image says, and that may be old. So
-where it would deny an offset, it is waited for until it is known to be younger than the question.
+The answer that there is *no* offset does more harm: the client then starts from another position.
+The log is read behind its barrier; but which topic a name or an id means comes from the broker's
+image, and that may be old. So before an offset is withheld because of the image, the request waits
+until the image is known to be newer than the request.
 
 Source: KIP-40, KIP-518 and KIP-848 (ListGroups' filters), KIP-709, KIP-1043 (DescribeGroups v6).
 """
@@ -22,19 +24,19 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final, Protocol
 
-from coordinator.groups.error_responses import GROUPS_VERSION, described_error, refuse
+from coordinator.groups.error_responses import GROUPS_VERSION, describe_error, error_response
 from coordinator.groups.errors import code_of
-from coordinator.groups.events import Asked, Topics
+from coordinator.groups.events import InboundRequest, Topics
 from coordinator.groups.group import ClassicGroup
 from coordinator.groups.membership import State
 from coordinator.groups.offsets import (
-    Found,
-    asked_groups,
-    fetched,
-    is_doubtful,
-    is_too_long,
-    named_anew,
-    to_fetch,
+    FetchedGroup,
+    exceeds_fetch_limit,
+    fetch_request,
+    fetch_response,
+    needs_newer_image,
+    requested_groups,
+    resolve_names,
 )
 from coordinator.groups.settings import MAX_BACKOFF_MS, MAX_GROUP_ID_BYTES, GroupSettings
 from coordinator.groups.state import Group
@@ -46,27 +48,27 @@ from records.rpc.base import Request, Response
 from records.rpc.group_log import FetchGroupStateRequest, FetchGroupStateResponse
 
 MAX_GROUPS_ASKED: Final = 1_000
-"""Of one OffsetFetch or DescribeGroups: each may be a call of the log."""
+"""Groups in one OffsetFetch or DescribeGroups: each may need a call of the log."""
 
 MAX_REMOVED: Final = 1_000
-"""Groups that are remembered as removed until the replica at hand has heard of it."""
+"""Removed groups that are hidden until this node's replica has removed them too."""
 
 NOT_FOUND_VERSION: Final = 6
-"""Of DescribeGroups: from here on a group that is not there is an error (KIP-1043)."""
+"""DescribeGroups: the first version in which a missing group is an error (KIP-1043)."""
 
 CLASSIC: Final = "Classic"
 
 READ: Final = "read"
-"""The kind of timer that a read sets before the log is asked again."""
+"""The kind of timer that a read sets before it queries the log again."""
 
 _CERTAIN: Final = frozenset({ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND})
-"""What the log says of a group's state."""
+"""The codes after which the state of a group is certain."""
 
 Described = rpc.DescribeGroupsResponse.DescribedGroup
 
 
 class Source(Protocol):
-    """What is needed of the broker."""
+    """What `Reads` uses of its broker."""
 
     topics: Topics
     catalog: Callable[[], Iterable[tuple[str, Group]]]
@@ -78,7 +80,7 @@ class Source(Protocol):
     @property
     def now_ms(self) -> int: ...
 
-    def reply(self, asked: Asked, response: Response) -> None: ...
+    def reply(self, inbound: InboundRequest, response: Response) -> None: ...
 
     def request(self, request: Request, then: Callable[[Any], None]) -> None: ...
 
@@ -92,153 +94,155 @@ class Source(Protocol):
 
 
 class Reads:
-    """See the module."""
+    """Serves read-only requests, from memory and from the log."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._again: dict[str, Callable[[], None]] = {}  # by a number in their timer's key
+        self._scheduled: dict[str, Callable[[], None]] = {}  # by a number in their timer's key
         self._count = 0
         self._removed: dict[str, int] = {}  # ownership epoch, by group id
 
-    def again(self, key: TimerKey) -> None:
-        """It is time to ask the log again."""
-        self._again.pop(key.member_id)()
+    def on_timer(self, key: TimerKey) -> None:
+        """Run what was scheduled under this timer."""
+        self._scheduled.pop(key.member_id)()
 
-    def _ask(self, request: Request, then: Callable[[Any], None]) -> None:
-        """Ask the log until it knows something, or a client has waited long enough."""
+    def _query_log(self, request: Request, then: Callable[[Any], None]) -> None:
+        """Query the log until the outcome is certain or the client has waited long enough."""
         source = self._source
         deadline_ms = source.now_ms + source.settings.answer_timeout_ms
         backoff_ms = source.settings.retry_backoff_ms
 
-        def answered(response: Any) -> None:
+        def on_response(response: Any) -> None:
             nonlocal backoff_ms
             at_ms = source.now_ms + backoff_ms
             if code_of(response, _CERTAIN) is not None or at_ms > deadline_ms:
                 then(response)
                 return
             backoff_ms = min(2 * backoff_ms, MAX_BACKOFF_MS)
-            self._later(at_ms, lambda: source.request(request, answered))
+            self._schedule(at_ms, lambda: source.request(request, on_response))
 
-        source.request(request, answered)
+        source.request(request, on_response)
 
-    def _later(self, at_ms: int, then: Callable[[], None]) -> None:
+    def _schedule(self, at_ms: int, then: Callable[[], None]) -> None:
         self._count += 1
-        self._again[str(self._count)] = then
+        self._scheduled[str(self._count)] = then
         self._source.timers.set(TimerKey("", READ, str(self._count)), at_ms)
 
-    def _is_level_since(self, began_ms: int) -> bool:
-        """Did the image, at some moment from then on, hold all that was committed?"""
+    def _is_image_current_since(self, began_ms: int) -> bool:
+        """Return whether the image has held everything committed before `began_ms`."""
         age_ms = self._source.topics.age_ms()
         return age_ms is not None and age_ms <= self._source.now_ms - began_ms
 
     # --- OffsetFetch --------------------------------------------------------------------------
 
-    def offset_fetch(self, asked: Asked, request: rpc.OffsetFetchRequest) -> None:
-        """The committed offsets, from the log."""
+    def offset_fetch(self, inbound: InboundRequest, request: rpc.OffsetFetchRequest) -> None:
+        """Answer an OffsetFetch from the log."""
         source = self._source
-        groups = asked_groups(request, asked.version, source.topics)
+        groups = requested_groups(request, inbound.version, source.topics)
         if len(groups) > MAX_GROUPS_ASKED:
-            source.reply(asked, refuse(asked, ErrorCode.INVALID_REQUEST))
+            source.reply(inbound, error_response(inbound, ErrorCode.INVALID_REQUEST))
             return
-        found: list[Found | None] = [None] * len(groups)
+        found: list[FetchedGroup | None] = [None] * len(groups)
         began_ms = source.now_ms
         deadline_ms = began_ms + source.settings.answer_timeout_ms
 
-        def put(place: int, code: ErrorCode, state: FetchGroupStateResponse | None) -> None:
-            found[place] = (groups[place], code, state)
+        def put(index: int, code: ErrorCode, state: FetchGroupStateResponse | None) -> None:
+            found[index] = (groups[index], code, state)
             if None not in found:
                 all_found = [item for item in found if item is not None]
-                source.reply(asked, fetched(all_found, asked.version, source.topics))
+                source.reply(inbound, fetch_response(all_found, inbound.version, source.topics))
 
-        def answered(place: int, response: Any) -> None:
-            code, state = _offsets_of(response)
-            in_doubt = code is ErrorCode.NONE and is_doubtful(
-                groups[place], state, asked.version, source.topics
+        def on_response(index: int, response: Any) -> None:
+            code, state = _offsets_result(response)
+            in_doubt = code is ErrorCode.NONE and needs_newer_image(
+                groups[index], state, inbound.version, source.topics
             )
-            if in_doubt and not self._is_level_since(began_ms):
-                wait(place)
+            if in_doubt and not self._is_image_current_since(began_ms):
+                wait(index)
             else:
-                put(place, code, state)
+                put(index, code, state)
 
-        def wait(place: int) -> None:
-            """For an image that is younger than the question; then the log is asked anew."""
-            if self._is_level_since(began_ms):
-                groups[place] = named_anew(groups[place], source.topics)
-                ask(place)
+        def wait(index: int) -> None:
+            """Wait until the image is newer than the request, then query the log again."""
+            if self._is_image_current_since(began_ms):
+                groups[index] = resolve_names(groups[index], source.topics)
+                query(index)
             elif source.now_ms >= deadline_ms:
-                put(place, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, None)
+                put(index, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, None)
             else:
                 at_ms = min(source.now_ms + source.settings.retry_backoff_ms, deadline_ms)
-                self._later(at_ms, partial(wait, place))
+                self._schedule(at_ms, partial(wait, index))
 
-        def ask(place: int) -> None:
-            wanted = to_fetch(groups[place])
-            if not may_be_a_group(groups[place].group_id, may_be_empty=True):
-                put(place, ErrorCode.INVALID_GROUP_ID, None)
-            elif is_too_long(wanted):
-                put(place, ErrorCode.INVALID_REQUEST, None)
+        def query(index: int) -> None:
+            wanted = fetch_request(groups[index])
+            if not is_valid_group_id(groups[index].group_id, may_be_empty=True):
+                put(index, ErrorCode.INVALID_GROUP_ID, None)
+            elif exceeds_fetch_limit(wanted):
+                put(index, ErrorCode.INVALID_REQUEST, None)
             else:
-                self._ask(wanted, partial(answered, place))
+                self._query_log(wanted, partial(on_response, index))
 
         if not groups:
-            source.reply(asked, fetched((), GROUPS_VERSION, source.topics))
-        for place in range(len(groups)):
-            ask(place)
+            source.reply(inbound, fetch_response((), GROUPS_VERSION, source.topics))
+        for index in range(len(groups)):
+            query(index)
 
     # --- DescribeGroups -----------------------------------------------------------------------
 
-    def describe(self, asked: Asked, request: rpc.DescribeGroupsRequest) -> None:
-        """What groups are made of: from memory if we act for them, else from the log."""
+    def describe(self, inbound: InboundRequest, request: rpc.DescribeGroupsRequest) -> None:
+        """Answer a DescribeGroups from memory for groups coordinated here, else from the log."""
         source = self._source
         if len(request.groups) > MAX_GROUPS_ASKED:
-            source.reply(asked, refuse(asked, ErrorCode.INVALID_REQUEST))
+            source.reply(inbound, error_response(inbound, ErrorCode.INVALID_REQUEST))
             return
         found: list[Described | None] = [None] * len(request.groups)
 
-        def put(place: int, described: Described) -> None:
-            found[place] = described
+        def put(index: int, described: Described) -> None:
+            found[index] = described
             finish()
 
         def finish() -> None:
             if None not in found:
                 groups = tuple(item for item in found if item is not None)
-                source.reply(asked, rpc.DescribeGroupsResponse(groups=groups))
+                source.reply(inbound, rpc.DescribeGroupsResponse(groups=groups))
 
-        def answered(place: int, state: Any) -> None:
-            put(place, _described(request.groups[place], state, asked.version))
+        def on_response(index: int, state: Any) -> None:
+            put(index, _describe_stored(request.groups[index], state, inbound.version))
 
         if not request.groups:
             finish()
-        for place, name in enumerate(request.groups):
+        for index, name in enumerate(request.groups):
             code = source.refuse_group(name, may_be_empty=True)
             if code is not ErrorCode.NONE:
-                put(place, described_error(name, code))
+                put(index, describe_error(name, code))
                 continue
             loaded = source.describe_loaded(name)
             if loaded is not None:
-                put(place, loaded)
+                put(index, loaded)
                 continue
             state_request = FetchGroupStateRequest(group_id=name, topics=(), with_members=True)
-            self._ask(state_request, partial(answered, place))
+            self._query_log(state_request, partial(on_response, index))
 
     # --- ListGroups ---------------------------------------------------------------------------
 
-    def removed(self, group_id: str, ownership_epoch: int) -> None:
-        """We removed a group: it is not to be listed, though the replica at hand has it yet."""
+    def note_removal(self, group_id: str, ownership_epoch: int) -> None:
+        """Hide a removed group from ListGroups until this node's replica has removed it too."""
         self._removed[group_id] = ownership_epoch
         if len(self._removed) > MAX_REMOVED:
             del self._removed[next(iter(self._removed))]
 
-    def list_groups(self, asked: Asked, request: rpc.ListGroupsRequest) -> None:
-        """The groups we act for, and those we would as soon as somebody asks."""
+    def list_groups(self, inbound: InboundRequest, request: rpc.ListGroupsRequest) -> None:
+        """List the groups that this broker coordinates or would coordinate on request."""
         if not self._source.is_active():
-            self._source.reply(asked, refuse(asked, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            self._source.reply(
+                inbound, error_response(inbound, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            )
             return
         types = {kind.lower() for kind in request.types_filter}
         states = {state.lower() for state in request.states_filter}
         listed = []
         if not types or CLASSIC.lower() in types:
-            for group_id, protocol_type, state in self._all():
+            for group_id, protocol_type, state in self._iter_groups():
                 if not states or state.value.lower() in states:
                     listed.append(
                         rpc.ListGroupsResponse.ListedGroup(
@@ -248,9 +252,9 @@ class Reads:
                             group_type=CLASSIC,
                         )
                     )
-        self._source.reply(asked, rpc.ListGroupsResponse(error_code=0, groups=tuple(listed)))
+        self._source.reply(inbound, rpc.ListGroupsResponse(error_code=0, groups=tuple(listed)))
 
-    def _all(self) -> Iterable[tuple[str, str, State]]:
+    def _iter_groups(self) -> Iterable[tuple[str, str, State]]:
         source = self._source
         for group_id, slot in source.groups.items():
             if isinstance(slot, ClassicGroup):
@@ -268,28 +272,28 @@ class Reads:
                 yield group_id, kind, State.STABLE if group.member_ids else State.EMPTY
 
 
-def may_be_a_group(group_id: str, *, may_be_empty: bool) -> bool:
-    """Is this a group's id? Offsets may be of the empty one."""
+def is_valid_group_id(group_id: str, *, may_be_empty: bool) -> bool:
+    """Return whether this is a group id; offsets may belong to the empty one."""
     return (bool(group_id) or may_be_empty) and len(group_id.encode()) <= MAX_GROUP_ID_BYTES
 
 
-def _offsets_of(state: Any) -> tuple[ErrorCode, FetchGroupStateResponse | None]:
+def _offsets_result(state: Any) -> tuple[ErrorCode, FetchGroupStateResponse | None]:
     code = code_of(state, _CERTAIN)
     if code is None:
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, None
     if code is ErrorCode.GROUP_ID_NOT_FOUND:
-        return ErrorCode.NONE, None  # it has no offsets, and that is no error
+        return ErrorCode.NONE, None  # a missing group has no offsets: not an error
     return code, state
 
 
-def _described(name: str, state: Any, version: int) -> Described:
+def _describe_stored(name: str, state: Any, version: int) -> Described:
     code = code_of(state, _CERTAIN)
     if code is None:
-        return described_error(name, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return describe_error(name, ErrorCode.COORDINATOR_NOT_AVAILABLE)
     if code is ErrorCode.GROUP_ID_NOT_FOUND:
         if version < NOT_FOUND_VERSION:
-            return described_error(name, ErrorCode.NONE, state="Dead")
-        return described_error(name, code, state="Dead", message=f"Group {name} not found.")
+            return describe_error(name, ErrorCode.NONE, state="Dead")
+        return describe_error(name, code, state="Dead", message=f"Group {name} not found.")
     return Described(
         error_code=0,
         group_id=name,

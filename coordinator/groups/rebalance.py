@@ -1,10 +1,10 @@
-"""How a group comes to its next generation: everybody joins, one assigns, the log is told.
+"""A group's way to its next generation: members join, one assigns, the log commits.
 
 `Rebalance` is the part of a group that moves between its states; requests and timers call it.
 
-A generation counts once the log has it. Until then nobody is told an assignment, and nobody can
-commit under its number. So whichever broker acts for the group next finds the generation whose
-members can be at work, and can go on with it: nobody has to join again.
+A generation counts once the log has it. Before that no member receives an assignment, and none can
+commit under its number. So the next broker to coordinate the group finds the generation whose
+members may be active, and continues with it: no member has to rejoin.
 
 Source: KIP-62, KIP-134 (initial delay), KIP-345 (static members), KIP-394; upstream's
 GroupMetadataManager, whose rules these are.
@@ -17,10 +17,10 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from coordinator.groups.decide import generation_size
-from coordinator.groups.error_responses import NULL_PROTOCOL_VERSION, refuse
-from coordinator.groups.events import Asked
-from coordinator.groups.membership import NEXT, Member, Roster, State
-from coordinator.groups.outbox import Env, Line
+from coordinator.groups.error_responses import NULL_PROTOCOL_VERSION, error_response
+from coordinator.groups.events import InboundRequest
+from coordinator.groups.membership import NEXT, Member, Membership, State
+from coordinator.groups.outbox import Env, GroupOutbox
 from coordinator.groups.settings import MAX_GENERATION_BYTES
 from coordinator.groups.timers import TimerKey
 from records.kafka_errors import ErrorCode
@@ -31,35 +31,35 @@ from records.rpc.groups import JoinGroupResponse, SyncGroupResponse
 log = logging.getLogger("coordinator.groups")
 
 SKIP_ASSIGNMENT_VERSION = 9
-"""Of JoinGroup: from here on a leader that returns can be told to assign nothing (KIP-814)."""
+"""JoinGroup: the first version that lets a returning leader skip the assignment (KIP-814)."""
 
 
 class Broker(Env, Protocol):
-    """What a group needs of its broker besides."""
+    """What a group uses of its broker besides `Env`."""
 
-    def reply(self, asked: Asked, response: Response) -> None:
+    def reply(self, inbound: InboundRequest, response: Response) -> None:
         """Answer a client."""
 
 
 class Rebalance:
-    """See the module."""
+    """The state of a group's rebalance, its generation and its members."""
 
-    def __init__(self, group_id: str, env: Broker, line: Line) -> None:
+    def __init__(self, group_id: str, env: Broker, outbox: GroupOutbox) -> None:
         self.group_id = group_id
         self.env = env
-        self.line = line
+        self.outbox = outbox
         self.state = State.EMPTY
         self.generation = 0
-        self.stored_generation = 0  # the last that the log is known to have
+        self.stored_generation = 0  # the last one that is known to be in the log
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
-        self.roster = Roster()
+        self.membership = Membership()
         self.is_closed = False
-        self._storing: int | None = None  # the generation that the log is being told
-        self._unsynced: set[str] = set()  # members that have not asked for their assignment yet
+        self._storing: int | None = None  # the generation that is being committed
+        self._unsynced: set[str] = set()  # members that have not sent a SyncGroup yet
         self._is_initial = False  # the group was empty: it waits a while for others
         self._remaining_ms = 0  # by which that may be extended
-        self._somebody_came = False  # meanwhile
+        self._has_new_members = False  # meanwhile
 
     # --- states -------------------------------------------------------------------------------
 
@@ -68,7 +68,7 @@ class Rebalance:
         self.state = state
 
     def rebalance(self) -> None:
-        """Something changed: begin to prepare, or see whether that was all we waited for."""
+        """Start a rebalance, or complete the current join phase if every member has joined."""
         if self.state is State.PREPARING:
             self.try_complete()
         else:
@@ -77,104 +77,111 @@ class Rebalance:
     def _prepare(self) -> None:
         if self.state is State.COMPLETING:
             self.fail_syncs(ErrorCode.REBALANCE_IN_PROGRESS)
-        self._cancel("sync")
+        self._cancel_timer("sync")
         self._is_initial = self.state is State.EMPTY
         self._become(State.PREPARING)
         if not self._is_initial:
             self.try_complete()
             if self.state is State.PREPARING:
-                self._timer("join", self.roster.rebalance_timeout_ms)
+                self._set_timer("join", self.membership.rebalance_timeout_ms)
             return
         delay_ms = self.env.settings.initial_rebalance_delay_ms
-        self._remaining_ms = max(self.roster.rebalance_timeout_ms - delay_ms, 0)
-        self._somebody_came = False
+        self._remaining_ms = max(self.membership.rebalance_timeout_ms - delay_ms, 0)
+        self._has_new_members = False
         if delay_ms:
-            self._timer("join", delay_ms)
+            self._set_timer("join", delay_ms)
         else:
-            self._complete()
+            self._complete_join()
 
-    def came(self) -> None:
-        """A member was added."""
+    def on_member_added(self) -> None:
+        """Note a new member, which may extend the delay of an initial rebalance."""
         if self.state is State.PREPARING and self._is_initial:
-            self._somebody_came = True
+            self._has_new_members = True
 
-    def join_due(self) -> None:
-        """Whoever has not joined by now is not waited for."""
+    def on_join_timeout(self) -> None:
+        """Complete the join phase without the members that have not joined."""
         if self.state is not State.PREPARING:
             return
-        if self._is_initial and self._somebody_came and self._remaining_ms:
-            self._somebody_came = False
+        if self._is_initial and self._has_new_members and self._remaining_ms:
+            self._has_new_members = False
             delay_ms = min(self.env.settings.initial_rebalance_delay_ms, self._remaining_ms)
             self._remaining_ms -= delay_ms
-            self._timer("join", delay_ms)
+            self._set_timer("join", delay_ms)
         else:
-            self._complete()
+            self._complete_join()
 
     def try_complete(self) -> None:
-        """Complete the join phase if everybody is there."""
-        roster = self.roster
-        everybody = roster.joining == len(roster.members) and not roster.pending
-        if self.state is State.PREPARING and not self._is_initial and everybody:
-            self._complete()
+        """Complete the join phase if every member has joined."""
+        membership = self.membership
+        all_joined = membership.waiting_joins == len(membership.members) and not membership.pending
+        if self.state is State.PREPARING and not self._is_initial and all_joined:
+            self._complete_join()
 
-    def _complete(self) -> None:
-        roster = self.roster
-        for member in [m for m in roster.members.values() if m.joining is None]:
+    def _complete_join(self) -> None:
+        membership = self.membership
+        for member in [m for m in membership.members.values() if m.waiting_join is None]:
             if member.instance_id is None:
-                self.give_up(member.member_id, "not_joined")
-        if roster.members and not roster.elect_joined():
+                self.drop_overdue(member.member_id, "not_joined")
+        if membership.members and not membership.elect_joined_leader():
             # Only static members are left, and none of them is back yet.
-            self._timer("join", roster.rebalance_timeout_ms)
+            self._set_timer("join", membership.rebalance_timeout_ms)
             return
-        self._cancel("join")
+        self._cancel_timer("join")
         self._is_initial = False
         self.generation += 1
         self._storing = None
-        if not roster.members:
+        if not membership.members:
             self.protocol_name = None
             self._become(State.EMPTY)
-            self._store(())
+            self._store_generation(())
             return
-        self.protocol_name = roster.select()
+        self.protocol_name = membership.select_protocol()
         self._become(State.COMPLETING)
         log.info(
-            "group=%s generation=%d members=%d", self.group_id, self.generation, len(roster.members)
+            "group=%s generation=%d members=%d",
+            self.group_id,
+            self.generation,
+            len(membership.members),
         )
         # A static member that did not join is not expected to sync either: its session decides.
-        joined = [member for member in roster.members.values() if member.joining is not None]
+        joined = [
+            member for member in membership.members.values() if member.waiting_join is not None
+        ]
         self._unsynced = {member.member_id for member in joined}
-        self._timer("sync", roster.rebalance_timeout_ms)
+        self._set_timer("sync", membership.rebalance_timeout_ms)
         for member in joined:
             member.is_new = False
             self.restart_session(member)
-            asked = roster.park_join(member, None)
-            assert asked is not None, f"joined without a JoinGroup: {member}"
-            self.env.reply(asked, self.join_answer(asked, member))
+            inbound = membership.set_waiting_join(member, None)
+            assert inbound is not None, f"joined without a JoinGroup: {member}"
+            self.env.reply(inbound, self.join_response(inbound, member))
 
-    # --- the join's answer --------------------------------------------------------------------
+    # --- responses ----------------------------------------------------------------------------
 
-    def join_answer(self, asked: Asked, member: Member) -> JoinGroupResponse:
-        """The generation as it is; all members to its leader."""
-        leads = member.member_id == self.roster.leader
-        return self.joined(asked, member.member_id, self.roster.leader or "", with_members=leads)
+    def join_response(self, inbound: InboundRequest, member: Member) -> JoinGroupResponse:
+        """Build a member's JoinGroup response; the leader's lists all members."""
+        leads = member.member_id == self.membership.leader
+        return self.build_join_response(
+            inbound, member.member_id, self.membership.leader or "", with_members=leads
+        )
 
-    def joined(
+    def build_join_response(
         self,
-        asked: Asked,
+        inbound: InboundRequest,
         member_id: str,
         leader: str,
         *,
         with_members: bool,
         skip_assignment: bool = False,
     ) -> JoinGroupResponse:
-        """A JoinGroup's answer that is no error."""
+        """Build a successful JoinGroup response."""
         member_type = JoinGroupResponse.JoinGroupResponseMember
         name = self.protocol_name
         return JoinGroupResponse(
             error_code=0,
             generation_id=self.generation,
             protocol_type=self.protocol_type,
-            protocol_name=name if asked.version >= NULL_PROTOCOL_VERSION else name or "",
+            protocol_name=name if inbound.version >= NULL_PROTOCOL_VERSION else name or "",
             leader=leader,
             skip_assignment=skip_assignment,
             member_id=member_id,
@@ -184,28 +191,29 @@ class Rebalance:
                     group_instance_id=member.instance_id,
                     metadata=member.subscription(name),
                 )
-                for member in (self.roster.members.values() if with_members else ())
+                for member in (self.membership.members.values() if with_members else ())
             ),
         )
 
     # --- assigning ----------------------------------------------------------------------------
 
-    def synced(self, member: Member) -> None:
-        """A member asked for its assignment."""
+    def mark_synced(self, member: Member) -> None:
+        """Note that a member has sent its SyncGroup."""
         self._unsynced.discard(member.member_id)
 
     def assign(self, assignments: dict[str, bytes]) -> None:
-        """The leader's word. The log is told, and then the members."""
+        """Commit the leader's assignments to the log; members are answered afterwards."""
         if self._storing == self.generation:
-            return  # the leader asks again; the first word stands
-        records = self.roster.as_records(self.protocol_name, assignments)
+            return  # the leader repeats its SyncGroup; the first assignment stands
+        records = self.membership.to_records(self.protocol_name, assignments)
         if generation_size(records) > MAX_GENERATION_BYTES:
             self._assigned(self.generation, assignments, ErrorCode.UNKNOWN_SERVER_ERROR)
             return
         self._storing = self.generation
         generation = self.generation
-        self.line.commit_generation(
-            self.as_request(records), lambda code: self._assigned(generation, assignments, code)
+        self.outbox.commit_generation(
+            self.generation_request(records),
+            lambda code: self._assigned(generation, assignments, code),
         )
 
     def _assigned(self, generation: int, assignments: dict[str, bytes], code: ErrorCode) -> None:
@@ -219,15 +227,15 @@ class Rebalance:
             self.rebalance()
             return
         self._become(State.STABLE)
-        for member in self.roster.members.values():
+        for member in self.membership.members.values():
             member.assignment = assignments.get(member.member_id, b"")
-            asked, member.syncing = member.syncing, None
-            if asked is not None:
+            inbound, member.waiting_sync = member.waiting_sync, None
+            if inbound is not None:
                 self.restart_session(member)
-                self.env.reply(asked, self.sync_answer(member))
+                self.env.reply(inbound, self.sync_response(member))
 
-    def sync_answer(self, member: Member) -> SyncGroupResponse:
-        """A member's assignment."""
+    def sync_response(self, member: Member) -> SyncGroupResponse:
+        """Build a SyncGroup response with the member's assignment."""
         return SyncGroupResponse(
             error_code=0,
             protocol_type=self.protocol_type,
@@ -235,72 +243,72 @@ class Rebalance:
             assignment=member.assignment,
         )
 
-    def sync_due(self) -> None:
-        """Whoever has not asked for an assignment by now has gone."""
+    def on_sync_timeout(self) -> None:
+        """Drop the members that have not sent a SyncGroup in time."""
         if self.state not in (State.COMPLETING, State.STABLE) or not self._unsynced:
             return
-        gone = [member_id for member_id in self._unsynced if member_id in self.roster.members]
+        gone = [member_id for member_id in self._unsynced if member_id in self.membership.members]
         for member_id in sorted(gone):
-            self.give_up(member_id, "not_synced")
+            self.drop_overdue(member_id, "not_synced")
         if gone:
             self.rebalance()
 
     def fail_syncs(self, code: ErrorCode) -> None:
-        """Whoever waits for an assignment does not get one."""
-        for member in self.roster.members.values():
-            asked, member.syncing = member.syncing, None
+        """Answer the waiting SyncGroups with an error."""
+        for member in self.membership.members.values():
+            inbound, member.waiting_sync = member.waiting_sync, None
             member.assignment = b""
-            if asked is not None:
-                self.restart_session(member)  # it may have run out while we were waited for
-                self.env.reply(asked, refuse(asked, code))
+            if inbound is not None:
+                self.restart_session(member)  # it may have expired during the wait
+                self.env.reply(inbound, error_response(inbound, code))
 
-    def as_request(self, records: Iterable[object]) -> CommitGroupGenerationRequest:
-        """The generation as the log is told it."""
+    def generation_request(self, records: Iterable[object]) -> CommitGroupGenerationRequest:
+        """Build the log's request for the current generation."""
         return CommitGroupGenerationRequest(
             group_id=self.group_id,
-            ownership_epoch=self.line.ownership_epoch,
+            ownership_epoch=self.outbox.ownership_epoch,
             sequence=0,
             generation=self.generation,
             protocol_type=self.protocol_type,
             protocol_name=self.protocol_name,
-            leader=self.roster.leader,
+            leader=self.membership.leader,
             members=tuple(records),  # type: ignore[arg-type]
         )
 
-    def _store(self, records: Iterable[object]) -> None:
-        """Tell the log, with nobody waiting for it."""
+    def _store_generation(self, records: Iterable[object]) -> None:
+        """Commit the generation to the log; no client waits for it."""
         generation = self.generation
 
-        def told(code: ErrorCode) -> None:
+        def on_done(code: ErrorCode) -> None:
             if code is ErrorCode.NONE:
                 self.stored_generation = max(self.stored_generation, generation)
 
-        self.line.commit_generation(self.as_request(records), told)
+        self.outbox.commit_generation(self.generation_request(records), on_done)
 
-    # --- members' ends ------------------------------------------------------------------------
+    # --- removing members ---------------------------------------------------------------------
 
-    def give_up(self, member_id: str, reason: str) -> None:
-        """A member did not do what it must in time."""
+    def drop_overdue(self, member_id: str, reason: str) -> None:
+        """Drop a member that missed a deadline, and log the reason."""
         log.info("group=%s action=member_dropped member=%s reason=%s",
                  self.group_id, member_id, reason)  # fmt: skip
         self.drop(member_id)
 
     def drop(self, member_id: str, code: ErrorCode = ErrorCode.UNKNOWN_MEMBER_ID) -> None:
-        """A member is gone; what it still waits for is answered."""
+        """Remove a member; its waiting requests are answered with `code`."""
         self.env.timers.cancel(TimerKey(self.group_id, "session", member_id))
         self._unsynced.discard(member_id)
-        member = self.roster.remove(member_id)
-        for asked in (member.joining, member.syncing):
-            if asked is not None:
-                self.env.reply(asked, refuse(asked, code, member_id=member_id))
+        member = self.membership.remove(member_id)
+        for inbound in (member.waiting_join, member.waiting_sync):
+            if inbound is not None:
+                self.env.reply(inbound, error_response(inbound, code, member_id=member_id))
 
     def restart_session(self, member: Member) -> None:
-        """It was heard of."""
+        """Restart a member's session from now."""
         key = TimerKey(self.group_id, "session", member.member_id)
         self.env.timers.set(key, self.env.now_ms + member.session_timeout_ms)
 
-    def _timer(self, kind: str, delay_ms: int) -> None:
+    def _set_timer(self, kind: str, delay_ms: int) -> None:
         self.env.timers.set(TimerKey(self.group_id, kind), self.env.now_ms + delay_ms)
 
-    def _cancel(self, kind: str) -> None:
+    def _cancel_timer(self, kind: str) -> None:
         self.env.timers.cancel(TimerKey(self.group_id, kind))

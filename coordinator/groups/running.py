@@ -1,12 +1,12 @@
-"""The group coordinator on an event loop: short enough to be obviously right.
+"""Runs the group coordinator on an event loop.
 
     groups = RunningGroups(core, client.call, new_id=uuid4)
     groups.brokers_changed({1, 2, 3}, broker_epoch)
     response = await groups.ask(request, version, client_id="app", client_host="/10.0.0.7")
 
-The one idea of its own is whose time counts. A process that was stopped for a while, or whose loop
-was busy, finds all members silent when it goes on: their heartbeats lie in the sockets, which are
-read a moment later. So the core's clock stands still while we do.
+The trap is the clock. After the process was stopped for a while, or its loop was busy, all members
+seem to be silent: their heartbeats are in the sockets, which are read a moment later. So the core's
+clock does not advance during such a pause.
 
 Source: docs/design/quorum.md#sans-io-core.
 """
@@ -20,13 +20,13 @@ from typing import Any, Final
 from uuid import UUID
 
 from coordinator.groups.core import GroupBroker
-from coordinator.groups.error_responses import refuse
+from coordinator.groups.error_responses import error_response
 from coordinator.groups.events import (
-    Answered,
-    Asked,
     BrokersChanged,
     Call,
     Event,
+    InboundRequest,
+    LogResponse,
     Reply,
     Tick,
 )
@@ -37,18 +37,20 @@ from records.rpc.groups import JoinGroupRequest, OffsetFetchRequest
 log = logging.getLogger("coordinator.groups")
 
 AskLog = Callable[[Request], Awaitable[Response | None]]
-"""Ask the log of groups once; None: nobody knows."""
+"""Sends one request to the group log; returns None if the outcome is unknown."""
 
 
-_BEAT_S: Final = 0.25
-"""We look at the clock as often, if there is any deadline at all."""
+_CLOCK_INTERVAL_S: Final = 0.25
+"""The clock is read at least this often while any deadline is set."""
 
 _STALL_S: Final = 0.5
-"""Later than that, and it was us who were away."""
+"""A tick that is later than this means that the process itself was paused."""
 
 
 class RunningGroups:
-    """See the module. Everything happens on the loop it was made on."""
+    """Drives a `GroupBroker`: timers, calls of the log, replies. Belongs to the loop it was made
+    on.
+    """
 
     def __init__(self, core: GroupBroker, ask_log: AskLog, *, new_id: Callable[[], UUID]) -> None:
         self.core = core
@@ -61,34 +63,34 @@ class RunningGroups:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
         self._is_closed = False
-        self._seen_s = self._loop.time()  # when we last looked
-        self._away_s = 0.0  # that we were not there for, in all
+        self._last_seen_s = self._loop.time()  # when the clock was last read
+        self._paused_s = 0.0  # sum of all pauses
 
     def ask(
         self, request: Request, version: int, *, client_id: str, client_host: str
     ) -> asyncio.Future[Response]:
-        """The answer, now or later. Requests are taken in the order of these calls.
+        """Return a future of the response. Requests are processed in the order of these calls.
 
-        Whoever does not want it any more may cancel it: what was asked happens all the same.
+        Cancelling the future discards the response; the request is carried out all the same.
         """
         self._next_ticket += 1
         ticket = self._next_ticket
         unique = str(self._new_id()) if isinstance(request, JoinGroupRequest) else ""
-        asked = Asked(ticket, request, version, client_id, client_host, unique)
+        inbound = InboundRequest(ticket, request, version, client_id, client_host, unique)
         future = self._loop.create_future()
         if self._is_closed:
-            future.set_result(refuse(asked, _closed(request)))
+            future.set_result(error_response(inbound, _closed_code(request)))
         else:
             self._waiting[ticket] = future
-            self._step(asked)
+            self._step(inbound)
         return future
 
     def brokers_changed(self, broker_ids: Iterable[int], broker_epoch: int) -> None:
-        """The unfenced brokers, and our own epoch, as this broker's image has them now."""
+        """Pass on the unfenced brokers and this broker's epoch, from its current image."""
         self._step(BrokersChanged(frozenset(broker_ids), broker_epoch))
 
     async def close(self) -> None:
-        """Send everybody away, as if no broker were left; end the calls under way."""
+        """Answer every waiting request as if no broker were left; end the calls in flight."""
         self._step(BrokersChanged(frozenset(), -1))
         self._is_closed = True
         if self._timer is not None:
@@ -106,7 +108,7 @@ class RunningGroups:
         for effect in self.core.step(event, self._now_ms()):
             match effect:
                 case Reply(ticket, response):
-                    assert isinstance(ticket, int), f"no ticket of ours: {effect}"
+                    assert isinstance(ticket, int), f"unknown ticket: {effect}"
                     future = self._waiting.pop(ticket)
                     if not future.done():
                         future.set_result(response)
@@ -120,40 +122,44 @@ class RunningGroups:
         answer: Any = None
         try:
             answer = await self._ask_log(call.request)
-        except Exception:  # whatever it was, the core asks again
+        except Exception:  # the core repeats the call
             log.exception("request=%s", call.request.schema().name)
-        self._step(Answered(call.call_id, answer))
+        self._step(LogResponse(call.call_id, answer))
 
     def _now_ms(self) -> int:
-        """The core's time: the loop's, without what we were away."""
+        """Return the core's time in ms: the loop's, without the pauses of this process."""
         now_s = self._loop.time()
-        away_s = now_s - self._seen_s - _BEAT_S
-        self._seen_s = now_s
+        away_s = now_s - self._last_seen_s - _CLOCK_INTERVAL_S
+        self._last_seen_s = now_s
         if away_s > _STALL_S:
-            self._away_s += away_s
-        return int((now_s - self._away_s) * 1000)
+            self._paused_s += away_s
+        return int((now_s - self._paused_s) * 1000)
 
     def _set_timer(self) -> None:
-        """A timer that is too early may stay: each heartbeat moves a deadline on."""
+        """Set a timer for the next deadline; one that is too early stays, as heartbeats move
+        deadlines.
+        """
         deadline_ms = self.core.deadline_ms
         if deadline_ms is None:
             return
-        due_s = (deadline_ms + 1) / 1000 + self._away_s  # the core counts whole milliseconds
-        at = min(due_s, self._seen_s + _BEAT_S)
+        due_s = (deadline_ms + 1) / 1000 + self._paused_s  # the core counts whole milliseconds
+        timer_s = min(due_s, self._last_seen_s + _CLOCK_INTERVAL_S)
         if self._timer is not None:
-            if self._timer_s <= at:
+            if self._timer_s <= timer_s:
                 return
             self._timer.cancel()
-        self._timer = self._loop.call_at(at, self._tick)
-        self._timer_s = at  # a timer of uvloop's that is due at once does not know when it is due
+        self._timer = self._loop.call_at(timer_s, self._tick)
+        self._timer_s = (
+            timer_s  # a timer of uvloop's that is due at once does not know when it is due
+        )
 
     def _tick(self) -> None:
         self._timer = None
         self._step(Tick())
 
 
-def _closed(request: Request) -> ErrorCode:
-    """What is said after the end. For offsets, see `reads`."""
+def _closed_code(request: Request) -> ErrorCode:
+    """Return the code for a request after `close`. For offsets, see `reads`."""
     if isinstance(request, OffsetFetchRequest):
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     return ErrorCode.NOT_COORDINATOR

@@ -1,8 +1,8 @@
-"""The log of groups behind a quorum node's listener: brokers' requests in, responses out.
+"""The group log's requests on a quorum node's listener.
 
-What is read, and every refusal, is answered behind the read barrier: a node that was deposed and
-does not know it must not say that a group is unknown, or that a broker no longer acts for it. What
-wrote a record needs no barrier: a majority holds it.
+Reads and refusals are answered behind the read barrier: a node that was deposed and does not know
+it must not answer that a group is unknown, or that a broker no longer owns it. A request that wrote
+a record needs no barrier: a majority holds the record.
 
 Source: docs/design/quorum.md#linearizable-reads, docs/design/groups.md.
 """
@@ -16,7 +16,7 @@ from typing import Any, Final
 from coordinator.errors import CoordinatorError
 from coordinator.groups.leader import GroupLog
 from coordinator.groups.settings import MAX_COMMIT_BYTES, MAX_GENERATION_BYTES
-from coordinator.groups.state import CommittedOffset, Group, GroupsImage, Place
+from coordinator.groups.state import CommittedOffset, Group, GroupsImage, TopicPartition
 from raft.interfaces import NotLeaderError
 from raft.net.connection import Answer, ServerConnection
 from raft.net.errors import BadHeaderError
@@ -29,7 +29,7 @@ from records.rpc import group_log as rpc
 from records.rpc.base import Request
 
 MAX_CALL_BYTES: Final = 2 * max(MAX_COMMIT_BYTES, MAX_GENERATION_BYTES)
-"""The longest request that is looked at; what is longer closes its connection."""
+"""The longest request that is decoded; a longer one closes its connection."""
 
 CALLS: Final[dict[type[Request], Any]] = {
     rpc.AcquireGroupOwnershipRequest: rpc.AcquireGroupOwnershipResponse,
@@ -38,25 +38,25 @@ CALLS: Final[dict[type[Request], Any]] = {
     rpc.FetchGroupStateRequest: rpc.FetchGroupStateResponse,
     rpc.RemoveGroupRequest: rpc.RemoveGroupResponse,
 }
-"""Every request of this service, and what answers it."""
+"""Every request of this service, and its response."""
 
-Find = Callable[[], GroupLog | None]
-"""The log of groups on this node, if it is there."""
+FindGroupLog = Callable[[], GroupLog | None]
+"""Returns the group log on this node, or None if this node has none."""
 
 
-def group_log_handlers(find: Find) -> Mapping[int, Served]:
-    """What a node's listener is to serve for the log of groups, by api key."""
+def group_log_handlers(find: FindGroupLog) -> Mapping[int, Served]:
+    """Return the handlers of the group log's requests, by api key."""
     handlers = {}
     for request_type in CALLS:
         schema = request_type.schema()
         assert schema.key is not None, f"{schema.name} is no request"
         handlers[schema.key] = Served(
-            schema.versions.first, schema.versions.last, _server(request_type, find)
+            schema.versions.first, schema.versions.last, _make_handler(request_type, find)
         )
     return handlers
 
 
-def _server(request_type: type[Request], find: Find) -> Serve:
+def _make_handler(request_type: type[Request], find: FindGroupLog) -> Serve:
     def serve(
         connection: ServerConnection,  # noqa: ARG001 (a handler's)
         header: RequestHeader,
@@ -85,7 +85,10 @@ async def _answer(groups: GroupLog | None, header: RequestHeader, request: Reque
 
 
 async def ask(groups: GroupLog, request: Request) -> Any:
-    """The response. Raises CoordinatorError or NotLeaderError where nobody can say."""
+    """Return the response to a request.
+
+    Raises:  CoordinatorError or NotLeaderError if the outcome is unknown.
+    """
     if isinstance(request, rpc.FetchGroupStateRequest):
         await _barrier(groups)
         return fetch_state(request, groups.machine.image)
@@ -93,7 +96,7 @@ async def ask(groups: GroupLog, request: Request) -> Any:
 
     def done(answer: Any) -> None:
         if future.done():
-            return  # whoever asked has gone
+            return  # the connection was closed
         if isinstance(answer, CoordinatorError):
             future.set_exception(answer)
         else:
@@ -107,22 +110,22 @@ async def ask(groups: GroupLog, request: Request) -> Any:
 
 
 async def _barrier(groups: GroupLog) -> None:
-    """Wait until the state holds all that anybody can have been told of."""
+    """Wait until the state holds everything that any client may know to be committed."""
     offset = await groups.log.barrier()
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def told() -> None:
+    def on_done() -> None:
         if not future.done():
             future.set_result(None)
 
-    groups.when_applied(offset, told)
+    groups.when_applied(offset, on_done)
     await future
 
 
 def fetch_state(
     request: rpc.FetchGroupStateRequest, image: GroupsImage
 ) -> rpc.FetchGroupStateResponse:
-    """What is committed of a group; GROUP_ID_NOT_FOUND if it is not there."""
+    """Return a group's committed state, or GROUP_ID_NOT_FOUND."""
     group = image.groups.get(request.group_id)
     if group is None:
         return rpc.FetchGroupStateResponse(error_code=int(ErrorCode.GROUP_ID_NOT_FOUND))
@@ -144,14 +147,18 @@ def _topics(
     request: rpc.FetchGroupStateRequest, group: Group
 ) -> tuple[rpc.FetchGroupStateResponse.Topic, ...]:
     if request.topics is None:
-        places = sorted(group.offsets)
+        topic_partitions = sorted(group.offsets)
     else:
-        places = [(topic.topic_name, p) for topic in request.topics for p in topic.partitions]
+        topic_partitions = [
+            (topic.topic_name, p) for topic in request.topics for p in topic.partitions
+        ]
     by_topic: dict[str, list[rpc.FetchGroupStateResponse.Topic.Partition]] = {}
-    for place in places:
-        committed: CommittedOffset | None = group.offsets.get(place)
+    for topic_partition in topic_partitions:
+        committed: CommittedOffset | None = group.offsets.get(topic_partition)
         if committed is not None:
-            by_topic.setdefault(place[0], []).append(_partition(place, committed))
+            by_topic.setdefault(topic_partition[0], []).append(
+                _partition(topic_partition, committed)
+            )
     return tuple(
         rpc.FetchGroupStateResponse.Topic(topic_name=name, partitions=tuple(partitions))
         for name, partitions in by_topic.items()
@@ -159,10 +166,10 @@ def _topics(
 
 
 def _partition(
-    place: Place, committed: CommittedOffset
+    topic_partition: TopicPartition, committed: CommittedOffset
 ) -> rpc.FetchGroupStateResponse.Topic.Partition:
     return rpc.FetchGroupStateResponse.Topic.Partition(
-        partition_index=place[1],
+        partition_index=topic_partition[1],
         committed_offset=committed.offset,
         leader_epoch=committed.leader_epoch,
         metadata=committed.metadata,

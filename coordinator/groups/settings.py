@@ -1,4 +1,4 @@
-"""What an operator sets for groups, and the bounds that are nobody's to set.
+"""The settings of groups, and the limits that cannot be set.
 
 Names are those of Kafka's properties, dots for underscores.
 """
@@ -13,52 +13,52 @@ MAX_GROUP_ID_BYTES: Final = 1024
 """Kafka has no bound of its own; an id is stored with every record of its group."""
 
 MAX_INSTANCE_ID_BYTES: Final = 249
-"""As of a topic's name, which Kafka's clients check it like."""
+"""The limit of a topic's name, which Kafka's clients apply to instance ids too."""
 
 MAX_CLIENT_ID_BYTES: Final = 1024
-"""What is kept of a client's id; the rest is cut off."""
+"""A longer client id is truncated."""
 
 MAX_GENERATION_BYTES: Final = 1024 * 1024
-"""Of one generation's members: what one record, and one answer, may cost."""
+"""Size of one generation's members: the limit of one record, and of one response."""
 
 MAX_OFFERED_BYTES: Final = 4 * MAX_GENERATION_BYTES
-"""Of all that a group's members say when they join: several protocols, of which one is stored."""
+"""Size of all protocols that a group's members offer, of which one is stored."""
 
 MAX_OFFSETS: Final = 10_000
-"""Offsets of one commit, as batches of one object."""
+"""Offsets in one commit; the same limit as batches in one object."""
 
 MAX_COMMIT_BYTES: Final = 1024 * 1024
-"""Of one commit's offsets. Kafka's bound is the offsets topic's max.message.bytes."""
+"""Size of one commit's offsets. Kafka's limit is the offsets topic's max.message.bytes."""
 
 MAX_PROTOCOLS: Final = 100
 """Protocols that one member offers; clients offer two or three."""
 
 MAX_PARKED: Final = 10_000
-"""Requests that wait for one group's log; more are told to come back."""
+"""Requests that wait for one group; further ones are refused with a retriable code."""
 
 MAX_BACKOFF_MS: Final = 1_000
-"""Between two attempts to ask the log the same."""
+"""The longest pause before a request to the log is repeated."""
 
 MAX_FETCH_BYTES: Final = 1024 * 1024
-"""Of what the log is asked for at once: names and partitions."""
+"""Size of one request for offsets to the log: names and partitions."""
 
 MAX_GROUPS: Final = 100_000
-"""In the log."""
+"""Groups in the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """How the log of groups behaves. Times in ms."""
+    """Settings of the group log. Times in ms."""
 
     offsets_retention_ms: int = 7 * 24 * 3600 * 1000  # offsets.retention.minutes
     retention_check_interval_ms: int = 10 * 60 * 1000  # offsets.retention.check.interval.ms
-    ownership_grace_ms: int = 3600 * 1000  # an owner may have members that the log knows not yet
+    ownership_grace_ms: int = 3600 * 1000  # a new owner's members may not be in the log yet
     offset_metadata_max_bytes: int = 4096  # offset.metadata.max.bytes
     max_groups: int = MAX_GROUPS
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> LogSettings:
-        """From properties by their names; those that are missing are as they are here."""
+        """Build the settings from properties by name; missing ones keep their defaults."""
         known = {
             "retention_check_interval_ms": "offsets.retention.check.interval.ms",
             "offset_metadata_max_bytes": "offset.metadata.max.bytes",
@@ -72,24 +72,24 @@ class LogSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
-    """How a broker acts for groups. Times in ms."""
+    """Settings of a broker's group coordinator. Times in ms."""
 
     min_session_timeout_ms: int = 6_000  # group.min.session.timeout.ms
     max_session_timeout_ms: int = 1_800_000  # group.max.session.timeout.ms
     initial_rebalance_delay_ms: int = 3_000  # group.initial.rebalance.delay.ms
-    max_size: int = 1_000  # group.max.size; Kafka's default is no bound
+    max_size: int = 1_000  # group.max.size; unlimited by default in Kafka
     offset_metadata_max_bytes: int = 4096  # offset.metadata.max.bytes
-    new_member_join_timeout_ms: int = 300_000  # a first JoinGroup may wait so long; as in Kafka
+    new_member_join_timeout_ms: int = 300_000  # for a first JoinGroup; as in Kafka
     answer_timeout_ms: int = 5_000  # offsets.commit.timeout.ms: for the log to answer
-    retry_backoff_ms: int = 50  # before the log is asked the same again; doubled up to a second
-    idle_ms: int = 10 * 60 * 1000  # an empty group that nobody asks for is forgotten by the broker
-    adopt_delay_ms: int = 2_000  # after brokers came or went: most groups are asked for by then
-    adopt_interval_ms: int = 30_000  # between two looks for members without a broker
-    adopt_pause_ms: int = 20  # between the pieces of one look
+    retry_backoff_ms: int = 50  # before a request to the log is repeated; doubled up to a second
+    idle_ms: int = 10 * 60 * 1000  # after which the broker forgets an unused empty group
+    adopt_delay_ms: int = 2_000  # after brokers changed: most groups have had a request by then
+    adopt_interval_ms: int = 30_000  # between two scans for members without a broker
+    adopt_pause_ms: int = 20  # between the slices of one scan
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> GroupSettings:
-        """From properties by their names; those that are missing are as they are here.
+        """Build the settings from properties by name; missing ones keep their defaults.
 
         Raises:  ValueError if they contradict each other.
         """

@@ -1,7 +1,7 @@
-"""The groups, as the log tells them: one immutable image after another.
+"""The groups as the log defines them: one immutable image after another.
 
-`apply` decides nothing: what a record says is so. Whether a commit counts was decided before it
-became a record. The one thing it does not believe is a record of a group that is not there.
+`apply` decides nothing: whether a commit counts was decided before it became a record. Only a
+record of a group that does not exist is ignored and counted.
 
 Source: docs/design/state-machines.md#decide-and-apply.
 """
@@ -22,27 +22,27 @@ from records.groups import (
 )
 from records.schema import MetadataRecord
 
-Place = tuple[str, int]
+TopicPartition = tuple[str, int]
 """Topic name and partition."""
 
 
 class CommittedOffset(NamedTuple):
-    """Where a group goes on reading a partition."""
+    """The position from which a group continues to read a partition."""
 
     offset: int
-    leader_epoch: int  # -1: not told
+    leader_epoch: int  # -1: unknown
     metadata: str
     committed_at_ms: int
     expire_at_ms: int  # -1: by retention
-    topic_id: UUID  # zero: not told
+    topic_id: UUID  # zero: unknown
 
 
-_NO_OFFSETS: Final[Map[Place, CommittedOffset]] = Map()
-_NOBODY: Final[frozenset[str]] = frozenset()
+_NO_OFFSETS: Final[Map[TopicPartition, CommittedOffset]] = Map()
+_NO_MEMBERS: Final[frozenset[str]] = frozenset()
 
 
 class Group(NamedTuple):
-    """A group: who acts for it, its last completed rebalance, its offsets."""
+    """A group: its owner, its last completed rebalance, its offsets."""
 
     ownership_epoch: int
     broker_id: int
@@ -50,22 +50,22 @@ class Group(NamedTuple):
     acquired_at_ms: int
     sequence: int  # of the owner's last commit; 0: none yet
     generation: GroupGenerationRecord | None = None
-    member_ids: frozenset[str] = _NOBODY
-    offsets: Map[Place, CommittedOffset] = _NO_OFFSETS
+    member_ids: frozenset[str] = _NO_MEMBERS
+    offsets: Map[TopicPartition, CommittedOffset] = _NO_OFFSETS
 
     @property
     def generation_id(self) -> int:
-        """0 before the first rebalance."""
+        """The last generation; 0 before the first rebalance."""
         return 0 if self.generation is None else self.generation.generation
 
     @property
     def record_count(self) -> int:
-        """Records that a checkpoint has of it."""
+        """Number of the group's records in a checkpoint."""
         return 1 + (self.generation is not None) + len(self.offsets)
 
 
 class GroupsImage(NamedTuple):
-    """All groups. Never changes."""
+    """All groups, immutable."""
 
     groups: Map[str, Group] = Map()
     next_ownership_epoch: int = 1
@@ -73,30 +73,30 @@ class GroupsImage(NamedTuple):
 
 
 class GroupsEdit:
-    """An image on its way to the next."""
+    """A mutable copy of an image, from which the next image is published."""
 
     def __init__(self, image: GroupsImage) -> None:
         self._groups: Editor[str, Group] = image.groups.edit()
         self._next_ownership_epoch = image.next_ownership_epoch
         self._record_count = image.record_count
         self.changed = 0  # records of a checkpoint that were replaced or removed
-        self.contradictions = 0  # records that fitted nothing, and changed nothing
+        self.contradictions = 0  # records that named no existing group or offset
 
     def publish(self) -> GroupsImage:
-        """The image now. The edit can go on."""
+        """Return the current image. The edit can be used further."""
         return GroupsImage(self._groups.freeze(), self._next_ownership_epoch, self._record_count)
 
     def apply(self, record: MetadataRecord) -> None:
-        """What the record says is so."""
+        """Apply one committed record."""
         match record:
             case GroupOwnerRecord():
-                self._own(record)
+                self._apply_owner(record)
             case GroupGenerationRecord():
-                self._complete(record)
+                self._apply_generation(record)
             case GroupOffsetsRecord():
-                self._commit(record)
+                self._apply_offsets(record)
             case GroupOffsetsRemovedRecord():
-                self._remove_offsets(record)
+                self._apply_offsets_removed(record)
             case GroupRemovedRecord():
                 group = self._groups.pop(record.group_id)
                 if group is None:
@@ -109,7 +109,7 @@ class GroupsEdit:
             case _:
                 self.contradictions += 1
 
-    def _own(self, record: GroupOwnerRecord) -> None:
+    def _apply_owner(self, record: GroupOwnerRecord) -> None:
         group = self._groups.get(record.group_id)
         owned = Group(
             record.ownership_epoch,
@@ -128,7 +128,7 @@ class GroupsEdit:
         self._groups.set(record.group_id, owned)
         self._next_ownership_epoch = max(self._next_ownership_epoch, record.ownership_epoch + 1)
 
-    def _complete(self, record: GroupGenerationRecord) -> None:
+    def _apply_generation(self, record: GroupGenerationRecord) -> None:
         group = self._groups.get(record.group_id)
         if group is None:
             self.contradictions += 1
@@ -140,9 +140,9 @@ class GroupsEdit:
         group = group._replace(
             generation=record, member_ids=frozenset(member.member_id for member in record.members)
         )
-        self._set(record, group)
+        self._set_group(record, group)
 
-    def _commit(self, record: GroupOffsetsRecord) -> None:
+    def _apply_offsets(self, record: GroupOffsetsRecord) -> None:
         group = self._groups.get(record.group_id)
         if group is None:
             self.contradictions += 1
@@ -168,15 +168,15 @@ class GroupsEdit:
         added = len(frozen) - len(group.offsets)
         self._record_count += added
         self.changed += committed - added
-        self._set(record, group._replace(offsets=frozen))
+        self._set_group(record, group._replace(offsets=frozen))
 
-    def _set(self, record: GroupGenerationRecord | GroupOffsetsRecord, group: Group) -> None:
-        """A checkpoint's records may be of a former ownership: they say nothing of the sequence."""
+    def _set_group(self, record: GroupGenerationRecord | GroupOffsetsRecord, group: Group) -> None:
+        """Store a group; a record of a former ownership does not advance the sequence."""
         if record.ownership_epoch == group.ownership_epoch:
             group = group._replace(sequence=max(group.sequence, record.sequence))
         self._groups.set(record.group_id, group)
 
-    def _remove_offsets(self, record: GroupOffsetsRemovedRecord) -> None:
+    def _apply_offsets_removed(self, record: GroupOffsetsRemovedRecord) -> None:
         group = self._groups.get(record.group_id)
         if group is None:
             self.contradictions += 1

@@ -1,7 +1,7 @@
-"""Many deadlines, most of which never come: each heartbeat moves one on.
+"""Many deadlines, most of which never come: each heartbeat moves one to a later time.
 
-A deadline that is moved on leaves its entry in the heap where it is; when that comes up, it is put
-back at the later time. So a heartbeat costs a dictionary's update.
+A deadline that is moved leaves its entry in the heap where it is; when that entry comes up, it is
+put back at the later time. So a heartbeat costs one update of a dictionary.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class TimerKey(NamedTuple):
-    """Whose deadline, and for what."""
+    """Names a timer: its group, its kind and its member."""
 
     group_id: str
     kind: str
@@ -19,7 +19,7 @@ class TimerKey(NamedTuple):
 
 
 class Timers:
-    """Deadlines by key, on the clock of whoever asks."""
+    """Deadlines by key, in ms on the caller's clock."""
 
     def __init__(self) -> None:
         self._deadlines: dict[TimerKey, int] = {}
@@ -27,7 +27,7 @@ class Timers:
         self._heap: list[tuple[int, TimerKey]] = []
 
     def set(self, key: TimerKey, at_ms: int) -> None:
-        """Let it be due then, and at no other time."""
+        """Set the timer's only deadline."""
         self._deadlines[key] = at_ms
         entry = self._entries.get(key)
         if entry is None or entry > at_ms:
@@ -35,20 +35,20 @@ class Timers:
             heapq.heappush(self._heap, (at_ms, key))
 
     def cancel(self, key: TimerKey) -> None:
-        """Let it not be due."""
+        """Cancel the timer."""
         self._deadlines.pop(key, None)
 
     def is_set(self, key: TimerKey) -> bool:
-        """Is it going to be due?"""
+        """Return whether the timer is set."""
         return key in self._deadlines
 
     @property
     def next_ms(self) -> int | None:
-        """When to look again, at the latest; None if nothing is to come."""
+        """When to call `pop_due` next, at the latest; None if no timer is set."""
         return self._heap[0][0] if self._heap else None
 
     def pop_due(self, now_ms: int) -> TimerKey | None:
-        """One that is due, which is set no longer; None if there is none."""
+        """Remove and return a timer that is due; None if there is none."""
         while self._heap and self._heap[0][0] <= now_ms:
             at_ms, key = heapq.heappop(self._heap)
             if self._entries.get(key) != at_ms:

@@ -122,7 +122,7 @@ class DeleteRecords:
         )
         try:
             answer = await self._errands.within(
-                self._cluster.leader(coordinator).delete_records(request), deadline - _now()
+                self._cluster.leader(coordinator).call(request), deadline - _now()
             )
         except CoordinatorError as error:
             code = _CODES.get(error.code, ErrorCode.REQUEST_TIMED_OUT)
@@ -175,7 +175,7 @@ class DeleteRecords:
             max_bytes=0,
         )
         try:
-            answer = await replica.find_batches(request)
+            answer = await replica.call(request)
         except CoordinatorError:
             return []
         return [

@@ -16,12 +16,12 @@ line tools.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final, TypeVar
 
 import msgspec
 
-from coordinator.batch.calls import BY_REQUEST
+from coordinator.batch.calls import CALLS
+from coordinator.batch.calls import refuse as refuse_call
 from coordinator.controller import descriptions as describing
 from coordinator.controller.descriptions import describe_brokers
 from coordinator.controller.image import CLUSTER_METADATA, MetadataImage
@@ -32,10 +32,11 @@ from diskless.apis.handler import served
 from diskless.cluster import Cluster
 from raft.net.handlers import Served
 from records.kafka_errors import ErrorCode
-from records.rpc import brokers, descriptions, objects, quorum
-from records.rpc.base import Request, Response
-from records.rpc.batch_coordinator import ApplyRetentionRequest
+from records.rpc import brokers, descriptions, quorum
+from records.rpc.base import CoordinatorRequest, Response
 from records.types import ZERO_UUID
+
+R = TypeVar("R", bound=Response)
 
 FIRST_WITH_DIRECTORIES: Final = 2  # of DescribeQuorum
 FIRST_WITH_UPGRADE_TYPE: Final = 1  # of UpdateFeatures
@@ -43,15 +44,6 @@ LAST_WITH_RESULTS: Final = 1
 SAFE_DOWNGRADE: Final = 2
 
 SLICE_TOPICS: Final = 20  # described before others have the loop
-
-COORDINATED: Final[Mapping[int, type[Request]]] = {
-    1105: objects.DescribeDisklessTopicsRequest,
-    1106: objects.DescribeDisklessObjectRequest,
-    1108: ApplyRetentionRequest,
-    1109: objects.MarkOrphansRequest,
-}
-"""What a client may ask of a batch coordinator: to look, to keep to its topics' settings, and to
-delete what nothing can need."""
 
 _QuorumTopic = quorum.DescribeQuorumResponse.TopicData
 _Update = brokers.UpdateFeaturesRequest.FeatureUpdateKey
@@ -129,20 +121,16 @@ class Forwarding:
 
     # --- batch coordinators ---------------------------------------------------------------------
 
-    async def coordinate(self, request: Any) -> Response:
-        """Whatever a batch coordinator answers, by the leader of the one that is named."""
-        call = BY_REQUEST[type(request)]
-        coordinator: int = request.coordinator_partition
+    async def coordinate(self, request: CoordinatorRequest[R]) -> R:
+        """Ask the leader of the batch coordinator that the request names."""
+        coordinator = request.coordinator_partition
         if not self._exists(coordinator):
             text = f"There is no batch coordinator {coordinator}."
-            return call.refuse(request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
+            return refuse_call(request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
         try:
-            method = getattr(self._cluster.leader(coordinator), call.method)
-            answer = await method(request)
+            return await self._cluster.leader(coordinator).call(request)
         except CoordinatorError as error:
-            return call.refuse(request, error.code, error.message)
-        assert isinstance(answer, call.response), f"{type(answer)} for {type(request)}"
-        return answer
+            return refuse_call(request, error.code, error.message)
 
     def _exists(self, coordinator: int) -> bool:
         """Of a number from outside; each that is asked costs a connection."""
@@ -254,8 +242,9 @@ def handlers(cluster: Cluster) -> dict[int, Served]:
             brokers.UnregisterBrokerRequest, lambda request, _: forwarding.unregister(request)
         ),
         **{
-            key: served(kind, lambda request, _: forwarding.coordinate(request))
-            for key, kind in COORDINATED.items()
+            call.api_key: served(call.request, lambda request, _: forwarding.coordinate(request))
+            for call in CALLS
+            if call.for_clients
         },
         1112: served(
             descriptions.DescribeTopicsRequest,

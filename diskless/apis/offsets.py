@@ -225,7 +225,7 @@ class Offsets:
             if coordinator is None:
                 continue
             try:
-                answer = await coordinator.find_batches(request)
+                answer = await coordinator.call(request)
             except CoordinatorError:
                 continue
             found = answer.responses[0].partitions[0]

@@ -127,7 +127,7 @@ async def _ask(
     )
     try:
         async with asyncio.timeout(timeout_s):
-            answer = await cluster.leader(coordinator).list_offsets(request)
+            answer = await cluster.leader(coordinator).call(request)
     except (CoordinatorError, TimeoutError):
         return [Listed(ErrorCode.OFFSET_NOT_AVAILABLE)] * len(wanted)
     return [

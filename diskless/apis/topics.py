@@ -195,7 +195,7 @@ class Topics:
             max_bytes=0,
         )
         try:
-            answer = await replica.find_batches(request)
+            answer = await replica.call(request)
         except CoordinatorError:
             return False
         code = answer.responses[0].partitions[0].error_code

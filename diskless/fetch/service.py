@@ -287,7 +287,7 @@ class FetchService:
             ),
         )
         try:
-            answer = await replica.find_batches(request)
+            answer = await replica.call(request)
         except CoordinatorError as error:
             log.warning("coordinator=%d reason=%r", coordinator, str(error))
             return [None] * len(asked)
@@ -327,7 +327,7 @@ class FetchService:
         )
         try:
             async with asyncio.timeout(BARRIER_S):
-                answer = await self._cluster.leader(coordinator).list_offsets(request)
+                answer = await self._cluster.leader(coordinator).call(request)
         except (CoordinatorError, TimeoutError):
             return [_Answer(ErrorCode.OFFSET_NOT_AVAILABLE)] * len(asked)
         return [

@@ -10,8 +10,9 @@ Source: docs/design/batch-coordinator.md#object-leases, docs/design/broker.md#pr
 from __future__ import annotations
 
 import asyncio
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
+from coordinator.batch.interface import CallTarget
 from coordinator.errors import CoordinatorError
 from records.kafka_errors import ErrorCode
 from records.rpc import objects as rpc
@@ -25,18 +26,6 @@ class LeaseRefusedError(Exception):
     def __init__(self, code: int, message: str) -> None:
         super().__init__(f"no lease of object ids (error {code}): {message}")
         self.fenced = code == ErrorCode.STALE_BROKER_EPOCH
-
-
-class Leases(Protocol):
-    """The part of a batch coordinator that leases ids."""
-
-    async def acquire_lease(
-        self, request: rpc.AcquireObjectLeaseRequest
-    ) -> rpc.AcquireObjectLeaseResponse: ...
-
-    async def release_lease(
-        self, request: rpc.ReleaseObjectLeaseRequest
-    ) -> rpc.ReleaseObjectLeaseResponse: ...
 
 
 class LeasedId(NamedTuple):
@@ -56,7 +45,7 @@ class ObjectIds:
 
     def __init__(
         self,
-        coordinator: Leases,
+        coordinator: CallTarget,
         *,
         coordinator_partition: int,
         broker_id: int,
@@ -109,7 +98,7 @@ class ObjectIds:
                 end_object_id=self._next,
             )
             try:
-                await self._coordinator.release_lease(request)
+                await self._coordinator.call(request)
             except CoordinatorError:
                 return  # it ends by age
 
@@ -140,7 +129,7 @@ class ObjectIds:
 
     async def _acquire(self) -> _Block:
         expires = self._loop.time() + self._usable_s
-        answer = await self._coordinator.acquire_lease(
+        answer = await self._coordinator.call(
             rpc.AcquireObjectLeaseRequest(
                 coordinator_partition=self._coordinator_partition,
                 broker_id=self._broker_id,

@@ -39,12 +39,12 @@ from random import Random
 from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
-from coordinator.batch.interface import NEVER_COMMITTED
+from coordinator.batch.interface import NEVER_COMMITTED, CallTarget
 from coordinator.batch.settings import KEPT_ANSWERS
 from coordinator.errors import CoordinatorError
 from diskless.durations import Durations
 from diskless.produce.buffer import AppendBuffer, AppendResult, ClosedBuffer, Waiter
-from diskless.produce.object_ids import LeasedId, LeaseRefusedError, Leases, ObjectIds
+from diskless.produce.object_ids import LeasedId, LeaseRefusedError, ObjectIds
 from diskless.produce.validation import Accepted
 from diskless.stores import ObjectStorage, StorageError
 from records.compression import Buffer
@@ -69,7 +69,7 @@ RELEASE_S: Final = 2.0  # for the coordinator to take a lease back
 RETRY_MAX_S: Final = 2.0  # between two uploads of one object, or two questions for its outcome
 
 
-class CommittingCoordinator(Leases, Protocol):
+class CommittingCoordinator(CallTarget, Protocol):
     """The part of a batch coordinator that a writer needs."""
 
     def submit(self, request: CommitBatchesRequest) -> asyncio.Future[CommitBatchesResponse]:

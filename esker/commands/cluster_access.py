@@ -11,12 +11,13 @@ Source: KIP-919 (controllers as bootstrap servers), KIP-590 (brokers that forwar
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, NoReturn, TypeVar
 
 import typer
 
+from coordinator.batch.calls import call_of
 from coordinator.batch.client import ClientSettings, CoordinatorClient
 from coordinator.controller.client import ControllerClient, error_codes
 from coordinator.errors import CoordinatorError
@@ -26,7 +27,7 @@ from raft.net.client import connect
 from raft.net.errors import NetError, Reason
 from raft.net.runner import run
 from records.kafka_errors import ErrorCode, error_name
-from records.rpc.base import Request, Response
+from records.rpc.base import CoordinatorRequest, Request, Response
 
 R = TypeVar("R", bound=Response)
 
@@ -106,24 +107,22 @@ def ask(at: Target, request: Request, response: type[R], timeout_ms: int) -> R:
 def ask_coordinator(
     at: Target,
     coordinator: int,
-    request: Request,
-    response: type[R],
-    question: Callable[[CoordinatorClient], Awaitable[R]],
+    request: CoordinatorRequest[R],
     timeout_ms: int,
 ) -> R:
-    """What the leader of a partition of `__diskless-metadata` answers; ends the command if nobody.
+    """Ask the leader of a partition of `__diskless-metadata`, directly or by way of a broker.
 
-    Args:    question: `request`, as put to its leader; a broker is given the request itself.
+    Ends the command if nobody answers.
     """
     if at.brokers:
-        return _ask_brokers(at, request, response, timeout_ms)
+        return _ask_brokers(at, request, call_of(request).response, timeout_ms)
     settings = ClientSettings(timeout_ms=timeout_ms, attempt_timeout_ms=timeout_ms)
 
     async def asked() -> R:
         await _find_somebody(at.addresses)
         client = CoordinatorClient(_addresses(at), partition=coordinator, settings=settings)
         try:
-            return await question(client)
+            return await client.call(request)
         finally:
             await client.close()
 

@@ -107,14 +107,7 @@ def _described(
     request = DescribeDisklessTopicsRequest(
         coordinator_partition=coordinator, topic_names=names or None
     )
-    found = ask_coordinator(
-        at,
-        coordinator,
-        request,
-        DescribeDisklessTopicsResponse,
-        lambda client: client.describe_topics(request),
-        timeout_ms,
-    )
+    found = ask_coordinator(at, coordinator, request, timeout_ms)
     _stop_on(found.error_code, found.error_message)
     return found
 
@@ -161,14 +154,7 @@ def object_(
         )
     coordinator = int(named[1])
     request = DescribeDisklessObjectRequest(coordinator_partition=coordinator, object_key=key)
-    found = ask_coordinator(
-        at,
-        coordinator,
-        request,
-        DescribeDisklessObjectResponse,
-        lambda client: client.describe_object(request),
-        timeout_ms,
-    )
+    found = ask_coordinator(at, coordinator, request, timeout_ms)
     _stop_on(found.error_code, found.error_message)
     typer.echo(json.dumps(_object_json(key, found)) if as_json else _object_text(key, found))
 

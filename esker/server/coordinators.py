@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from coordinator.batch.calls import Coordinator
 from coordinator.batch.cluster_view import ClusterView
+from coordinator.batch.interface import BatchCoordinator
 from coordinator.batch.service import coordinator_handlers
 from coordinator.batch.settings import CoordinatorSettings
 from raft.interfaces import ReplicatedLog
@@ -38,8 +38,8 @@ IN_MEMORY: Final = "coordinator.batch.memory.InMemoryCoordinator"
 EMBEDDED: Final = "coordinator.embedded.EmbeddedCoordinator"
 
 FORMER_NAMES: Final[Mapping[str, str]] = {
-    "coordinator.batch.leader.QuorumCoordinator": QUORUM,
-    "coordinator.batch.memory.InMemoryCoordinator": IN_MEMORY,
+    "coordinator.leader.QuorumCoordinator": QUORUM,
+    "coordinator.memory.InMemoryCoordinator": IN_MEMORY,
 }
 """Names that properties files of version 0.1 may have for the same classes."""
 
@@ -81,7 +81,7 @@ class Hosted(Protocol):
     """A coordinator that a node has made, and will let go of."""
 
     @property
-    def coordinator(self) -> Coordinator: ...
+    def coordinator(self) -> BatchCoordinator: ...
 
     async def end(self) -> None:
         """The group has ended here."""
@@ -174,7 +174,7 @@ class CoordinatorRoom:
         self._hosted: dict[int, Hosted] = {}
         self.handlers: Mapping[int, Served] = coordinator_handlers(self.find)
 
-    def find(self, partition: int) -> Coordinator | None:
+    def find(self, partition: int) -> BatchCoordinator | None:
         """The coordinator of a partition of `__diskless-metadata`, if the node holds that."""
         hosted = self._hosted.get(partition)
         return hosted.coordinator if hosted is not None else None

@@ -149,7 +149,7 @@ class GroupRoom(GroupReplica):
 
     def _sweep(self) -> None:
         assert self.log is not None, "a timer that outlived its group"
-        self.log.sweep(self._swept)
+        self.log.expire_groups(self._swept)
         self._sweep_later()
 
     def _swept(self, records: int) -> None:

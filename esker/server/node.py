@@ -42,7 +42,7 @@ from records.types import ZERO_UUID
 TICK_MS: Final = 100
 """How often the active controller looks at its sessions and at an idle log."""
 
-LINGER_MS: Final = 10.0
+APPLY_DELAY_MS: Final = 10.0
 """From hearing that a commit of batches is agreed on to applying it, on a node that only votes: so
 one commit in some is held up by that, and not each. Who reads there, or begins to lead, hurries."""
 
@@ -113,7 +113,9 @@ class NodeParts:
                 node_id=config.node_id,
                 snapshots=config.snapshots,
                 log_starts=config.log_start,
-                linger_ms={} if BROKER in config.roles else {DISKLESS_METADATA: LINGER_MS},
+                apply_delay_ms={}
+                if BROKER in config.roles
+                else {DISKLESS_METADATA: APPLY_DELAY_MS},
             ),
             room=self._room,
             cluster=self._cluster_state,

@@ -1,4 +1,4 @@
-"""The snapshot room, as a node's driver wants it: shelves, the rule for log starts, hosts.
+"""The snapshot room, as a node's driver wants it: stores, the rule for log starts, hosts.
 
 `raft` may not import `snapshot`, nor the other way round; here they meet.
 
@@ -34,14 +34,14 @@ from snapshot.log_start import (
 )
 from snapshot.policy import SnapshotPolicy, SnapshotSettings
 from snapshot.scheduling import NotHostedError
-from snapshot.store import Shelf
+from snapshot.store import SnapshotStore
 
 READERS_RETURN_MS: Final = 10_000
 """An archive that follows a log looks for a new leader every second or two."""
 
 
 def monotonic_ms() -> int:
-    """The clock of shelves and hosts."""
+    """The clock of stores and hosts."""
     return time.monotonic_ns() // 1_000_000
 
 
@@ -52,11 +52,11 @@ class SnapshotKeeping:
     node_id: int
     snapshots: SnapshotSettings = field(default_factory=SnapshotSettings)
     log_starts: LogStartSettings = field(default_factory=LogStartSettings)
-    linger_ms: Mapping[str, float] = field(default_factory=dict)  # of `Pace`, by topic
+    apply_delay_ms: Mapping[str, float] = field(default_factory=dict)  # of `Pace`, by topic
 
-    def shelf(self, files: FileSystem, directory: Path) -> Shelf:
+    def store(self, files: FileSystem, directory: Path) -> SnapshotStore:
         """The checkpoints in a group's directory. Raises OSError."""
-        return Shelf(files, directory, now_ms=monotonic_ms)
+        return SnapshotStore(files, directory, now_ms=monotonic_ms)
 
     def log_start(self, view: LogStartView) -> OffsetAndEpoch | None:
         """Where the log may start; None: where it does.
@@ -109,7 +109,9 @@ class SnapshotKeeping:
         listener: StateListener | None,
     ) -> _Hosted:
         """Drive a state machine from now on."""
-        assert isinstance(log.snapshots, Shelf), f"{log.name} keeps no checkpoints: {log.snapshots}"
+        assert isinstance(log.snapshots, SnapshotStore), (
+            f"{log.name} keeps no checkpoints: {log.snapshots}"
+        )
         policy = SnapshotPolicy(self.snapshots, self.node_id)
         loop = _Loop(node, log.name)
         host = MachineHost(
@@ -120,7 +122,7 @@ class SnapshotKeeping:
             loop=loop,
             unique=lambda: 1 + secrets.randbits(62),
             listener=listener,
-            pace=Pace(linger_ms=self.linger_ms.get(log.name.rpartition("-")[0], 0.0)),
+            pace=Pace(apply_delay_ms=self.apply_delay_ms.get(log.name.rpartition("-")[0], 0.0)),
         )
         hosted = _Hosted(host, loop)
         host.start()

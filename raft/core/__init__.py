@@ -1,9 +1,9 @@
 """The sans-I/O core of the quorum: events in, effects out.
 
 A `Quorum` is one member of one replicated partition. It has no clock, socket, file, thread or
-chance of its own: `step(event, now_ms)` returns what the world is to do. Begin with `events` (what
-a driver owes the core), then `effects`, `roles` (the six states and their moves) and `quorum`,
-whose docstring lists the pages on which the protocol is told; `docs/quorum.md` has all in one go.
+random source of its own: `step(event, now_ms)` returns what the driver must do. Begin with `events`
+(what a driver owes the core), then `effects`, `roles` (the six states and their moves) and
+`quorum`, whose docstring lists the classes of the protocol; `docs/quorum.md` describes all of it.
 
     >>> from random import Random
     >>> from raft.core.events import Start, Tick, ElectionStateDurable, AppendDurable
@@ -16,8 +16,8 @@ whose docstring lists the pages on which the protocol is told; `docs/quorum.md` 
     SetTimer
     >>> [type(effect).__name__ for effect in alone.step(Tick(), 0)][-1]
     'PersistElectionState'
-    >>> _ = alone.step(ElectionStateDurable(1), 1)  # its own vote
-    >>> _ = alone.step(ElectionStateDurable(2), 2)  # that it leads; it appends its first record
+    >>> _ = alone.step(ElectionStateDurable(1), 1)  # its own vote counts
+    >>> _ = alone.step(ElectionStateDurable(2), 2)  # it leads, and appends its first record
     >>> [type(effect).__name__ for effect in alone.step(AppendDurable(Offset(1), 0), 3)]
     ['Committed', 'Lead']
 """

@@ -1,7 +1,7 @@
-"""What the classes of one quorum member share: identity, log, role, and the accounts of the role.
+"""The state that the classes of one quorum member share.
 
-`Context` composes the gate before the disk (`raft.core.gate`), the timers and the requests. It
-decides nothing; `become` is the only way to another role, and checks that the move is legal.
+Identity, log and role, composed with the gate, the timers and the requests. `become` is the only
+way to another role, and checks that the move is legal.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from raft.core.progress import FollowerState, LeaderState, LeaderWatermark
 from raft.core.requests import Requests
 from raft.core.roles import ElectionState, Role
 from raft.core.timers import Timers
-from raft.core.voters import ReplicaKey, VoterSet, VoterSetHistory, same_replica
+from raft.core.voters import ReplicaKey, VoterSet, VoterSetHistory, is_same_replica
 from records.types import Epoch, NodeId
 
 
@@ -42,9 +42,9 @@ class Context:
     leader: LeaderState | None = None
     leader_watermark: LeaderWatermark | None = None  # as a leader last told it
     on_enter: Mapping[type[Role], Callable[[], None]] = field(default_factory=dict)
-    """Begins a role: sets its timers. Complete before `Start`."""
+    """Functions that begin a role and set its timers; complete before `Start`."""
     on_leave: Mapping[type[Role], Callable[[], None]] = field(default_factory=dict)
-    """Ends a role, if there is something to end; `role` is the next one already."""
+    """Functions that end a role, if it needs one; `role` is the next one already."""
 
     def __post_init__(self, election: ElectionState) -> None:
         self.node_id = self.identity.id
@@ -62,8 +62,8 @@ class Context:
         self.is_voter: bool = self.voters.is_voter(self.identity)
 
     @property
-    def may_campaign(self) -> bool:
-        """Voters campaign, unless their disk was lost or they are leaving."""
+    def can_campaign(self) -> bool:
+        """Is this node a voter that has its disk and is not shutting down?"""
         return self.is_voter and not self.recovering and not self.shutting_down
 
     @property
@@ -75,14 +75,14 @@ class Context:
         """
         role = self.role
         if isinstance(role, roles.Leader):
-            return self.node_id if self.leader is not None and self.leader.opened else None
+            return self.node_id if self.leader is not None and self.leader.is_open else None
         if isinstance(role, roles.Follower | roles.Prospective):
             return role.leader_id
         return None
 
     @property
     def election_state(self) -> ElectionState:
-        """What must survive a crash, given the present role."""
+        """The part of the present role that must survive a crash."""
         role = self.role
         match role:
             case roles.Unattached():
@@ -95,10 +95,10 @@ class Context:
                 return ElectionState(epoch=role.epoch, leader_id=self.node_id, voted=self.identity)
 
     def restored_role(self, election: ElectionState) -> Role:
-        """The state a node starts in, from what its disk says.
+        """Return the role that a node starts in, from its election state and log.
 
-        A former leader resigned: offsets of its epoch may be out that its disk never saw. A former
-        candidate waits for the next epoch: votes for its former self may still be under way. A log
+        A former leader is Resigned: other nodes may know offsets of its epoch that its disk never
+        saw. A former candidate waits for the next epoch: votes for it may still be under way. A log
         or snapshot newer than the election state says that an epoch began, and no more.
         """
         seen = self.log.last_epoch
@@ -108,7 +108,7 @@ class Context:
             return roles.Unattached(epoch=seen)
         leader_id = election.leader_id
         if leader_id == self.node_id:
-            if self.may_campaign:
+            if self.can_campaign:
                 return roles.Resigned(epoch=election.epoch, preferred_candidates=())
             return roles.Unattached(epoch=election.epoch, voted=election.voted)
         if leader_id is not None and leader_id in self.voters:
@@ -118,7 +118,7 @@ class Context:
     # -- moving between states -----------------------------------------------------------------
 
     def become(self, new: Role, reason: str) -> None:
-        """Change the role: the only place where that happens."""
+        """Change the role; asserts that the move is legal."""
         old = self.role
         table = roles.NEXT if self.is_voter and not self.recovering else roles.OBSERVER_NEXT
         assert type(new) in table.get(type(old), ()), f"illegal transition: {old} -> {new}"
@@ -135,37 +135,37 @@ class Context:
         self.requests.send_due = True
 
     def update(self, new: Role) -> None:
-        """Replace the role by one of the same class and epoch: something in it was counted."""
+        """Replace the role by one of the same class and epoch, in which votes were counted."""
         assert type(new) is type(self.role), f"not an update: {self.role} -> {new}"
         assert new.epoch == self.role.epoch, f"not an update: {self.role} -> {new}"
         self.role = new
         self.note_election_state()
 
     def note_election_state(self) -> None:
-        """Close the gate if what must survive a crash has changed."""
+        """Close the gate if the election state has changed."""
         if self.election_state != self.gate.election:
             self.gate.close()
 
     # -- peers ---------------------------------------------------------------------------------
 
-    def fault(self, peer: NodeId | None, reason: str, spared: type[Request] | None = None) -> None:
-        """Report that a peer broke the protocol; what it said has no effect.
+    def fault(self, peer: NodeId | None, reason: str, delayed: type[Request] | None = None) -> None:
+        """Report that a peer broke the protocol; its message has no effect.
 
-        Args:  spared: requests of this kind to it are repeated only after the longest back-off.
+        Args:  delayed: requests of this kind to it are repeated only after the longest back-off.
         """
         self.gate.emit(PeerFault(peer, reason))
-        if peer is not None and spared is not None:
-            self.requests.retry_later(peer, spared, self.config.retry_backoff_max_ms)
+        if peer is not None and delayed is not None:
+            self.requests.retry_later(peer, delayed, self.config.retry_backoff_max_ms)
 
     def on_other_cluster(self, peer: NodeId, kind: type[Request]) -> None:
-        """Report a peer that says we are of another cluster; nothing else it says counts."""
+        """Report a peer that has another cluster id; the rest of its answer is ignored."""
         self.fault(peer, f"is of another cluster: ours is {self.cluster_id}", kind)
 
     def check_addressee(self, cluster_id: str | None, voter: ReplicaKey | None) -> ErrorCode:
-        """Is the request meant for this cluster, node and disk?"""
+        """Return the error of a request that is meant for another cluster, node or disk."""
         if None not in (cluster_id, self.cluster_id) and cluster_id != self.cluster_id:
             return ErrorCode.INCONSISTENT_CLUSTER_ID
-        if voter is not None and not same_replica(voter, self.identity):
+        if voter is not None and not is_same_replica(voter, self.identity):
             return ErrorCode.INVALID_VOTER_KEY
         return ErrorCode.NONE
 

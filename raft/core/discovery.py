@@ -1,4 +1,4 @@
-"""How a node finds the leader: from answers and announcements, and by asking the voters.
+"""Finding the leader: from answers, from announcements, and by asking the voters.
 
 Every answer names the epoch its sender is in and the leader it knows; a node follows what is newer
 than its own. A node without a leader asks the voters, one at a time, by a Fetch.
@@ -25,13 +25,13 @@ from records.types import Epoch, NodeId
 
 @dataclass(slots=True, eq=False)
 class Discovery:
-    """Judges what others say about epochs and leaders, in every role."""
+    """Follows newer epochs and leaders named by other nodes, in every role."""
 
     _context: Context
     _epochs: EpochBudget = field(default_factory=EpochBudget)
 
     def learn(self, peer: NodeId, epoch: Epoch, leader_id: NodeId | None) -> None:
-        """Follow the epoch and leader that a peer's answer names, if they are newer than ours."""
+        """Follow the epoch and leader that a peer's answer names, if they are newer."""
         context = self._context
         self._epochs.settle(peer)
         role = context.role
@@ -58,7 +58,7 @@ class Discovery:
                     context.fault(peer, f"names {leader_id} leader of our epoch {epoch}")
 
     def join(self, epoch: Epoch, leader_id: NodeId | None, reason: str) -> None:
-        """Enter `epoch`, or follow its leader now that it is known; a vote in it is kept."""
+        """Enter `epoch`, or follow its leader once that is known; a vote given in it is kept."""
         context = self._context
         voted = context.election_state.voted if epoch == context.epoch else None
         if leader_id is None:
@@ -69,7 +69,7 @@ class Discovery:
     def check_leadership_claim(
         self, claim: BeginQuorumEpochRequest | EndQuorumEpochRequest, voter: ReplicaKey | None
     ) -> ErrorCode:
-        """May this node speak as leader of this epoch? Shared by Begin- and EndQuorumEpoch."""
+        """Return the error of a request whose sender cannot be the leader of the epoch it names."""
         context, leader_id, epoch = self._context, claim.leader_id, claim.epoch
         error = context.check_addressee(claim.cluster_id, voter)
         if error is not ErrorCode.NONE:
@@ -90,7 +90,7 @@ class Discovery:
     # -- epochs that requests name -------------------------------------------------------------
 
     def check_newer_epoch(self, peer: NodeId, epoch: Epoch) -> ErrorCode:
-        """May a request that says `peer` is in `epoch` move us there? If not, `peer` is asked."""
+        """Return NONE if a request naming `peer` in `epoch` may move us there; else ask `peer`."""
         if epoch <= self._context.epoch or self._believes(peer, epoch):
             return ErrorCode.NONE
         self._context.requests.send_due = True
@@ -99,7 +99,7 @@ class Discovery:
     def _believes(self, peer: NodeId, epoch: Epoch) -> bool:
         """Is `epoch` within our budget? If not, the claim is noted; an observer has no budget.
 
-        Why: a leader sends BeginQuorumEpoch to a voter that is ahead of it, and joins it. Nobody
+        Why: a leader sends BeginQuorumEpoch to a voter that is ahead of it, and joins it. No node
         dials an observer, so one that believed an epoch that never began would stay alone in it.
         """
         context, now_ms = self._context, self._context.timers.now_ms
@@ -134,11 +134,11 @@ class Discovery:
     # -- the search for a leader ---------------------------------------------------------------
 
     def ask_voters(self, besides: NodeId | None = None) -> None:
-        """Ask the voters by a Fetch, one at a time at random, who leads; `besides` is left out."""
+        """Ask a random voter other than `besides` who leads, by a Fetch; one voter at a time."""
         context, requests = self._context, self._context.requests
         apart = (context.node_id, besides, *self.claimed())  # those are asked anyway
         others = [peer for peer in context.voters if peer not in apart]
-        if not self.may_fetch() or any(
+        if not self.can_fetch() or any(
             requests.outstanding_id(peer, FetchRequest) is not None for peer in others
         ):
             return
@@ -146,13 +146,13 @@ class Discovery:
         if ready:
             requests.send(context.random.choice(ready), self.fetch_request(max_wait_ms=0))
 
-    def may_fetch(self) -> bool:
-        """Is the whole log flushed? A Fetch acknowledges all before it."""
+    def can_fetch(self) -> bool:
+        """Is the whole log flushed? A Fetch acknowledges everything before its offset."""
         log = self._context.log
         return log.flushed_end_offset == log.end_offset
 
     def fetch_request(self, max_wait_ms: int) -> FetchRequest:
-        """A Fetch from the end of the log."""
+        """Build a Fetch from the end of the log."""
         context, log = self._context, self._context.log
         return FetchRequest(
             cluster_id=context.cluster_id,

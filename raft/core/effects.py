@@ -1,9 +1,9 @@
-"""Effects: all that a quorum member can ask of the world.
+"""Effects: all that a quorum member can ask of its driver.
 
-A driver carries them out in the order given. Nothing here waits: what takes time (writing the
-election state, flushing, sending) is started in order and its end is an event
-(`raft.core.events`). The core has already held back whatever must wait for the disk, so a driver
-adds no rules of its own: **what is emitted may be done now**.
+A driver carries them out in the order given. No effect waits: work that takes time (writing the
+election state, flushing, sending) is started in order, and its end is an event
+(`raft.core.events`). The core has already held back everything that must wait for the disk, so a
+driver adds no rules of its own: **an effect may be carried out as soon as it is emitted**.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class PersistElectionState:
     """Write this durably (temporary file, fsync, rename, fsync of the directory), then report it.
 
     Report `ElectionStateDurable(sequence)`. Of several that wait, writing only the newest is
-    enough. Until then the core sends nothing and answers nobody.
+    enough. Until then the core sends nothing and answers no request.
     """
 
     sequence: int
@@ -32,7 +32,7 @@ class PersistElectionState:
 
 @dataclass(frozen=True, slots=True)
 class ClearRecovering:
-    """Remove the durable *recovering* mark: this voter has caught up. No event answers it."""
+    """Remove the durable *recovering* mark: this voter has caught up. No event reports it."""
 
 
 class Append(NamedTuple):
@@ -47,7 +47,7 @@ class Append(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AppendLeaderChange:
-    """Write one control batch with one LeaderChangeMessage (v0) at the end of the log; as `Append`.
+    """Append one control batch with one LeaderChangeMessage (v0), flushed and reported as `Append`.
 
     The first record of an epoch; its offset is `base_offset`, and the log then ends one later.
     """
@@ -71,8 +71,8 @@ class Truncate:
 class Send(NamedTuple):
     """Send a request, dialling if there is no connection (a failed dial: `RequestFailed`).
 
-    Fetch goes by the group's own connection to that peer. The core keeps the time: no answer is
-    fine too.
+    A Fetch goes by the group's own connection to that peer. The core has the timeouts: a driver
+    need not report that no answer came.
     """
 
     peer: NodeId
@@ -81,7 +81,7 @@ class Send(NamedTuple):
 
 
 class Respond(NamedTuple):
-    """Answer a `Received` request; the driver adds the endpoint of the leader named in it."""
+    """Answer a `Received` request, adding the endpoint of the leader named in it."""
 
     connection: int
     correlation: int
@@ -104,7 +104,7 @@ class RespondFetch(NamedTuple):
 
 
 class ServeSnapshot(NamedTuple):
-    """Answer a FetchSnapshot that is in order as far as the quorum goes (leader, epoch)."""
+    """Answer a FetchSnapshot whose leader and epoch were checked, with bytes of the file."""
 
     connection: int
     correlation: int
@@ -122,7 +122,7 @@ class Reconnect:
 
 
 class SetTimer(NamedTuple):
-    """Send a `Tick` at `at_ms`; replaces the timer set before. There is only one."""
+    """Report `Tick` at `at_ms`; this replaces the timer set before."""
 
     at_ms: int
 
@@ -131,7 +131,7 @@ class SetTimer(NamedTuple):
 class FetchSnapshot:
     """Fetch this snapshot from the leader, then report `SnapshotFetched` (or `SnapshotFailed`).
 
-    Report `SnapshotProgress` with each piece. The log is untouched until `InstallSnapshot`.
+    Report `SnapshotProgress` with each chunk. The log is untouched until `InstallSnapshot`.
     """
 
     leader_id: NodeId
@@ -141,10 +141,10 @@ class FetchSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class AbandonSnapshot:
-    """Stop fetching a snapshot: another epoch began. What was fetched may be kept for resuming.
+    """Stop fetching a snapshot: another epoch began. Fetched bytes may be kept for resuming.
 
-    One that is complete and being verified may well be published; if it is, `SnapshotFetched` must
-    tell.
+    A snapshot that is complete and being verified may well be published; if it is, report
+    `SnapshotFetched`.
     """
 
     snapshot_id: OffsetAndEpoch
@@ -152,7 +152,7 @@ class AbandonSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class InstallSnapshot:
-    """Empty the log, let it start at the snapshot's end, durably, before any later effect.
+    """Empty the log and let it start at the snapshot's end, durably, before any later effect.
 
     Then have the state machine load the snapshot. Appends that follow go to the new log.
     """
@@ -162,16 +162,16 @@ class InstallSnapshot:
 
 
 class Committed(NamedTuple):
-    """Everything below `high_watermark` (exclusive) is committed; never goes backwards."""
+    """Note that everything below `high_watermark` (exclusive) is committed; it never goes back."""
 
     high_watermark: Offset
 
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """We lead `epoch`, and our LeaderChange record is committed: proposals are accepted from now.
+    """Tell the state machine that it leads `epoch`: its LeaderChange record is committed.
 
-    Deliver everything committed so far to the state machine first, then tell it.
+    First deliver everything committed so far. Proposals are accepted from now on.
     """
 
     epoch: Epoch
@@ -179,13 +179,13 @@ class Lead:
 
 @dataclass(frozen=True, slots=True)
 class StepDown:
-    """We no longer lead `epoch` (sent only after a `Lead`): what was proposed may be lost."""
+    """Tell the state machine, after a `Lead`, that it leads no longer: proposals may be lost."""
 
     epoch: Epoch
 
 
 class Accepted(NamedTuple):
-    """The proposal is in the log at [base_offset, end_offset) of `epoch`; not yet committed."""
+    """Tell a proposer that its records are in the log at [base_offset, end_offset), uncommitted."""
 
     token: Hashable
     epoch: Epoch
@@ -194,7 +194,7 @@ class Accepted(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """The proposal was not appended, and never will be.
+    """Tell a proposer that its records were not appended, and never will be.
 
     NOT_LEADER_OR_FOLLOWER (or another epoch), INVALID_REQUEST (another end offset, or a batch
     without records), THROTTLING_QUOTA_EXCEEDED (too much waits to be committed: try later).
@@ -212,10 +212,7 @@ class ReadReady(NamedTuple):
 
 
 class ReadRefused(NamedTuple):
-    """We are not (or no longer) a leader who may answer: NOT_LEADER_OR_FOLLOWER.
-
-    Or too many reads wait already: THROTTLING_QUOTA_EXCEEDED.
-    """
+    """Refuse the read: NOT_LEADER_OR_FOLLOWER, or THROTTLING_QUOTA_EXCEEDED if too many wait."""
 
     token: Hashable
     error: ErrorCode
@@ -223,7 +220,7 @@ class ReadRefused(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """The role changed: one line in the log of state, `node= role= epoch= reason=`."""
+    """Log a change of role in one line: `node= role= epoch= reason=`."""
 
     old: Role | None
     new: Role
@@ -232,7 +229,7 @@ class Transition:
 
 @dataclass(frozen=True, slots=True)
 class PeerFault:
-    """A peer broke the protocol; what it said was ignored. Log and count it."""
+    """Log and count that a peer broke the protocol; its message was ignored."""
 
     peer: NodeId | None
     reason: str
@@ -240,11 +237,11 @@ class PeerFault:
 
 @dataclass(frozen=True, slots=True)
 class ShutdownReady:
-    """Leadership is handed over, or nobody took the hand: the process may stop."""
+    """Note that the process may stop: leadership is handed over, or no voter can take it."""
 
 
 Message: TypeAlias = Send | Respond | RespondFetch | ServeSnapshot | Reconnect
-"""What other nodes notice; it waits until the election state is durable (`raft.core.gate`)."""
+"""Effects that other nodes notice; the gate holds them until the election state is durable."""
 
 Effect: TypeAlias = (
     PersistElectionState

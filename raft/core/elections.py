@@ -1,13 +1,13 @@
-"""How a leader is elected.
+"""Elections: pre-votes, votes, and which of them a voter grants.
 
 A node that misses its leader first asks whether it *would* win (pre-vote, KIP-996). Only if a
-majority says yes does it begin a new epoch and ask for binding votes. A binding vote goes to one
+majority grants that does it begin a new epoch and ask for binding votes. A binding vote goes to one
 candidate per epoch, and only if its log is at least as complete as the voter's: the last epoch
-decides, then the length. What is committed on a majority is then on the winner too, since any two
-majorities share a voter (Raft paper, section 5.4.1).
+decides, then the length. So the winner has every record that is committed on a majority, since any
+two majorities share a voter (Raft paper, section 5.4.1).
 
 The trap: a pre-vote may be granted by a follower that has lost its leader's connection, although
-its fetch timeout is not over. Nothing binding follows from it.
+its fetch timeout is not over. It binds the follower to nothing.
 
 Source: KIP-595, Vote; KIP-996; docs/design/quorum.md#fast-failover.
 """
@@ -35,20 +35,20 @@ class VoteGranting:
     _discovery: Discovery
 
     def answer(self, request: VoteRequest) -> VoteResponse:
-        """Answer whether `candidate` gets, or would get, our vote.
+        """Grant or refuse a vote or pre-vote.
 
-        1. Refuse what is not meant for us (INCONSISTENT_CLUSTER_ID, INVALID_VOTER_KEY), contradicts
-           itself (INVALID_REQUEST), or comes from no voter (INCONSISTENT_VOTER_SET): with static
-           voters nobody else can win, and strangers must not drive the epoch up. (Upstream, whose
-           voters may not know the newest set, lets anybody ask.)
-        2. Refuse an older epoch (FENCED_LEADER_EPOCH). A newer one is ours from now on if the vote
-           is binding and the epoch believed; if it is not, it is refused (UNKNOWN_LEADER_EPOCH). A
-           pre-vote moves nothing, and is answered in its own epoch, as Kafka expects.
-        3. Decide, and make a binding vote ours; the gate holds the answer until it is durable.
+        1. Refuse a request that is meant for another node (INCONSISTENT_CLUSTER_ID,
+           INVALID_VOTER_KEY), contradicts itself (INVALID_REQUEST), or comes from no voter
+           (INCONSISTENT_VOTER_SET): voters are static, so no other node can win, and strangers must
+           not raise the epoch. (Kafka's voters may not know the newest set and let any node ask.)
+        2. Refuse an older epoch (FENCED_LEADER_EPOCH). A binding vote enters a newer epoch, if that
+           is believed, and is refused otherwise (UNKNOWN_LEADER_EPOCH). A pre-vote leaves our epoch
+           alone, and is answered in its own, as Kafka expects.
+        3. Decide, and note a binding vote; the gate holds the answer until it is durable.
         """
         context = self._context
         error = context.check_addressee(request.cluster_id, request.voter)
-        if error is ErrorCode.NONE and not self._makes_sense(request):
+        if error is ErrorCode.NONE and not self._is_consistent(request):
             context.fault(request.candidate.id, f"vote request contradicts itself: {request}")
             error = ErrorCode.INVALID_REQUEST
         if error is ErrorCode.NONE and request.candidate.id not in context.voters:
@@ -63,7 +63,7 @@ class VoteGranting:
         if error is ErrorCode.NONE:
             if moves:
                 context.become(Unattached(epoch=request.epoch), f"vote request {request.epoch}")
-            granted = self._grants(request)
+            granted = self._can_grant(request)
             if granted and not request.pre_vote:
                 self._vote_for(request.candidate)
         leader_id, epoch = context.leader_id, context.epoch
@@ -71,8 +71,8 @@ class VoteGranting:
             leader_id, epoch = None, request.epoch
         return VoteResponse(error=error, leader_id=leader_id, epoch=epoch, granted=granted)
 
-    def _makes_sense(self, request: VoteRequest) -> bool:
-        """A candidate's epoch is above all its log; a prospective one may still be in its last."""
+    def _is_consistent(self, request: VoteRequest) -> bool:
+        """Is the candidate's epoch above its log's last one, or, for a pre-vote, not below it?"""
         above = request.last_epoch + (0 if request.pre_vote else 1)
         return (
             request.candidate.id != self._context.node_id
@@ -81,10 +81,10 @@ class VoteGranting:
             and request.epoch >= above
         )
 
-    def _grants(self, request: VoteRequest) -> bool:
-        if not self._may_vote():
+    def _can_grant(self, request: VoteRequest) -> bool:
+        if not self._can_vote():
             return False
-        log_ok = (request.last_epoch, request.end_offset) >= self.newest()
+        log_ok = (request.last_epoch, request.end_offset) >= self.log_position()
         match self._context.role:
             case Leader():
                 return False
@@ -98,17 +98,17 @@ class VoteGranting:
             case Unattached(voted=voted):
                 return log_ok and (request.pre_vote or voted in (None, request.candidate))
 
-    def newest(self) -> tuple[Epoch, Offset]:
-        """Last epoch and end of the log: what votes are asked and given for.
+    def log_position(self) -> tuple[Epoch, Offset]:
+        """Return last epoch and end offset of the log, which votes compare.
 
-        It covers the newest snapshot too: a snapshot newer than the log becomes the log's start the
-        moment it is there, so a log without a record ends where its snapshot does, and in its
+        They cover the newest snapshot too: a snapshot newer than the log becomes the log's start as
+        soon as it is complete, so a log without a record ends where its snapshot does, and in its
         epoch. Source: KIP-630, Changes to Leader Election.
         """
         return self._context.log.last_epoch, self._context.log.end_offset
 
-    def _may_vote(self) -> bool:
-        """A voter whose disk was lost has forgotten its votes, and what it acknowledged."""
+    def _can_vote(self) -> bool:
+        """Has this voter its disk? If not, it has forgotten its votes and acknowledgements."""
         return not self._context.recovering
 
     def _vote_for(self, candidate: ReplicaKey) -> None:
@@ -121,7 +121,7 @@ class VoteGranting:
 
 @dataclass(slots=True, eq=False)
 class Elections:
-    """Unattached, Prospective, Candidate: waits for its turn, asks for votes and counts them."""
+    """Campaigns as Unattached, Prospective and Candidate: asks for votes and counts them."""
 
     _context: Context
     _discovery: Discovery
@@ -130,8 +130,8 @@ class Elections:
     # -- entering the states -------------------------------------------------------------------
 
     def enter_unattached(self) -> None:
-        """Campaign after the election timeout, if this node may."""
-        if self._context.may_campaign:
+        """Campaign after the election timeout, if this node can."""
+        if self._context.can_campaign:
             self.await_timeout()
 
     def await_timeout(self) -> None:
@@ -140,22 +140,22 @@ class Elections:
         self._context.timers.set_in(Timer.ELECTION, 0 if alone else self._timeout_ms())
 
     def enter_prospective(self) -> None:
-        """Give up after the election timeout; repeat pre-votes until then."""
+        """Repeat pre-votes until the election timeout."""
         timers = self._context.timers
         timers.set_in(Timer.ELECTION, self._timeout_ms())
         timers.set_in(Timer.PRE_VOTE, self._context.config.pre_vote_repeat_ms)
 
     def enter_candidate(self) -> None:
-        """Give up after the election timeout."""
+        """Campaign until the election timeout."""
         self._context.timers.set_in(Timer.ELECTION, self._timeout_ms())
 
     def _timeout_ms(self) -> int:
-        """T + uniform [0, T): so that voters seldom campaign at the same time."""
+        """Draw T + uniform [0, T), so that voters seldom campaign at the same time."""
         timeout_ms = self._context.config.election_timeout_ms
         return timeout_ms + self._context.random.randrange(timeout_ms)
 
     def start_pre_vote(self, reason: str) -> None:
-        """Become Prospective; a sole voter needs nobody's opinion and goes straight on."""
+        """Become Prospective; a sole voter has its majority and becomes Candidate at once."""
         context, role = self._context, self._context.role
         assert isinstance(role, Unattached | Candidate | Follower), f"{role} becomes prospective"
         new = Prospective(
@@ -166,9 +166,9 @@ class Elections:
             rejected=frozenset(),
         )
         context.become(new, reason)
-        self._campaign_if_welcome(new)
+        self._campaign_if_granted(new)
 
-    def _campaign_if_welcome(self, role: Prospective) -> None:
+    def _campaign_if_granted(self, role: Prospective) -> None:
         if len(role.granted) < self._context.voters.majority:
             return
         if role.epoch >= MAX_EPOCH:
@@ -178,7 +178,7 @@ class Elections:
             self._campaign(Epoch(role.epoch + 1), "majority of pre-votes")
 
     def _campaign(self, epoch: Epoch, reason: str) -> None:
-        """Begin an epoch. Our own vote counts once it is durable; see `on_own_vote_durable`."""
+        """Begin an epoch; `on_own_vote_durable` counts this node's own vote."""
         candidate = Candidate(epoch=epoch, granted=frozenset(), rejected=frozenset())
         self._context.become(candidate, reason)
 
@@ -190,32 +190,25 @@ class Elections:
     # -- time ----------------------------------------------------------------------------------
 
     def on_timeout(self) -> None:
-        """Campaign, or give up campaigning: the role's time is up."""
+        """Campaign, or give up campaigning, when the time of the role is over."""
         context = self._context
         match context.role:
-            case Unattached() if context.may_campaign:
+            case Unattached() if context.can_campaign:
                 self.start_pre_vote("election timeout")
-            case Candidate() if context.may_campaign:
+            case Candidate() if context.can_campaign:
                 self.start_pre_vote("election lost or timed out")
             case Candidate(epoch=epoch):
-                unattached = Unattached(epoch=epoch, voted=context.identity)
-                context.become(unattached, "election timed out")
-            case Prospective(leader_id=None, epoch=epoch, voted=voted):
-                context.become(Unattached(epoch=epoch, voted=voted), "no majority of pre-votes")
-            case Prospective(leader_id=leader_id, epoch=epoch, voted=voted):
-                assert leader_id is not None
-                back = Follower(epoch=epoch, leader_id=leader_id, voted=voted)
-                context.become(back, "no majority of pre-votes")
-            case Resigned(epoch=epoch) if epoch < MAX_EPOCH:
-                context.become(Unattached(epoch=Epoch(epoch + 1)), "resigned long enough")
+                self._discovery.join(epoch, None, "election timed out")
+            case Prospective(leader_id=leader_id, epoch=epoch):
+                self._discovery.join(epoch, leader_id, "no majority of pre-votes")
             case Resigned(epoch=epoch):
-                unattached = Unattached(epoch=epoch, voted=context.identity)
-                context.become(unattached, "resigned long enough")
+                newer = Epoch(min(epoch + 1, MAX_EPOCH))
+                self._discovery.join(newer, None, "resigned long enough")
             case Unattached() | Leader() | Follower():
                 pass
 
     def on_pre_vote_repeat(self) -> None:
-        """Repeat the pre-votes that were not granted; answers still out are not waited for."""
+        """Repeat the pre-votes that were not granted, answered or not."""
         context, role = self._context, self._context.role
         if not isinstance(role, Prospective):
             return
@@ -232,7 +225,7 @@ class Elections:
         context = self._context
         if isinstance(role, Candidate) and context.node_id not in role.granted:
             return  # our own vote is not durable yet
-        last_epoch, end_offset = self._granting.newest()
+        last_epoch, end_offset = self._granting.log_position()
         for peer in context.voters:
             settled = peer in role.granted or peer in role.rejected or peer == context.node_id
             if not settled:
@@ -253,7 +246,7 @@ class Elections:
         if response.error is ErrorCode.INCONSISTENT_CLUSTER_ID:
             context.on_other_cluster(peer, VoteRequest)
             return
-        # Who grants names a leader only because it lost the same one: no reason to follow it.
+        # A voter that grants and names a leader has lost the same one: do not follow that.
         leader_id = None if response.granted else response.leader_id
         self._discovery.learn(peer, response.epoch, leader_id)
         role = context.role
@@ -281,7 +274,7 @@ class Elections:
         counted = replace(role, granted=role.granted | {voter}, rejected=role.rejected - {voter})
         context.update(counted)
         if isinstance(counted, Prospective):
-            self._campaign_if_welcome(counted)
+            self._campaign_if_granted(counted)
         elif len(counted.granted) >= context.voters.majority:
             leader = Leader(epoch=counted.epoch, granted=counted.granted)
             context.become(leader, "majority of votes")

@@ -1,7 +1,7 @@
 """Kafka's error codes, as far as the quorum answers with them.
 
-A refusal is nobody's fault and no exception: it is a value in the response, and the sender reads
-from it what to do next. Source: Kafka protocol guide, "Error Codes".
+A refusal is no exception: it is a value in the response, and the sender reads from it what to do
+next. Source: Kafka protocol guide, "Error Codes".
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ class ErrorCode(IntEnum):
     REQUEST_TIMED_OUT = 7
     BROKER_NOT_AVAILABLE = 8  # shutting down
     UNSUPPORTED_VERSION = 35
-    INVALID_REQUEST = 42  # contradicts itself or what we know
-    FENCED_LEADER_EPOCH = 74  # the sender's epoch is old; ours is beside it
-    UNKNOWN_LEADER_EPOCH = 75  # the sender's epoch is ahead of ours; retry
+    INVALID_REQUEST = 42  # contradicts itself, or what this node knows
+    FENCED_LEADER_EPOCH = 74  # the sender's epoch is old; the newer one is beside it
+    UNKNOWN_LEADER_EPOCH = 75  # the sender's epoch is ahead of this node's; retry
     THROTTLING_QUOTA_EXCEEDED = 89  # too many bytes wait to be committed
     INCONSISTENT_VOTER_SET = 94
     SNAPSHOT_NOT_FOUND = 98
     INCONSISTENT_CLUSTER_ID = 104
-    INVALID_VOTER_KEY = 125  # (id, directory id) is not ours: addressed to another disk
+    INVALID_VOTER_KEY = 125  # (id, directory id) is another disk's

@@ -1,4 +1,4 @@
-"""Events: all that can happen to a quorum member, and what a driver owes the core.
+"""Events: all that can happen to a quorum member, and the rules that a driver keeps.
 
 A driver owns one `Quorum` per group. It calls `step(event, now_ms)` for everything that happens and
 carries out the returned effects (`raft.core.effects`) **in order**, those of one step before those
@@ -7,20 +7,20 @@ that does not go backwards (milliseconds; not wall time).
 
 Rules the core relies on:
 
-1. The first event is `Start`, once. Everything the core must know of its past (log geometry,
-   election state, recovering mark) went into the constructor.
-2. What is reported durable *is* durable: fdatasync has returned (for files that were renamed or
+1. The first event is `Start`, once. The constructor was given the member's past: log geometry,
+   election state, recovering mark.
+2. Bytes reported durable *are* durable: fdatasync has returned (for files that were renamed or
    deleted, the directory's fsync too). A flush that fails stops the process.
 3. Bytes of an `Append` are readable for the following effects (`RespondFetch`), flushed or not.
    After `Append` and `AppendLeaderChange`, flush soon and report `AppendDurable`; one flush may
    cover many appends (group commit).
 4. `AppendDurable` carries the `generation` of the newest `Append` or `Truncate` effect carried out
-   when its flush *began*: a flush that began before a truncation vouches for nothing after it.
+   when its flush *began*: a flush that began before a truncation says nothing of later bytes.
 5. Responses are matched to requests by the driver: `ResponseReceived` names the `request_id` that
    `Send` carried, whatever connection or correlation id was used. Each `Send` is followed by at
-   most one `ResponseReceived` or `RequestFailed`; none at all is allowed (the core has timeouts).
-   When a connection is closed, its outstanding requests fail. Closing it ourselves (`Reconnect`)
-   is no `PeerLost`.
+   most one `ResponseReceived` or `RequestFailed`, or by none (the core has timeouts).
+   When a connection is closed, its outstanding requests fail. A connection closed by
+   `Reconnect` is no `PeerLost`.
 6. Inbound connections have ids that are never used twice by one process. Requests of one connection
    are reported in the order they came. Its responses are written in the order of their effects.
 7. Fetches of one group to one peer travel on a connection of their own; when the core says
@@ -42,19 +42,19 @@ from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The node has started: the first event, once."""
+    """The node has started."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """The time of the last `SetTimer` has come. Early or superfluous ticks do no harm."""
+    """The time of the last `SetTimer` has come; early or superfluous ticks do no harm."""
 
 
 class Received(NamedTuple):
     """A request came in; its answer is a `Respond`, `RespondFetch` or `ServeSnapshot`.
 
-    A Fetch may stay unanswered for its `max_wait_ms`. One that is overtaken by a later one of the
-    same connection is answered at once.
+    A Fetch may stay unanswered for its `max_wait_ms`. A Fetch that is followed by another
+    on its connection is answered at once.
     """
 
     connection: int
@@ -70,7 +70,7 @@ class ResponseReceived(NamedTuple):
 
 
 class RequestFailed(NamedTuple):
-    """The `Send` with this id gets no answer: its connection closed, or could not be made."""
+    """The `Send` with this id gets no answer: its connection closed or could not be made."""
 
     request_id: int
 
@@ -86,7 +86,7 @@ class UnsupportedVersion:
 class PeerLost:
     """An established connection of ours to this peer ended: reset, closed by it, or half closed.
 
-    Any of them. What was outstanding on it is told by `RequestFailed`, before this or after.
+    Requests outstanding on it are reported by `RequestFailed`, before this or after.
     """
 
     peer: NodeId
@@ -94,21 +94,21 @@ class PeerLost:
 
 @dataclass(frozen=True, slots=True)
 class PeerRefused:
-    """A connection to this peer was refused: nobody listens there."""
+    """A connection to this peer was refused: no process listens there."""
 
     peer: NodeId
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionClosed:
-    """An inbound connection is gone; nothing need be answered on it."""
+    """An inbound connection is gone; its requests need no answer."""
 
     connection: int
 
 
 @dataclass(frozen=True, slots=True)
 class ElectionStateDurable:
-    """The election state with this sequence number, and so every earlier one, is on disk."""
+    """The election state with this sequence number is on disk, and so is every earlier one."""
 
     sequence: int
 
@@ -121,7 +121,7 @@ class AppendDurable(NamedTuple):
 
 
 class NewBatch(NamedTuple):
-    """A batch somebody wants in the log; offset and epoch are stamped once it is accepted."""
+    """A batch to append; its offset and epoch are stamped once it is accepted."""
 
     record_count: int  # offsets it takes, at least 1
     size_bytes: int
@@ -131,8 +131,8 @@ class NewBatch(NamedTuple):
 class Proposal(NamedTuple):
     """Batches to append together or not at all.
 
-    `epoch` is that of the `Lead` the proposer was told of; `expected_end_offset` is the log end
-    offset its decision was made against, None if it does not matter. A mismatch is refused.
+    `epoch` is that of the proposer's `Lead`; `expected_end_offset` is the log end offset on which
+    its decision is based, None if it does not matter. A mismatch is refused.
     """
 
     token: Hashable  # given back in `Accepted` or `Refused`
@@ -142,47 +142,47 @@ class Proposal(NamedTuple):
 
 
 class Propose(NamedTuple):
-    """Somebody wants to append; each proposal is judged by itself, in order."""
+    """State machines want to append; each proposal is judged by itself, in order."""
 
     proposals: tuple[Proposal, ...]
 
 
 class Read(NamedTuple):
-    """Somebody asks for a linearizable read: answered by `ReadReady` or `ReadRefused`."""
+    """A caller asks for a linearizable read, answered by `ReadReady` or `ReadRefused`."""
 
     token: Hashable
 
 
 @dataclass(frozen=True, slots=True)
 class Resign:
-    """Give up leadership if we have it, naming successors; stay in the quorum."""
+    """The node is asked to give up leadership, if it leads, and to stay in the quorum."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shutdown:
-    """The node is about to stop: hand leadership over, then say `ShutdownReady`."""
+    """The node is about to stop: it hands leadership over, then emits `ShutdownReady`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTaken:
-    """A snapshot of our own is durable under its final name."""
+    """A snapshot made by this node is durable under its final name."""
 
     snapshot_id: OffsetAndEpoch
 
 
 @dataclass(frozen=True, slots=True)
 class LogStartMoved:
-    """Records before `log_start_offset` are gone; a snapshot at or above it exists."""
+    """Records before `log_start_offset` were deleted; a snapshot at or above it exists."""
 
     log_start_offset: Offset
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotProgress:
-    """A piece of the snapshot we fetch came from the leader: a sign that it lives.
+    """A chunk of the snapshot being fetched came from the leader: a sign that it lives.
 
-    `complete` with the last: what follows, verifying and flushing, is our own disk's time, and the
-    leader is not taken for dead because nothing comes from it meanwhile.
+    `complete` with the last chunk: while the snapshot is verified and flushed, the leader's silence
+    does not count.
     """
 
     complete: bool = False
@@ -192,8 +192,8 @@ class SnapshotProgress:
 class SnapshotFetched:
     """The snapshot is complete, verified and durable under its final name, but not yet used.
 
-    The core answers with `InstallSnapshot`, unless its log holds all that by now. It may also come
-    after an `AbandonSnapshot`: a snapshot that is there counts, whoever leads.
+    The core answers with `InstallSnapshot`, unless its log holds all that by now. The event may
+    follow an `AbandonSnapshot` too: a complete snapshot counts whichever node leads.
     """
 
     snapshot_id: OffsetAndEpoch

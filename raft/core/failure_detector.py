@@ -1,11 +1,11 @@
-"""How a follower notices that its leader is gone, or not gone after all.
+"""Failure detection: how a follower notices that its leader is gone.
 
 A leader is taken for dead after a fetch timeout; at once when it resigns, answers that it does not
-lead, or refuses a connection; and after 100 ms without an answer once a connection to it has ended.
+lead, or refuses a connection; after 100 ms without an answer once a connection to it has ended.
 Then the follower waits a random moment before it asks for pre-votes, so that two do not collide.
 
-The trap: our own slow disk is no dead leader. The timeouts stand still while we flush, and while a
-complete snapshot is being verified.
+The trap: a follower's own slow disk is no dead leader. The timeouts stand still while it flushes or
+verifies a complete snapshot.
 
 Source: KIP-595, BeginQuorumEpoch, EndQuorumEpoch; docs/design/quorum.md#fast-failover.
 """
@@ -34,7 +34,7 @@ from records.types import NodeId
 
 @dataclass(slots=True, eq=False)
 class FailureDetector:
-    """Watches a follower's leader: its signs of life, and their absence."""
+    """Watches the leader of a follower; other nodes answer Begin- and EndQuorumEpoch here too."""
 
     _context: Context
     _discovery: Discovery
@@ -43,7 +43,7 @@ class FailureDetector:
     # -- signs of life -------------------------------------------------------------------------
 
     def note_leader_alive(self) -> None:
-        """The leader we follow gave a sign: stop taking it for lost."""
+        """Note a sign of the leader: it is not lost."""
         context = self._context
         context.follower.leader_lost = False
         context.timers.clear(Timer.SILENCE, Timer.FAILOVER)
@@ -55,7 +55,7 @@ class FailureDetector:
         self._context.timers.set_in(Timer.FETCH, self._context.config.fetch_timeout_ms)
 
     def on_begin_epoch(self, request: BeginQuorumEpochRequest) -> BeginQuorumEpochResponse:
-        """A leader introduces itself: follow it. The surest sign that it lives."""
+        """Follow a leader that introduces itself; from our own leader it is a sign of life."""
         context = self._context
         error = self._discovery.check_leadership_claim(request, request.voter)
         if error is ErrorCode.NONE:
@@ -68,10 +68,10 @@ class FailureDetector:
         return BeginQuorumEpochResponse(error=error, leader_id=leader_id, epoch=epoch)
 
     def _abandon_overdue_fetches(self) -> None:
-        """Send Fetches that never arrived again.
+        """Abandon Fetches that never arrived, so that they are sent again.
 
-        A leader asks after voters that have not fetched for half a fetch timeout; a Fetch of ours
-        that has been out for that long is lost.
+        A leader sends BeginQuorumEpoch to voters that have not fetched for half a fetch timeout; a
+        Fetch that has been out for that long is lost.
         """
         context = self._context
         sent_before_ms = context.timers.now_ms - context.config.fetch_timeout_ms // 2
@@ -83,10 +83,10 @@ class FailureDetector:
     # -- signs of death ------------------------------------------------------------------------
 
     def note_leader_gone(self) -> None:
-        """Nobody leads there any more; wait a random moment, since others noticed it too.
+        """Note that the leader is gone, and campaign after a random wait.
 
-        Two followers that asked at the same time would grant each other's pre-votes and split the
-        votes. (Upstream waits for no moment after a fetch timeout.)
+        Without the wait two followers that noticed at the same time would grant each other's
+        pre-votes and split the votes. (Kafka does not wait after a fetch timeout.)
         """
         context = self._context
         context.follower.hears_leader = False
@@ -95,7 +95,7 @@ class FailureDetector:
             context.timers.set_in(Timer.FAILOVER, self._failover_jitter_ms())
 
     def on_end_epoch(self, request: EndQuorumEpochRequest) -> EndQuorumEpochResponse:
-        """A leader resigns: campaign, each in its turn, the most complete log first."""
+        """Campaign, in the order that a resigning leader names, the most complete log first."""
         context = self._context
         error = self._discovery.check_leadership_claim(request, None)
         if error is ErrorCode.NONE:
@@ -107,11 +107,12 @@ class FailureDetector:
         return EndQuorumEpochResponse(error=error, leader_id=leader_id, epoch=epoch)
 
     def turn_ms(self, candidates: tuple[ReplicaKey, ...]) -> int:
-        """How long to let better candidates go first: nothing for the first, then doubling.
+        """Return how long to let better candidates go first: 0 for the first, then doubling.
 
-        With three candidates behind the first and 1000 ms: 0, 125, 250, 500. Who is not named
-        waits longest. A leader that restarted knows no order and names nobody: then whoever draws
-        the shortest lot. Source: KIP-595, EndQuorumEpoch (strict exponential back-off by position).
+        With three candidates behind the first and 1000 ms: 0, 125, 250, 500. A voter that is not
+        named waits longest. A leader that restarted names none: then each waits at random.
+
+        Source: KIP-595, EndQuorumEpoch (strict exponential back-off by position).
         """
         if not candidates:
             return self._failover_jitter_ms()
@@ -130,18 +131,17 @@ class FailureDetector:
             context.follower.hears_leader = False
             context.timers.clear(Timer.SILENCE)
             context.timers.set_in(Timer.FAILOVER, turn_ms)
-        elif isinstance(role, Unattached) and context.may_campaign:
+        elif isinstance(role, Unattached) and context.can_campaign:
             context.timers.set_in(Timer.ELECTION, turn_ms)
 
     def _failover_jitter_ms(self) -> int:
         return self._context.random.randrange(self._context.config.failover_jitter_ms + 1)
 
     def on_peer_lost(self, peer: NodeId) -> None:
-        """A connection ended. If it led to the leader, that is news: look at once.
+        """Fetch again at once, by a new connection, if a connection to the leader ended.
 
-        Whichever connection it was: the Fetch goes by a new one now. What was lost with it is told
-        by `RequestFailed`. If this happens again before the leader has answered, the ordinary
-        back-off decides when to dial.
+        `RequestFailed` reports the requests lost with it. If another connection ends before the
+        leader has answered, the ordinary back-off decides when to dial.
         """
         context, timers = self._context, self._context.timers
         if not isinstance(context.role, Follower) or context.role.leader_id != peer:
@@ -157,7 +157,7 @@ class FailureDetector:
         context.requests.send_due = True
 
     def on_peer_refused(self, peer: NodeId) -> None:
-        """A connection was refused: if it was to the leader, the leader's process is gone."""
+        """Take the leader for gone if a connection to it was refused."""
         role = self._context.role
         if isinstance(role, Follower) and role.leader_id == peer:
             self.note_leader_gone()
@@ -165,29 +165,31 @@ class FailureDetector:
     # -- time ----------------------------------------------------------------------------------
 
     def on_fetch_timeout(self) -> None:
-        """Take the leader for gone, unless the delay is our own disk's."""
-        if self._context.follower.snapshot_complete:  # we are busy; let others decide who leads
+        """Take the leader for gone, unless this node's own disk causes the delay."""
+        if (
+            self._context.follower.snapshot_complete
+        ):  # this node is busy; it keeps no other from being elected
             self._context.follower.hears_leader = False
             self.restart_fetch_timeout()
-        elif not self._discovery.may_fetch():  # our disk is slow, not the leader
+        elif not self._discovery.can_fetch():  # this node's disk is slow, not the leader
             self.restart_fetch_timeout()
         elif isinstance(self._context.role, Follower):
             self.note_leader_gone()
 
     def on_silence(self) -> None:
-        """Take the leader for gone, unless we have not been able to ask."""
+        """Take the leader for gone, unless this node could not send a Fetch."""
         context = self._context
-        if not self._discovery.may_fetch():
+        if not self._discovery.can_fetch():
             context.timers.set_in(Timer.SILENCE, context.config.failover_silence_ms)
         elif isinstance(context.role, Follower):
             self.note_leader_gone()
 
     def on_failover(self) -> None:
-        """Replace the lost leader: ask for pre-votes, or, if we may not campaign, who leads now."""
+        """Ask for pre-votes, or, if this node cannot campaign, ask the voters for their leader."""
         context = self._context
         if not isinstance(context.role, Follower):
             return
-        if context.may_campaign:
+        if context.can_campaign:
             self._elections.start_pre_vote("leader lost")
         else:
             context.follower.leader_lost = True

@@ -1,6 +1,4 @@
-"""How a leader answers its replicas: Fetches, FetchSnapshots, and questions about the quorum.
-
-Other nodes refuse here, naming the leader.
+"""The leader's answers to Fetch, FetchSnapshot and DescribeQuorum; other nodes refuse them.
 
 Source: KIP-595, Fetch, DescribeQuorum; KIP-836; KIP-630.
 """
@@ -24,16 +22,16 @@ from records.types import Epoch, Offset, OffsetAndEpoch
 
 
 class Followers(NamedTuple):
-    """The other replicas as their leader sees them; times on the leader's `now_ms` clock."""
+    """The other replicas as their leader knows them; times on the leader's `now_ms` clock."""
 
-    since_ms: int  # we lead this epoch since then, and know nothing from before
+    since_ms: int  # this node leads since then, and knows nothing from before
     voters: tuple[messages.ReplicaState, ...]
     observers: tuple[messages.ReplicaState, ...]
 
 
 @dataclass(slots=True, eq=False)
 class FetchService:
-    """Leader: the replicas' side of it."""
+    """Answers replicas and tracks their progress, as leader."""
 
     _context: Context
     _parked: ParkedFetches
@@ -43,9 +41,9 @@ class FetchService:
     # -- who may ask ---------------------------------------------------------------------------
 
     def _leader_only_error(self, epoch: Epoch) -> ErrorCode:
-        """Whether a replica in `epoch` may talk to us as to its leader.
+        """Return why this node is not the leader of a replica in `epoch`, or NONE.
 
-        A newer epoch changes nothing here: whoever knows it will tell us by Vote or Begin.
+        A newer epoch changes nothing here: a Vote or BeginQuorumEpoch will bring it.
         """
         context = self._context
         if context.shutting_down:
@@ -54,14 +52,14 @@ class FetchService:
             return ErrorCode.FENCED_LEADER_EPOCH
         if epoch > context.epoch:
             return ErrorCode.UNKNOWN_LEADER_EPOCH
-        if context.leader is None or not context.leader.opened:
+        if context.leader is None or not context.leader.is_open:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.NONE
 
     def _fetch_error(
         self, request: messages.FetchRequest | messages.FetchSnapshotRequest
     ) -> ErrorCode:
-        """The first thing wrong with this request, in upstream's order."""
+        """Return the first error of this request, in the order of Kafka's checks, or NONE."""
         context = self._context
         error = context.check_addressee(request.cluster_id, None)
         if error is not ErrorCode.NONE:
@@ -80,12 +78,12 @@ class FetchService:
     def on_fetch(
         self, connection: int, correlation: int, request: messages.FetchRequest
     ) -> messages.Response | None:
-        """Acknowledge a Fetch and answer it, or let it wait; return what needs no log bytes.
+        """Answer a Fetch or park it; return the response if it goes without log bytes.
 
-        1. It is a sign of life, and perhaps the confirmation of a read round.
-        2. If its log parts from ours: say where, or which snapshot to begin from.
-        3. Else what it holds is acknowledged, and may commit something.
-        4. Answer with records, or a high watermark it does not know; else let it wait.
+        1. The Fetch is a sign of life, and may confirm a read round.
+        2. If the logs part, answer where, or with the snapshot to begin from.
+        3. Else it acknowledges all before its offset, which may commit records.
+        4. Answer with records or a newer high watermark; else park it.
         """
         context = self._context
         error, leader = self._fetch_error(request), context.leader
@@ -97,13 +95,15 @@ class FetchService:
         earlier = leader.parked.pop(connection, None)
         if earlier is not None:
             self._parked.answer(leader, earlier)
-            replica.answered_connection = -1  # two at once: what follows what is not known
+            replica.answered_connection = (
+                -1
+            )  # two Fetches at once: which answer the next one follows is unknown
         verdict = self._judge_fetch(request)
         if verdict is not None:
             replica.last_fetch_ms = now_ms
             if isinstance(verdict, OffsetAndEpoch):
-                replica.end_offset = None  # of its log nothing is kept, whatever it had once
-            return self._parting(leader, verdict)
+                replica.end_offset = None  # none of its log remains
+            return self._diverging_response(leader, verdict)
         replica.acknowledge(request.fetch_offset, log.end_offset, now_ms)
         self._log.advance_high_watermark(leader)
         fetch = ParkedFetch(
@@ -123,15 +123,15 @@ class FetchService:
     ) -> messages.EpochEnd | OffsetAndEpoch | None:
         return self._context.log.judge_fetch(request.fetch_offset, request.last_fetched_epoch)
 
-    def _parting(
+    def _diverging_response(
         self, leader: LeaderState, verdict: messages.EpochEnd | OffsetAndEpoch
     ) -> messages.FetchResponse:
-        """The answer to a replica whose log cannot be continued from where it ends."""
+        """Return the response to a replica whose log cannot be continued at its end."""
         log = self._context.log
         return messages.FetchResponse(
             leader_id=self._context.node_id,
             epoch=leader.epoch,
-            high_watermark=log.high_watermark if leader.announced else None,
+            high_watermark=log.high_watermark if leader.is_announced else None,
             log_start_offset=log.start_offset,
             diverging=verdict if isinstance(verdict, messages.EpochEnd) else None,
             snapshot_id=verdict if isinstance(verdict, OffsetAndEpoch) else None,
@@ -140,7 +140,7 @@ class FetchService:
     # -- the replicas --------------------------------------------------------------------------
 
     def _replica_of(self, leader: LeaderState, key: ReplicaKey) -> ReplicaProgress:
-        """The account of this replica; an id that votes with another disk is an observer."""
+        """Return the progress of this replica; a voter's id with another disk is an observer."""
         if self._context.voters.is_voter(key):
             replica = leader.voters[key.id]
             replica.key = key
@@ -152,7 +152,7 @@ class FetchService:
         return observer
 
     def _forget_silent_observers(self, leader: LeaderState) -> None:
-        """Observers are registered nowhere: whoever fetches is one, until it is silent too long."""
+        """Remove observers that were silent too long, or the one silent longest if too many."""
         config, observers = self._context.config, leader.observers
         horizon_ms = self._context.timers.now_ms - config.observer_session_ms
         for key, observer in tuple(observers.items()):
@@ -163,9 +163,9 @@ class FetchService:
 
     @property
     def followers(self) -> Followers | None:
-        """The replicas that fetch from us, and how far they are; None while we do not lead."""
+        """The replicas and their progress; None while this node does not lead."""
         leader = self._context.leader
-        if leader is None or not leader.opened:
+        if leader is None or not leader.is_open:
             return None
         return Followers(
             leader.since_ms,
@@ -178,7 +178,7 @@ class FetchService:
     def on_fetch_snapshot(
         self, connection: int, correlation: int, request: messages.FetchSnapshotRequest
     ) -> messages.Response | None:
-        """Right as far as the quorum goes: a sign of life, and served by whoever holds the file."""
+        """Have the driver serve a valid FetchSnapshot, a sign of life; else return a refusal."""
         context = self._context
         error, leader = self._fetch_error(request), context.leader
         if error is not ErrorCode.NONE or leader is None:
@@ -188,12 +188,12 @@ class FetchService:
         return None
 
     def describe(self, request: messages.DescribeQuorumRequest) -> messages.Response:
-        """How far the replicas are, as their leader knows it; other nodes refuse."""
+        """Describe the replicas, as leader; other nodes refuse."""
         context, leader = self._context, self._context.leader
         log, now_ms = context.log, context.timers.now_ms
-        if leader is None or not leader.opened:
+        if leader is None or not leader.is_open:
             error = ErrorCode.NOT_LEADER_OR_FOLLOWER
-            # Who has forgotten epochs names none: another that lost its disk might believe it.
+            # A node that forgot its epochs names none: another without its disk would count it.
             leader_id = None if context.recovering else context.leader_id
             epoch = Epoch(0) if context.recovering else context.epoch
             return refusal(request, error, leader_id, epoch)
@@ -203,7 +203,7 @@ class FetchService:
         return messages.DescribeQuorumResponse(
             leader_id=context.node_id,
             epoch=leader.epoch,
-            high_watermark=log.high_watermark if leader.announced else None,
+            high_watermark=log.high_watermark if leader.is_announced else None,
             voters=tuple(sorted([own, *others], key=lambda state: state.key.id)),
             observers=tuple(
                 observer.state()

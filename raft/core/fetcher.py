@@ -1,12 +1,12 @@
-"""How a replica follows: it pulls, and its next pull is its acknowledgement.
+"""Following: a replica fetches from its leader, and its next Fetch is its acknowledgement.
 
 A Fetch says "I hold everything below this offset, on disk"; so none is sent while appended bytes
-are unflushed. The answer is records, or where our log parts from the leader's (cut there, ask
-again), or a snapshot to begin from, or, after a wait, nothing.
+are unflushed. The leader answers with records, the place where the logs part (the follower cuts
+its log there and fetches again), a snapshot to begin from, or, after a wait, with nothing.
 
-The trap: a leader that restarted within its epoch answers that it does not lead, and one that
-resigned says so; either is as good as a timeout. What a leader says is checked like anything from
-outside: it cannot make us drop what is committed.
+The trap: a leader that restarted within its epoch, or that resigned, answers that it does not lead;
+that is as good as a timeout. A leader's answers are checked like any input: none can make a
+follower drop committed records.
 
 Source: KIP-595, Fetch.
 """
@@ -37,7 +37,7 @@ from records.types import NodeId, Offset
 
 @dataclass(slots=True, eq=False)
 class Fetcher:
-    """Follower, voter or observer: fetches from the leader, appends and truncates."""
+    """Fetches from the leader, appends and truncates, as a follower: voter or observer."""
 
     _context: Context
     _discovery: Discovery
@@ -48,16 +48,16 @@ class Fetcher:
     # -- entering and leaving ------------------------------------------------------------------
 
     def enter(self) -> None:
-        """Begin with a leader: know nothing of it, and ask it at once."""
+        """Begin to follow a leader: know nothing of it, and fetch at once."""
         context, role = self._context, self._context.role
         context.follower = FollowerState()
         self._detector.restart_fetch_timeout()
-        if isinstance(role, Follower):  # whatever it said before, now it leads
+        if isinstance(role, Follower):  # its back-off, if any, was of the time before it led
             context.requests.reset(role.leader_id, FetchRequest)
             context.requests.reset(role.leader_id, DescribeQuorumRequest)
 
     def leave(self) -> None:
-        """Abandon the snapshot on its way, if there is one."""
+        """Abandon the snapshot being fetched, if there is one."""
         snapshot_id = self._context.follower.fetching_snapshot
         if snapshot_id is not None:
             self._context.gate.emit(AbandonSnapshot(snapshot_id))
@@ -66,14 +66,14 @@ class Fetcher:
     # -- asking --------------------------------------------------------------------------------
 
     def send_requests(self, leader_id: NodeId) -> None:
-        """Fetch from the leader, and from other voters too if it is lost and we cannot campaign."""
+        """Fetch from the leader; if it is lost and we cannot campaign, ask other voters too."""
         context, follower = self._context, self._context.follower
         if (
             context.requests.can_send(leader_id, FetchRequest)
-            and self._discovery.may_fetch()
+            and self._discovery.can_fetch()
             and follower.fetching_snapshot is None
         ):
-            # The first Fetch is not to wait: its answer proves that the leader leads.
+            # The first Fetch does not wait: its answer proves that the leader leads.
             wait_ms = context.config.fetch_max_wait_ms if follower.hears_leader else 0
             context.requests.send(leader_id, self._discovery.fetch_request(wait_ms))
         self._recovery.ask_log_end(leader_id)
@@ -85,7 +85,7 @@ class Fetcher:
     def on_response(
         self, peer: NodeId, sent: FetchRequest, sent_ms: int, response: FetchResponse
     ) -> None:
-        """Take what our leader sent; from anybody else we only learn epoch and leader."""
+        """Apply the answer of our leader; any other answer only names epoch and leader."""
         context, requests = self._context, self._context.requests
         if response.error is ErrorCode.INCONSISTENT_CLUSTER_ID:
             context.on_other_cluster(peer, FetchRequest)
@@ -93,11 +93,11 @@ class Fetcher:
         self._discovery.learn(peer, response.epoch, response.leader_id)
         role = context.role
         leader_id = role.leader_id if isinstance(role, Follower | Prospective) else None
-        if leader_id != peer:  # it was a question who leads
+        if leader_id != peer:  # `Discovery.ask_voters` sent it
             requests.retry_later(peer, FetchRequest, context.config.pre_vote_repeat_ms)
             return
         if sent.epoch != role.epoch:
-            return  # so was this, and it was the leader we asked
+            return  # so it did, to the node that leads now
         if response.error is not ErrorCode.NONE:
             requests.retry_later(peer, FetchRequest)
             not_leading = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.BROKER_NOT_AVAILABLE)
@@ -108,17 +108,16 @@ class Fetcher:
             context.fault(peer, f"accepts a Fetch of epoch {role.epoch} in {response.epoch}")
             requests.retry_later(peer, FetchRequest)
             return
-        if isinstance(role, Prospective):  # it lives after all
-            back = Follower(epoch=role.epoch, leader_id=peer, voted=role.voted)
-            context.become(back, "leader answered")
+        if isinstance(role, Prospective):  # the leader lives after all
+            self._discovery.join(role.epoch, peer, "leader answered")
         context.follower.hears_leader = True
         self._detector.note_leader_alive()
         if response.high_watermark is not None:
             context.leader_watermark = LeaderWatermark(response.high_watermark, sent_ms)
-        if sent.fetch_offset == context.log.end_offset and self._discovery.may_fetch():
-            self._take(peer, response)
+        if sent.fetch_offset == context.log.end_offset and self._discovery.can_fetch():
+            self._apply(peer, response)
 
-    def _take(self, peer: NodeId, response: FetchResponse) -> None:
+    def _apply(self, peer: NodeId, response: FetchResponse) -> None:
         if response.diverging is not None:
             self._truncate(peer, response.diverging)
         elif response.snapshot_id is not None:
@@ -146,9 +145,9 @@ class Fetcher:
         return self._context.log.truncation_point(diverging)
 
     def _append(self, peer: NodeId, batches: tuple[Batch, ...]) -> None:
-        """Append what continues our log; from the first batch that does not, nothing is taken."""
+        """Append batches up to the first that does not continue our log."""
         log, epoch = self._context.log, self._context.epoch
-        good = 0
+        count = 0
         for batch in batches:
             if not (
                 batch.base_offset == log.end_offset < batch.end_offset
@@ -158,16 +157,16 @@ class Fetcher:
                 self._context.fault(peer, reason, FetchRequest)
                 break
             log.append(batch.base_offset, batch.end_offset, batch.epoch)
-            good += 1
-        if good:
-            self._context.gate.emit(Append(batches[:good], log.generation))
+            count += 1
+        if count:
+            self._context.gate.emit(Append(batches[:count], log.generation))
 
-    def _advance_high_watermark(self, leaders: Offset | None) -> None:
-        """Take the leader's high watermark, as far as our log reaches; never backwards."""
-        if leaders is None:
+    def _advance_high_watermark(self, offset: Offset | None) -> None:
+        """Advance to the leader's high watermark, or to the end of our log if that is lower."""
+        if offset is None:
             return
         log = self._context.log
-        high_watermark, known = min(leaders, log.end_offset), log.high_watermark
+        high_watermark, known = min(offset, log.end_offset), log.high_watermark
         if high_watermark >= log.start_offset and (known is None or high_watermark > known):
             log.high_watermark = high_watermark
             self._context.gate.emit(Committed(high_watermark))
@@ -175,8 +174,8 @@ class Fetcher:
     # -- the disk ------------------------------------------------------------------------------
 
     def on_flushed(self) -> None:
-        """All is flushed: the next Fetch may acknowledge it."""
-        if self._discovery.may_fetch():
+        """Fetch on if the whole log is flushed: the next Fetch acknowledges it."""
+        if self._discovery.can_fetch():
             if Timer.FETCH in self._context.timers.deadlines:  # it stood still while we flushed
                 self._detector.restart_fetch_timeout()
             self._context.requests.send_due = True

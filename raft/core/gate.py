@@ -1,10 +1,10 @@
 """The gate: no message leaves before the election state it depends on is on disk.
 
-While the election state of the present role is being written, messages wait in order, and leave
-when the disk reports. So no vote, no epoch and no leader that a crash could take back is ever known
-to others (invariants 1 and 11, docs/design/invariants.md), and the classes that decide need not
-think of it. What must not even *happen* before (a candidate counting its own vote, a leader's first
-append) is done in answer to `ElectionStateDurable` itself.
+While the election state of the present role is being written, messages wait in order; they leave
+once it is durable. So no vote, epoch or leader that a crash could take back is ever known to others
+(invariants 1 and 11, docs/design/invariants.md), and the classes that decide need not consider it.
+Actions that must not even *happen* before (a candidate counting its own vote, a leader's first
+append) follow `ElectionStateDurable` itself.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Gate:
     """Collects the effects of a step, and holds messages until the election state is on disk."""
 
     emit: Callable[[Effect], None]
-    """Adds an effect to the present step's, whether the gate is closed or not."""
+    """Adds an effect to those of the present step, whether the gate is closed or not."""
 
     def __init__(self, election: ElectionState) -> None:
         self.is_closed = False
@@ -53,12 +53,12 @@ class Gate:
         self.send(Respond(connection, correlation, response))
 
     def close(self) -> None:
-        """Hold messages from now on; the step's end asks for the election state to be written."""
+        """Hold messages from now on, and have the election state written at the end of the step."""
         self.write_due = True
         self.is_closed = True
 
     def request_write(self, election: ElectionState, outstanding: Container[int]) -> None:
-        """Ask, at the end of a step, for the state it arrived at; the states it passed are skipped.
+        """Have the election state written, or open the gate if the disk has this one already.
 
         Args:  outstanding: as in `on_durable`.
         """
@@ -67,7 +67,7 @@ class Gate:
             self.election = election
             self._sequence += 1
             self.emit(PersistElectionState(self._sequence, election))
-        elif self._durable_sequence == self._sequence:  # it came back to what the disk has
+        elif self._durable_sequence == self._sequence:  # the step returned to the durable state
             self._open(outstanding)
 
     def on_durable(self, sequence: int, outstanding: Container[int]) -> bool:

@@ -1,13 +1,13 @@
-"""How a leader appends and commits.
+"""The leader's log: appending and committing.
 
 **When is a record committed?** Voters fetch; the offset a voter asks for says what it already
 holds on disk. Sort those offsets from high to low: the middle one is on a majority. The trap: a new
 leader may not use it until a record of its *own* epoch is that far along, or a later leader could
-truncate what we called committed. (Raft paper, section 5.4.2 and figure 8.)
+truncate records that were called committed. (Raft paper, section 5.4.2 and figure 8.)
 
-**An epoch is opened** only once our leadership is on disk: then the LeaderChange record is appended
-and the voters are told. Nothing is accepted before that record is committed. The leader's own copy
-counts like any voter's: once it is flushed, and it may well be the last.
+**An epoch is opened** only once the leadership is on disk: then the LeaderChange record is appended
+and announced to the voters. No proposal is accepted before that record is committed. The leader's
+own copy counts like any voter's: once it is flushed, and it may well be the last.
 
 Source: KIP-595, Key Concepts (high watermark), Leader Progress; docs/design/quorum.md#krafts-rules.
 """
@@ -31,7 +31,7 @@ from records.types import Offset
 
 @dataclass(slots=True, eq=False)
 class LeaderLog:
-    """Leader: opens its epoch, appends proposals, advances the high watermark."""
+    """Opens the leader's epoch, appends proposals, advances the high watermark."""
 
     _context: Context
     _parked: ParkedFetches
@@ -39,7 +39,7 @@ class LeaderLog:
     # -- entering and leaving ------------------------------------------------------------------
 
     def enter(self) -> None:
-        """Begin to count what the other voters hold; nothing is known of them yet."""
+        """Begin to track the other voters, of which nothing is known yet."""
         context = self._context
         leader = LeaderState(context.epoch, context.log.end_offset, context.timers.now_ms)
         for voter in context.voters:
@@ -48,12 +48,12 @@ class LeaderLog:
         context.leader = leader
 
     def open_epoch(self, role: Leader) -> None:
-        """Our leadership is durable: append the epoch's first record, and tell the voters."""
+        """Append the epoch's first record, and announce the leader; its leadership is durable."""
         context, leader, log = self._context, self._context.leader, self._context.log
-        assert leader is not None, f"{role} without accounts"
-        assert not leader.opened, f"epoch {role.epoch} opened twice"
+        assert leader is not None, f"{role} without a state"
+        assert not leader.is_open, f"epoch {role.epoch} opened twice"
         assert log.end_offset == leader.start_offset, f"appended before epoch {role.epoch}: {log}"
-        leader.opened = True
+        leader.is_open = True
         log.append(leader.start_offset, Offset(leader.start_offset + 1), role.epoch)
         context.gate.emit(
             effects.AppendLeaderChange(
@@ -71,9 +71,9 @@ class LeaderLog:
         context.requests.send_due = True
 
     def leave(self) -> None:
-        """Answer everybody who waits; the context's role is the next one already."""
+        """Refuse waiting Fetches and reads; the context's role is the next one already."""
         context, leader = self._context, self._context.leader
-        assert leader is not None, "no accounts of a leader"
+        assert leader is not None, "not a leader"
         context.leader = None
         error = ErrorCode.NOT_LEADER_OR_FOLLOWER
         for fetch in leader.parked.values():
@@ -81,15 +81,15 @@ class LeaderLog:
             context.gate.respond(fetch.connection, fetch.correlation, response)
         for read in leader.reads:
             context.gate.emit(effects.ReadRefused(read.token, error))
-        if leader.announced:
+        if leader.is_announced:
             context.gate.emit(effects.StepDown(leader.epoch))
 
     # -- proposals -----------------------------------------------------------------------------
 
     def on_propose(self, event: Propose) -> None:
-        """Append what is in order, each proposal whole or not at all; nothing of it is flushed yet.
+        """Append each valid proposal as a whole, and refuse the others.
 
-        One `Append` for all of them; Fetches that wait for data are answered behind it.
+        One `Append` covers all of them, unflushed; parked Fetches are answered after it.
         """
         emit, log, leader = self._context.gate.emit, self._context.log, self._context.leader
         base_offset = end_offset = log.end_offset
@@ -121,9 +121,13 @@ class LeaderLog:
         end_offset: Offset,
         size_bytes: int,
     ) -> ErrorCode:
-        """Args: end_offset, size_bytes: of the log, and of this step's appends, so far."""
+        """Return why a proposal is refused, or NONE.
+
+        Args:  end_offset: of the log, with the batches accepted in this step.
+               size_bytes: of those batches.
+        """
         _, epoch, expected, batches = proposal
-        if leader is None or not leader.announced or epoch != leader.epoch:
+        if leader is None or not leader.is_announced or epoch != leader.epoch:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if not batches or (expected is not None and expected != end_offset):
             return ErrorCode.INVALID_REQUEST
@@ -137,27 +141,27 @@ class LeaderLog:
     # -- commit --------------------------------------------------------------------------------
 
     def advance_high_watermark(self, leader: LeaderState) -> None:
-        """Commit what a majority holds now, and answer Fetches that wait for it."""
+        """Commit the records that a majority holds, and answer the Fetches that wait for that."""
         context, log = self._context, self._context.log
         held = {voter: replica.end_offset or Offset(0) for voter, replica in leader.voters.items()}
-        held[context.node_id] = self._own_copy()
+        held[context.node_id] = self._own_end_offset()
         offset = majority_offset(held)
         known = log.high_watermark
-        if not self._committable(leader, offset) or (known is not None and offset <= known):
+        if not self._is_committable(leader, offset) or (known is not None and offset <= known):
             return
         log.high_watermark = offset
         leader.release(offset)
         context.gate.emit(effects.Committed(offset))
-        if not leader.announced:
-            leader.announced = True
+        if not leader.is_announced:
+            leader.is_announced = True
             context.gate.emit(effects.Lead(leader.epoch))
         if leader.parked:
             self._parked.answer_all(leader, known_below=offset)
 
-    def _own_copy(self) -> Offset:
-        """What we hold ourselves: what is flushed."""
+    def _own_end_offset(self) -> Offset:
+        """Return the end of this node's own copy: of its flushed log."""
         return self._context.log.flushed_end_offset
 
-    def _committable(self, leader: LeaderState, offset: Offset) -> bool:
+    def _is_committable(self, leader: LeaderState, offset: Offset) -> bool:
         """Does a majority that reaches `offset` (exclusive) hold a record of our own epoch?"""
-        return leader.opened and offset > leader.start_offset
+        return leader.is_open and offset > leader.start_offset

@@ -1,8 +1,8 @@
-"""How a leader stays leader, and how it stops.
+"""Leadership: announcing it, giving it up.
 
-It tells voters that do not fetch that it leads (BeginQuorumEpoch); voters that fetch know. If a
-majority has not fetched for 1.5 fetch timeouts it resigns, since somebody else may be elected by
-now and nothing can be committed anyway (check-quorum). A resigning leader names its successors, the
+A leader sends BeginQuorumEpoch to voters that do not fetch. If a majority has not fetched for 1.5
+fetch timeouts it resigns, since another leader may be elected by now and it can commit nothing
+anyway (check-quorum). A resigning leader names its successors, the
 most complete log first.
 
 Source: KIP-595, BeginQuorumEpoch, EndQuorumEpoch; KAFKA-15489 (check-quorum); KAFKA-16926.
@@ -25,22 +25,22 @@ from records.types import NodeId
 
 @dataclass(slots=True, eq=False)
 class Leadership:
-    """Leader: its authority; and what remains of it in Resigned."""
+    """Announces the leader to the voters, and its resignation."""
 
     _context: Context
     _discovery: Discovery
     _shutdown_ready: bool = False
-    _ended_at: frozenset[NodeId] = frozenset()  # as Resigned: voters that know it
+    _ended_at: frozenset[NodeId] = frozenset()  # as Resigned: voters that answered EndQuorumEpoch
 
     # -- telling the voters --------------------------------------------------------------------
 
     def send_begin_epochs(self) -> None:
-        """Tell the voters that do not fetch who leads, once the epoch is open."""
+        """Send BeginQuorumEpoch to the voters that do not fetch, once the epoch is open."""
         context, leader = self._context, self._context.leader
-        if leader is None or not leader.opened:
+        if leader is None or not leader.is_open:
             return
         for peer, replica in leader.voters.items():
-            if self._needs_begin(replica):
+            if self._is_silent(replica):
                 request = messages.BeginQuorumEpochRequest(
                     cluster_id=context.cluster_id,
                     voter=context.voters.voter(peer).key,
@@ -49,13 +49,13 @@ class Leadership:
                 )
                 context.requests.offer(peer, request)
 
-    def _needs_begin(self, replica: ReplicaProgress) -> bool:
-        """Neither fetched nor acknowledged a BeginQuorumEpoch within half a fetch timeout."""
+    def _is_silent(self, replica: ReplicaProgress) -> bool:
+        """Has the voter not fetched nor acknowledged BeginQuorumEpoch for half a fetch timeout?"""
         heard_ms, patience_ms = replica.last_heard_ms, self._context.config.fetch_timeout_ms // 2
         return heard_ms is None or heard_ms + patience_ms <= self._context.timers.now_ms
 
     def on_begin_timer(self) -> None:
-        """Look again when the first of the voters will have been silent for so long."""
+        """Set the timer for the next voter that may have been silent too long."""
         context, timers = self._context, self._context.timers
         if context.leader is not None:
             patience_ms = context.config.fetch_timeout_ms // 2
@@ -66,7 +66,7 @@ class Leadership:
             context.requests.send_due = True
 
     def on_begin_response(self, peer: NodeId, response: messages.BeginQuorumEpochResponse) -> None:
-        """Note that a voter knows who leads."""
+        """Note that a voter knows its leader."""
         context = self._context
         self._discovery.learn(peer, response.epoch, response.leader_id)
         if context.leader is None or peer not in context.leader.voters:
@@ -80,7 +80,7 @@ class Leadership:
     # -- check-quorum --------------------------------------------------------------------------
 
     def check_quorum(self) -> None:
-        """Resign if no majority, we included, has been heard of lately; else look again later."""
+        """Resign if no majority has fetched lately; else set the timer for the next check."""
         context, leader = self._context, self._context.leader
         if leader is None:
             return
@@ -92,7 +92,7 @@ class Leadership:
             context.timers.set(Timer.CHECK_QUORUM, deadline_ms)
 
     def _majority_heard_ms(self, leader: LeaderState) -> int:
-        """Since when at the latest a majority, we included, has not been heard of."""
+        """Return the time since which no majority, this node included, has fetched."""
         if not leader.voters:
             return self._context.timers.now_ms
         heard_ms = sorted(
@@ -105,36 +105,29 @@ class Leadership:
         return heard_ms[self._context.voters.majority - 2]
 
     def watermark(self) -> LeaderWatermark | None:
-        """The newest word of a leader on how far the log is committed; our own, if we lead.
-
-        A leader speaks as of when a majority last fetched from it: until then nobody else can have
-        been elected.
-        """
+        """See `Quorum.leader_watermark`."""
         leader, high_watermark = self._context.leader, self._context.log.high_watermark
-        if leader is None or not leader.announced or high_watermark is None:
+        if leader is None or not leader.is_announced or high_watermark is None:
             return self._context.leader_watermark
         return LeaderWatermark(high_watermark, self._majority_heard_ms(leader))
 
     # -- stopping ------------------------------------------------------------------------------
 
     def _resign(self, reason: str) -> None:
-        """Lead no more, in favour of whoever holds most of the log."""
+        """Become Resigned, and name as successors the voters by the length of their logs."""
         context, leader = self._context, self._context.leader
         assert leader is not None, f"{context.role} resigns"
-        by_log = sorted(
-            leader.voters.values(),
-            key=lambda replica: (-(replica.end_offset or 0), replica.key.id),
-        )
-        candidates = tuple(replica.key for replica in by_log)
+        by_log = sorted((-(voter.end_offset or 0), voter.key) for voter in leader.voters.values())
+        candidates = tuple(key for _, key in by_log)
         context.become(Resigned(epoch=context.epoch, preferred_candidates=candidates), reason)
 
     def on_resign(self) -> None:
-        """Resign if we lead."""
+        """Resign if this node leads."""
         if isinstance(self._context.role, Leader):
             self._resign("asked to resign")
 
     def on_shutdown(self) -> None:
-        """Hand leadership over if we have it; the others notice a follower's absence in time."""
+        """Resign if this node leads; it may stop once the voters know that."""
         context = self._context
         context.shutting_down = True
         if isinstance(context.role, Leader):
@@ -148,12 +141,12 @@ class Leadership:
             self._context.gate.emit(ShutdownReady())
 
     def leave_resigned(self) -> None:
-        """Another epoch began: nobody need be told of the end of the old one."""
+        """End the announcements: another epoch began."""
         self._ended_at = frozenset()
         self._report_ready()
 
     def send_end_epochs(self, role: Resigned) -> None:
-        """Tell the voters that we resigned, and who should follow."""
+        """Send EndQuorumEpoch, with the successors, to the voters that have not answered it."""
         context = self._context
         request = messages.EndQuorumEpochRequest(
             cluster_id=context.cluster_id,
@@ -166,10 +159,10 @@ class Leadership:
                 context.requests.offer(peer, request)
 
     def on_end_response(self, peer: NodeId, response: messages.EndQuorumEpochResponse) -> None:
-        """Note that a voter knows that we resigned; once all do, the node may stop."""
+        """Note that a voter knows of the resignation; once all do, the node may stop."""
         context = self._context
         self._discovery.learn(peer, response.epoch, response.leader_id)
         if isinstance(context.role, Resigned):
-            self._ended_at |= {peer}  # an error is an answer too: it knows of another epoch
+            self._ended_at |= {peer}  # with an error too: it knows of another epoch
             if self._ended_at >= set(context.voters) - {context.node_id}:
                 self._report_ready()

@@ -6,7 +6,7 @@ Matching, Raft paper figure 3), so a follower that says "I hold everything below
 before it is of epoch 4" can be told with one bisection whether it may append, or where its log
 parts from the leader's.
 
-The surprise: an epoch's end is not stored. It is where the next epoch begins.
+The trap: an epoch's end is not stored. It is where the next epoch begins.
 
 Source: KIP-595, Fetch (diverging epoch); KIP-101 (why not by high watermark); KIP-630 (a log that
 starts at a snapshot).
@@ -24,7 +24,7 @@ from records.types import Epoch, Offset, OffsetAndEpoch
 
 
 class EpochStart(NamedTuple):
-    """The first offset of an epoch in this log."""
+    """An epoch, and its first offset in this log."""
 
     epoch: Epoch
     start_offset: Offset
@@ -33,8 +33,8 @@ class EpochStart(NamedTuple):
 class LogState:
     """One replica's log as the core knows it; all end offsets are exclusive.
 
-    `generation` counts truncations and resets: a flush that began before one vouches for nothing
-    written after it.
+    `generation` counts truncations and resets: a flush that began before one says nothing of what
+    was written after it.
 
     >>> log = LogState(epochs=(EpochStart(Epoch(1), Offset(0)), EpochStart(Epoch(3), Offset(5))),
     ...                end_offset=Offset(9))
@@ -63,7 +63,7 @@ class LogState:
         epochs: tuple[EpochStart, ...] = (),
         snapshot_id: OffsetAndEpoch | None = None,
     ) -> None:
-        """A log as found after recovery: everything in it is flushed.
+        """Describe a log as found after recovery: everything in it is flushed.
 
         Args:    start_offset, end_offset: of the log.
                  start_epoch: of the record before `start_offset` (from the snapshot that ends
@@ -72,7 +72,7 @@ class LogState:
                  snapshot_id: of the newest snapshot, None if there is none or only the bootstrap;
                  if the log does not hold it (see `holds`), `Start` begins the log anew there.
         Raises:  ValueError if these contradict each other, or the log starts late and no snapshot
-                 stands for what is missing.
+                 holds what is missing.
         Source:  KIP-630, Validation of Snapshot and Log.
         """
         self.start_offset = start_offset
@@ -83,11 +83,11 @@ class LogState:
         self.snapshot_id = snapshot_id
         self._epochs: list[EpochStart] = list(epochs)
         self.last_epoch: Epoch = epochs[-1].epoch if epochs else start_epoch
-        # A snapshot holds only what was committed; of the rest we know nothing until a leader tells
+        # A snapshot holds only committed records; the rest is unknown until a leader says.
         self.high_watermark: Offset | None = snapshot_id.offset if snapshot_id else None
         in_order = all(
-            one.epoch < two.epoch and one.start_offset < two.start_offset
-            for one, two in pairwise(epochs)
+            earlier.epoch < later.epoch and earlier.start_offset < later.start_offset
+            for earlier, later in pairwise(epochs)
         )
         inside = not epochs or (
             start_offset <= epochs[0].start_offset and epochs[-1].start_offset < end_offset
@@ -110,11 +110,11 @@ class LogState:
 
     @property
     def epochs(self) -> tuple[EpochStart, ...]:
-        """The epochs in the log, oldest first; what `leader-epoch-checkpoint` holds."""
+        """The epochs in the log, oldest first, as in the file `leader-epoch-checkpoint`."""
         return tuple(self._epochs)
 
     def end_of_epoch(self, epoch: Epoch) -> EpochEnd:
-        """The largest epoch in the log that is ≤ `epoch`, and where it ends (exclusive).
+        """Return the largest epoch in the log that is ≤ `epoch`, and where it ends (exclusive).
 
         If all epochs are larger, the log holds nothing that old: its start, and the epoch before.
         """
@@ -125,7 +125,7 @@ class LogState:
         return EpochEnd(self._epochs[index - 1].epoch, end)
 
     def epoch_before(self, offset: Offset) -> Epoch:
-        """The epoch of the record before `offset`; 0 at the very beginning."""
+        """Return the epoch of the record before `offset`; 0 at the very beginning."""
         index = bisect_right(self._epochs, offset - 1, key=attrgetter("start_offset"))
         return self._epochs[index - 1].epoch if index else self.start_epoch
 
@@ -141,11 +141,11 @@ class LogState:
     def judge_fetch(
         self, fetch_offset: Offset, last_fetched_epoch: Epoch
     ) -> EpochEnd | OffsetAndEpoch | None:
-        """May a replica that holds everything below `fetch_offset` go on from there?
+        """Decide whether a replica that holds all below `fetch_offset` can continue from there.
 
-        Returns: None if so; where the logs part, if they do; the snapshot to fetch first, if the
-        log no longer reaches back that far, or the replica is empty (it names no epoch) and a
-        snapshot is the quicker way. Who asks for offset 0 and does name one wants the log itself.
+        Returns: None if it can; where the logs part, if they do; the snapshot to fetch first, if
+        the log no longer reaches back that far, or the replica is empty (it names no epoch) and
+        there is a snapshot. A replica at offset 0 that names an epoch wants the log itself.
         Source:  KIP-595, Fetch; KIP-630, Fetch; upstream's validateOffsetAndEpoch.
         """
         if self.start_offset > 0:
@@ -164,10 +164,10 @@ class LogState:
         return None
 
     def truncation_point(self, diverging: EpochEnd) -> Offset:
-        """Where to cut, told by the leader where *its* log leaves the epochs we share.
+        """Return where to cut a log that parts from the leader's at `diverging`.
 
-        If we know that epoch, the shorter of the two ends. If not, the end of the largest epoch
-        below it that we do know: the next Fetch will compare that one.
+        If this log has that epoch, at the shorter of the two ends. If not, at the end of the
+        largest epoch below it that it has: the next Fetch will compare that one.
         """
         ours = self.end_of_epoch(diverging.epoch)
         if ours.epoch == diverging.epoch:
@@ -175,7 +175,7 @@ class LogState:
         return ours.end_offset
 
     def append(self, base_offset: Offset, end_offset: Offset, epoch: Epoch) -> None:
-        """Records of `epoch` were appended at [base_offset, end_offset)."""
+        """Note that records of `epoch` were appended at [base_offset, end_offset)."""
         assert base_offset == self.end_offset, f"gap: append at {base_offset} to {self}"
         assert end_offset > base_offset, f"append of nothing at {base_offset}"
         assert epoch >= self.last_epoch, f"epoch {epoch} appended to {self}"
@@ -185,7 +185,7 @@ class LogState:
         self.end_offset = end_offset
 
     def truncate(self, end_offset: Offset) -> None:
-        """Forget everything from `end_offset` on; never what is committed."""
+        """Forget everything from `end_offset` on; committed records are never cut."""
         assert end_offset <= self.end_offset, f"truncation to {end_offset} grows {self}"
         assert end_offset >= self.start_offset, f"truncation to {end_offset} before start of {self}"
         assert self.high_watermark is None or end_offset >= self.high_watermark, (
@@ -199,15 +199,15 @@ class LogState:
         self.generation += 1
 
     def move_start(self, start_offset: Offset) -> None:
-        """Records below `start_offset` were dropped; a snapshot at or above it exists."""
+        """Note that records below `start_offset` were dropped; a snapshot at or above it exists."""
         assert self.start_offset <= start_offset, f"log start to {start_offset}, backwards: {self}"
         assert self.snapshot_id is not None, f"log start to {start_offset} without snapshot: {self}"
         assert start_offset <= self.snapshot_id.offset, f"log start past the snapshot: {self}"
         self.start_epoch = self.epoch_before(start_offset)
         self.start_offset = start_offset
-        # What was dropped is durable in the snapshot, and the log may know more than we were told.
+        # Dropped records are durable in the snapshot, even where no flush was reported.
         self.flushed_end_offset = max(self.flushed_end_offset, start_offset)
-        # The epoch running at the new start stays, beginning there; older ones go.
+        # The epoch of the new start remains and begins there; older ones go.
         keep = bisect_right(self._epochs, start_offset, key=attrgetter("start_offset")) - 1
         if keep >= 0:
             running = self._epochs[keep]
@@ -217,7 +217,7 @@ class LogState:
             self._epochs.clear()
 
     def note_snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
-        """There is a snapshot of committed records; it may be older than the newest."""
+        """Note a snapshot of committed records; it may be older than the newest."""
         assert snapshot_id.offset <= (self.high_watermark or 0), (
             f"snapshot {snapshot_id} of what is not committed: {self}"
         )
@@ -228,7 +228,7 @@ class LogState:
             self.snapshot_id = snapshot_id
 
     def reset_to(self, snapshot_id: OffsetAndEpoch) -> None:
-        """The log was emptied and starts where the snapshot ends."""
+        """Empty the log and let it start where the snapshot ends."""
         self.start_offset = self.end_offset = self.flushed_end_offset = snapshot_id.offset
         self.start_epoch = self.last_epoch = snapshot_id.epoch
         self._epochs.clear()

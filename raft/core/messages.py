@@ -1,12 +1,12 @@
-"""What the members of a quorum say to each other, as frozen values.
+"""The messages between members of a quorum, as frozen values.
 
-One value speaks of one group (replicated partition): topic, partition, correlation ids and endpoint
+One value concerns one group (replicated partition): topic, partition, correlation ids and endpoint
 lists belong to the wire and to the driver. Wire sentinels stop there too: -1 is `None` here. Every
-response names the leader and epoch the responder believes in, refusals above all: that is how a
-node that lags learns whom to ask.
+response, refusals included, names the leader and epoch the responder knows: so a node that lags
+learns which node to ask.
 
-The requests a follower sends carry record bytes nowhere; responses carry them as `Batch` values,
-opaque to the core and already checked against their CRC by whoever decoded them.
+Only Fetch responses carry records, as `Batch` values: opaque to the core, and checked against their
+CRC by the decoder.
 
 Source: KIP-595 (Vote, BeginQuorumEpoch, EndQuorumEpoch, Fetch, DescribeQuorum), KIP-996 (PreVote),
 KIP-853 (replica keys), KIP-630 (FetchSnapshot), KIP-1166 (Fetch v18, high watermark).
@@ -22,7 +22,7 @@ from raft.core.voters import ReplicaKey
 from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
 
 MAX_OFFSET: Final = Offset(2**63 - 1)
-"""As `FetchRequest.high_watermark`: the sender's version has no such field; it is never behind."""
+"""`FetchRequest.high_watermark` of a version without that field: the sender is never behind."""
 
 
 class Batch(NamedTuple):
@@ -51,7 +51,7 @@ class VoteRequest:
     """A candidate asks for a vote, or a prospective one whether it would get it. Api key 52."""
 
     cluster_id: str | None
-    voter: ReplicaKey | None  # whom the sender thinks it talks to; None from version 0
+    voter: ReplicaKey | None  # the voter it is addressed to; None from version 0
     candidate: ReplicaKey
     epoch: Epoch  # binding: already incremented; pre-vote: the sender's present epoch
     last_epoch: Epoch  # of the last record in its log; wire name LastOffsetEpoch
@@ -61,7 +61,7 @@ class VoteRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoteResponse:
-    """Source: KIP-595, Vote."""
+    """A voter grants or refuses. Source: KIP-595, Vote."""
 
     error: ErrorCode = ErrorCode.NONE
     leader_id: NodeId | None
@@ -81,7 +81,7 @@ class BeginQuorumEpochRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginQuorumEpochResponse:
-    """Source: KIP-595, BeginQuorumEpoch."""
+    """A voter takes note of its leader. Source: KIP-595, BeginQuorumEpoch."""
 
     error: ErrorCode = ErrorCode.NONE
     leader_id: NodeId | None
@@ -90,7 +90,7 @@ class BeginQuorumEpochResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndQuorumEpochRequest:
-    """A leader resigns and says who should follow, the most complete log first. Api key 54."""
+    """A leader resigns and names its successors, the most complete log first. Api key 54."""
 
     cluster_id: str | None
     leader_id: NodeId
@@ -100,7 +100,7 @@ class EndQuorumEpochRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndQuorumEpochResponse:
-    """Source: KIP-595, EndQuorumEpoch."""
+    """A voter takes note that its leader resigned. Source: KIP-595, EndQuorumEpoch."""
 
     error: ErrorCode = ErrorCode.NONE
     leader_id: NodeId | None
@@ -109,7 +109,7 @@ class EndQuorumEpochResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRequest:
-    """A replica asks for what follows `fetch_offset`, and so says that it holds all before it.
+    """A replica asks for the log from `fetch_offset` on, and so says that it holds all before it.
 
     `fetch_offset` is the acknowledgement: the sender has everything below it on disk. Api key 1.
     """
@@ -119,15 +119,16 @@ class FetchRequest:
     epoch: Epoch  # wire name CurrentLeaderEpoch
     fetch_offset: Offset
     last_fetched_epoch: Epoch  # of the record before fetch_offset; 0 if there is none
-    high_watermark: Offset | None = None  # what the sender knows; MAX_OFFSET before version 18
+    high_watermark: Offset | None = None  # as the sender knows it; MAX_OFFSET before version 18
     max_wait_ms: int = 0
     max_bytes: int = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchResponse:
-    """At most one of `diverging`, `snapshot_id` and `batches` is present; all absent: nothing new.
+    """The leader answers a Fetch: records, a divergence, a snapshot to begin from, or nothing new.
 
+    At most one of `diverging`, `snapshot_id` and `batches` is present.
     On the leader's side `batches` is empty and `RespondFetch` says which bytes go with it.
     """
 
@@ -143,7 +144,7 @@ class FetchResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSnapshotRequest:
-    """A replica asks for a piece of a snapshot, from byte `position`. Api key 59."""
+    """A replica asks for a chunk of a snapshot, from byte `position`. Api key 59."""
 
     cluster_id: str | None
     replica: ReplicaKey
@@ -155,7 +156,7 @@ class FetchSnapshotRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSnapshotResponse:
-    """A refusal by the core; a piece of a snapshot is answered by whoever holds the file."""
+    """The core refuses a FetchSnapshot; the driver answers valid ones with bytes of the file."""
 
     error: ErrorCode
     leader_id: NodeId | None
@@ -164,7 +165,7 @@ class FetchSnapshotResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeQuorumRequest:
-    """Anybody asks the leader how its replicas are. Api key 55."""
+    """A node or a tool asks the leader how far its replicas are. Api key 55."""
 
 
 class ReplicaState(NamedTuple):
@@ -178,7 +179,7 @@ class ReplicaState(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeQuorumResponse:
-    """Source: KIP-595, DescribeQuorum; KIP-836 (timestamps)."""
+    """The leader describes its replicas. Source: KIP-595, DescribeQuorum; KIP-836 (timestamps)."""
 
     error: ErrorCode = ErrorCode.NONE
     leader_id: NodeId | None

@@ -1,7 +1,7 @@
 """Fetches that wait at the end of the leader's log.
 
-One waits until data is appended, the high watermark moves, a read begins or its time is up; so a
-commit costs no polling and no linger.
+A Fetch is parked until data is appended, the high watermark moves, a read begins or its time is up;
+so a commit costs no polling and no added delay.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from records.types import Offset
 
 @dataclass(slots=True, eq=False)
 class ParkedFetches:
-    """Leader: answers Fetches, now or when there is something to answer with."""
+    """Answers Fetches as leader, at once or when there is something to answer with."""
 
     _context: Context
 
     def answer_or_park(self, leader: LeaderState, fetch: ParkedFetch) -> None:
-        """Answer if there is anything new or the Fetch is not to wait; else let it wait."""
+        """Answer if there is anything new or the Fetch does not wait; else park it."""
         timers = self._context.timers
         if fetch.deadline_ms <= timers.now_ms or self._has_news(leader, fetch):
             self.answer(leader, fetch)
@@ -32,18 +32,18 @@ class ParkedFetches:
             timers.set_earlier(Timer.PARKED, fetch.deadline_ms)
 
     def _has_news(self, leader: LeaderState, fetch: ParkedFetch) -> bool:
-        """Is there something to answer at once: data, a high watermark, or a read in progress?"""
+        """Are there records, a newer high watermark or a read round that the replica lacks?"""
         log = self._context.log
         if fetch.fetch_offset < log.end_offset:
             return True
-        if leader.announced and fetch.high_watermark < (log.high_watermark or 0):
+        if leader.is_announced and fetch.high_watermark < (log.high_watermark or 0):
             return True
         current = fetch.replica.answered_connection == fetch.connection
         answered = fetch.replica.answered_round if current else -1
         return bool(leader.reads) and leader.reads[-1].round > answered
 
     def answer(self, leader: LeaderState, fetch: ParkedFetch) -> None:
-        """Answer with all the log from its offset on, perhaps nothing, and the high watermark."""
+        """Answer with the log from the Fetch's offset on, perhaps empty, and the high watermark."""
         fetch.replica.answered_connection = fetch.connection
         fetch.replica.answered_round = leader.read_round
         leader.round_used = True
@@ -51,39 +51,39 @@ class ParkedFetches:
             RespondFetch(
                 fetch.connection,
                 fetch.correlation,
-                self._plain_answer(leader),
+                self._data_response(leader),
                 fetch.fetch_offset,
                 self._context.log.end_offset,
                 fetch.max_bytes,
             )
         )
 
-    def _plain_answer(self, leader: LeaderState) -> FetchResponse:
-        """The answer that goes with records; kept as long as nothing in it changes."""
-        kept, log = leader.plain_answer, self._context.log
-        high_watermark = log.high_watermark if leader.announced else None
+    def _data_response(self, leader: LeaderState) -> FetchResponse:
+        """Return the response that goes with records; reused until one of its fields changes."""
+        response, log = leader.data_response, self._context.log
+        high_watermark = log.high_watermark if leader.is_announced else None
         if (
-            kept is None
-            or kept.high_watermark != high_watermark
-            or kept.log_start_offset != log.start_offset
+            response is None
+            or response.high_watermark != high_watermark
+            or response.log_start_offset != log.start_offset
         ):
-            kept = leader.plain_answer = FetchResponse(
+            response = leader.data_response = FetchResponse(
                 leader_id=self._context.node_id,
                 epoch=leader.epoch,
                 high_watermark=high_watermark,
                 log_start_offset=log.start_offset,
             )
-        return kept
+        return response
 
     def answer_all(self, leader: LeaderState, *, known_below: Offset | None = None) -> None:
-        """Answer all waiting Fetches, or those that know a high watermark below this."""
+        """Answer all parked Fetches, or those that know a high watermark below `known_below`."""
         for connection, fetch in tuple(leader.parked.items()):
             if known_below is None or fetch.high_watermark < known_below:
                 del leader.parked[connection]
                 self.answer(leader, fetch)
 
     def on_timer(self) -> None:
-        """Answer Fetches that have waited long enough with nothing."""
+        """Answer the Fetches that have waited long enough."""
         leader, timers = self._context.leader, self._context.timers
         if leader is None:
             return
@@ -98,6 +98,6 @@ class ParkedFetches:
             timers.set(Timer.PARKED, next_ms)
 
     def on_connection_closed(self, connection: int) -> None:
-        """Forget the Fetch that waits on this connection."""
+        """Forget the Fetch parked on this connection."""
         if self._context.leader is not None:
             self._context.leader.parked.pop(connection, None)

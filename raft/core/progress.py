@@ -13,10 +13,10 @@ from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
 
 
 class LeaderWatermark(NamedTuple):
-    """How far a leader says its log is committed, and as of when.
+    """A leader's high watermark, and a time from which it has held.
 
-    What was committed by `at_ms` is below `high_watermark`. It is the time at which the question
-    left, not that of the answer: an answer may lie unread for as long as a process stands still.
+    All that was committed by `at_ms` is below `high_watermark`. The time is that of the request,
+    not of the answer: an answer may lie unread for as long as a process stands still.
     """
 
     high_watermark: Offset
@@ -25,7 +25,7 @@ class LeaderWatermark(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class FollowerState:
-    """What a follower knows of its leader; begun anew with each leader."""
+    """A follower's knowledge of its leader; begun anew with each leader."""
 
     hears_leader: bool = False  # it answered a Fetch, and was not lost since
     leader_lost: bool = False  # and we may not campaign: ask the other voters
@@ -38,7 +38,7 @@ class FollowerState:
 
 @dataclass(slots=True, eq=False)
 class ReplicaProgress:
-    """One replica as its Fetches show it; begun empty with every epoch.
+    """A leader's knowledge of one replica, from its Fetches; begun anew with every epoch.
 
     `answered_round` is the read round that was current when a Fetch was last answered on
     `answered_connection`; the next Fetch on that connection was sent after it, and confirms it.
@@ -56,12 +56,12 @@ class ReplicaProgress:
 
     @property
     def last_heard_ms(self) -> int | None:
-        """When it last fetched or acknowledged our BeginQuorumEpoch; None if never."""
+        """Time at which it last fetched or acknowledged our BeginQuorumEpoch; None if never."""
         heard = (self.last_fetch_ms, self.begin_acked_ms)
         return max((at_ms for at_ms in heard if at_ms is not None), default=None)
 
     def acknowledge(self, end_offset: Offset, leader_end_offset: Offset, now_ms: int) -> None:
-        """A Fetch arrived. It is caught up as of the last Fetch that it has now overtaken."""
+        """Note a Fetch: the replica is caught up as of the last Fetch that it has now overtaken."""
         if end_offset >= leader_end_offset:
             self.last_caught_up_ms = now_ms
         elif self._leader_end_offset is not None and end_offset >= self._leader_end_offset:
@@ -71,7 +71,7 @@ class ReplicaProgress:
         self.last_fetch_ms = now_ms
 
     def state(self) -> ReplicaState:
-        """For DescribeQuorum."""
+        """Return its state for DescribeQuorum."""
         return ReplicaState(self.key, self.end_offset, self.last_fetch_ms, self.last_caught_up_ms)
 
 
@@ -83,44 +83,44 @@ class ParkedFetch(NamedTuple):
     replica: ReplicaProgress
     fetch_offset: Offset
     max_bytes: int
-    high_watermark: Offset  # what the replica knows; 0 if nothing
+    high_watermark: Offset  # as the replica knows it; 0 if it knows none
     deadline_ms: int
 
 
 class WaitingRead(NamedTuple):
-    """A read that waits until a majority has confirmed us after `round` began."""
+    """A read that waits until a majority has confirmed this leader in `round` or later."""
 
     token: Hashable
     round: int
-    offset: Offset  # the high watermark when it was asked
+    offset: Offset  # the high watermark when the read began
 
 
 @dataclass(slots=True, eq=False)
 class LeaderState:
-    """What a leader keeps while it leads one epoch."""
+    """A leader's knowledge of its replicas, and the requests that wait; for one epoch."""
 
     epoch: Epoch
     start_offset: Offset  # of the LeaderChange record, the epoch's first
     since_ms: int
-    opened: bool = False  # our leadership is durable, and LeaderChange appended
-    announced: bool = False  # LeaderChange is committed; `Lead` was emitted
+    is_open: bool = False  # our leadership is durable, and LeaderChange appended
+    is_announced: bool = False  # LeaderChange is committed, and `Lead` was emitted
     voters: dict[NodeId, ReplicaProgress] = field(default_factory=dict)  # the others
     observers: dict[ReplicaKey, ReplicaProgress] = field(default_factory=dict)
     parked: dict[int, ParkedFetch] = field(default_factory=dict)  # by connection: one each
-    plain_answer: FetchResponse | None = None
+    data_response: FetchResponse | None = None
     uncommitted: deque[tuple[Offset, int]] = field(default_factory=deque)  # (end offset, bytes)
     uncommitted_bytes: int = 0
     reads: list[WaitingRead] = field(default_factory=list)
     read_round: int = 0
-    round_used: bool = False  # an answer was given in this round: a new read needs a new one
+    round_used: bool = False  # a Fetch was answered in this round: a new read needs a new round
 
     def charge(self, end_offset: Offset, size_bytes: int) -> None:
-        """These bytes wait to be committed."""
+        """Count bytes that wait to be committed, at the end of the log."""
         self.uncommitted.append((end_offset, size_bytes))
         self.uncommitted_bytes += size_bytes
 
     def release(self, high_watermark: Offset) -> None:
-        """Everything below is committed."""
+        """Count bytes below the high watermark no longer."""
         uncommitted = self.uncommitted
         while uncommitted and uncommitted[0][0] <= high_watermark:
             self.uncommitted_bytes -= uncommitted.popleft()[1]

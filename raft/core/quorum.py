@@ -1,20 +1,20 @@
 """One member of a quorum: event in, effects out.
 
-`Quorum` builds the classes below around one `Context`, hands each event to the one concerned, and
-checks after every step that nothing impossible is true. A class refers only to those above it.
+`Quorum` builds the classes below around one `Context`, hands each event to the class concerned, and
+checks the invariants after every step. A class refers only to those above it.
 
-    gate, timers, requests   nothing leaves before the disk; deadlines; what is outstanding
+    gate, timers, requests   messages that wait for the disk; deadlines; requests under way
     context                  identity, log and role, composed with these
-    discovery                every role: what others say about epochs and leaders
+    discovery                every role: learn epoch and leader from other nodes
     elections                VoteGranting in every role; Unattached, Prospective, Candidate
     failure_detector         Follower: is the leader gone?
-    recovery                 a voter whose disk was lost: ask around, catch up, be one again
+    recovery                 a voter whose disk was lost: ask for epochs, catch up
     snapshot_installation    Follower: a log that begins anew at a leader's snapshot
     fetcher                  Follower: fetch, append, truncate
     parked_fetches, reads    Leader: Fetches and reads that wait
     leader_log               Leader: append, count, commit
     fetch_service            Leader: answer Fetches and descriptions
-    leadership               Leader, Resigned: stay leader, stop
+    leadership               Leader, Resigned: announce leadership and resignation
 
 Source: KIP-595; KIP-996; docs/design/quorum.md. The modules say where and why we differ from Kafka.
 """
@@ -49,7 +49,7 @@ from records.types import Epoch, NodeId, Offset
 
 
 class Quorum:
-    """A replicated partition's member on this node. See `raft.core.events` for the driver's part.
+    """This node's member of a replicated partition. Its driver follows `raft.core.events`.
 
     Its properties and `log` are readable at any time; nothing but `step` changes them.
     """
@@ -66,12 +66,12 @@ class Quorum:
         config: QuorumConfig | None = None,
         recovering: bool = False,
     ) -> None:
-        """A member as it was when it stopped; `Start` makes it move.
+        """Restore a member as it was when it stopped; it acts from `Start` on.
 
         Args:    identity: this node and its disk.
                  cluster_id: requests that name another are refused; None accepts any.
                  log, election, recovering: as found on disk after recovery.
-                 random: the only source of chance; not shared with anyone.
+                 random: its only source of randomness; not shared with other objects.
         """
         self.node_id = identity.id
         self.log = log
@@ -121,7 +121,7 @@ class Quorum:
 
     @property
     def role(self) -> roles.Role:
-        """The state this node is in."""
+        """The role of this node."""
         return self._context.role
 
     @property
@@ -136,7 +136,7 @@ class Quorum:
 
     @property
     def election_state(self) -> roles.ElectionState:
-        """What must survive a crash, given the present role."""
+        """The part of the present role that must survive a crash."""
         return self._context.election_state
 
     @property
@@ -161,22 +161,22 @@ class Quorum:
 
     @property
     def followers(self) -> Followers | None:
-        """The replicas that fetch from us, and how far they are; None while we do not lead."""
+        """The replicas and their progress; None while this node does not lead."""
         return self._fetch_service.followers
 
     def leader_watermark(self) -> LeaderWatermark | None:
-        """The newest word of a leader on how far the log is committed; our own, if we lead.
+        """Return the newest high watermark from a leader, and since when it has held.
 
-        A leader speaks as of when a majority last fetched from it: until then nobody else can have
-        been elected.
+        A leader's own holds since a majority last fetched: until then no other can have been
+        elected. None if no leader has answered yet.
         """
         return self._leadership.watermark()
 
     def step(self, event: events.Event, now_ms: int) -> list[Effect]:
         """Apply one event and return what the driver must do, in order.
 
-        A vote is promised in answer to `ElectionStateDurable`, never in answer to the request:
-        promised but not yet on disk, it could be given to someone else after a crash.
+        A vote is granted in answer to `ElectionStateDurable`, never in answer to the request:
+        granted but not yet on disk, it could be given to another candidate after a crash.
         """
         timers = self._timers
         assert now_ms >= timers.now_ms, f"time went backwards: {timers.now_ms} -> {now_ms}"
@@ -272,7 +272,7 @@ class Quorum:
     def _on_response(self, request_id: int, response: messages.Response) -> None:
         outstanding = self._requests.finish(request_id)
         if outstanding is None:
-            return  # an answer we no longer wait for
+            return  # the request was abandoned
         peer, sent = outstanding.peer, outstanding.request
         self._requests.end_back_off(peer)
         match (sent, response):
@@ -308,10 +308,10 @@ class Quorum:
             self._context.fault(peer, f"does not support {type(sent).__name__}", type(sent))
 
     def _send_requests(self) -> None:
-        """Send what the role wants sent and may be sent now."""
+        """Send the requests that the role calls for."""
         self._requests.send_due = False
         role = self._context.role
-        if not self._recovery.knows_the_epoch():
+        if not self._recovery.has_current_epoch():
             self._recovery.ask_epochs()
             return
         self._discovery.ask_claimed()
@@ -334,7 +334,7 @@ class Quorum:
     # -- the disk ------------------------------------------------------------------------------
 
     def _on_election_state_durable(self, sequence: int) -> None:
-        """The gate opens, once the newest state is on disk; what hung on it happens."""
+        """Open the gate once the newest state is on disk, and do what had to wait for that."""
         if not self._gate.on_durable(sequence, self._requests.outstanding):
             return
         context, role = self._context, self._context.role
@@ -343,14 +343,14 @@ class Quorum:
         elif (
             isinstance(role, roles.Leader)
             and context.leader is not None
-            and not context.leader.opened
+            and not context.leader.is_open
         ):
             self._leader_log.open_epoch(role)
         elif context.recovering:
             self._recovery.on_vote_durable()
 
     def _on_append_durable(self, event: events.AppendDurable) -> None:
-        """Move the flushed end, unless the flush began before a truncation: it counts no more."""
+        """Advance the flushed end, unless the flush began before a truncation."""
         log, leader = self.log, self._context.leader
         if event.generation != log.generation:
             assert event.generation < log.generation, f"flush from the future: {event}, {log}"
@@ -366,7 +366,7 @@ class Quorum:
     # -- invariants ----------------------------------------------------------------------------
 
     def _check_invariants(self) -> None:
-        """What must be true after every step; constant work. Source: docs/design/invariants.md."""
+        """Assert the invariants, in constant time. Source: docs/design/invariants.md."""
         log, role, leader = self.log, self._context.role, self._context.leader
         end_offset, known = log.end_offset, log.high_watermark
         assert log.start_offset <= log.flushed_end_offset <= end_offset, f"log geometry: {log}"
@@ -381,14 +381,14 @@ class Quorum:
         self._highest_epoch = role.epoch
         assert log.last_epoch <= role.epoch, f"log of an epoch to come: {log} in {role}"
         if leader is None:
-            assert type(role) is not roles.Leader, f"leader without accounts: {role}"
+            assert type(role) is not roles.Leader, f"leader without a state: {role}"
             return
-        assert type(role) is roles.Leader, f"accounts of a leader in {role}"
-        assert role.epoch == leader.epoch, f"accounts of {leader.epoch} in {role}"
+        assert type(role) is roles.Leader, f"state of a leader in {role}"
+        assert role.epoch == leader.epoch, f"state of epoch {leader.epoch} in {role}"
         assert self.is_voter, f"observer {self.node_id} leads: {role}"
         assert not self._context.recovering, f"recovering {self.node_id} leads: {role}"
         assert len(role.granted) >= self.voters.majority, f"leads without a majority: {role}"
-        if leader.opened:
+        if leader.is_open:
             assert not self._gate.is_closed, f"11: opened before it was durable: {role}"
         else:
             assert end_offset == leader.start_offset, f"11: appended before it was durable: {log}"

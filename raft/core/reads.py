@@ -1,10 +1,11 @@
 """Linearizable reads, without leases.
 
-A read notes the high watermark and begins a *round*; once a majority, we included, has sent a Fetch
-that followed an answer given in that round, on the same connection, nobody else can have been
-leader when the read began, and the noted high watermark is current. Such a Fetch cannot have been
-sent before the round began, since its sender had our answer first. Waiting Fetches are answered at
-once when a round begins, so a read costs one round trip; reads that come together share it.
+A read notes the high watermark and begins a *round*. A replica confirms the round by a Fetch that
+follows, on the same connection, an answer given in that round: it cannot have been sent before the
+round began, since its sender had the answer first. Once a majority, the leader included, has
+confirmed, no other node can have led when the read began, and the noted high watermark is current.
+Parked Fetches are answered at once when a round begins, so a read costs one round trip; reads that
+come together share it.
 
 Source: Raft dissertation, section 6.4; docs/design/quorum.md#linearizable-reads.
 """
@@ -23,16 +24,16 @@ from raft.core.progress import LeaderState, ReplicaProgress, WaitingRead
 
 @dataclass(slots=True, eq=False)
 class Reads:
-    """Leader: begins read rounds, and answers reads that a majority has confirmed."""
+    """Begins read rounds as leader, and answers the reads that a majority has confirmed."""
 
     _context: Context
     _parked: ParkedFetches
 
     def on_read(self, event: Read) -> None:
-        """Begin a read; a new round only if somebody was already answered in the present one."""
+        """Begin a read; a new round only if a Fetch was already answered in the present one."""
         context, leader = self._context, self._context.leader
         high_watermark = context.log.high_watermark
-        if leader is None or not leader.announced or high_watermark is None:
+        if leader is None or not leader.is_announced or high_watermark is None:
             context.gate.emit(ReadRefused(event.token, ErrorCode.NOT_LEADER_OR_FOLLOWER))
             return
         if len(leader.reads) >= context.config.max_waiting_reads:
@@ -46,7 +47,7 @@ class Reads:
         self._settle(leader)
 
     def note_fetch(self, leader: LeaderState, replica: ReplicaProgress, connection: int) -> None:
-        """This Fetch followed our last answer on its connection, if there was one."""
+        """Note the round that this Fetch confirms, and answer the reads that waited for it."""
         confirmed = self._confirmed_by(leader, replica, connection)
         if confirmed > replica.confirmed_round:
             replica.confirmed_round = confirmed
@@ -54,16 +55,16 @@ class Reads:
                 self._settle(leader)
 
     def _confirmed_by(self, leader: LeaderState, replica: ReplicaProgress, connection: int) -> int:
-        """The newest round in which this Fetch's sender had been answered when it sent it; or -1.
+        """Return the newest round in which its sender was answered before this Fetch, or -1.
 
-        A waiting Fetch on the connection is unanswered, so another one cannot have followed it.
+        A Fetch that overtakes a parked one on its connection follows no answer.
         """
         if replica.answered_connection != connection or connection in leader.parked:
             return -1
         return replica.answered_round
 
     def _settle(self, leader: LeaderState) -> None:
-        """Answer the reads whose round a majority has confirmed, us included."""
+        """Answer the reads whose round a majority has confirmed."""
         settled = self._confirmed_round(leader)
         ready = [read for read in leader.reads if read.round <= settled]
         if ready:
@@ -72,7 +73,7 @@ class Reads:
                 self._context.gate.emit(ReadReady(read.token, read.offset))
 
     def _confirmed_round(self, leader: LeaderState) -> int:
-        """The newest round that a majority of voters, we included, has confirmed."""
+        """Return the newest round that a majority of voters, this one included, has confirmed."""
         needed = self._context.voters.majority - 1
         if needed == 0:
             return leader.read_round

@@ -1,10 +1,10 @@
-"""How a voter whose disk was lost becomes a voter again.
+"""Recovery of a voter whose disk was lost.
 
-It forgot its votes, and what it acknowledged. So it may only follow, and not even that at once: a
-deposed leader that has not heard of it would commit, with a newcomer's Fetches, what contradicts
-records that its former self helped to commit. First it asks the others for their epochs, by a
-question that acknowledges nothing. Then it follows, until it holds all that its leader had when it
-began; it spends its vote of this epoch on that leader, durably, and drops the mark.
+It forgot its votes and acknowledgements. So it may only follow, and not even that at once: a leader
+that was deposed and does not know it would commit, with this node's Fetches, records that
+contradict those that its former self helped to commit. First it asks the others for their epochs,
+by a request that acknowledges nothing. Then it follows, until it holds all that its leader had when
+it began; it spends its vote of this epoch on that leader, durably, and drops the mark.
 
 Why n - majority + 1 answers are enough: every majority has one of any so many voters, so the node
 is then in an epoch as new as any in which its former self counted.
@@ -28,46 +28,45 @@ from records.types import NodeId
 
 @dataclass(slots=True, eq=False)
 class Recovery:
-    """What a voter does besides, while it carries the mark of a lost disk."""
+    """Asks for epochs and catches up, while this voter has the mark of a lost disk."""
 
     _context: Context
     _discovery: Discovery
-    _answered: set[NodeId] = field(default_factory=set)  # voters that told us their epoch
+    _answered: set[NodeId] = field(default_factory=set)  # voters that named their epoch
 
-    def knows_the_epoch(self) -> bool:
-        """Is this node's epoch as new as any its former self counted in? Always, if none was lost.
+    def has_current_epoch(self) -> bool:
+        """Is this node's epoch as new as any in which its former self voted or acknowledged?
 
-        Our former self may have voted in an epoch, or helped to commit in it, that a deposed leader
-        has not heard of. Were we to follow that one, it would commit with us what contradicts it.
-        But a commit or an election takes a majority; of so many others, one is in it.
+        A commit or an election takes a majority, which has one of any n - majority + 1 other
+        voters. Always true of a voter that has its disk.
         """
         context = self._context
         needed = len(context.voters) - context.voters.majority + 1
         return not context.recovering or len(self._answered) >= needed
 
     def ask_epochs(self) -> None:
-        """Ask the voters by DescribeQuorum, which acknowledges nothing: a Fetch would."""
+        """Ask the voters for their epochs by DescribeQuorum; a Fetch would acknowledge records."""
         context = self._context
         for peer in context.voters:
             if peer != context.node_id and peer not in self._answered:
                 context.requests.offer(peer, DescribeQuorumRequest())
 
     def ask_log_end(self, leader_id: NodeId) -> None:
-        """Ask the leader we fetch from how far its log reaches, once."""
+        """Ask the leader once, after its first answer to a Fetch, how far its log reaches."""
         context, follower = self._context, self._context.follower
         if context.recovering and follower.hears_leader and follower.catch_up_offset is None:
             context.requests.offer(leader_id, DescribeQuorumRequest())
 
     def on_response(self, peer: NodeId, response: DescribeQuorumResponse) -> None:
-        """Learn an epoch, and how far the leader's log reached when we had begun to fetch from it.
+        """Learn a voter's epoch; from the leader, also how far to catch up.
 
-        Whatever our former self acknowledged before its disk was lost, and whatever it helped to
-        commit, lies below that. (Once per leader: the goal must not run away under load.)
+        All that our former self acknowledged or helped to commit lies below the end of the leader's
+        log. (It is asked once per leader: the goal must not move under load.)
         """
         context, requests = self._context, self._context.requests
         self._discovery.learn(peer, response.epoch, response.leader_id)
         answered = response.error in (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if answered and response.epoch > 0:  # 0: nothing has begun there, or all was forgotten
+        if answered and response.epoch > 0:  # 0: no epoch has begun there, or its disk was lost too
             self._answered.add(peer)
         else:
             requests.retry_later(peer, DescribeQuorumRequest)
@@ -84,7 +83,7 @@ class Recovery:
         self.finish_if_caught_up()
 
     def finish_if_caught_up(self) -> None:
-        """Once caught up, spend this epoch's vote on its leader; durable, it ends the recovery."""
+        """Spend this epoch's vote on its leader once caught up; when durable, it ends recovery."""
         context, role, follower = self._context, self._context.role, self._context.follower
         goal = follower.catch_up_offset
         if not context.recovering or not isinstance(role, Follower) or goal is None:
@@ -97,11 +96,11 @@ class Recovery:
             )
             follower.spent_vote_due = True
             context.update(replace(role, voted=leader_key))
-            if not context.gate.is_closed:  # voted so before a crash kept us from clearing the mark
+            if not context.gate.is_closed:  # it was durable before a crash kept the mark
                 self.on_vote_durable()
 
     def on_vote_durable(self) -> None:
-        """Drop the mark, if the vote that is durable now is the spent one."""
+        """Drop the mark, if the vote that is now durable is the one spent on the leader."""
         if self._context.recovering and self._context.follower.spent_vote_due:
             self._context.recovering = False
             self._context.gate.emit(ClearRecovering())

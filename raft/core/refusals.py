@@ -1,4 +1,4 @@
-"""One refusal for every kind of request, naming the leader and epoch the refuser believes in."""
+"""Builds the refusal of any request."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ _RESPONSES: Final[dict[type[Request], type[Response]]] = {
 
 
 def refusal(request: Request, error: ErrorCode, leader_id: NodeId | None, epoch: Epoch) -> Response:
-    """The answer that says `error` to this request."""
+    """Refuse a request with `error`, naming the leader and epoch this node knows."""
     return _RESPONSES[type(request)](error=error, leader_id=leader_id, epoch=epoch)

@@ -1,9 +1,9 @@
-"""Requests to other nodes: what is outstanding, what expires, which peers are backed off.
+"""Requests to other nodes: outstanding, expired, repeated after a back-off.
 
-Requests are derived from state: after each step that may have changed something, the role sends
-each peer what it wants of it, unless such a request is outstanding or backing off. Losing a request
-or an answer therefore never loses the intent. At most one request of a kind is outstanding to a
-peer.
+Requests are derived from state: after each step that may have changed something, the role offers
+each peer the requests that its state calls for; those outstanding or backing off are not sent
+again. So a lost request or answer is always repeated. At most one request of a kind is outstanding
+to a peer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Requests:
     """Outstanding requests and back-off, by peer and kind of request."""
 
     def __init__(self, config: QuorumConfig, gate: Gate, timers: Timers) -> None:
-        self.send_due = False  # the step is to end with the role sending what it wants
+        self.send_due = False  # the step ends with the role sending its requests
         self.outstanding: dict[int, Outstanding] = {}  # by request id
         self.retry_at: dict[tuple[NodeId, type[Request]], int] = {}
         self._config = config
@@ -47,7 +47,7 @@ class Requests:
         return self._ids.get((peer, kind))
 
     def can_send(self, peer: NodeId, kind: type[Request]) -> bool:
-        """Is no such request outstanding to the peer, and its back-off over?"""
+        """Is no request of this kind to the peer outstanding or backing off?"""
         slot = (peer, kind)
         return slot not in self._ids and self.retry_at.get(slot, 0) <= self._timers.now_ms
 
@@ -61,8 +61,8 @@ class Requests:
         slot = (peer, type(request))
         assert slot not in self._ids, f"two {slot} at once"
         if type(request) is FetchRequest and self.forget_fetch(peer):
-            # An unanswered Fetch is still out on that connection: the next one needs a new one, or
-            # the leader could take it for news of us. See `raft.core.events`, rule 7.
+            # An unanswered Fetch is still out on that connection: the leader could take this one
+            # for a confirmation of its answer. See `raft.core.events`, rule 7.
             self._gate.send(Reconnect(peer))
         self._last_id += 1
         self._ids[slot] = self._last_id
@@ -74,7 +74,7 @@ class Requests:
         self._gate.send(Send(peer, self._last_id, request))
 
     def finish(self, request_id: int) -> Outstanding | None:
-        """Note that a request was answered or failed; None if it was abandoned before."""
+        """Remove a request that was answered or failed; None if it was abandoned before."""
         outstanding = self.outstanding.pop(request_id, None)
         if outstanding is None:
             for peer, fetch_id in self._unanswered_fetches.items():
@@ -99,7 +99,7 @@ class Requests:
             self.abandon(request_id)
 
     def forget_fetch(self, peer: NodeId) -> bool:
-        """Forget the abandoned Fetch to this peer, if any: its connection goes; was there one?"""
+        """Forget the abandoned Fetch to this peer, whose connection is to close; was there one?"""
         return self._unanswered_fetches.pop(peer, None) is not None
 
     def reset(self, peer: NodeId, kind: type[Request]) -> None:
@@ -124,14 +124,14 @@ class Requests:
         self._timers.set_earlier(Timer.REQUESTS, at_ms)
 
     def end_back_off(self, peer: NodeId) -> None:
-        """Note that a peer answered: all kinds of requests to it can be sent again."""
+        """End the back-off of a peer that answered, for all kinds of requests."""
         if self._failures.pop(peer, None) is not None:
             for slot in [slot for slot in self.retry_at if slot[0] == peer]:
                 del self.retry_at[slot]
             self.send_due = True
 
     def on_timer(self) -> None:
-        """Abandon requests that expired, and set the timer for the next to expire or repeat."""
+        """Abandon expired requests, and set the timer for the next expiry or retry."""
         now_ms = self._timers.now_ms
         for request_id, outstanding in tuple(self.outstanding.items()):
             if outstanding.expires_ms <= now_ms:

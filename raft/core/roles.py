@@ -1,12 +1,13 @@
 """The six states of a quorum member, and the legal moves between them as data.
 
-One class per state: a follower counts no votes, so it has no field for them. What a state must
-remember through a crash is its `ElectionState`: an epoch, the leader known in it, the vote given in
-it. A role is immutable; a vote counted is a new value of the same class, which is no transition.
+One class per state: a follower counts no votes, so it has no field for them. The part of a state
+that must survive a crash is its `ElectionState`: an epoch, the leader known in it, the vote given
+in it. A role is immutable; counting a vote makes a new value of the same class: no transition.
 
-Surprises. *Voted* is no state: it is a field. *Prospective* (pre-vote) does not touch the epoch, so
-a node that cannot hear the leader disturbs nobody. *Resigned* is the state a leader restarts in: it
-may have handed out offsets of its epoch that its disk never saw, and must not use them twice.
+Three things to know. *Voted* is no state: it is a field. *Prospective* (pre-vote) leaves the epoch
+alone, so a node that cannot hear the leader disturbs no other. *Resigned* is the state a leader
+restarts in: it may have handed out offsets of its epoch that its disk never saw, and must not use
+them twice.
 
 Source: KIP-595, State Machine; KIP-996, Prospective; reference behaviour of Apache Kafka 4.x. Two
 differences from it: a restarted candidate is Unattached, since campaigning twice in one epoch would
@@ -25,7 +26,10 @@ from records.types import Epoch, NodeId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectionState:
-    """What survives a crash. `leader_id` and `voted` belong to `epoch`. Source: QuorumStateData."""
+    """The part of a role that survives a crash; `leader_id` and `voted` belong to `epoch`.
+
+    Source: QuorumStateData.
+    """
 
     epoch: Epoch
     leader_id: NodeId | None = None
@@ -42,18 +46,21 @@ class Unattached:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prospective:
-    """Asks whether it would win an election; campaigns once a majority says so. Source: KIP-996."""
+    """Asks whether it would win an election; campaigns once a majority grants a pre-vote.
+
+    Source: KIP-996.
+    """
 
     epoch: Epoch
     voted: ReplicaKey | None
-    leader_id: NodeId | None  # the leader of this epoch that we lost; any sign of it brings us back
+    leader_id: NodeId | None  # the lost leader of this epoch; any sign of it ends the pre-vote
     granted: frozenset[NodeId]
     rejected: frozenset[NodeId]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """Asking for votes in `epoch`; leads once a majority of voters, itself included, granted.
+    """Asks for votes in `epoch`; leads once a majority of voters, itself included, granted.
 
     Its own vote counts, and the others are asked, only once that vote is durable.
     """
@@ -65,10 +72,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leader:
-    """Won `epoch`; appends nothing and tells nobody until that is durable."""
+    """Won `epoch`; appends and announces nothing until that is durable."""
 
     epoch: Epoch
-    granted: frozenset[NodeId]  # who voted for it; written into the LeaderChange record
+    granted: frozenset[NodeId]  # its voters; written into the LeaderChange record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +89,7 @@ class Follower:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resigned:
-    """Led `epoch` and will not any more: after a restart, a request, or losing its majority."""
+    """Led `epoch` and leads no longer: after a restart, a request, or losing its majority."""
 
     epoch: Epoch
     preferred_candidates: tuple[ReplicaKey, ...]  # most complete log first; empty after a restart
@@ -98,10 +105,10 @@ NEXT: Final[dict[type[Role], frozenset[type[Role]]]] = {
     Follower: frozenset({Unattached, Prospective, Follower}),
     Resigned: frozenset({Unattached, Follower}),
 }
-"""Where a voter may go from each state."""
+"""The roles that a voter may take next, by its present role."""
 
 OBSERVER_NEXT: Final[dict[type[Role], frozenset[type[Role]]]] = {
     Unattached: frozenset({Unattached, Follower}),
     Follower: frozenset({Unattached, Follower}),
 }
-"""Where an observer, or a voter that is recovering from a lost disk, may go."""
+"""The same for an observer, or for a voter that is recovering from a lost disk."""

@@ -1,12 +1,12 @@
-"""How a log begins anew at a snapshot: asked for, awaited, installed.
+"""Installing a snapshot: the log begins anew at its end.
 
-A leader whose log no longer reaches back to ours answers a Fetch with its newest snapshot's id. We
-fetch no records until the driver has that, verified and durable under its name; then the log begins
-at its end, and everything before it is committed.
+A leader whose log no longer reaches back to a follower's answers a Fetch with the id of its newest
+snapshot. The follower fetches no records until the driver has that snapshot, verified and durable
+under its name; then its log begins at the snapshot's end, and everything before it is committed.
 
-The trap: from the moment a snapshot is there it counts, whatever we have become meanwhile. It was
-committed once, and after a restart we would go by it. Only a leader never installs one: it has all
-that is committed.
+The trap: a complete snapshot counts whatever role the node has by then. It was committed once, and
+the node would load it after a restart. Only a leader never installs one: it has all that is
+committed.
 
 Source: KIP-630, Fetching Snapshots, Validation of Snapshot and Log;
 docs/design/snapshots.md#publishing-and-installing.
@@ -28,14 +28,14 @@ from records.types import NodeId, OffsetAndEpoch
 
 @dataclass(slots=True, eq=False)
 class SnapshotInstallation:
-    """A follower's snapshots, on their way and arrived."""
+    """Has the driver fetch a snapshot, and installs it."""
 
     _context: Context
     _detector: FailureDetector
     _recovery: Recovery
 
     def begin(self, peer: NodeId, snapshot_id: OffsetAndEpoch) -> None:
-        """Our log is behind the leader's start: fetch a snapshot, then go on from its end."""
+        """Fetch the snapshot that the leader offers, if it is newer than the committed log."""
         context, log = self._context, self._context.log
         committed = log.high_watermark or log.start_offset
         newer = snapshot_id.offset > committed
@@ -47,7 +47,7 @@ class SnapshotInstallation:
         context.gate.emit(FetchSnapshot(peer, context.epoch, snapshot_id))
 
     def on_progress(self, event: SnapshotProgress) -> None:
-        """A piece arrived: the leader lives."""
+        """Note a chunk of the snapshot: the leader lives."""
         follower = self._context.follower
         if isinstance(self._context.role, Follower) and follower.fetching_snapshot is not None:
             follower.snapshot_failures = 0
@@ -55,10 +55,9 @@ class SnapshotInstallation:
             self._detector.note_leader_alive()
 
     def on_fetched(self, event: SnapshotFetched) -> None:
-        """A snapshot is there under its final name: from now on the newer of it and the log counts.
+        """Install a snapshot that is complete under its final name, unless the log holds as much.
 
-        Also if another epoch began meanwhile, and whatever we have become: it was committed once,
-        and after a restart we would go by it (`validate`).
+        This does not depend on the role: a restarted node would do the same (`validate`).
         """
         context, log, snapshot_id = self._context, self._context.log, event.snapshot_id
         awaited = self._stop_waiting(snapshot_id)
@@ -78,7 +77,7 @@ class SnapshotInstallation:
         self._recovery.finish_if_caught_up()
 
     def _stop_waiting(self, snapshot_id: OffsetAndEpoch) -> bool:
-        """Wait for this snapshot no longer; return whether it was awaited."""
+        """Stop waiting for this snapshot; return whether it was awaited."""
         follower = self._context.follower
         if follower.fetching_snapshot != snapshot_id:
             return False
@@ -101,7 +100,7 @@ class SnapshotInstallation:
         context.requests.send_due = True
 
     def validate(self) -> None:
-        """Finish, at the start, what a crash left between publishing a snapshot and installing it.
+        """Install a snapshot that a crash left published but not installed.
 
         Source: KIP-630, Validation of Snapshot and Log.
         """
@@ -110,7 +109,7 @@ class SnapshotInstallation:
             self._install(newest)
 
     def on_failed(self, event: SnapshotFailed) -> None:
-        """Fetch the log again, and be told again where to begin: soon, then less and less soon."""
+        """Fetch from the leader again, which offers a snapshot again; wait longer each time."""
         context, follower = self._context, self._context.follower
         if self._stop_waiting(event.snapshot_id):
             if isinstance(context.role, Follower):

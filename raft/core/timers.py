@@ -19,12 +19,12 @@ NEVER: Final = 2**63 - 1
 
 @unique
 class Timer(IntEnum):
-    """What a deadline is for. (An int, since its hash is on the hot path.)"""
+    """The purpose of a deadline. (An int, since its hash is on the hot path.)"""
 
     ELECTION = 1  # the role's time is up: campaign, or give up campaigning
     FETCH = 2  # no successful Fetch from the leader for too long
     SILENCE = 3  # the connection to the leader is lost and the leader silent since
-    FAILOVER = 4  # the leader is taken for dead; a random wait lets another voter be quicker
+    FAILOVER = 4  # the leader is taken for dead; campaign, unless another voter was quicker
     PRE_VOTE = 5  # repeat the pre-votes that were not granted
     BEGIN = 6  # look for voters that do not fetch
     CHECK_QUORUM = 7  # a majority may have been silent for too long
@@ -65,7 +65,7 @@ class Timers:
     def due(self) -> Iterator[Timer]:
         """Remove and yield the timers that are due, the earliest first.
 
-        A timer that was moved or cleared on account of one before it is skipped.
+        A timer that was moved or cleared while an earlier one was handled is skipped.
         """
         for at_ms, timer in sorted((at_ms, timer) for timer, at_ms in self.deadlines.items()):
             if at_ms > self.now_ms:
@@ -75,7 +75,7 @@ class Timers:
                 yield timer
 
     def rearm(self) -> None:
-        """Arm the driver's timer, which a tick used up, at the earliest deadline."""
+        """Arm the driver's timer at the earliest deadline, after a tick."""
         self._armed_ms = min(self.deadlines.values(), default=NEVER)
         if self._armed_ms != NEVER:
             self._gate.emit(SetTimer(self._armed_ms))

@@ -1,4 +1,4 @@
-"""The transition table as Markdown, for the document: `python -m raft.core.transitions`."""
+"""Prints the transition table of docs/quorum.md: `python -m raft.core.transitions`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from raft.core.roles import NEXT, OBSERVER_NEXT
 
 
 def transition_table() -> str:
-    """One row per state; `o` marks moves that observers and recovering voters may make too."""
+    """Format the table as Markdown; `o` marks moves open to observers and recovering voters too."""
     names = [state.__name__ for state in NEXT]
     lines = [
         "| from \\ to | " + " | ".join(names) + " |",

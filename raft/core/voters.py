@@ -1,13 +1,13 @@
-"""Who votes: voter sets as data, in force from an offset on.
+"""Voter sets as data, each in force from an offset on.
 
-A voter is a node *and* its disk: `(id, directory id)`. A node whose disk was replaced is the same
-id with another memory, and must not be taken for the one that promised its vote. Under
+A voter is a node *and* its disk: `(id, directory id)`. A node whose disk was replaced has the
+same id but none of its promises, and must not be taken for the node that promised its vote. Under
 kraft.version 0 voters come from configuration and their directory ids are unknown, so an unknown
 directory id matches any.
 
 The set is versioned: the set in force at an offset is the last one written at or before it, and
-truncating the log takes back what was cut. Today the history has one entry, from configuration;
-changing voters at run time (KIP-853) adds entries and changes nothing else.
+truncating the log undoes the sets that were cut. Today the history has one entry, from
+configuration; changing voters at run time (KIP-853) adds entries and changes nothing else.
 
 Source: KIP-595 (static voters); KIP-853, Key Terms (replica key, voter set).
 """
@@ -24,14 +24,14 @@ from records.types import ZERO_UUID, NodeId, Offset
 
 
 class ReplicaKey(NamedTuple):
-    """A node and its disk; `ZERO_UUID` is a directory id that is not known."""
+    """A node and its disk; `ZERO_UUID` stands for an unknown directory id."""
 
     id: NodeId
     directory_id: UUID = ZERO_UUID
 
 
 class Endpoint(NamedTuple):
-    """Where a voter listens; the host is resolved again at every connect."""
+    """Address at which a voter listens; the host is resolved again at every connect."""
 
     listener: str
     host: str
@@ -66,7 +66,7 @@ class VoterSet:
 
     @classmethod
     def of_ids(cls, *ids: int) -> VoterSet:
-        """A set of bare ids without directory ids or endpoints, as tests and static voters have."""
+        """Make a set of ids without directory ids or endpoints, for tests and static voters."""
         return cls(Voter(key=ReplicaKey(NodeId(node_id))) for node_id in ids)
 
     def __contains__(self, node_id: object) -> bool:
@@ -88,21 +88,21 @@ class VoterSet:
         return f"VoterSet{self.ids}"
 
     def voter(self, node_id: NodeId) -> Voter:
-        """The voter with this id; KeyError if there is none."""
+        """Return the voter with this id. Raises: KeyError if there is none."""
         return self._voters[node_id]
 
     def is_voter(self, key: ReplicaKey) -> bool:
         """Is this node, with this disk, a voter? An unknown directory id matches any."""
         voter = self._voters.get(key.id)
-        return voter is not None and same_replica(voter.key, key)
+        return voter is not None and is_same_replica(voter.key, key)
 
 
-def same_replica(one: ReplicaKey, other: ReplicaKey) -> bool:
+def is_same_replica(one: ReplicaKey, other: ReplicaKey) -> bool:
     """Can these be the same node and disk? A directory id of `ZERO_UUID` is unknown: matches any.
 
-    >>> same_replica(ReplicaKey(NodeId(1), UUID(int=7)), ReplicaKey(NodeId(1)))
+    >>> is_same_replica(ReplicaKey(NodeId(1), UUID(int=7)), ReplicaKey(NodeId(1)))
     True
-    >>> same_replica(ReplicaKey(NodeId(1), UUID(int=7)), ReplicaKey(NodeId(1), UUID(int=8)))
+    >>> is_same_replica(ReplicaKey(NodeId(1), UUID(int=7)), ReplicaKey(NodeId(1), UUID(int=8)))
     False
     """
     one_disk, other_disk = one.directory_id, other.directory_id
@@ -130,14 +130,14 @@ class VoterSetHistory:
         self.latest: VoterSet = configured
 
     def append(self, offset: Offset, voters: VoterSet) -> None:
-        """A voters record was appended at `offset`."""
+        """Note that a voters record was appended at `offset`."""
         assert offset > self._offsets[-1], f"voter sets out of order: {offset}, {self._offsets}"
         self._offsets.append(offset)
         self._sets.append(voters)
         self.latest = voters
 
     def at(self, offset: Offset) -> VoterSet:
-        """The set in force for the record at `offset`."""
+        """Return the set in force for the record at `offset`."""
         return self._sets[bisect_right(self._offsets, offset) - 1]
 
     def truncate(self, end_offset: Offset) -> None:
@@ -149,7 +149,7 @@ class VoterSetHistory:
 
 
 def majority_offset(end_offsets: Mapping[NodeId, Offset]) -> Offset:
-    """The highest offset that a majority of voters hold (exclusive: 57 means 0..56 are safe).
+    """Return the highest offset that a majority of voters hold (exclusive: 57 covers 0..56).
 
     Args:    end_offsets: one entry per voter, the leader included.
     Raises:  ValueError if there are no voters.

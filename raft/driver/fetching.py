@@ -42,7 +42,7 @@ from raft.driver.peers import (
     kind_of,
     read_versions,
 )
-from raft.interfaces import Download, Piece, RejectedSnapshotError, Snapshots
+from raft.interfaces import Download, RejectedSnapshotError, SnapshotChunk, Snapshots
 from raft.net import ClientConnection, ConnectError, ConnectionLostError, connect
 from raft.wire.responses import Group, UnexpectedAnswerError, WireError
 from raft.wire.snapshots import RefusedError, read_fetch_snapshot_response, write_fetch_snapshot
@@ -266,7 +266,7 @@ class SnapshotFetcher:
             asked[1].cancel()  # the piece after, which nobody waits for any more
             connection.close()
 
-    async def _take(self, download: Download, position: int, piece: Piece) -> bool:
+    async def _take(self, download: Download, position: int, piece: SnapshotChunk) -> bool:
         """Write a piece. Raises RejectedSnapshotError, OSError."""
         return await asyncio.shield(self._in_thread(lambda: download.take(position, piece)))
 
@@ -322,7 +322,7 @@ class SnapshotFetcher:
 
     def _read(
         self, answer: memoryview | bytes, version: int, request: FetchSnapshotRequest
-    ) -> Piece:
+    ) -> SnapshotChunk:
         message = decode_message(fetch.FetchSnapshotResponse, answer, version)
         return read_fetch_snapshot_response(message, self._group, request)
 

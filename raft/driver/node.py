@@ -246,8 +246,8 @@ class Node:
                     files, config.log_dir, group, config.log, recovering=registry.rejoining
                 )
             registry.add(group)
-        shelf = config.keeping.shelf if config.keeping is not None else None
-        return Storage.open(files, config.log_dir, group, config.log, voters, shelf)
+        store = config.keeping.store if config.keeping is not None else None
+        return Storage.open(files, config.log_dir, group, config.log, voters, store)
 
     def _watch_cluster_log(self, driver: GroupDriver) -> None:
         log = driver.quorum.log

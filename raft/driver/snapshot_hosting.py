@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from raft.driver.counters import Timings
 from raft.driver.node_services import RoomHost, StateListener
-from raft.interfaces import Download, Piece, ReplicatedLog, Snapshots, StateMachine
+from raft.interfaces import Download, ReplicatedLog, SnapshotChunk, Snapshots, StateMachine
 from raft.segments.files import FileSystem
 from records.types import NodeId, Offset, OffsetAndEpoch
 
@@ -98,7 +98,7 @@ class Hosted(Protocol):
 class Keeping(Protocol):
     """Checkpoints: where they lie, when they are taken, and how far the log is cut."""
 
-    def shelf(self, files: FileSystem, directory: Path) -> Snapshots:
+    def store(self, files: FileSystem, directory: Path) -> Snapshots:
         """The checkpoints in a group's directory, as found. Raises OSError."""
 
     def log_start(self, view: LogStartView) -> OffsetAndEpoch | None:
@@ -121,10 +121,15 @@ class NoSnapshots:
     ids: Sequence[OffsetAndEpoch] = ()
 
     def size_bytes(self, snapshot_id: OffsetAndEpoch) -> int | None:  # noqa: ARG002
-        """There is none."""
+        """Return None: there is no checkpoint."""
         return None
 
-    def read(self, snapshot_id: OffsetAndEpoch, position: int, max_bytes: int) -> Piece | None:  # noqa: ARG002
+    def read(
+        self,
+        snapshot_id: OffsetAndEpoch,  # noqa: ARG002
+        position: int,  # noqa: ARG002
+        max_bytes: int,  # noqa: ARG002
+    ) -> SnapshotChunk | None:
         """There is none."""
         return None
 

@@ -19,15 +19,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
 from raft.core.errors import ErrorCode
-from raft.interfaces import Piece, Snapshots
+from raft.interfaces import SnapshotChunk, Snapshots
 from raft.net import Reply, RequestHeader, ServerConnection
 from raft.net.handlers import payload
 from raft.wire.common import NAMES_NODES_FROM
 from raft.wire.responses import WireError
 from raft.wire.snapshots import (
-    AskedPiece,
     Leader,
     Partition,
+    RequestedChunk,
     failed_fetch_snapshot,
     refused_partition,
     served_partition,
@@ -64,7 +64,7 @@ class Question:
         header: RequestHeader,
         reply: Reply,
         message: rpc.FetchSnapshotRequest,
-        asked: list[AskedPiece],
+        asked: list[RequestedChunk],
     ) -> None:
         """Every partition of it is open."""
         self.reply = reply
@@ -140,7 +140,7 @@ class Question:
         assert isinstance(refused, Partition), f"neither served nor refused: {self.asked[index]}"
         return refused
 
-    def _piece(self, index: int, granted: _Granted, max_bytes: int) -> Piece | None:
+    def _piece(self, index: int, granted: _Granted, max_bytes: int) -> SnapshotChunk | None:
         """Bytes of a file; None, and the partition is refused, if there are none to be had."""
         try:
             piece = granted.snapshots.read(granted.snapshot_id, granted.position, max_bytes)

@@ -109,11 +109,11 @@ class Storage:
         group: Group,
         config: LogConfig,
         voters: tuple[NodeId, ...],
-        shelf: Callable[[FileSystem, Path], Snapshots] | None = None,
+        store: Callable[[FileSystem, Path], Snapshots] | None = None,
     ) -> Storage:
         """Open a group; its log is recovered, and durable to its end.
 
-        Args:    shelf: opens its checkpoints; None: it keeps none.
+        Args:    store: opens its checkpoints; None: it keeps none.
         Raises:  LostDiskError if its directory is gone or another topic's; CorruptLogError,
                  CorruptFileError, MissingLogError, OSError.
         """
@@ -126,7 +126,7 @@ class Storage:
             raise LostDiskError(directory, "has no partition.metadata") from None
         if topic_id != group.topic_id:
             raise LostDiskError(directory, f"holds topic id {topic_id}, not {group.topic_id}")
-        snapshots = shelf(files, directory) if shelf is not None else NoSnapshots()
+        snapshots = store(files, directory) if store is not None else NoSnapshots()
         return cls(files, directory, Log.open(files, directory, config), voters, snapshots)
 
     # --- what the core must know --------------------------------------------------------------

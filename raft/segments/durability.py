@@ -1,4 +1,4 @@
-"""What of a log is on the disk, and what is known to be: the half that two threads share.
+"""Tracks what of a log is durable, and what is durably known to be; shared by two threads.
 
 `Log` appends on its owner's thread; `flush` runs in another at the same time. All they share is
 here: which segments have bytes that no flush has covered, how far a flush has got, the recovery
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 class Durability:
-    """The flushed end, the recovery point, and the failure after which neither moves again."""
+    """The flushed end, the recovery point, and the failure that stops both."""
 
     def __init__(
         self,
@@ -63,18 +63,18 @@ class Durability:
 
     @property
     def state(self) -> LogState:
-        """What is recorded: log start, recovery point."""
+        """The recorded log start and recovery point."""
         return self._state_file.state
 
     # --- moving forward --------------------------------------------------------------------------
 
     def created(self, segment: Segment) -> None:
-        """A new active segment: call before any of its bytes are counted in the log end."""
+        """Add a new active segment, before any of its bytes count in the log end."""
         self._names_unflushed = True
         self.unflushed.append(segment)
 
     def flush(self, end: Offset) -> Offset:
-        """Make durable everything below `end`, which was read under the lock; held by the caller.
+        """Make everything below `end` durable; the caller holds the lock under which it read `end`.
 
         Raises:  FlushFailedError, LogFailedError.
         """
@@ -96,7 +96,7 @@ class Durability:
         return end
 
     def sync_new_names(self) -> None:
-        """Make the names of new segments durable, if there are any.
+        """Make the names of new segments durable, if there are new segments.
 
         Raises:  FlushFailedError.
         """
@@ -135,29 +135,29 @@ class Durability:
     # --- moving back and starting over: the lock is held by the caller ---------------------------
 
     def lower(self, end: Offset) -> None:
-        """Nothing above `end` is promised any more, durably. Raises OSError."""
+        """Lower the recovery point to `end`, durably. Raises OSError."""
         if self.state.recovery_point > end:
             self._state_file.write(self.state._replace(recovery_point=end))
         self.flushed_end_offset = min(self.flushed_end_offset, end)
 
     def raise_start(self, start: Offset) -> None:
-        """The log starts at `start` now, durably. Raises OSError."""
+        """Record that the log starts at `start`, durably. Raises OSError."""
         recovery_point = max(self.state.recovery_point, start)
         self._state_file.write(LogState(start, recovery_point))
 
     def begin_reset(self, start: Offset) -> RecoveryPointFile:
-        """Everything is to be deleted, durably said so. Raises OSError."""
+        """Record durably that every segment is to be deleted. Raises OSError."""
         self._state_file.write(LogState(start, start, resetting=True))
         return self._state_file
 
     def restart(self, active: Segment, start: Offset) -> None:
-        """A reset is done: one empty segment, everything in it durable."""
+        """End a reset: the log is one empty, durable segment."""
         self.unflushed = [active]
         self.flushed_end_offset = start
         self._names_unflushed = False
 
     def keep_only(self, segments: list[Segment]) -> None:
-        """Others were deleted; the last of these is active."""
+        """Keep only these segments, the last of which is active; the others were deleted."""
         kept = [segment for segment in self.unflushed if segment in segments]
         self.unflushed = kept or [segments[-1]]
 
@@ -191,6 +191,6 @@ class Durability:
 
 
 def storage_error(path: Path, error: OSError) -> StorageError:
-    """The failure of a write, by whose fault it is: the disk is full, or something else."""
+    """Return DiskFullError for a full disk, else WriteFailedError."""
     kind = DiskFullError if error.errno in NO_ROOM else WriteFailedError
     return kind(path=path, reason=str(error))

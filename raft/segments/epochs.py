@@ -1,4 +1,4 @@
-"""Which epoch wrote which offsets: the answer a leader gives to a follower whose log diverged.
+"""Maps epochs to offsets, for the answer of a leader to a follower whose log diverged.
 
 One entry per epoch, (epoch, first offset it wrote), both rising, with no gaps between what they
 cover. A follower sends the epoch of its last record; the leader answers with the greatest epoch of
@@ -28,14 +28,14 @@ _MAX_OFFSET: Final = (1 << 63) - 1
 
 
 class EpochStart(NamedTuple):
-    """Where an epoch begins; it ends where the next one does, or the log."""
+    """The start offset of an epoch, which ends where the next one begins or the log ends."""
 
     epoch: Epoch
     start_offset: Offset  # inclusive
 
 
 class Epochs:
-    """The entries in force. Changes in memory; `dirty` says that the file is behind.
+    """The entries in force, in memory; `dirty` means that the file is older.
 
     >>> epochs = Epochs([EpochStart(1, 0), EpochStart(4, 10)])
     >>> epochs.end_offset(3, log_end_offset=25)
@@ -52,11 +52,11 @@ class Epochs:
 
     @property
     def last(self) -> Epoch | None:
-        """The epoch of the newest record; None if there is no record."""
+        """The epoch of the newest record, or None for an empty log."""
         return self._entries[-1].epoch if self._entries else None
 
     def assign(self, epoch: Epoch, start_offset: Offset) -> None:
-        """A batch of `epoch` was appended at `start_offset`. Nothing to do within one epoch."""
+        """Note that a batch of `epoch` was appended at `start_offset`."""
         if self._entries and self._entries[-1].epoch == epoch:
             return
         if self._entries:
@@ -69,7 +69,7 @@ class Epochs:
         self.dirty = True
 
     def end_offset(self, epoch: int, *, log_end_offset: Offset) -> OffsetAndEpoch | None:
-        """The greatest known epoch not later than `epoch`, and where it ends (exclusive).
+        """Return the greatest known epoch not later than `epoch` and its end offset (exclusive).
 
         None if every known epoch is later, or none is known: only a snapshot can help then.
         """
@@ -80,23 +80,23 @@ class Epochs:
         return OffsetAndEpoch(end, self._entries[i - 1].epoch)
 
     def epoch_at(self, offset: int) -> Epoch | None:
-        """The epoch of the record at `offset`; None before the first entry."""
+        """Return the epoch of the record at `offset`, or None before the first entry."""
         i = bisect_right(self._entries, offset, key=lambda entry: entry.start_offset)
         return self._entries[i - 1].epoch if i else None
 
     def truncate_to(self, end_offset: int) -> None:
-        """Forget what starts at or after `end_offset`."""
+        """Remove the entries that start at or after `end_offset`."""
         count = bisect_right(self._entries, end_offset - 1, key=lambda entry: entry.start_offset)
         if count < len(self._entries):
             del self._entries[count:]
             self.dirty = True
 
     def clear(self) -> None:
-        """Forget everything: the log is empty."""
+        """Remove all entries."""
         self.truncate_to(0)
 
     def drop_before(self, start_offset: Offset) -> None:
-        """The log now starts at `start_offset`: the epoch in force there starts there, too."""
+        """Remove entries before `start_offset`; the epoch in force there now starts there."""
         i = bisect_right(self._entries, start_offset, key=lambda entry: entry.start_offset)
         if i and self._entries[i - 1].start_offset < start_offset:
             kept = EpochStart(self._entries[i - 1].epoch, start_offset)
@@ -108,14 +108,14 @@ class Epochs:
 
 
 def write_epochs(files: FileSystem, directory: Path, entries: Iterable[EpochStart]) -> None:
-    """Replace the checkpoint durably."""
+    """Replace the checkpoint file durably."""
     lines = [f"{epoch} {start_offset}" for epoch, start_offset in entries]
     text = "\n".join(["0", str(len(lines)), *lines, ""])
     replace_file(files, directory / EPOCHS_FILE, text.encode())
 
 
 def read_epochs(files: FileSystem, directory: Path) -> list[EpochStart]:
-    """The entries of the checkpoint; none if there is no file.
+    """Return the entries of the checkpoint file, or none without a file.
 
     Raises:  CorruptFileError where it is not a checkpoint or its entries do not rise.
     """

@@ -1,4 +1,4 @@
-"""What can go wrong below the log, and whose fault it is.
+"""The errors of the log's files, sorted by cause.
 
 Bad bytes are `RecordError`s: the file contradicts itself or its checksum, and reading it again will
 not help. `StorageError`s are the disk's: it is full, it is gone, or it did not keep what it was
@@ -17,7 +17,7 @@ from records.types import Epoch, Offset
 
 
 class CorruptLogError(RecordError):
-    """Bytes of a segment that were once durable are damaged: not a torn tail, so not ours to cut.
+    """Bytes of a segment below the recovery point are damaged, so they may not be cut.
 
     `position` is the byte in `path` where the damage begins, `offset` the record expected there.
     """
@@ -31,7 +31,7 @@ class CorruptLogError(RecordError):
 
 
 class CorruptFileError(RecordError):
-    """A small file beside the log (a checkpoint, the election state) that cannot be read."""
+    """A small file beside the log (a checkpoint, the election state) cannot be read."""
 
     def __init__(self, *, path: Path, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
@@ -40,7 +40,7 @@ class CorruptFileError(RecordError):
 
 
 class UnexpectedBatchError(RecordError):
-    """A sound batch that does not continue this log: wrong base offset, or an older epoch."""
+    """A sound batch does not continue this log: its base offset is wrong or its epoch older."""
 
     def __init__(
         self, *, base_offset: int, epoch: int, log_end_offset: Offset, last_epoch: Epoch | None
@@ -56,7 +56,7 @@ class UnexpectedBatchError(RecordError):
 
 
 class OffsetOutOfRangeError(Exception):
-    """A reader asked for an offset that the log does not hold (any more, or yet)."""
+    """A read names an offset below the log start or above the log end."""
 
     def __init__(self, *, offset: int, log_start_offset: Offset, log_end_offset: Offset) -> None:
         super().__init__(f"offset {offset} is outside [{log_start_offset}, {log_end_offset}]")
@@ -66,7 +66,7 @@ class OffsetOutOfRangeError(Exception):
 
 
 class StorageError(Exception):
-    """The disk did not do what it was asked to."""
+    """An operation on the disk failed."""
 
     def __init__(self, *, path: Path, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
@@ -75,15 +75,15 @@ class StorageError(Exception):
 
 
 class DiskFullError(StorageError):
-    """No room. What was there before is still readable; a retry may succeed once there is room."""
+    """The disk is full. The log is readable; a retry may succeed once there is space."""
 
 
 class WriteFailedError(StorageError):
-    """A write failed for another reason than space. The log was cut back to what it was before."""
+    """A write failed, not for lack of space. The log was truncated to its length before."""
 
 
 class FlushFailedError(StorageError):
-    """What was written may not be on the disk, and never be. The process must end."""
+    """A flush failed, so written bytes may never become durable. The process must end."""
 
 
 class LogFailedError(StorageError):
@@ -91,4 +91,4 @@ class LogFailedError(StorageError):
 
 
 class MissingLogError(StorageError):
-    """A directory that should hold a log holds none: a lost disk, never a fresh log."""
+    """A directory that should hold a log holds none: the disk was lost, the log is not new."""

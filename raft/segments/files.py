@@ -1,4 +1,4 @@
-"""The narrow door to the disk: everything the log does to files goes through here.
+"""The file operations of the log: nothing else in raft touches the disk.
 
 So a test can put a disk behind it that loses what was not flushed, forgets renames, fills up or
 flips bits (`tests/simulation/disk.py`), and the rules of recovery are proved, not hoped for.
@@ -44,19 +44,19 @@ class File(Protocol):
         """Write all of `data`. On OSError any part of it may have been written."""
 
     def read(self, position: int, size_bytes: int) -> bytes:
-        """At most `size_bytes`; fewer only at the end of the file."""
+        """Read at most `size_bytes`; fewer only at the end of the file."""
 
     def read_into(self, position: int, target: memoryview) -> int:
-        """Fill `target`; the number of bytes read, smaller only at the end of the file."""
+        """Fill `target` and return the number of bytes, smaller only at the end of the file."""
 
     def truncate(self, size_bytes: int) -> None:
         """Cut or extend (with zeros); durable after fdatasync."""
 
     def fdatasync(self) -> None:
-        """Make bytes and size durable. After an error nothing is known any more."""
+        """Make bytes and size durable. After an error their state on disk is unknown."""
 
     def drop_cache(self) -> None:
-        """Forget what is cached, so that what is read next comes from the disk.
+        """Drop the file from the page cache, so that the next read comes from the disk.
 
         After a flush that failed, the cache may hold bytes that were never written and never will
         be, and says of them that there is nothing to flush. Only a request: call fdatasync first,
@@ -69,14 +69,14 @@ class File(Protocol):
 
 
 class FileSystem(Protocol):
-    """The operations on names."""
+    """The operations on files' names."""
 
     def open(self, path: Path, mode: Mode) -> File: ...
 
     def exists(self, path: Path) -> bool: ...
 
     def listdir(self, directory: Path) -> list[str]:
-        """Names in the directory, sorted."""
+        """Return the names in the directory, sorted."""
 
     def make_directory(self, directory: Path) -> None:
         """Create it and its parents where missing."""
@@ -92,7 +92,7 @@ class FileSystem(Protocol):
 
 
 def _datasync(fd: int) -> None:
-    """What makes bytes and size durable here. On macOS plain fsync leaves them in the drive."""
+    """Make bytes and size durable. On macOS plain fsync leaves them in the drive's cache."""
     if sys.platform == "darwin":
         fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
     else:
@@ -152,7 +152,7 @@ class RealFile:
 
 
 class RealFileSystem:
-    """The operating system's."""
+    """The operating system's files."""
 
     def open(self, path: Path, mode: Mode) -> File:
         fd = os.open(path, mode.value | os.O_CLOEXEC, 0o644)
@@ -196,7 +196,7 @@ class RealFileSystem:
 
 
 def read_small_file(files: FileSystem, path: Path, *, limit_bytes: int) -> bytes:
-    """The whole file. One larger than `limit_bytes` is cut one byte past it, for the caller to see.
+    """Read a whole file, but at most `limit_bytes` + 1, so that the caller sees a larger one.
 
     Raises:  FileNotFoundError, OSError.
     """
@@ -208,7 +208,7 @@ def read_small_file(files: FileSystem, path: Path, *, limit_bytes: int) -> bytes
 
 
 def replace_file(files: FileSystem, path: Path, data: Buffer) -> None:
-    """Make `path` hold `data`, durably and at once: a crash leaves the old bytes or the new ones.
+    """Replace the content of `path` durably and atomically: a crash leaves the old or the new.
 
     Source: org.apache.kafka.raft.FileQuorumStateStore; here the directory is synced, too.
     """

@@ -1,4 +1,4 @@
-"""`replication-offset-checkpoint`: how much of a node's logs is committed, for who reads its files.
+"""`replication-offset-checkpoint`: the high watermarks of a node's logs, for readers of its files.
 
     0
     2
@@ -39,7 +39,7 @@ def write_high_watermarks(
 
 
 def read_high_watermarks(files: FileSystem, directory: Path) -> dict[tuple[str, int], int]:
-    """What was written last.
+    """Return the high watermarks that were written last.
 
     Raises:  FileNotFoundError; CorruptFileError; OSError.
     """

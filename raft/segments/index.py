@@ -1,4 +1,4 @@
-"""The sparse indexes beside a segment: from an offset to a byte, from a time to an offset.
+"""The sparse indexes beside a segment: from an offset to a position, from a time to an offset.
 
 Both are arrays of fixed entries with int32 offsets relative to the segment's base. An entry is
 added once `index.interval.bytes` of log have passed since the last, so a lookup lands at most that
@@ -27,7 +27,7 @@ _MAX_INDEX_BYTES: Final = 64 * 1024 * 1024
 
 
 class OffsetEntry(NamedTuple):
-    """A batch that was found once: the next look-up begins there."""
+    """The offset and position of a batch at which a look-up begins."""
 
     offset: int  # its last
     position: int  # of its first byte in the segment
@@ -41,7 +41,7 @@ class TimeEntry(NamedTuple):
 
 
 class _Entries:
-    """What the two indexes share: a growing array of entries and a file written behind it."""
+    """What both indexes share: a growing array of entries, and a file that follows it."""
 
     FORMAT: struct.Struct
 
@@ -56,7 +56,7 @@ class _Entries:
         return len(self._bytes) // self.FORMAT.size
 
     def load(self, files: FileSystem) -> bool:
-        """Take the entries from the file; False (and none) if it is missing or not an index."""
+        """Load the entries from the file; return False, with none, if it is missing or invalid."""
         self.clear()
         try:
             data = read_small_file(files, self.path, limit_bytes=_MAX_INDEX_BYTES)
@@ -72,7 +72,7 @@ class _Entries:
         return True
 
     def write_out(self, files: FileSystem, *, durably: bool) -> None:
-        """Bring the file up to the entries in memory; make it durable if asked.
+        """Write the entries that the file lacks, durably if `durably`.
 
         Durably, a file made anew takes the old one's place at once: half of it, after a crash,
         could pass for an index.
@@ -93,7 +93,7 @@ class _Entries:
         self._written, self._stale = size, False
 
     def clear(self) -> None:
-        """Forget every entry; the file follows with the next write_out."""
+        """Remove every entry; the file follows with the next write_out."""
         self._keep(0)
 
     def _keep(self, count: int) -> None:
@@ -117,7 +117,7 @@ class OffsetIndex(_Entries):
         return OffsetEntry(self.base_offset + relative, position)
 
     def lookup(self, offset: int) -> int:
-        """A position at or before the batch that holds `offset`; 0 if no entry is that low."""
+        """Return a position at or before the batch that holds `offset`; 0 below every entry."""
         relative = offset - self.base_offset
         i = bisect_right(range(len(self)), relative, key=self._relative_offset)
         return self.entry(i - 1).position if i else 0
@@ -129,7 +129,7 @@ class OffsetIndex(_Entries):
         )
 
     def fits(self, log_size_bytes: int) -> bool:
-        """Whether every entry points into a log of that size."""
+        """Return True if every entry points into a log of that size."""
         return len(self) == 0 or self.entry(len(self) - 1).position < log_size_bytes
 
     def _relative_offset(self, i: int) -> int:
@@ -154,7 +154,7 @@ class TimeIndex(_Entries):
     FORMAT = struct.Struct(">qi")
 
     def maybe_append(self, timestamp: int, offset: int) -> None:
-        """Add an entry if it is newer than the last; one that is not would say nothing new."""
+        """Add an entry if its timestamp is newer than the last entry's."""
         if timestamp > self._last_timestamp():
             self._bytes += self.FORMAT.pack(timestamp, offset - self.base_offset)
 
@@ -163,7 +163,7 @@ class TimeIndex(_Entries):
         return TimeEntry(timestamp, self.base_offset + relative)
 
     def lookup(self, timestamp: int) -> int:
-        """An offset at or below the first record at least as new as `timestamp`."""
+        """Return an offset at or below the first record at least as new as `timestamp`."""
         i = bisect_right(range(len(self)), timestamp - 1, key=lambda i: self.entry(i).timestamp)
         return self.entry(i - 1).offset if i else self.base_offset
 

@@ -1,4 +1,4 @@
-"""A replica's log on disk: append, flush, read, truncate, forget a prefix, start over.
+"""A replica's log on disk: append, flush, read, truncate, drop a prefix, reset.
 
 Two threads may use one log. Its owner (the event loop) calls everything; `flush` may run in another
 thread at the same time as the owner appends and reads, and while it runs those never wait. What a
@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 
 class Log:
-    """See the module. Made by `create` or `open`; closed by `close`."""
+    """A log on disk. Made by `create` or `open`; closed by `close`."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Log:
         start_offset: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> Log:
-        """A new, empty log, durable on return. What a crashed creation left is replaced.
+        """Create an empty log, durable on return. Files of a crashed creation are replaced.
 
         Raises:  WriteFailedError if the directory holds batches; OSError.
         """
@@ -153,36 +153,36 @@ class Log:
 
     @property
     def log_end_offset(self) -> Offset:
-        """Where the next batch goes."""
+        """The offset of the next batch."""
         return self._log_end_offset
 
     @property
     def flushed_end_offset(self) -> Offset:
-        """Everything below survives a power loss."""
+        """The offset below which every record survives a power loss."""
         return self._durability.flushed_end_offset
 
     @property
     def recovery_point(self) -> Offset:
-        """Everything below is durably known to be durable."""
+        """The offset below which every record is durably known to be durable."""
         return self._durability.state.recovery_point
 
     @property
     def last_epoch(self) -> Epoch | None:
-        """The epoch of the last record; None if the log holds none."""
+        """The epoch of the last record, or None for an empty log."""
         return self._epochs.last
 
     @property
     def epochs(self) -> tuple[EpochStart, ...]:
-        """Where each epoch starts, oldest first."""
+        """The start offset of each epoch, oldest first."""
         return self._epochs.entries
 
     @property
     def size_bytes(self) -> int:
-        """Of all segments, without indexes."""
+        """Size in bytes of all segments, without indexes."""
         return sum(segment.size_bytes for segment in self._segments)
 
     def bytes_from(self, offset: int) -> int:
-        """What the log takes from the batch that holds `offset` on, or from its start."""
+        """Return the log's size in bytes from the batch that holds `offset`, or from its start."""
         offset = max(offset, self.log_start_offset)
         if offset >= self._log_end_offset:
             return 0
@@ -192,7 +192,7 @@ class Log:
         return segment.size_bytes - before + sum(later)
 
     def end_offset_for_epoch(self, epoch: int) -> OffsetAndEpoch | None:
-        """The greatest epoch here that is not later than `epoch`, and its end offset.
+        """Return the greatest epoch here that is not later than `epoch`, and its end offset.
 
         None if every record here is of a later epoch, or there is none.
         Source: KIP-595, Fetch (diverging epoch).
@@ -200,7 +200,7 @@ class Log:
         return self._epochs.end_offset(epoch, log_end_offset=self._log_end_offset)
 
     def epoch_at(self, offset: int) -> Epoch | None:
-        """The epoch of the record at `offset`; None if it is below the log start."""
+        """Return the epoch of the record at `offset`, or None below the log start."""
         return self._epochs.epoch_at(offset)
 
     # --- appending ---------------------------------------------------------------------------
@@ -232,7 +232,7 @@ class Log:
         return Appended(base, end, Epoch(found.tail.epoch))
 
     def _check(self, segment: Segment, data: Buffer) -> Advance:
-        """What `data` adds to `segment`, once every batch is known to be sound and in its place."""
+        """Check that every batch of `data` is sound and in order; return its tail and entries."""
         limit = self.config.max_batch_size_bytes
         found = segment.check(data, max_batch_size_bytes=limit)
         approved = found.tail.position - segment.tail.position
@@ -247,7 +247,7 @@ class Log:
         return found
 
     def _append_each(self, data: Buffer) -> Appended:
-        """More than a segment's worth at once: a batch at a time, so that each may roll.
+        """Append batch by batch, because together they exceed a segment.
 
         If the disk fills up in between, the batches before stay appended, and the error says so by
         what `log_end_offset` then is.
@@ -258,7 +258,7 @@ class Log:
         return last._replace(base_offset=base)
 
     def _must_roll(self, segment: Segment, found: Advance) -> bool:
-        """Whether `found` would make `segment` too large, too old, or too long for its indexes."""
+        """Return True if `found` would make `segment` too large, too old or too long to index."""
         tail = found.tail
         first = segment.tail.first_timestamp
         if first is None:  # it is empty
@@ -294,7 +294,7 @@ class Log:
         )
 
     def _undo_append(self, segment: Segment, error: OSError) -> None:
-        """Cut off what a failed write left, durably; then say what happened.
+        """Truncate what a failed write left, durably, then raise the write's error.
 
         Durably, because whole batches may be among it: after a crash they would be found again, at
         offsets that other batches of the same epoch have taken meanwhile.
@@ -312,7 +312,7 @@ class Log:
     # --- flushing ----------------------------------------------------------------------------
 
     def flush(self) -> Offset:
-        """Make durable what has been appended; the new `flushed_end_offset`. Any thread.
+        """Make appended batches durable and return the new `flushed_end_offset`. Any thread.
 
         Raises:  FlushFailedError: the process must end. LogFailedError after an earlier failure.
         """
@@ -320,7 +320,7 @@ class Log:
             return self._durability.flush(self._log_end_offset)
 
     def record_recovery_point(self) -> None:
-        """Record durably what has been flushed, if it is news. Any thread.
+        """Record the flushed end durably if it has moved. Any thread.
 
         Raises:  FlushFailedError, LogFailedError.
         """
@@ -339,7 +339,7 @@ class Log:
         end_offset: int | None = None,
         verify_crc: bool = True,
     ) -> Records | None:
-        """Whole batches from the one that holds `offset`, out of one segment.
+        """Read whole batches of one segment, from the one that holds `offset` on.
 
         Args:    max_bytes: the first batch is returned whatever its size, others while they fit.
                  end_offset: no batch that reaches past it (exclusive); the log end if None.
@@ -354,14 +354,14 @@ class Log:
         )
 
     def read_data(self, offset: int, *, max_bytes: int, end_offset: int) -> memoryview | None:
-        """As `read`, but the bytes alone, unchecked: for replicas, who check what they fetch."""
+        """Read as `read`, without checks: replicas check the batches that they fetch."""
         limit = self._read_limit(offset, end_offset)
         if offset >= limit:
             return None
         return self._segment_at(offset).read_data(offset, max_bytes=max_bytes, end_offset=limit)
 
     def _read_limit(self, offset: int, end_offset: int | None) -> Offset:
-        """Where a read from `offset` ends. Raises OffsetOutOfRangeError."""
+        """Return the end offset of a read from `offset`. Raises OffsetOutOfRangeError."""
         if not self.log_start_offset <= offset <= self._log_end_offset:
             raise self._out_of_range(offset, self._log_end_offset)
         if end_offset is not None and end_offset < self._log_end_offset:
@@ -382,7 +382,7 @@ class Log:
     # --- deleting ----------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> Offset:
-        """Drop every batch that ends after `offset`; the new log end, durable on return.
+        """Drop every batch that ends after `offset`; return the new log end, durable by then.
 
         The log end is `offset` if a batch starts there, else the start of the batch that holds it
         (the log start, if that lies inside the same batch).
@@ -411,7 +411,7 @@ class Log:
             return end
 
     def _truncate(self, keep: int, position: int, end: Offset) -> None:
-        """The steps, in the one order that is safe to crash in. Raises OSError, RecordError."""
+        """Truncate in the one order in which a crash is safe. Raises OSError, RecordError."""
         self._durability.lower(end)
         self._log_end_offset = end
         while len(self._segments) > keep:
@@ -426,7 +426,8 @@ class Log:
         segment.tail = segment.tail._replace(epoch=NO_EPOCH if last_epoch is None else last_epoch)
 
     def reset_to(self, offset: Offset) -> None:
-        """Drop everything and start at `offset`, durably: a snapshot that ends there replaced it.
+        """Drop everything and start at `offset`, durably: a snapshot that ends there replaces the
+        log.
 
         Raises:  LogFailedError; the next open finishes what was begun.
         """
@@ -448,7 +449,7 @@ class Log:
             logger.info("log=%s action=reset start_offset=%d", self.directory, offset)
 
     def drop_prefix(self, new_start_offset: Offset) -> int:
-        """Move the log start up, durably, and delete the segments wholly below it: how many.
+        """Raise the log start durably, delete the segments wholly below it, return their number.
 
         The active segment stays, even if nothing in it can be read any more. Moving to or below the
         present start does nothing.
@@ -459,7 +460,7 @@ class Log:
         return len(dropped)
 
     def cut_prefix(self, new_start_offset: Offset) -> list[Segment]:
-        """As `drop_prefix`, but the files stay for `delete`: to unlink a gigabyte takes its time.
+        """Raise the log start as `drop_prefix`, but leave the slow unlinking of files to `delete`.
 
         Its owner may read meanwhile, from the new start on, but not append. Segments that are not
         deleted before a crash go with the next open.
@@ -488,7 +489,7 @@ class Log:
             return dropped
 
     def delete(self, segments: list[Segment]) -> None:
-        """Unlink what `cut_prefix` cut off. Any thread. Raises WriteFailedError."""
+        """Unlink the segments that `cut_prefix` returned. Any thread. Raises WriteFailedError."""
         try:
             for segment in segments:
                 segment.delete()

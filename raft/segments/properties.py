@@ -1,4 +1,4 @@
-"""The small files beside a log: who this disk belongs to, and what its node has promised.
+"""The small files beside a log: the disk's owner, the topic id, the election state.
 
 - `meta.properties`, in the root of a log directory: cluster, node, and the directory's own id.
 - `partition.metadata`, in a partition's directory: its topic id.
@@ -38,7 +38,7 @@ _EPOCHS: Final = range(1 << 31)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaProperties:
-    """Version 1. `directory_id` is None where an older Kafka formatted the directory."""
+    """`meta.properties`, version 1. `directory_id` is None in directories of an older Kafka."""
 
     cluster_id: str
     node_id: NodeId
@@ -54,7 +54,7 @@ def write_meta_properties(files: FileSystem, directory: Path, meta: MetaProperti
 
 
 def read_meta_properties(files: FileSystem, directory: Path) -> MetaProperties:
-    """The properties of a formatted directory.
+    """Return the properties of a formatted directory.
 
     Raises:  FileNotFoundError if it is not formatted; CorruptFileError.
     """
@@ -80,7 +80,7 @@ def read_meta_properties(files: FileSystem, directory: Path) -> MetaProperties:
 
 
 def _read_properties(files: FileSystem, path: Path) -> dict[str, str]:
-    """Java's key=value lines. Only `\\:`, `\\=` and the like are unescaped: no value needs more."""
+    """Parse Java's key=value lines; only `\\:`, `\\=` and the like are unescaped."""
     properties: dict[str, str] = {}
     for line in _read_text(files, path).splitlines():
         text = line.strip()
@@ -103,7 +103,7 @@ def write_partition_metadata(files: FileSystem, directory: Path, topic_id: UUID)
 
 
 def read_partition_metadata(files: FileSystem, directory: Path) -> UUID:
-    """The partition's topic id.
+    """Return the partition's topic id.
 
     Raises:  FileNotFoundError, CorruptFileError.
     """
@@ -123,7 +123,7 @@ def read_partition_metadata(files: FileSystem, directory: Path) -> UUID:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumState:
-    """What a node must remember about elections. `voters` is stored by version 0 only."""
+    """The election state of a node. Only version 0 of the file stores `voters`."""
 
     epoch: Epoch
     leader_id: NodeId | None = None
@@ -154,7 +154,7 @@ def write_quorum_state(
 
 
 def read_quorum_state(files: FileSystem, directory: Path) -> QuorumState | None:
-    """The stored state, of either version; None if nothing was ever stored.
+    """Return the stored state, of either version, or None if nothing was ever stored.
 
     Raises:  CorruptFileError, also for an unknown version or an epoch that cannot be: a node that
              cannot tell whether it has voted must not start.

@@ -1,4 +1,4 @@
-"""Opening a log after anything: what is kept, what is cut, and what stops the node.
+"""Opens a log after any crash: decides what is kept, what is cut, and what stops the node.
 
 The recovery point (`recovery_point.py`) divides the log. Segments wholly below it were flushed,
 indexes and all, and are only asked whether they still fit together; the others, and always the
@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 
 class Recovered(NamedTuple):
-    """A log that is sound and durable to its end; the last segment is the active one."""
+    """A log that is sound and durable to its end; its last segment is active."""
 
     segments: list[Segment]
     epochs: Epochs
@@ -66,7 +66,7 @@ def recover(files: FileSystem, directory: Path, *, index_interval_bytes: int) ->
 
 
 def holding_batches(files: FileSystem, directory: Path) -> list[Path]:
-    """The segments in a directory that are not empty. Raises OSError."""
+    """List the segments in a directory that are not empty. Raises OSError."""
     found = []
     for name in files.listdir(directory):
         if name.endswith(LOG_SUFFIX):
@@ -78,7 +78,7 @@ def holding_batches(files: FileSystem, directory: Path) -> list[Path]:
 
 
 def make_empty(files: FileSystem, directory: Path, start_offset: Offset) -> None:
-    """Put an empty log into `directory`, durably. What a crashed creation left is replaced.
+    """Create an empty log in `directory`, durably, replacing files of a crashed creation.
 
     Raises:  WriteFailedError if the directory holds batches; OSError.
     """
@@ -94,7 +94,7 @@ def make_empty(files: FileSystem, directory: Path, start_offset: Offset) -> None
 
 
 def start_over(files: FileSystem, directory: Path, state_file: RecoveryPointFile) -> None:
-    """Delete every segment and put an empty one at the log start: the end of a reset.
+    """Delete every segment and create an empty one at the log start, which ends a reset.
 
     `state_file` says `resetting`, durably; so a crash in here is finished by the next open.
     """
@@ -110,7 +110,7 @@ def start_over(files: FileSystem, directory: Path, state_file: RecoveryPointFile
 
 
 class _Recovery:
-    """One opening: the steps share a list of segments that only shrinks."""
+    """One recovery; its steps share a list of segments that only shrinks."""
 
     def __init__(self, files: FileSystem, directory: Path, index_interval_bytes: int) -> None:
         self._files = files
@@ -142,7 +142,7 @@ class _Recovery:
         return Recovered(self._segments, epochs, end, state_file)
 
     def _open_state(self) -> RecoveryPointFile:
-        """The recovery point; for a log of another's making, one that trusts nothing."""
+        """Open the recovery point; for a log without one, create one that trusts no byte."""
         try:
             return RecoveryPointFile.open(self._files, self._directory)
         except FileNotFoundError:
@@ -162,7 +162,7 @@ class _Recovery:
         return sorted(base for base in bases if base is not None)
 
     def _open_segments(self, state: LogState) -> None:
-        """Open what lies above the log start; delete leftovers of an interrupted deletion."""
+        """Open the segments above the log start; delete leftovers of an interrupted deletion."""
         bases = self._bases()
         while len(bases) > 1 and bases[1] <= state.log_start_offset:
             base = bases.pop(0)
@@ -196,7 +196,7 @@ class _Recovery:
             )
 
     def _check_trusted(self, recovery_point: Offset) -> int:
-        """How many segments need no scan: all but the last, as far as they end below the point.
+        """Return the number of segments below the recovery point, which need no scan.
 
         One that ends *at* the point may have been rolled after the point was recorded, so that its
         indexes were still being written.
@@ -216,7 +216,7 @@ class _Recovery:
         return len(self._segments) - 1
 
     def _trusted_epochs(self, trusted: int, log_start_offset: Offset) -> Epochs:
-        """The epochs of the unscanned segments: from the checkpoint if the log confirms it."""
+        """Return the unscanned segments' epochs, from the checkpoint if the log confirms it."""
         segments = self._segments[:trusted]
         if not segments:
             return Epochs()
@@ -239,7 +239,7 @@ class _Recovery:
     def _contradicts(
         self, epochs: Epochs, segments: list[Segment], log_start_offset: Offset
     ) -> str | None:
-        """Why the checkpoint cannot be this log's: segment by segment, then entry by entry."""
+        """Return why the epoch checkpoint contradicts the segments, or None if it does not."""
         if not epochs.entries or epochs.entries[0].start_offset > max(
             log_start_offset, segments[0].base_offset
         ):
@@ -264,7 +264,7 @@ class _Recovery:
         return None
 
     def _header_of(self, offset: int) -> BatchHeader:
-        """The header of the batch that holds `offset`. Raises RecordError."""
+        """Return the header of the batch that holds `offset`. Raises RecordError."""
         segment = next(s for s in reversed(self._segments) if s.base_offset <= offset)
         return segment.header_at(segment.locate(offset))
 
@@ -315,7 +315,7 @@ class _Recovery:
         return expected
 
     def _cut(self, i: int, end_offset: Offset, recovery_point: Offset, reason: str) -> None:
-        """Drop everything after the sound part of segment `i`, if nothing was promised there."""
+        """Drop everything after the sound part of segment `i`, above the recovery point only."""
         segment = self._segments[i]
         if end_offset < recovery_point:
             raise CorruptLogError(
@@ -341,7 +341,7 @@ class _Recovery:
         segment.file.truncate(segment.size_bytes)
 
     def _make_durable(self, trusted: int, epochs: Epochs) -> bool:
-        """Flush what was scanned: it was read, which does not mean that it is on the disk.
+        """Flush the scanned segments: bytes that were read may still be in the page cache only.
 
         False if the disk is too full for the indexes or the epochs: the log is sound, but its
         recovery point must stay where it was, so that the next open makes them anew.

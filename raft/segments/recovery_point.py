@@ -1,4 +1,4 @@
-"""Up to where the log is known to have been durable: what tells a torn tail from damage.
+"""Records up to which offset the log is durable, which tells a torn tail from damage.
 
 After a crash the end of a log may be torn, because nobody had flushed it yet: cutting it loses
 nothing that was promised. The same bytes further down mean that the disk lost promised data, and
@@ -36,7 +36,7 @@ _LINE: Final = re.compile(
 
 
 class LogState(NamedTuple):
-    """What must survive beside the segments themselves."""
+    """The log start and recovery point, which must survive a crash."""
 
     log_start_offset: Offset  # inclusive
     recovery_point: Offset  # exclusive: all below was flushed
@@ -44,7 +44,7 @@ class LogState(NamedTuple):
 
 
 class RecoveryPointFile:
-    """The open file. `state` is what the newest sound slot says."""
+    """The open file; `state` is the content of its newest sound slot."""
 
     def __init__(self, path: Path, file: File, state: LogState, sequence: int) -> None:
         self._path = path
@@ -54,7 +54,7 @@ class RecoveryPointFile:
 
     @classmethod
     def create(cls, files: FileSystem, directory: Path, state: LogState) -> RecoveryPointFile:
-        """Write a new file. The caller syncs the directory."""
+        """Create the file. The caller syncs the directory."""
         path = directory / RECOVERY_POINT_FILE
         file = files.open(path, Mode.CREATE)
         file.write(0, _render(state, 0) + _render(state, 1))
@@ -63,7 +63,7 @@ class RecoveryPointFile:
 
     @classmethod
     def open(cls, files: FileSystem, directory: Path) -> RecoveryPointFile:
-        """Open an existing one.
+        """Open an existing file.
 
         Raises:  FileNotFoundError; CorruptFileError if neither slot is sound.
         """

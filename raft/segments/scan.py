@@ -1,4 +1,4 @@
-"""The rule by which batches follow each other, and reading a segment by it, believing nothing.
+"""Checks that batches follow each other, and scans a segment without trusting any byte.
 
 `advance` is the one place that says when a batch continues a log: right offset, an epoch not older,
 a sound header, a matching checksum. What is appended and what is found after a crash pass through
@@ -44,7 +44,7 @@ _FIELDS: Final = struct.Struct(">qiiBIhi8xq14xi")
 
 
 class Tail(NamedTuple):
-    """Where a segment ends, and what its indexes need to know to go on."""
+    """The end of a segment, and what its indexes need to continue."""
 
     position: int  # bytes; where the next batch goes
     end_offset: int  # exclusive
@@ -56,7 +56,7 @@ class Tail(NamedTuple):
 
 
 class IndexEntry(NamedTuple):
-    """What both indexes get for one batch."""
+    """The entries of one batch in both indexes."""
 
     last_offset: int
     position: int
@@ -65,7 +65,7 @@ class IndexEntry(NamedTuple):
 
 
 class Advance:
-    """What one or more calls of `advance` have found: the new tail, entries, epochs."""
+    """The result of one or more calls of `advance`: the new tail, index entries and epochs."""
 
     __slots__ = ("entries", "epochs", "tail")
 
@@ -130,7 +130,7 @@ def advance(
 
 
 class ScanResult(NamedTuple):
-    """What is sound: everything before `found.tail`."""
+    """The result of a scan: everything before `found.tail` is sound."""
 
     found: Advance
     damage: str | None  # why the scan ended before the file did
@@ -165,7 +165,7 @@ def scan(
 
 
 def _size_of(window: memoryview) -> int:
-    """How large the batch at the start of `window` says it is; 0 if it cannot be believed."""
+    """Return the size that the batch at the start of `window` claims, or 0 if it is absurd."""
     try:
         return parse_header(window).size_bytes
     except RecordError:
@@ -173,7 +173,7 @@ def _size_of(window: memoryview) -> int:
 
 
 def _explain(window: memoryview, tail: Tail) -> str:
-    """Why `window` does not begin with the batch that should be there."""
+    """Return why `window` does not begin with the expected batch."""
     try:
         header = read_batch(window).header
     except IncompleteBatchError as error:

@@ -41,7 +41,7 @@ TIME_INDEX_SUFFIX: Final = ".timeindex"
 
 
 def segment_name(base_offset: int, suffix: str = LOG_SUFFIX) -> str:
-    """Upstream's name: the base offset in 20 digits.
+    """Return Kafka's name of a segment file: the base offset in 20 digits.
 
     >>> segment_name(57)
     '00000000000000000057.log'
@@ -50,7 +50,7 @@ def segment_name(base_offset: int, suffix: str = LOG_SUFFIX) -> str:
 
 
 def base_offset_of(name: str, suffix: str = LOG_SUFFIX) -> Offset | None:
-    """The base offset in a segment file's name; None if it is another kind of file."""
+    """Return the base offset in a segment file's name, or None for another kind of file."""
     stem = name.removesuffix(suffix)
     if stem == name or len(stem) != 20 or not (stem.isascii() and stem.isdecimal()):
         return None
@@ -59,7 +59,7 @@ def base_offset_of(name: str, suffix: str = LOG_SUFFIX) -> Offset | None:
 
 
 class Records(NamedTuple):
-    """Whole batches, back to back in `data`; never none."""
+    """One or more whole batches, back to back in `data`."""
 
     data: memoryview
     batches: tuple[Batch, ...]
@@ -127,7 +127,7 @@ class Segment:
     # --- growing -----------------------------------------------------------------------------
 
     def check(self, data: Buffer, *, max_batch_size_bytes: int) -> Advance:
-        """How far `data` continues this segment; changes nothing."""
+        """Return how far `data` continues this segment, without changing it."""
         found = Advance(self.tail)
         advance(
             found,
@@ -138,7 +138,7 @@ class Segment:
         return found
 
     def append(self, data: Buffer, found: Advance) -> None:
-        """Write what `check` approved of, all of it, at the end.
+        """Append the batches that `check` accepted.
 
         Raises:  OSError; the tail stands, but the file may hold more.
         """
@@ -152,7 +152,7 @@ class Segment:
             self.time_index.maybe_append(newest, newest_offset)
 
     def seal(self) -> None:
-        """No batch will follow: the time index ends with the newest time, as upstream's does."""
+        """Close the segment for appends: its time index ends with the newest time, as Kafka's."""
         self.time_index.maybe_append(self.tail.newest, self.tail.newest_offset)
 
     def write_indexes(self, *, durably: bool) -> None:
@@ -163,7 +163,7 @@ class Segment:
     # --- opening -----------------------------------------------------------------------------
 
     def rebuild(self, *, last_epoch: Epoch | None = None) -> ScanResult:
-        """Read the whole file, check every batch, and make the indexes from what is sound.
+        """Read the whole file, check every batch, and rebuild the indexes from the sound ones.
 
         Afterwards `tail` is the end of the last sound batch; the file itself is left alone.
         """
@@ -181,7 +181,7 @@ class Segment:
         return result
 
     def load_indexes(self, end_offset: int) -> bool:
-        """Take the index files if, from their last entry on, the log agrees with them.
+        """Load the index files if the log agrees with them from their last entry on.
 
         It must end at `end_offset`. Else False, and the indexes are empty: they are missing, stale
         or damaged.
@@ -202,11 +202,11 @@ class Segment:
         return loaded
 
     def header_at(self, position: int) -> BatchHeader:
-        """The header of the batch at `position`. Raises RecordError."""
+        """Return the header of the batch at `position`. Raises RecordError."""
         return parse_header(self.file.read(position, HEADER_SIZE_BYTES))
 
     def _walk_tail(self) -> Offset:
-        """From the last index entry to the end of the file: work out `tail` again.
+        """Walk from the last index entry to the end of the file to compute `tail`.
 
         Returns where the segment ends. Raises RecordError where headers contradict the index or
         each other; checksums are not looked at.
@@ -243,7 +243,7 @@ class Segment:
     # --- reading -----------------------------------------------------------------------------
 
     def locate(self, offset: int) -> int:
-        """The position of the batch that holds `offset`, which must be in this segment.
+        """Return the position of the batch that holds `offset`, which must be in this segment.
 
         An index that misleads is made anew, once; a log that does is damage.
         Raises:  CorruptLogError.
@@ -262,7 +262,7 @@ class Segment:
             return self._search(offset, self.offset_index.lookup(offset))
 
     def _search(self, offset: int, position: int) -> int:
-        """Walk headers from `position` on. Reads a window at a time: batches may be tiny."""
+        """Walk headers from `position` on, reading windows because batches may be tiny."""
         window_bytes = self._index_interval_bytes + HEADER_SIZE_BYTES
         start, window = position, b""
         while True:
@@ -280,7 +280,7 @@ class Segment:
     def read(
         self, offset: int, *, max_bytes: int, end_offset: int, verify_crc: bool = True
     ) -> Records | None:
-        """Whole batches from the one that holds `offset`, all below `end_offset` (exclusive).
+        """Read whole batches from the one that holds `offset`, all below `end_offset` (exclusive).
 
         The first is returned whatever its size, the others while all fit in `max_bytes`. None if
         already the first reaches past `end_offset`.
@@ -312,7 +312,7 @@ class Segment:
         return Records(memoryview(data)[:size], tuple(batches)) if batches else None
 
     def read_data(self, offset: int, *, max_bytes: int, end_offset: int) -> memoryview | None:
-        """As `read`, but the bytes alone: lengths and offsets are followed, no batch is decoded.
+        """Read bytes as `read`, following lengths and offsets without decoding a batch.
 
         For answers to replicas, which check every batch themselves: an eighth of the time of `read`
         where batches are small. The first batch may begin before `offset`.
@@ -348,7 +348,7 @@ class Segment:
     # --- shrinking ---------------------------------------------------------------------------
 
     def truncate_to(self, position: int, end_offset: int) -> None:
-        """Cut at `position`, where the batch that starts at `end_offset` was; durable on return.
+        """Truncate at `position`, where the batch at `end_offset` was; durable on return.
 
         Raises:  OSError; RecordError where what is left contradicts itself.
         """

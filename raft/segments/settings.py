@@ -1,4 +1,4 @@
-"""How a log is cut into segments, and what an append reports."""
+"""The settings of segments, and the result of an append."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_RELATIVE: Final = (1 << 31) - 1  # of offsets and positions: index entries a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """How segments are cut. Defaults are upstream's for the metadata log."""
+    """When a segment is closed. Defaults are Kafka's for the metadata log."""
 
     segment_bytes: int = 1 << 30  # metadata.log.segment.bytes; a larger batch gets its own
     segment_ms: int = 7 * 24 * 3600 * 1000  # metadata.log.segment.ms; by the batches' own times
@@ -26,7 +26,7 @@ class LogConfig:
 
 
 class Appended(NamedTuple):
-    """What one append put into the log."""
+    """The result of one append."""
 
     base_offset: Offset
     end_offset: Offset  # exclusive

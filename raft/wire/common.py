@@ -1,4 +1,4 @@
-"""Words that all of the wire's pages use: groups, error codes, sentinels and their checks.
+"""Groups, error codes and sentinels that all modules of the translation share.
 
 Wire sentinels stop here: -1 is `None` inside. A number that cannot be is a `BadRequestError`, and
 answered INVALID_REQUEST.
@@ -79,17 +79,17 @@ NO_NODE: Final = -1
 
 
 def optional_node(node_id: int) -> NodeId | None:
-    """-1 (or anything below 0) is nobody."""
+    """Return None for -1 or any negative number, else the node id."""
     return NodeId(node_id) if node_id >= 0 else None
 
 
 def wire_node(node_id: NodeId | None) -> int:
-    """Nobody is -1."""
+    """Return -1 for None, else the node id."""
     return NO_NODE if node_id is None else node_id
 
 
 def checked_node(node_id: int) -> NodeId:
-    """A node that must be named. Raises BadRequestError."""
+    """Return a node id that may not be negative. Raises BadRequestError."""
     if node_id < 0:
         raise BadRequestError(f"node id {node_id}")
     return NodeId(node_id)
@@ -110,14 +110,14 @@ def checked_offset(offset: int) -> Offset:
 
 
 def only(items: Sequence[T], what: str) -> T:
-    """The one item. Raises BadRequestError."""
+    """Return the only item. Raises BadRequestError if there is another number of items."""
     if len(items) != 1:
         raise BadRequestError(f"{len(items)} {what}, exactly one is possible")
     return items[0]
 
 
 def known_error(error: int, what: str) -> ErrorCode:
-    """The core's word for an error. Raises UnexpectedAnswerError."""
+    """Return the core's error code for a wire error. Raises UnexpectedAnswerError."""
     try:
         return ErrorCode(error)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Fetch on the wire: the message that carries the log.
+"""Translates Fetch, the message that carries the log.
 
 A Fetch names its group by topic (up to version 12) or topic id (from 13), its sender by a field
 (up to 14) or a tagged structure (from 15). Record bytes are never copied here: those received stay
@@ -59,7 +59,7 @@ Topic = rpc.FetchResponse.FetchableTopicResponse
 
 
 def write_fetch(group: Group, request: core.FetchRequest, version: int) -> rpc.FetchRequest:
-    """The RPC for a replica's Fetch at a version."""
+    """Return the RPC for a replica's Fetch at a version."""
     topic = rpc.FetchRequest.FetchTopic
     high_watermark = request.high_watermark
     partition = topic.FetchPartition(
@@ -92,7 +92,7 @@ def write_fetch(group: Group, request: core.FetchRequest, version: int) -> rpc.F
 
 
 def read_fetch_response(message: rpc.FetchResponse) -> core.FetchResponse:
-    """What a leader answered. Raises UnexpectedAnswerError."""
+    """Return the core's message for a leader's answer. Raises UnexpectedAnswerError."""
     top = known_error(message.error_code, "Fetch")
     if top is not ErrorCode.NONE:
         return core.FetchResponse(error=top, leader_id=None, epoch=Epoch(0))
@@ -126,7 +126,7 @@ def read_fetch_response(message: rpc.FetchResponse) -> core.FetchResponse:
 
 
 def read_batches(records: bytes | memoryview) -> tuple[core.Batch, ...]:
-    """The sound batches at the beginning of `records`, as runs; what comes after is dropped.
+    """Return the sound batches at the beginning of `records`, as runs; drop the rest.
 
     A run's `data` is the view of its bytes.
     """
@@ -176,13 +176,13 @@ class FetchForm(NamedTuple):
 
 
 def replica_of(message: rpc.FetchRequest) -> NodeId | None:
-    """Which replica fetches; None if it is a consumer."""
+    """Return the replica that fetches, or None for a consumer."""
     state_id = message.replica_state.replica_id
     return optional_node(state_id if state_id >= 0 else message.replica_id)
 
 
 def fetch_ref(message: rpc.FetchRequest, version: int) -> tuple[GroupRef, FetchForm]:
-    """The one group that a Fetch names. Raises BadRequestError."""
+    """Return the one group that a Fetch names. Raises BadRequestError."""
     topic = only(message.topics, "topics")
     partition = only(topic.partitions, "partitions")
     name = topic.topic_id if version >= _TOPIC_IDS_FROM else topic.topic
@@ -190,13 +190,13 @@ def fetch_ref(message: rpc.FetchRequest, version: int) -> tuple[GroupRef, FetchF
 
 
 def archived_offset_of(message: rpc.FetchRequest) -> Offset | None:
-    """How much an archive has, if this is the Fetch of one."""
+    """Return the end offset that an archive holds durably, or None if no archive fetches."""
     offset = message.topics[0].partitions[0].archived_offset
     return Offset(offset) if offset >= 0 else None
 
 
 def read_fetch(message: rpc.FetchRequest, version: int) -> core.FetchRequest:
-    """A replica's Fetch. Raises BadRequestError."""
+    """Return the core's message for a replica's Fetch. Raises BadRequestError."""
     partition = message.topics[0].partitions[0]
     replica = replica_of(message)
     if replica is None:
@@ -229,7 +229,7 @@ def write_fetch_response(
     *,
     error: int | None = None,
 ) -> rpc.FetchResponse:
-    """The RPC for an answer; `records` are whole batches, handed on as they are.
+    """Return the RPC for an answer; `records` are whole batches and are not copied.
 
     Args:    error: of the partition, if it is one that the core has no word for.
     """

@@ -38,7 +38,7 @@ RpcRequest = (
 def write_request(
     group: Group, request: CoreRequest, endpoints: Sequence[Endpoint] = ()
 ) -> RpcRequest:
-    """The RPC for a request; fields that an older version lacks are ignorable.
+    """Return the RPC for a request; fields that an older version lacks are ignorable.
 
     Args:    endpoints: the sender's own, which a new leader makes known.
     """
@@ -128,7 +128,7 @@ def _write_end(
 
 
 def read_request(message: RpcRequest) -> tuple[GroupRef, CoreRequest]:
-    """Whom a request is for, and what it asks. Raises BadRequestError."""
+    """Return a request's addressee and the core's message. Raises BadRequestError."""
     match message:
         case rpc.VoteRequest():
             return _read_vote(message)

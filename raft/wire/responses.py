@@ -1,4 +1,4 @@
-"""The core's messages as Kafka's RPCs, and back: votes, greetings, farewells, descriptions.
+"""Translates the answers of Vote, BeginQuorumEpoch, EndQuorumEpoch and DescribeQuorum.
 
 Pure translation, so it can be tested without a socket. What the core leaves out comes in here:
 which group is spoken of, the endpoint of the leader named in an answer, the version negotiated, and
@@ -77,7 +77,7 @@ Answer = TypeVar(
 
 
 class Answering(NamedTuple):
-    """What an answer needs beyond the core's words."""
+    """What an answer needs beyond the core's message."""
 
     group: Group
     leader_endpoint: Endpoint | None  # of the leader that the answer names
@@ -87,7 +87,7 @@ class Answering(NamedTuple):
 
 
 def write_response(response: CoreResponse, to: Answering) -> RpcResponse:
-    """The RPC for an answer of the core."""
+    """Return the RPC for an answer of the core."""
     if response.error is ErrorCode.INCONSISTENT_CLUSTER_ID:
         return top_level_error(response, response.error)
     match response:
@@ -231,7 +231,7 @@ def _unknown(kind: type[Answer], ref: GroupRef, **granted: Any) -> Answer:
 
 
 def read_response(message: RpcResponse) -> CoreResponse:
-    """What a peer answered. Raises UnexpectedAnswerError."""
+    """Return the core's message for a peer's answer. Raises UnexpectedAnswerError."""
     what = type(message).__name__
     top = known_error(message.error_code, what)
     if top is not ErrorCode.NONE:
@@ -266,7 +266,7 @@ def read_response(message: RpcResponse) -> CoreResponse:
 
 
 def _read_replica(state: rpc.ReplicaState) -> core.ReplicaState:
-    """A replica of somebody else's; its times are on another clock, so they are left out."""
+    """Return a replica of a description; its times are of another clock and are left out."""
     end_offset = state.log_end_offset
     return core.ReplicaState(
         key=ReplicaKey(NodeId(state.replica_id), state.replica_directory_id),

@@ -1,4 +1,4 @@
-"""FetchSnapshot on the wire: pieces of checkpoints, of several groups in one request.
+"""Translates FetchSnapshot: chunks of checkpoints, of several groups in one request.
 
 Each partition of a request is judged by its own group and refused or served by itself; the bytes of
 one answer are then shared out fairly. Nobody gets less than an equal share as long as its file has
@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from raft.core import messages as core
 from raft.core.errors import ErrorCode
 from raft.core.voters import Endpoint, ReplicaKey
-from raft.interfaces import Piece
+from raft.interfaces import SnapshotChunk
 from raft.wire.common import (
     BadRequestError,
     Group,
@@ -41,16 +41,16 @@ AskedPartition = rpc.FetchSnapshotRequest.TopicSnapshot.PartitionSnapshot
 # --- received by a leader ------------------------------------------------------------------------
 
 
-class AskedPiece(NamedTuple):
-    """One partition of a request."""
+class RequestedChunk(NamedTuple):
+    """One partition of a FetchSnapshot request."""
 
     ref: GroupRef
     partition: AskedPartition
     request: core.FetchSnapshotRequest | None  # None: it says something impossible
 
 
-def read_fetch_snapshot(message: rpc.FetchSnapshotRequest) -> list[AskedPiece]:
-    """What is asked for, partition by partition. Raises BadRequestError.
+def read_fetch_snapshot(message: rpc.FetchSnapshotRequest) -> list[RequestedChunk]:
+    """Return the requested chunks, partition by partition. Raises BadRequestError.
 
     A position below 0 is not the core's to judge: it is out of range, like one past the end. Nor is
     an id below 0: there is no such snapshot. An epoch of -1 says that it is unknown, and is fenced.
@@ -58,7 +58,7 @@ def read_fetch_snapshot(message: rpc.FetchSnapshotRequest) -> list[AskedPiece]:
     if message.max_bytes < 0:
         raise BadRequestError(f"max_bytes {message.max_bytes}")
     asked = [
-        AskedPiece(
+        RequestedChunk(
             GroupRef(topic.name, partition.partition),
             partition,
             _read_partition(message, partition),
@@ -91,7 +91,7 @@ def _read_partition(
 
 
 def share_fairly(left_bytes: Sequence[int], max_bytes: int) -> list[int]:
-    """How many bytes each file may send, out of what it has left; together at most `max_bytes`.
+    """Return the bytes that each file may send of those it has left, `max_bytes` in all.
 
     >>> share_fairly([5, 100, 70], 90)
     [5, 43, 42]
@@ -107,15 +107,15 @@ def share_fairly(left_bytes: Sequence[int], max_bytes: int) -> list[int]:
 
 
 class Leader(NamedTuple):
-    """Whom an answer names as the leader of a group."""
+    """The leader that an answer names for a group."""
 
     node_id: NodeId | None
     epoch: int
     endpoint: Endpoint | None
 
 
-def served_partition(asked: AskedPiece, piece: Piece, leader: Leader) -> Partition:
-    """Bytes of a checkpoint, handed on as they are."""
+def served_partition(asked: RequestedChunk, piece: SnapshotChunk, leader: Leader) -> Partition:
+    """Return a partition's answer with bytes of a checkpoint, which are not copied."""
     return Partition(
         index=asked.ref.partition,
         snapshot_id=_same_id(asked),
@@ -126,8 +126,8 @@ def served_partition(asked: AskedPiece, piece: Piece, leader: Leader) -> Partiti
     )
 
 
-def refused_partition(asked: AskedPiece, error: int, leader: Leader | None = None) -> Partition:
-    """No bytes, and why."""
+def refused_partition(asked: RequestedChunk, error: int, leader: Leader | None = None) -> Partition:
+    """Return a partition's answer without bytes, with the error that says why."""
     return Partition(
         index=asked.ref.partition,
         error_code=error,
@@ -139,7 +139,7 @@ def refused_partition(asked: AskedPiece, error: int, leader: Leader | None = Non
     )
 
 
-def _same_id(asked: AskedPiece) -> Partition.SnapshotId:
+def _same_id(asked: RequestedChunk) -> Partition.SnapshotId:
     snapshot = asked.partition.snapshot_id
     return Partition.SnapshotId(end_offset=snapshot.end_offset, epoch=snapshot.epoch)
 
@@ -153,7 +153,7 @@ def _named(leader: Leader) -> Partition.LeaderIdAndEpoch:
 def write_fetch_snapshot_response(
     message: rpc.FetchSnapshotRequest, partitions: Sequence[Partition], leaders: Sequence[Leader]
 ) -> rpc.FetchSnapshotResponse:
-    """The answer to `message`: its partitions in the order asked, and where the leaders listen."""
+    """Return the answer to `message`: its partitions in order, and the leaders' endpoints."""
     left = iter(partitions)
     topics = tuple(
         Topic(name=topic.name, partitions=tuple(next(left) for _ in topic.partitions))
@@ -174,7 +174,7 @@ def write_fetch_snapshot_response(
 
 
 def failed_fetch_snapshot(error: int) -> rpc.FetchSnapshotResponse:
-    """An answer that is all error."""
+    """Return an answer that has an error for the whole request."""
     return rpc.FetchSnapshotResponse(error_code=error, topics=())
 
 
@@ -184,7 +184,7 @@ def failed_fetch_snapshot(error: int) -> rpc.FetchSnapshotResponse:
 def write_fetch_snapshot(
     group: Group, request: core.FetchSnapshotRequest
 ) -> rpc.FetchSnapshotRequest:
-    """The RPC for a replica's question; an older version leaves the directory id out."""
+    """Return the RPC for a replica's request; an older version leaves the directory id out."""
     snapshot_id = request.snapshot_id
     topic = rpc.FetchSnapshotRequest.TopicSnapshot
     partition = AskedPartition(
@@ -205,7 +205,7 @@ def write_fetch_snapshot(
 
 
 class RefusedError(Exception):
-    """The leader sends no bytes, for a reason it gives."""
+    """The leader refused to send bytes; the error code says why."""
 
     def __init__(self, error: ErrorCode | int) -> None:
         super().__init__(getattr(error, "name", f"error {error}"))
@@ -214,8 +214,8 @@ class RefusedError(Exception):
 
 def read_fetch_snapshot_response(
     message: rpc.FetchSnapshotResponse, group: Group, request: core.FetchSnapshotRequest
-) -> Piece:
-    """The piece that was asked for.
+) -> SnapshotChunk:
+    """Return the requested chunk.
 
     Raises:  RefusedError; UnexpectedAnswerError if it is about something else, or too much.
     """
@@ -239,7 +239,7 @@ def read_fetch_snapshot_response(
     data = partition.unaligned_records
     if len(data) > request.max_bytes:
         raise UnexpectedAnswerError(0, f"{len(data)} bytes, asked for {request.max_bytes}")
-    return Piece(partition.size, data)
+    return SnapshotChunk(partition.size, data)
 
 
 def _named_error(error: int) -> ErrorCode | int:

@@ -24,7 +24,7 @@ from records.rpc import (
     snapshots,
     topics,
 )
-from records.rpc.base import Request, Response
+from records.rpc.base import CoordinatorRequest, Request, Response
 
 
 class Api(NamedTuple):
@@ -35,7 +35,8 @@ class Api(NamedTuple):
 
 
 def _collect() -> dict[int, Api]:
-    requests = {cls.number(): cls for cls in Request.__subclasses__()}
+    declared = (*Request.__subclasses__(), *CoordinatorRequest.__subclasses__())
+    requests = {cls.number(): cls for cls in declared if cls is not CoordinatorRequest}
     responses = {cls.number(): cls for cls in Response.__subclasses__()}
     assert requests.keys() == responses.keys(), "a request without a response, or the reverse"
     return {

@@ -11,12 +11,14 @@ Source: KIP-1164, Public Interfaces.
 
 from typing import Annotated, NamedTuple
 
-from records.rpc.base import Request, Response
+from records.rpc.base import CoordinatorRequest, Request, Response
 from records.schema import Message
 from records.wire import Array, Bool, Int8, Int16, Int32, Int64, String, Uuid, tag
 
 
-class InitDisklessTopicsRequest(Request, key=1093, versions="0"):
+class InitDisklessTopicsRequest(
+    CoordinatorRequest["InitDisklessTopicsResponse"], key=1093, versions="0"
+):
     """The controller tells a coordinator of new topics or partitions. Source: KIP-1164."""
 
     class Topic(Message):
@@ -57,7 +59,7 @@ class CommitBatch(NamedTuple):
     last_sequence: Int32  # inclusive
 
 
-class CommitBatchesRequest(Request, key=1094, versions="0"):
+class CommitBatchesRequest(CoordinatorRequest["CommitBatchesResponse"], key=1094, versions="0"):
     """A broker commits an uploaded object with all its batches. Source: KIP-1164."""
 
     class Topic(Message):
@@ -105,7 +107,9 @@ class CommitBatchesResponse(Response, key=1094, versions="0"):
     topics: Array[Topic] = ()
 
 
-class DeleteDisklessTopicsRequest(Request, key=1095, versions="0"):
+class DeleteDisklessTopicsRequest(
+    CoordinatorRequest["DeleteDisklessTopicsResponse"], key=1095, versions="0"
+):
     """The controller tells a coordinator of deleted topics. Source: KIP-1164."""
 
     controller_epoch: Int32
@@ -124,7 +128,9 @@ class DeleteDisklessTopicsResponse(Response, key=1095, versions="0"):
     responses: Array[TopicResult]
 
 
-class DeleteDisklessRecordsRequest(Request, key=1096, versions="0"):
+class DeleteDisklessRecordsRequest(
+    CoordinatorRequest["DeleteDisklessRecordsResponse"], key=1096, versions="0"
+):
     """Moves log starts forward; -1 means the high watermark. Source: KIP-1164."""
 
     class Topic(Message):
@@ -155,7 +161,7 @@ class DeleteDisklessRecordsResponse(Response, key=1096, versions="0"):
     responses: Array[Topic]
 
 
-class FindBatchesRequest(Request, key=1097, versions="0"):
+class FindBatchesRequest(CoordinatorRequest["FindBatchesResponse"], key=1097, versions="0"):
     """Asks where the batches from an offset on lie. Source: KIP-1164."""
 
     class Topic(Message):
@@ -204,7 +210,9 @@ class FindBatchesResponse(Response, key=1097, versions="0"):
     responses: Array[Topic]
 
 
-class ListDisklessOffsetsRequest(Request, key=1098, versions="0"):
+class ListDisklessOffsetsRequest(
+    CoordinatorRequest["ListDisklessOffsetsResponse"], key=1098, versions="0"
+):
     """Asks for offsets by timestamp, or by one of ListOffsets' sentinels. Source: KIP-1164.
 
     A search by time begins at the run that holds `from_offset`: who has read a run and found that
@@ -271,7 +279,9 @@ class AssignPartitionToBatchCoordinatorResponse(Response, key=1099, versions="0"
     responses: Array[Topic]
 
 
-class ReleaseDisklessPartitionsRequest(Request, key=1107, versions="0"):
+class ReleaseDisklessPartitionsRequest(
+    CoordinatorRequest["ReleaseDisklessPartitionsResponse"], key=1107, versions="0"
+):
     """The controller wants partitions let go that never had data: another coordinator gets them.
 
     Source: KIP-1164, AssignPartitionToBatchCoordinator; the call is ours.
@@ -304,7 +314,7 @@ class ReleaseDisklessPartitionsResponse(Response, key=1107, versions="0"):
     responses: Array[Topic]
 
 
-class ApplyRetentionRequest(Request, key=1108, versions="0"):
+class ApplyRetentionRequest(CoordinatorRequest["ApplyRetentionResponse"], key=1108, versions="0"):
     """Rows of a retention plan that somebody outside made, each judged by itself.
 
     Source: docs/design/pipeline.md#applying-a-plan; the call is ours.

@@ -15,12 +15,14 @@ docs/design/batch-coordinator.md#object-leases. The numbers, from 1100 on, are o
 
 from typing import Annotated
 
-from records.rpc.base import Request, Response
+from records.rpc.base import CoordinatorRequest, Response
 from records.schema import Message
 from records.wire import Array, Bool, Int8, Int16, Int32, Int64, String, Uuid, tag
 
 
-class AcquireObjectLeaseRequest(Request, key=1100, versions="0"):
+class AcquireObjectLeaseRequest(
+    CoordinatorRequest["AcquireObjectLeaseResponse"], key=1100, versions="0"
+):
     """A broker asks for ids, in order, for the objects it is going to upload."""
 
     coordinator_partition: Int32
@@ -40,7 +42,9 @@ class AcquireObjectLeaseResponse(Response, key=1100, versions="0"):
     object_count: Int32 = 0
 
 
-class ReleaseObjectLeaseRequest(Request, key=1101, versions="0"):
+class ReleaseObjectLeaseRequest(
+    CoordinatorRequest["ReleaseObjectLeaseResponse"], key=1101, versions="0"
+):
     """A broker gives a lease back: ids of it that were not committed never will be."""
 
     coordinator_partition: Int32
@@ -58,7 +62,9 @@ class ReleaseObjectLeaseResponse(Response, key=1101, versions="0"):
     error_message: String | None = None
 
 
-class GetFilesToDeleteRequest(Request, key=1102, versions="0"):
+class GetFilesToDeleteRequest(
+    CoordinatorRequest["GetFilesToDeleteResponse"], key=1102, versions="0"
+):
     """A broker asks for objects that nothing refers to any more. Source: KIP-1164."""
 
     coordinator_partition: Int32
@@ -78,7 +84,7 @@ class GetFilesToDeleteResponse(Response, key=1102, versions="0"):
     files: Array[File] = ()
 
 
-class DeleteFilesRequest(Request, key=1103, versions="0"):
+class DeleteFilesRequest(CoordinatorRequest["DeleteFilesResponse"], key=1103, versions="0"):
     """A broker has deleted these objects from the store. Source: KIP-1164."""
 
     coordinator_partition: Int32
@@ -94,7 +100,9 @@ class DeleteFilesResponse(Response, key=1103, versions="0"):
     key_error_codes: Array[Int16] = ()
 
 
-class IsSafeToDeleteFileRequest(Request, key=1104, versions="0"):
+class IsSafeToDeleteFileRequest(
+    CoordinatorRequest["IsSafeToDeleteFileResponse"], key=1104, versions="0"
+):
     """May this object go, and will nobody ever commit it? Source: KIP-1164."""
 
     coordinator_partition: Int32
@@ -110,7 +118,7 @@ class IsSafeToDeleteFileResponse(Response, key=1104, versions="0"):
     is_safe: Bool = False
 
 
-class MarkOrphansRequest(Request, key=1109, versions="0"):
+class MarkOrphansRequest(CoordinatorRequest["MarkOrphansResponse"], key=1109, versions="0"):
     """A sweep has found these objects in the store, and in the metadata nothing that needs them.
 
     Keys of one coordinator.
@@ -133,7 +141,9 @@ class MarkOrphansResponse(Response, key=1109, versions="0"):
     key_error_codes: Array[Int16] = ()
 
 
-class DescribeDisklessTopicsRequest(Request, key=1105, versions="0"):
+class DescribeDisklessTopicsRequest(
+    CoordinatorRequest["DescribeDisklessTopicsResponse"], key=1105, versions="0"
+):
     """Asks for an overview of topics; of all of them if none is named. Source: KIP-1163."""
 
     coordinator_partition: Int32
@@ -168,7 +178,9 @@ class DescribeDisklessTopicsResponse(Response, key=1105, versions="0"):
     topics: Array[Topic] = ()
 
 
-class DescribeDisklessObjectRequest(Request, key=1106, versions="0"):
+class DescribeDisklessObjectRequest(
+    CoordinatorRequest["DescribeDisklessObjectResponse"], key=1106, versions="0"
+):
     """Asks what is known of an object. Source: KIP-1163."""
 
     coordinator_partition: Int32

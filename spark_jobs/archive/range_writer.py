@@ -40,7 +40,7 @@ from spark_jobs.readers.archive_layout import (
 from spark_jobs.readers.avro_files import AvroWriter, fingerprint
 from spark_jobs.readers.envelope import SCHEMA as ENVELOPE_SCHEMA
 from spark_jobs.readers.envelope import EnvelopeError, Row, rows_of, value_of
-from spark_jobs.readers.log_position import Place
+from spark_jobs.readers.log_position import LogPosition
 from spark_jobs.readers.logs import Span
 from spark_jobs.readers.object_store import ObjectStore
 from spark_jobs.tables.schemas import Columns, RecordColumns, columns_of, schema_of, table_name
@@ -141,8 +141,10 @@ class _RangeFiles:
         offset = row["offset"]
         if self._task.range.is_checkpoint:
             offset = self._task.range.end_offset - 1
-        place = Place(self._task.range.is_checkpoint, offset, row["epoch"], row["timestamp_ms"])
-        for kept in table.add(row, place, value):
+        position = LogPosition(
+            self._task.range.is_checkpoint, offset, row["epoch"], row["timestamp_ms"]
+        )
+        for kept in table.add(row, position, value):
             self._keep(kept)
 
     def _keep(self, row: Row) -> None:
@@ -207,7 +209,7 @@ class _Table:
         self.name = name
         self.rows = 0
         self._columns, _ = columns_of(name)
-        self._chunk: list[tuple[Row, Place, Buffer]] = []
+        self._chunk: list[tuple[Row, LogPosition, Buffer]] = []
         avro = avro_schema(name)
         self.schema = _fingerprint_of(name)
         self._sink: _Sink = (
@@ -216,13 +218,13 @@ class _Table:
             else _AvroSink(AvroWriter(avro, metadata))
         )
 
-    def add(self, row: Row, place: Place, value: Buffer) -> list[Row]:
+    def add(self, row: Row, position: LogPosition, value: Buffer) -> list[Row]:
         """One record. The rows of those that turned out not to be decodable."""
         try:
-            self._columns.add(place, value)
+            self._columns.add(position, value)
         except RecordError:
             return [row]
-        self._chunk.append((row, place, value))
+        self._chunk.append((row, position, value))
         return self.flush() if self._columns.rows >= CHUNK_ROWS else []
 
     def flush(self) -> list[Row]:
@@ -245,14 +247,14 @@ class _Table:
             self.rows += batch.num_rows
             self._sink.put(batch)
 
-    def _one_by_one(self, chunk: Sequence[tuple[Row, Place, Buffer]]) -> list[Row]:
+    def _one_by_one(self, chunk: Sequence[tuple[Row, LogPosition, Buffer]]) -> list[Row]:
         """One of these does not hold together: which one?"""
         self._columns, _ = columns_of(self.name)
         kept = []
-        for row, place, value in chunk:
+        for row, position, value in chunk:
             alone, _ = columns_of(self.name)
             try:
-                alone.add(place, value)
+                alone.add(position, value)
                 self._take(alone)
             except RecordError:
                 kept.append(row)

@@ -38,7 +38,7 @@ from spark_jobs.audit.ledger import APPLIED
 from spark_jobs.audit.rows import EndState, end_state_of, rows_of
 from spark_jobs.audit.rules import Fault, Faults, Findings, rule
 from spark_jobs.readers.log_files import LostRangeError
-from spark_jobs.readers.log_position import Place
+from spark_jobs.readers.log_position import LogPosition
 from spark_jobs.readers.logs import Span
 from spark_jobs.tables.commits import CommitColumns
 from spark_jobs.tables.schemas import OBJECT_COMMIT_KEY
@@ -194,18 +194,18 @@ def summarise_span(log: str, span: Span, *, keeps_events: bool = True) -> SpanSu
     ranges: list[BatchRange] = []
     columns = CommitColumns()
     try:
-        for place, value in _values(span, found, ranges):
+        for position, value in _values(span, found, ranges):
             key, version, _ = read_frame(value)
             found.types[key, version] += 1
             known = METADATA_RECORDS.get(key)
             if known is None or version not in known.schema().versions:
-                found.unknown.setdefault((key, version), place.offset)
+                found.unknown.setdefault((key, version), position.offset)
             elif key == OBJECT_COMMIT_KEY:
                 found.commits += 1
                 if keeps_events:
-                    columns.add(place, value)
+                    columns.add(position, value)
             elif keeps_events and known in APPLIED:
-                found.events.append(Event(place.offset, bytes(value)))
+                found.events.append(Event(position.offset, bytes(value)))
         found.ends = end_state_of(rows_of(columns.take()))
     except (RecordError, LostRangeError) as error:
         found.unreadable = str(error)
@@ -222,7 +222,7 @@ def summarise_span(log: str, span: Span, *, keeps_events: bool = True) -> SpanSu
 
 def _values(
     span: Span, found: SpanSummary, ranges: list[BatchRange]
-) -> Iterator[tuple[Place, Buffer]]:
+) -> Iterator[tuple[LogPosition, Buffer]]:
     """Yield a span's metadata records; note its batches and leaders on the way."""
     if span.is_checkpoint or not isinstance(span, BatchSpan):
         yield from span.values()
@@ -252,6 +252,6 @@ def _values(
         for record in iter_records(batch):
             if start <= record.offset < end and record.value is not None:
                 yield (
-                    Place(False, record.offset, header.leader_epoch, record.timestamp),
+                    LogPosition(False, record.offset, header.leader_epoch, record.timestamp),
                     record.value,
                 )

@@ -37,7 +37,7 @@ SAMPLE: Final = 20
 class Coordinator(Protocol):
     """A coordinator, wherever it leads (`coordinator.batch.client`)."""
 
-    async def mark_orphans(self, request: MarkOrphansRequest) -> MarkOrphansResponse: ...
+    async def call(self, request: MarkOrphansRequest) -> MarkOrphansResponse: ...
 
 
 class OrphansPlan:
@@ -179,7 +179,7 @@ async def _hand_over(
                 object_keys=some,
             )
             try:
-                answer = await coordinator(number).mark_orphans(request)
+                answer = await coordinator(number).call(request)
             except CoordinatorError as error:
                 done.unanswered = f"coordinator {number}: {error.message}"
                 return None

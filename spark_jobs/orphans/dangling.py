@@ -28,7 +28,7 @@ from spark_jobs.orphans.listing import Naming, Tally
 from spark_jobs.orphans.scan import OrphansError, read_known
 from spark_jobs.readers.logs import DISKLESS_METADATA, Logs
 from spark_jobs.readers.object_store import ObjectStore
-from spark_jobs.tables.coordinator_log import LogState, state_at
+from spark_jobs.tables.log_state import LogState, state_at
 
 THREADS: Final = 8
 AT_ONCE: Final = 1_000  # looked for, before the next are taken up

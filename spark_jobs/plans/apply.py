@@ -51,7 +51,7 @@ MAX_WAITS: Final = 100
 class Coordinator(Protocol):
     """A coordinator, wherever it leads (`coordinator.batch.client`)."""
 
-    async def apply_retention(self, request: ApplyRetentionRequest) -> ApplyRetentionResponse: ...
+    async def call(self, request: ApplyRetentionRequest) -> ApplyRetentionResponse: ...
 
 
 @dataclass(slots=True)
@@ -155,7 +155,7 @@ async def _answers(
             while some:
                 before = dict(moved)
                 try:
-                    answer = await coordinator(number).apply_retention(_request(plan, number, some))
+                    answer = await coordinator(number).call(_request(plan, number, some))
                 except CoordinatorError as error:
                     outcome.unanswered = f"coordinator {number}: {error.message}"
                     return

@@ -3,7 +3,7 @@
     logs = ArchivedLogs(open_store("s3://bucket/archive"))
     log = logs.log("__diskless-metadata-0")
     for span in log.spans(log.end_offset()):
-        for place, value in span.values(): ...
+        for position, value in span.values(): ...
 
 Only envelopes are read, and only as their manifests say: a file is held in memory whole and its
 checksum compared before anything of it is believed. A file without a manifest is no part of the
@@ -42,7 +42,7 @@ from spark_jobs.readers.archive_layout import (
 from spark_jobs.readers.avro_files import AvroFileError, read_avro
 from spark_jobs.readers.envelope import EnvelopeError, Row, batches_of, value_of
 from spark_jobs.readers.log_files import SPLIT_BYTES, LostRangeError
-from spark_jobs.readers.log_position import Place
+from spark_jobs.readers.log_position import LogPosition
 from spark_jobs.readers.logs import CLUSTER_METADATA, LogsError, checked_cluster_id, names_in_order
 from spark_jobs.readers.object_store import MAX_READ_BYTES, ObjectStore, describe_failure
 
@@ -143,7 +143,7 @@ class ArchivedSpan:
         )
         return replace(self, ranges=ranges, start_offset=start, end_offset=end)
 
-    def values(self) -> Iterator[tuple[Place, Buffer]]:
+    def values(self) -> Iterator[tuple[LogPosition, Buffer]]:
         """As `Span.values`. Raises DamagedArchiveError; ArchiveError."""
         for row in self._rows():
             value = value_of(row)
@@ -155,7 +155,7 @@ class ArchivedSpan:
                 offset = row["offset"]
             else:
                 continue
-            yield Place(self.is_checkpoint, offset, row["epoch"], row["timestamp_ms"]), value
+            yield LogPosition(self.is_checkpoint, offset, row["epoch"], row["timestamp_ms"]), value
 
     def batches(self) -> Iterator[Batch]:
         """As `Span.batches`. Raises DamagedArchiveError; ArchiveError."""

@@ -29,7 +29,7 @@ from snapshot.errors import DamagedFileError
 from snapshot.names import checkpoint_name, list_checkpoints, parse_checkpoint_name
 from snapshot.reader import CheckpointReader
 from snapshot.stream import iter_file_batches
-from spark_jobs.readers.log_position import Place
+from spark_jobs.readers.log_position import LogPosition
 
 SPLIT_BYTES: Final = 64 * 1024 * 1024
 """Of log that one task reads, if there is so much of it."""
@@ -84,7 +84,7 @@ class FileSpan:
             return 0
         return max(0, end - self.position)
 
-    def values(self) -> Iterator[tuple[Place, Buffer]]:
+    def values(self) -> Iterator[tuple[LogPosition, Buffer]]:
         """As `read_values`, from this machine's disk."""
         return read_values(self)
 
@@ -212,7 +212,9 @@ class LogFiles:
             yield FileSpan(path, False, first, end, position, end_position)
 
 
-def read_values(span: FileSpan, files: FileSystem | None = None) -> Iterator[tuple[Place, Buffer]]:
+def read_values(
+    span: FileSpan, files: FileSystem | None = None
+) -> Iterator[tuple[LogPosition, Buffer]]:
     """The metadata records of a span: where each stands, and its value with its frame.
 
     Control records, the log's own, are left out.
@@ -264,17 +266,19 @@ def _log_batches(span: FileSpan, files: FileSystem) -> Iterator[Batch]:
     raise LostRangeError(span.path.parent, offset, None, f"{span.path.name} ends there")
 
 
-def batch_values(batch: Batch, start: int, end: int) -> Iterator[tuple[Place, Buffer]]:
+def batch_values(batch: Batch, start: int, end: int) -> Iterator[tuple[LogPosition, Buffer]]:
     """The metadata records of a batch with offsets in [start, end). Raises RecordError."""
     if batch.header.is_control:
         return
     epoch = batch.header.leader_epoch
     for record in iter_records(batch):
         if start <= record.offset < end and record.value is not None:
-            yield Place(False, record.offset, epoch, record.timestamp), record.value
+            yield LogPosition(False, record.offset, epoch, record.timestamp), record.value
 
 
-def _checkpoint_values(span: FileSpan, batches: Iterator[Batch]) -> Iterator[tuple[Place, Buffer]]:
+def _checkpoint_values(
+    span: FileSpan, batches: Iterator[Batch]
+) -> Iterator[tuple[LogPosition, Buffer]]:
     snapshot_id = parse_checkpoint_name(span.path.name)
     assert snapshot_id is not None, f"{span.path} is no checkpoint"
     for batch in batches:
@@ -282,5 +286,7 @@ def _checkpoint_values(span: FileSpan, batches: Iterator[Batch]) -> Iterator[tup
             continue
         for record in iter_records(batch):
             if record.value is not None:
-                place = Place(True, span.end_offset - 1, snapshot_id.epoch, record.timestamp)
-                yield place, record.value
+                position = LogPosition(
+                    True, span.end_offset - 1, snapshot_id.epoch, record.timestamp
+                )
+                yield position, record.value

@@ -1,4 +1,4 @@
-"""Where a record stands: what every row of every table begins with.
+"""The position of a record in a log, which every row of every table begins with.
 
 Source: docs/design/pipeline.md#spark-deletes-nothing.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Place(NamedTuple):
-    """Where a record stands: in the log, or in a checkpoint that the log begins with.
+class LogPosition(NamedTuple):
+    """Position of a record: in the log, or in a checkpoint that the log begins with.
 
     In a checkpoint the offset is the last that it stands for, and the epoch is its own.
     """

@@ -3,7 +3,7 @@
     logs: Logs = ReplicaLogs(Path("/var/lib/esker"), {"__cluster_metadata-0": 812, ...})
     log = logs.log("__diskless-metadata-0")
     for span in log.spans(log.end_offset()):
-        for place, value in span.values(): ...
+        for position, value in span.values(): ...
 
 A job needs three things of a log: how far it is committed, in which pieces it can be read, and the
 pieces' records. Pieces are planned in one process and read in others, so a `Span` is a small value
@@ -26,7 +26,7 @@ from raft.segments.properties import read_meta_properties
 from records.batch import Batch
 from records.compression import Buffer
 from spark_jobs.readers.log_files import SPLIT_BYTES, FileSpan, LogFiles, LostRangeError
-from spark_jobs.readers.log_position import Place
+from spark_jobs.readers.log_position import LogPosition
 
 CLUSTER_METADATA: Final = "__cluster_metadata-0"
 DISKLESS_METADATA: Final = "__diskless-metadata-"
@@ -63,7 +63,7 @@ class Span(Protocol):
         """What is left of it if only rows of these offsets count, both inclusive; None: nothing."""
         ...
 
-    def values(self) -> Iterator[tuple[Place, Buffer]]:
+    def values(self) -> Iterator[tuple[LogPosition, Buffer]]:
         """Its metadata records in order: where each stands, and its value with its frame.
 
         Raises:  LostRangeError if it is gone meanwhile; DamagedFileError, RecordError; OSError.

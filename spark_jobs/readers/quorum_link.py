@@ -23,7 +23,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
-from raft.interfaces import Piece
+from raft.interfaces import SnapshotChunk
 from raft.net import NetError, Reason, loop_factory
 from raft.net.rpc import Rpc, open_rpc
 from records.compression import Buffer
@@ -178,7 +178,9 @@ class QuorumLink:
         """
         return self._submit(self._leader.fetch(offset, last_epoch, max_bytes))
 
-    def fetch_snapshot(self, snapshot_id: OffsetAndEpoch, position: int, max_bytes: int) -> Piece:
+    def fetch_snapshot(
+        self, snapshot_id: OffsetAndEpoch, position: int, max_bytes: int
+    ) -> SnapshotChunk:
         """Some bytes of a checkpoint. Raises GoneError; LogsError."""
         return self._submit(self._leader.fetch_snapshot(snapshot_id, position, max_bytes)).result()
 
@@ -391,7 +393,7 @@ class _Leader:
 
     async def fetch_snapshot(
         self, snapshot_id: OffsetAndEpoch, position: int, max_bytes: int
-    ) -> Piece:
+    ) -> SnapshotChunk:
         asked = wire.FetchSnapshotRequest.TopicSnapshot
 
         def request(epoch: int) -> wire.FetchSnapshotRequest:
@@ -419,7 +421,7 @@ class _Leader:
         told = answer.topics[0].partitions[0]
         if told.position != position or len(told.unaligned_records) > max_bytes:
             raise LogsError(f"{self._topic}-{self._partition}: bytes that were not asked for")
-        return Piece(told.size, told.unaligned_records)
+        return SnapshotChunk(told.size, told.unaligned_records)
 
 
 def why_nobody_leads(log: str, error: Exception) -> str:

@@ -3,7 +3,7 @@
     logs = QuorumLogs([("127.0.0.1", 9093)])
     log = logs.log("__diskless-metadata-0")
     for span in log.spans(log.end_offset()):
-        for place, value in span.values(): ...
+        for position, value in span.values(): ...
 
 No directory, no agent: any controller's address is enough. A span is a range of offsets and the
 addresses; the task that reads it finds the leader by itself, and goes on with the next one when
@@ -30,7 +30,7 @@ from records.errors import CorruptBatchError
 from records.types import Epoch, Offset, OffsetAndEpoch
 from spark_jobs.readers.checkpoint_copy import copies_of, copy_checkpoint
 from spark_jobs.readers.log_files import SPLIT_BYTES, FileSpan, LostRangeError, batch_values
-from spark_jobs.readers.log_position import Place
+from spark_jobs.readers.log_position import LogPosition
 from spark_jobs.readers.logs import CLUSTER_METADATA, LogsError, checked_cluster_id, names_in_order
 from spark_jobs.readers.quorum_link import (
     Address,
@@ -70,7 +70,7 @@ class QuorumSpan:
         epoch = self.epoch if start == self.start_offset else None
         return replace(self, start_offset=start, end_offset=end, epoch=epoch)
 
-    def values(self) -> Iterator[tuple[Place, Buffer]]:
+    def values(self) -> Iterator[tuple[LogPosition, Buffer]]:
         """As `Span.values`. Raises LostRangeError; LogsError; RecordError; OSError."""
         if self.is_checkpoint:
             yield from self._copied().values()

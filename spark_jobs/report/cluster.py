@@ -32,7 +32,7 @@ from records.metadata import (
     UnregisterBrokerRecord,
 )
 from records.uuids import encode_uuid
-from spark_jobs.readers.log_position import Place
+from spark_jobs.readers.log_position import LogPosition
 from spark_jobs.readers.logs import Span
 from spark_jobs.report.window import Window
 from spark_jobs.tables.transactions import MARKS, effective
@@ -118,9 +118,9 @@ class ClusterHistory:
 
     # --- applying records ---
 
-    def apply(self, place: Place, record: Any) -> None:
+    def apply(self, position: LogPosition, record: Any) -> None:
         """Apply one record."""
-        _APPLY[type(record)](self, place.timestamp_ms, record)
+        _APPLY[type(record)](self, position.timestamp_ms, record)
 
     def register(self, at_ms: int, record: RegisterBrokerRecord) -> None:
         self.racks[record.broker_id] = record.rack or ""
@@ -222,17 +222,17 @@ def history_of(spans: Iterable[Span], window: Window) -> ClusterHistory:
     Raises:  as `Span.values`.
     """
     history = ClusterHistory(window)
-    for place, record in effective(_records(spans)):
+    for position, record in effective(_records(spans)):
         if type(record) in _APPLY:
-            history.apply(place, record)
+            history.apply(position, record)
     return history
 
 
-def _records(spans: Iterable[Span]) -> Iterator[tuple[Place, Any]]:
+def _records(spans: Iterable[Span]) -> Iterator[tuple[LogPosition, Any]]:
     for span in spans:
-        for place, value in span.values():
+        for position, value in span.values():
             if read_frame(value)[0] in _KEYS:
-                yield place, decode_record(value)
+                yield position, decode_record(value)
 
 
 _APPLY: Final[dict[type, Any]] = {

@@ -18,20 +18,19 @@ docs/design/pipeline.md#the-report; KIP-1163 (objects are shared).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from records.diskless import DisklessTopicState, ObjectsState, RunsState
-from records.frame import decode_record, read_frame
-from records.uuids import encode_uuid
 from spark_jobs.report.cube import Numbers, Work, band_starts, merge_rows, rows
 from spark_jobs.report.first_pass import FirstPassResult
 from spark_jobs.report.window import Window
 from spark_jobs.tables.arrow_batches import read_table
+from spark_jobs.tables.coordinator_log import RUNS_KEYS, CoordinatorLog, fold
+from spark_jobs.tables.partitions import KEYS as PARTITION_KEYS
 from spark_jobs.tables.runs import batches as batches_of
 from spark_jobs.tables.runs import column, is_accepted, joined
 from spark_jobs.tables.schemas import OBJECT_COMMIT
@@ -323,56 +322,26 @@ def _pins(runs: _Runs, pinned: npt.NDArray[np.bool_], dead: Numbers) -> pa.Table
 # --- checkpoints --------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class _CheckpointContents:
-    """The partitions, runs and objects of a checkpoint."""
-
-    topics: dict[str, int] = field(default_factory=dict)  # id: number
-    places: list[tuple[int, int]] = field(default_factory=list)  # topic's number, partition
-    log_ids: dict[int, int] = field(default_factory=dict)  # into places
-    runs: list[Numbers] = field(default_factory=list)  # place, object, size, last offset
-    objects: list[Numbers] = field(default_factory=list)  # id, size, committed
-
-    def apply(self, record: Any) -> None:
-        """Add a record; topics come before their runs."""
-        match record:
-            case DisklessTopicState():
-                topic = self.topics.setdefault(encode_uuid(record.topic_id), len(self.topics))
-                for index, log_id in enumerate(record.log_ids, record.first_partition):
-                    if log_id >= 0:
-                        self.log_ids[log_id] = len(self.places)
-                        self.places.append((topic, index))
-            case RunsState():
-                part = np.empty((4, len(record.object_ids)), np.int64)
-                part[0], part[1] = self.log_ids[record.log_id], record.object_ids
-                part[2], part[3] = record.byte_sizes, record.last_offsets
-                self.runs.append(part)
-            case ObjectsState():
-                columns = (record.object_ids, record.sizes_bytes, record.committed_at_ms)
-                self.objects.append(np.array(columns, np.int64))
-
-
-_IN_CHECKPOINTS: Final = {
-    record.schema().key for record in (DisklessTopicState, RunsState, ObjectsState)
-}
-
-
 def _checkpoint(job: Counting, work: Work) -> Iterator[pa.Table]:
-    contents = _CheckpointContents()
-    for _, value in work.span.values():
-        if read_frame(value)[0] in _IN_CHECKPOINTS:
-            contents.apply(decode_record(value))
-    objects = _objects(np.concatenate([np.zeros((3, 0), np.int64), *contents.objects], axis=1))
-    run = np.concatenate([np.zeros((4, 0), np.int64), *contents.runs], axis=1)
-    topic, partition = np.array(contents.places, np.int64).reshape(-1, 2).T
-    topics = list(contents.topics)
-    live = run[3] >= job.log_starts(topics, partition, topic)[run[0]]
-    place = np.searchsorted(objects.ids, run[1])
-    runs = _Runs(topics, topic[run[0]], partition[run[0]], place, run[2], live)
-    partitions, _ = _pairs(place, run[0])
+    log = CoordinatorLog()
+    fold(work.span.values(), log.handlers(RUNS_KEYS | PARTITION_KEYS))
+    ids, sizes, _, committed, _, _ = log.object_columns()
+    objects = _objects(np.stack((ids, sizes, committed)))
+    log_ids, (_, last_offset, object_id, _, byte_size, *_) = log.run_columns()
+    places = list(log.partitions.places.values())
+    topics = list(dict.fromkeys(topic_id for topic_id, _ in places))
+    number = {topic_id: i for i, topic_id in enumerate(topics)}
+    topic = np.array([number[topic_id] for topic_id, _ in places], np.int64)
+    partition = np.array([index for _, index in places], np.int64)
+    at = {log_id: i for i, log_id in enumerate(log.partitions.places)}
+    run = np.array([at[log_id] for log_id in log_ids.tolist()], np.int64)
+    live = last_offset >= job.log_starts(topics, partition, topic)[run]
+    place = np.searchsorted(objects.ids, object_id)
+    runs = _Runs(topics, topic[run], partition[run], place, byte_size, live)
+    partitions, _ = _pairs(place, run)
     count = len(objects.ids)
     footers = FOOTER_BYTES + ENTRY_BYTES * np.bincount(partitions[0], minlength=count)
-    unused = objects.sizes - _sums(place[live], run[2][live], count)
+    unused = objects.sizes - _sums(place[live], byte_size[live], count)
     yield from _count_unused(
         job, work.log, objects, runs, objects.sizes - np.minimum(unused, footers)
     )

@@ -30,7 +30,7 @@ from records.diskless import (
 )
 from records.frame import METADATA_RECORDS, decode_record, read_frame
 from records.uuids import encode_uuid
-from spark_jobs.readers.log_position import Place
+from spark_jobs.readers.log_position import LogPosition
 from spark_jobs.report.cube import CUBE, Numbers, Work, rows
 from spark_jobs.report.window import Window
 from spark_jobs.tables.schemas import table_name
@@ -56,11 +56,11 @@ class FirstPass:
     def __call__(self, work: Work) -> pa.Table:
         """Return the piece's rows: `log_start`, `topic`, `removed`, `log`, `epoch`."""
         counts = _PieceCounts(work.log)
-        for place, value in work.span.values():
+        for position, value in work.span.values():
             key, _, _ = read_frame(value)
-            counts.count(place, key, len(value), self.window)
+            counts.count(position, key, len(value), self.window)
             if key in _READ:
-                counts.apply(place, decode_record(value), self.window)
+                counts.apply(position, decode_record(value), self.window)
         return counts.table()
 
 
@@ -76,18 +76,18 @@ class _PieceCounts:
     names: dict[str, str] = field(default_factory=dict)
     removed: dict[int, int] = field(default_factory=dict)  # object: when, its bucket
 
-    def count(self, place: Place, key: int, size: int, window: Window) -> None:
+    def count(self, position: LogPosition, key: int, size: int, window: Window) -> None:
         """Count a record by its type and leader epoch."""
-        bucket = 0 if place.from_checkpoint else window.bucket(place.timestamp_ms)
-        kind = key, place.from_checkpoint, bucket
+        bucket = 0 if position.from_checkpoint else window.bucket(position.timestamp_ms)
+        kind = key, position.from_checkpoint, bucket
         self.types[kind] += 1
         self.sizes[kind] += size
-        if not place.from_checkpoint:
-            at = place.timestamp_ms
-            records, first, last = self.epochs.get(place.epoch, (0, at, at))
-            self.epochs[place.epoch] = records + 1, min(first, at), max(last, at)
+        if not position.from_checkpoint:
+            at = position.timestamp_ms
+            records, first, last = self.epochs.get(position.epoch, (0, at, at))
+            self.epochs[position.epoch] = records + 1, min(first, at), max(last, at)
 
-    def apply(self, place: Place, record: Any, window: Window) -> None:
+    def apply(self, position: LogPosition, record: Any, window: Window) -> None:
         """Note the log starts, names and removals of a record."""
         match record:
             case LogStartOffsetsRecord():
@@ -109,7 +109,7 @@ class _PieceCounts:
                 for partition in range(first, first + record.partition_count):
                     self.start(topic_id, partition, 0)
             case ObjectsRemovedRecord():
-                bucket = window.bucket(place.timestamp_ms)
+                bucket = window.bucket(position.timestamp_ms)
                 self.removed.update(dict.fromkeys(record.object_ids, bucket))
 
     def start(self, topic_id: str, partition: int, start: int) -> None:

@@ -17,6 +17,7 @@ Source: docs/design/batch-coordinator.md#retention, docs/design/pipeline.md#plan
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -25,20 +26,14 @@ import numpy as np
 import numpy.typing as npt
 
 from records.compression import Buffer
-from records.diskless import ObjectsState, RunsState
-from records.frame import METADATA_RECORDS, decode_record, read_frame
-from spark_jobs.readers.log_position import Place
-from spark_jobs.readers.logs import LogsError, Span
+from spark_jobs.readers.log_position import LogPosition
+from spark_jobs.readers.logs import Span
 from spark_jobs.tables.commit_columns import Columns, CommitPile
-from spark_jobs.tables.partitions import KEYS as PARTITIONS_KEYS
-from spark_jobs.tables.partitions import Partitions
-from spark_jobs.tables.schemas import OBJECT_COMMIT_KEY
+from spark_jobs.tables.coordinator_log import RUNS_KEYS, CoordinatorLog, fold
+from spark_jobs.tables.partitions import KEYS as PARTITION_KEYS
 
 Numbers = npt.NDArray[np.int64]
 AnyNumbers = npt.NDArray[Any]
-
-RUNS_KEY: Final = RunsState.schema().key
-OBJECTS_KEY: Final = ObjectsState.schema().key
 
 _FIELDS: Final = (
     "byte_offsets", "byte_sizes", "base_offsets", "record_counts", "max_timestamps",
@@ -92,27 +87,20 @@ def piece_of(span: Span) -> Piece:
     return gather(span.values())
 
 
-def gather(values: Iterable[tuple[Place, Buffer]]) -> Piece:
+def gather(values: Iterable[tuple[LogPosition, Buffer]]) -> Piece:
     """The same of records that follow each other: of a log, or all of a checkpoint."""
-    commits, checkpoint = CommitPile(_FIELDS), _Checkpoint()
+    commits, checkpoint = CommitPile(_FIELDS), CoordinatorLog()
     records: list[bytes] = []
-    for place, value in values:
-        key, version, body = read_frame(value)
-        if key == OBJECT_COMMIT_KEY:
-            commits.add(place.offset, value, version, body)
-        elif key in PARTITIONS_KEYS:
-            records.append(bytes(value))
-            if place.from_checkpoint:
-                checkpoint.partitions.apply(decode_record(value))
-        elif key in (RUNS_KEY, OBJECTS_KEY):
-            checkpoint.take(decode_record(value))
-        elif key not in METADATA_RECORDS:
-            raise LogsError(
-                f"at log offset {place.offset} is a record of type {key}, which this version does "
-                "not know: a plan would be a guess; use a newer one"
-            )
+
+    def on_partitions(position: LogPosition, value: Buffer) -> None:
+        records.append(bytes(value))
+        if position.from_checkpoint:
+            checkpoint.add(position, value)
+
+    handlers = checkpoint.handlers(RUNS_KEYS) | dict.fromkeys(PARTITION_KEYS, on_partitions)
+    fold(values, handlers, commits.add, refuses_unknown=True)
     columns = commits.take()
-    found = _runs(columns) if columns.rows_of.any() else checkpoint.runs()
+    found = _runs(columns) if columns.rows_of.any() else _checkpoint_runs(checkpoint)
     return _piece(*found, records)
 
 
@@ -216,40 +204,19 @@ def _reduced(how: Any, column: AnyNumbers, first: Numbers) -> AnyNumbers:
 # --- of a checkpoint ------------------------------------------------------------------------------
 
 
-class _Checkpoint:
-    """Runs and objects as a checkpoint has them; runs refer to what stands before them."""
-
-    def __init__(self) -> None:
-        self.partitions = Partitions()
-        self._runs: list[RunsState] = []
-        self._objects: list[ObjectsState] = []
-
-    def take(self, record: Any) -> None:
-        """One RunsState or ObjectsState."""
-        (self._runs if isinstance(record, RunsState) else self._objects).append(record)
-
-    def runs(self) -> tuple[_Found, Rows]:
-        """Those of partitions that there are; a checkpoint cuts a long partition in pieces."""
-        ids, sizes, committed = (
-            np.array([one for record in self._objects for one in getattr(record, name)], np.int64)
-            for name in ("object_ids", "sizes_bytes", "committed_at_ms")
-        )
-        last, objects, byte_sizes, times = (
-            np.array([one for record in self._runs for one in getattr(record, name)], np.int64)
-            for name in ("last_offsets", "object_ids", "byte_sizes", "max_timestamps")
-        )
-        place = np.searchsorted(ids, objects)
-        if len(times):
-            times = np.where(times < 0, committed[place], times)
-        logs = [record.log_id for record in self._runs]
-        counts = np.array([len(record.last_offsets) for record in self._runs], np.int64)
-        distinct = list(dict.fromkeys(logs))
-        code = {log_id: i for i, log_id in enumerate(distinct)}
-        summed = np.zeros(len(distinct), np.int64)
-        np.add.at(summed, [code[log_id] for log_id in logs], counts)
-        places = [self.partitions.places[log_id] for log_id in distinct]
-        topic_ids = list(dict.fromkeys(topic_id for topic_id, _ in places))
-        topics = np.array([topic_ids.index(topic_id) for topic_id, _ in places], np.int32)
-        indexes = np.array([index for _, index in places], np.int32)
-        found = _Found(topic_ids, topics, indexes, summed)
-        return found, Rows(last, times, byte_sizes, place.astype(np.int32), sizes, sizes)
+def _checkpoint_runs(checkpoint: CoordinatorLog) -> tuple[_Found, Rows]:
+    """Those of partitions that there are; a checkpoint cuts a long partition in pieces."""
+    ids, sizes, _, committed, _, _ = checkpoint.object_columns()
+    _, (_, last, objects, _, byte_sizes, times, _, _) = checkpoint.run_columns()
+    at = np.searchsorted(ids, objects)
+    if len(times):
+        times = np.where(times < 0, committed[at], times)
+    counts = Counter[int]()
+    for log_id, runs in checkpoint.runs:
+        counts[log_id] += runs.shape[1]
+    places = [checkpoint.partitions.places[log_id] for log_id in counts]
+    topic_ids = list(dict.fromkeys(topic_id for topic_id, _ in places))
+    topics = np.array([topic_ids.index(topic_id) for topic_id, _ in places], np.int32)
+    indexes = np.array([index for _, index in places], np.int32)
+    found = _Found(topic_ids, topics, indexes, np.array(list(counts.values()), np.int64))
+    return found, Rows(last, times, byte_sizes, at.astype(np.int32), sizes, sizes)

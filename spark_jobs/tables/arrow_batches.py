@@ -46,7 +46,7 @@ def read_table(
     columns, only = columns_named(table)
     versions = versions_named(table)
     passed_over = 0
-    for place, value in span.values():
+    for position, value in span.values():
         key, version, _ = read_frame(value)
         if (only is not None and key != only) or (types is not None and key not in types):
             continue
@@ -58,7 +58,7 @@ def read_table(
                 )
             passed_over += 1
             continue
-        columns.add(place, value)
+        columns.add(position, value)
         if columns.rows >= batch_rows:
             yield columns.take()
     if columns.rows:

@@ -27,6 +27,7 @@ import pyarrow as pa
 
 from records.compression import Buffer
 from records.uuids import encode_uuid
+from spark_jobs.readers.log_position import LogPosition
 from spark_jobs.tables.commits import (
     BATCH_COUNTS,
     COLUMNS,
@@ -90,7 +91,7 @@ class CommitPile:
         self._counts = [np.zeros((len(COLUMNS), 0), np.int64)]
         self._parts: dict[int, list[bytes]] = {i: [] for i in self._wanted}
 
-    def add(self, offset: int, value: Buffer, version: int, body: int) -> None:
+    def add(self, position: LogPosition, value: Buffer, version: int, body: int) -> None:
         """One record's value, with its frame.
 
         Args:    version: as its frame says. body: where that ends.
@@ -98,7 +99,7 @@ class CommitPile:
         """
         if version not in VERSIONS:
             parse_commit(value)
-        self._offsets.append(offset)
+        self._offsets.append(position.offset)
         self._values.append(value)
         self._bodies.append(body)
         self._size += len(value)

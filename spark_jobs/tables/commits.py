@@ -30,7 +30,7 @@ from records.frame import read_frame
 from records.schema import ArrayOf, Field
 from records.uuids import encode_uuid
 from records.wire import Fixed
-from spark_jobs.readers.log_position import Place
+from spark_jobs.readers.log_position import LogPosition
 
 Numbers = npt.NDArray[np.int64]
 
@@ -68,7 +68,7 @@ _SHAPES: Final = tuple(
 )
 """Of each column that is always there: the bytes it has for each batch, and for each group."""
 
-PLACE_FIELDS: Final = (
+POSITION_FIELDS: Final = (
     pa.field("from_checkpoint", pa.bool_(), nullable=False),
     pa.field("log_offset", pa.int64(), nullable=False),
     pa.field("log_epoch", pa.int32(), nullable=False),
@@ -78,7 +78,7 @@ PLACE_FIELDS: Final = (
 
 SCHEMA: Final = pa.schema(
     [
-        *PLACE_FIELDS,
+        *POSITION_FIELDS,
         *(pa.field(field.name, _ARROW[width_of(field)], nullable=False) for field in HEAD),
         pa.field("topic_id", pa.string(), nullable=False),
         pa.field("partition", pa.int32(), nullable=False),
@@ -92,7 +92,7 @@ SCHEMA: Final = pa.schema(
 
 OBJECT_SCHEMA: Final = pa.schema(
     [
-        *PLACE_FIELDS,
+        *POSITION_FIELDS,
         *(pa.field(field.name, _ARROW[width_of(field)], nullable=False) for field in HEAD),
         pa.field("topics", pa.int32(), nullable=False),
         pa.field("partitions", pa.int32(), nullable=False),
@@ -114,13 +114,13 @@ class CommitColumns:
     def _clear(self) -> None:
         self.rows = 0
         self._parts: list[list[Buffer]] = [[] for _ in COLUMNS]
-        self._places: list[Place] = []
+        self._positions: list[LogPosition] = []
         self._heads: list[tuple[int, ...]] = []
         self._rows_of: list[int] = []  # of each record
         self._groups_of: list[int] = []
         self._topics_of: list[int] = []
 
-    def add(self, place: Place, value: Buffer) -> None:
+    def add(self, position: LogPosition, value: Buffer) -> None:
         """One record's value, with its frame.
 
         Raises:  MalformedMessageError if it is no ObjectCommitRecord of a version known here.
@@ -133,7 +133,7 @@ class CommitColumns:
                 columns[i] = bytes(rows * WIDTHS[i])
         for part, column in zip(self._parts, columns, strict=True):
             part.append(column)
-        self._places.append(place)
+        self._positions.append(position)
         self._heads.append(head)
         self._rows_of.append(rows)
         self._groups_of.append(groups)
@@ -149,14 +149,19 @@ class CommitColumns:
         rows_of = np.array(self._rows_of, np.int64)
         counts = self._column(BATCH_COUNTS).astype(np.int64)
         check_groups(
-            [place.offset for place in self._places], rows_of, np.array(self._groups_of, np.int64),
-            np.array(self._topics_of, np.int64), counts, self._column(TOPIC_INDEXES),
-        )  # fmt: skip
-        place = (np.array(column) for column in _transposed(self._places, len(Place._fields)))
+            [position.offset for position in self._positions],
+            rows_of,
+            np.array(self._groups_of, np.int64),
+            np.array(self._topics_of, np.int64),
+            counts,
+            self._column(TOPIC_INDEXES),
+        )
+        width = len(LogPosition._fields)
+        position = (np.array(column) for column in _transposed(self._positions, width))
         head = (np.array(column) for column in _transposed(self._heads, len(HEAD)))
         arrays = [
             pa.array(np.repeat(column, rows_of), field.type)
-            for column, field in zip((*place, *head), SCHEMA, strict=False)
+            for column, field in zip((*position, *head), SCHEMA, strict=False)
         ]
         arrays += [
             self._topic_ids(counts),
@@ -222,13 +227,13 @@ class ObjectColumns:
         """Collected and not taken."""
         return len(self._rows)
 
-    def add(self, place: Place, value: Buffer) -> None:
+    def add(self, position: LogPosition, value: Buffer) -> None:
         """As `CommitColumns.add`."""
         head, columns = parse_commit(value)
         sizes, codes, duplicates = (_numbers(columns[i], i) for i in (_BYTE_SIZES, *OPTIONAL))
         self._rows.append(
             (
-                *place,
+                *position,
                 *head,
                 len(columns[TOPIC_IDS]) // UUID_BYTES,
                 len(columns[BATCH_COUNTS]) // WIDTHS[BATCH_COUNTS],

@@ -1,224 +1,263 @@
-"""What a batch coordinator's log says at one offset: topics, live runs, objects, producers.
+"""The fold of a batch coordinator's log: what every record type means, read once for all jobs.
 
-    state = state_at(LogFiles(directory), 120_000)
-    state.runs.num_rows
-    yesterday = state_at(LogFiles(directory), timestamp_ms=1_700_000_000_000)
+    log = CoordinatorLog()
+    fold(span.values(), log.handlers(CHANGE_KEYS), on_commit=commits.add)
 
-The same state that a coordinator has in its database, found another way: not record by record, but
-by columns. The accepted batches of all commits stand in one table; batches that touch are joined to
-runs; and a run is live if its last offset is at or above its partition's log start. That is the
-whole computation, because log starts only rise and offsets are never given twice.
+`fold` reads the frame of each record and passes it to the handler of its type; a type without a
+handler is not even decoded. So a job names the record types that it needs, and pays for no others.
+Commits, which are most of a log, are collected as columns by one of several collectors.
 
-Surprises. A partition is its topic's id and its index, also where it was let go and came back:
-it had no data then. And used bytes are not read anywhere, they are the sum of live runs: whoever
-doubts that a coordinator counts well compares. And a time stands for the first record that is
-later: leaders' clocks differ, so a record after that one may be older again, and does not count.
+Not one of the other records is written for what is appended, so there are few, and `CoordinatorLog`
+applies them one by one. Once all changes are known, pieces of the log can be looked at apart: which
+of their batches live, and what became of their objects, no longer depends on any other piece.
 
-Source: docs/design/batch-coordinator.md#runs, docs/design/batch-coordinator.md#deletion,
-docs/design/pipeline.md#one-input; KIP-630 (a checkpoint stands for the log before it).
+The trap is an object that was removed and is there again: an upload that finished late, which a
+listing of the store has shown. So what was found is kept apart from what was removed.
+
+The report's first pass counts records in pieces of any order, and the audit has a fold of its own,
+so that the two can be compared.
+
+Source: docs/design/batch-coordinator.md#deletion, docs/design/batch-coordinator.md#object-leases;
+KIP-630 (a checkpoint stands for the log before it).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from array import array
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
+import numpy.typing as npt
 
 from records.compression import Buffer
 from records.diskless import (
+    CoordinatorState,
+    LeaseClosedRecord,
+    LeaseGrantedRecord,
+    LeasesForgottenRecord,
+    LeaseState,
+    ObjectsMarkedRecord,
+    ObjectsRemovedRecord,
     ObjectsState,
+    OrphansFoundRecord,
+    ProducersExpiredRecord,
     ProducersState,
     RunsState,
 )
 from records.frame import METADATA_RECORDS, decode_record, read_frame
+from records.schema import MetadataRecord
 from records.uuids import encode_uuid
-from spark_jobs.readers.log_files import LostRangeError
-from spark_jobs.readers.log_position import Place
-from spark_jobs.readers.logs import Log, LogsError, Span
-from spark_jobs.tables import producers
-from spark_jobs.tables.changes import KEYS as CHANGES_KEYS
-from spark_jobs.tables.changes import Changes
-from spark_jobs.tables.commits import CommitColumns
-from spark_jobs.tables.producers import PRODUCERS_SCHEMA
-from spark_jobs.tables.runs import (
-    RUN_COLUMNS,
-    RUNS_SCHEMA,
-    Mask,
-    Numbers,
-    batches,
-    is_accepted,
-    joined,
-    numbers_of,
-    run_table,
-    topics_of_objects,
-)
+from spark_jobs.readers.log_position import LogPosition
+from spark_jobs.readers.logs import LogsError
+from spark_jobs.tables.partitions import KEYS as PARTITION_KEYS
+from spark_jobs.tables.partitions import Partitions
+from spark_jobs.tables.runs import RUN_COLUMNS
 from spark_jobs.tables.schemas import OBJECT_COMMIT_KEY
 
-_Object = tuple[int, int, int, int, tuple[str, ...]]
-"""Size, broker, commit time, format; ids of the topics with batches in it."""
+Numbers = npt.NDArray[np.int64]
+Handler = Callable[[LogPosition, Buffer], None]
+"""Takes a record's position and its value, with the frame."""
+CommitHandler = Callable[[LogPosition, Buffer, int, int], None]
+"""Takes a commit's position and value, its version, and where its frame ends."""
 
-_ORPHAN: Final[_Object] = (0, -1, -1, 0, ())
+_Ranges = list[tuple[int, int]]
+"""Object ids, as pairs of the first and the end (exclusive)."""
 
-TOPICS_SCHEMA: Final = pa.schema(
-    [
-        pa.field("topic_id", pa.string(), nullable=False),
-        pa.field("topic", pa.string(), nullable=False),  # empty: deleted before it was known here
-        pa.field("partition_count", pa.int32(), nullable=False),  # that are here
-        pa.field("deleted_at_ms", pa.int64()),  # null while it lives
-    ]
+
+def _keys(*records: Any) -> frozenset[int]:
+    return frozenset(record.schema().key for record in records)
+
+
+CHANGE_KEYS: Final = PARTITION_KEYS | _keys(
+    ProducersExpiredRecord, ObjectsMarkedRecord, ObjectsRemovedRecord, OrphansFoundRecord
 )
-PARTITIONS_SCHEMA: Final = pa.schema(
-    [
-        pa.field("topic_id", pa.string(), nullable=False),
-        pa.field("topic", pa.string(), nullable=False),
-        pa.field("partition", pa.int32(), nullable=False),
-        pa.field("log_start_offset", pa.int64(), nullable=False),  # inclusive
-        pa.field("high_watermark", pa.int64(), nullable=False),  # exclusive
-        pa.field("deleted_at_ms", pa.int64()),  # null while the topic lives
-        pa.field("log_id", pa.int64(), nullable=False),  # what the coordinator calls it inside
-    ]
-)
-OBJECTS_SCHEMA: Final = pa.schema(
-    [
-        pa.field("object_id", pa.int64(), nullable=False),
-        pa.field("size_bytes", pa.int64(), nullable=False),
-        pa.field("used_bytes", pa.int64(), nullable=False),
-        pa.field("broker_id", pa.int32(), nullable=False),
-        pa.field("committed_at_ms", pa.int64(), nullable=False),
-        pa.field("marked_at_ms", pa.int64()),  # null: not marked
-        pa.field("object_format", pa.int8(), nullable=False),
-        pa.field("topic_ids", pa.list_(pa.string()), nullable=False),  # that had batches in it
-    ]
-)
+"""Record types that say what was created, trimmed, marked, removed and forgotten."""
+OBJECT_KEYS: Final = _keys(
+    CoordinatorState, LeaseState, ObjectsState, LeaseGrantedRecord, LeaseClosedRecord,
+    LeasesForgottenRecord, ObjectsMarkedRecord, OrphansFoundRecord, ObjectsRemovedRecord,
+)  # fmt: skip
+"""Record types that say what became of object ids."""
+RUNS_KEYS: Final = _keys(RunsState, ObjectsState)
+"""Record types with a checkpoint's runs and objects."""
+STATE_KEYS: Final = RUNS_KEYS | _keys(ProducersState)
+"""Record types with a checkpoint's runs, objects and producers."""
 
-__all__ = [
-    "OBJECTS_SCHEMA", "PARTITIONS_SCHEMA", "PRODUCERS_SCHEMA", "RUNS_SCHEMA", "TOPICS_SCHEMA",
-    "LogState", "StateGoneError", "state_at", "state_of",
-]  # fmt: skip
+OBJECT_COLUMNS: Final = (
+    "object_ids", "sizes_bytes", "broker_ids", "committed_at_ms", "formats", "marked_at_ms",
+)  # fmt: skip
 
 
-class StateGoneError(LogsError):
-    """There is no state so early: what it was made of was cut off the log."""
+def fold(
+    values: Iterable[tuple[LogPosition, Buffer]],
+    handlers: Mapping[int, Handler],
+    on_commit: CommitHandler | None = None,
+    *,
+    until_ms: int | None = None,
+    refuses_unknown: bool = False,
+) -> LogPosition | None:
+    """Pass each record to the handler of its type, in the order of the log.
 
-    def __init__(self, asked: str, earliest: int) -> None:
-        super().__init__(
-            f"there is no state at {asked} any more: the earliest possible is at offset {earliest}"
-        )
-        self.earliest = earliest
+    Args:    handlers: by record key; records without one are skipped.
+             on_commit: takes object commits.
+             until_ms: stop at the first record that is later, in ms since 1970.
+             refuses_unknown: raise LogsError for a record type that this version does not know.
+    Returns: the position of the record that `until_ms` stopped at; None at the end.
+    Raises:  LogsError; RecordError; what handlers and `values` raise.
+    """
+    for position, value in values:
+        if until_ms is not None and position.timestamp_ms > until_ms:
+            return position
+        key, version, body = read_frame(value)
+        if key == OBJECT_COMMIT_KEY and on_commit is not None:
+            on_commit(position, value, version, body)
+        elif key in handlers:
+            handlers[key](position, value)
+        elif refuses_unknown and key not in METADATA_RECORDS:
+            raise unknown_record(position, key, version)
+    return None
+
+
+def unknown_record(position: LogPosition, key: int, version: int) -> LogsError:
+    """The error for a record that might say something about partitions or objects."""
+    return LogsError(
+        f"the record at offset {position.offset} is of type {key}, version {version}, which this "
+        "version does not know: nothing is concluded from such a log; use a newer one"
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class LogState:
-    """As of `offset`, exclusive. Every table by rising id, as Kafka writes it; runs by offset."""
+class CheckpointObjects:
+    """Objects of one record of a checkpoint."""
 
-    offset: int
-    topics: pa.Table
-    partitions: pa.Table
-    run_bounds: Numbers  # partition i has the runs [bounds[i], bounds[i + 1])
-    runs: pa.Table
-    objects: pa.Table
-    producers: pa.Table
+    columns: Numbers  # by rows, as OBJECT_COLUMNS
+    topic_ids: tuple[str, ...]
+    topic_counts: npt.NDArray[np.int32]  # of each object
+    topic_indexes: npt.NDArray[np.int32]  # of each topic of each object, into topic_ids
 
-
-def state_at(log: Log, offset: int | None = None, *, timestamp_ms: int | None = None) -> LogState:
-    """The state that everything below `offset` gives, or everything up to a time; or all there is.
-
-    Args:    offset: exclusive; at or below the log's end.
-             timestamp_ms: ms since 1970, inclusive: what the first later record found.
-    Raises:  StateGoneError naming the first offset that there can be a state of; LogsError for an
-             offset that is not committed yet; LostRangeError; as `Span.values`.
-    """
-    end, spans = span_of_state(log, offset)
-    return state_of(spans, end, until_ms=timestamp_ms)
+    def topics(self) -> list[tuple[str, ...]]:
+        """Return, for each object, the ids of the topics with batches in it."""
+        indexes = iter(self.topic_indexes.tolist())
+        counts = self.topic_counts.tolist()
+        return [tuple(self.topic_ids[i] for i in islice(indexes, count)) for count in counts]
 
 
-def span_of_state(log: Log, offset: int | None) -> tuple[int, Sequence[Span]]:
-    """The offset, or where the log ends, and what gives the state there. Raises as `state_at`."""
-    end = log.end_offset()
-    if offset is not None and not 0 <= offset <= end:
-        raise LogsError(f"there is no offset {offset}: what is committed ends at {end}")
-    try:
-        return (end, log.spans(end)) if offset is None else (offset, log.spans(offset))
-    except LostRangeError as error:
-        if offset is None or (earliest := _earliest(log)) is None or earliest <= offset:
-            raise
-        raise StateGoneError(f"offset {offset}", earliest) from error
+@dataclass(slots=True)
+class Lease:
+    """A range of object ids that a broker may commit."""
+
+    first: int
+    end: int  # exclusive
+    last_committed: int
+    skipped: _Ranges = field(default_factory=list)  # below last_committed, never committed
+    orphans: _Ranges | None = None  # once it is closed: the ids that were never committed
 
 
-def _earliest(log: Log) -> int | None:
-    """The first offset that there is a state at; None: there is none at all."""
-    try:
-        first = next(iter(log.spans(log.end_offset())), None)
-    except LostRangeError:
-        return None
-    return first.end_offset if first is not None and first.is_checkpoint else 0
+@dataclass(slots=True)
+class CoordinatorLog:
+    """What was applied so far. Pickled on its way to tasks that look at pieces of the log."""
 
+    partitions: Partitions = field(default_factory=Partitions)
+    forgotten: dict[tuple[int, int], int] = field(default_factory=dict)
+    """By log id and producer id: the log offset at which the producer last expired."""
+    marked: array[int] = field(default_factory=partial(array, "q"))
+    """Ids of objects that the log marked for deletion; `marked_at_ms` has the time of each."""
+    marked_at_ms: array[int] = field(default_factory=partial(array, "q"))
+    removed: array[int] = field(default_factory=partial(array, "q"))
+    """Ids of objects that were removed, in the order of the log."""
+    found: dict[int, int] = field(default_factory=dict)
+    """Orphans that a listing showed and that were not removed since: when they were marked."""
+    leases: dict[int, Lease] = field(default_factory=dict)
+    next_object_id: int = 0
+    # Of a checkpoint:
+    runs: list[tuple[int, Numbers]] = field(default_factory=list)
+    """Log id, and runs by rows as `RUN_COLUMNS`; appended_at_ms is -1: it is the object's."""
+    objects: list[CheckpointObjects] = field(default_factory=list)
+    producers: list[ProducersState] = field(default_factory=list)
 
-def state_of(spans: Iterable[Span], offset: int, *, until_ms: int | None = None) -> LogState:
-    """The state that these spans, which follow each other, give.
+    def handlers(self, keys: Iterable[int]) -> dict[int, Handler]:
+        """Return handlers for `fold` that decode and apply records of these types."""
+        return dict.fromkeys(keys, self.add)
 
-    Args:    offset: where they end.
-             until_ms: stop at the first record that is later; the state is then as of that one.
-    Raises:  StateGoneError if they begin with a checkpoint that is later; as `Span.values`.
-    """
-    gathered = _Gathered()
-    for span in spans:
-        for place, value in span.values():
-            if until_ms is not None and place.timestamp_ms > until_ms:
-                if place.from_checkpoint:
-                    raise StateGoneError(f"time {until_ms}", place.offset + 1)
-                return gathered.state(place.offset)
-            gathered.see(place, value)
-    return gathered.state(offset)
+    def add(self, position: LogPosition, value: Buffer) -> None:
+        """Decode and apply one record. Raises as `apply`, and RecordError."""
+        self.apply(position.offset, decode_record(value))
 
+    def apply(self, offset: int, record: MetadataRecord) -> None:
+        """Apply one record, in the order of the log.
 
-def state_of_piece(span: Span, changes: Changes) -> LogState:
-    """What a span has of the whole log's state, if these are all changes of the whole log.
+        Args:    offset: the record's log offset.
+        Raises:  LogsError for a lease that is closed and was never granted.
+        """
+        match record:
+            case RunsState():
+                self._runs_state(record)
+            case ObjectsState():
+                self._objects_state(record)
+            case ProducersState():
+                self.producers.append(record)
+            case ProducersExpiredRecord():
+                for key in zip(record.log_ids, record.producer_ids, strict=True):
+                    self.forgotten[key] = offset
+            case ObjectsMarkedRecord():
+                self.marked.extend(record.object_ids)
+                self.marked_at_ms.extend([record.marked_at_ms] * len(record.object_ids))
+            case ObjectsRemovedRecord():
+                self.removed.extend(record.object_ids)
+                for object_id in record.object_ids:
+                    self.found.pop(object_id, None)
+            case OrphansFoundRecord():
+                for object_id in record.object_ids:
+                    self.found.setdefault(object_id, record.marked_at_ms)
+            case CoordinatorState():
+                self.next_object_id = record.next_object_id
+            case LeaseState():
+                self._lease_state(record)
+            case LeaseGrantedRecord():
+                self._lease_granted(record)
+            case LeaseClosedRecord():
+                self._close_lease(record.lease_id, record.end_object_id)
+            case LeasesForgottenRecord():
+                for lease_id in record.lease_ids:
+                    self.leases.pop(lease_id, None)
+            case _:
+                self.partitions.apply(record)
 
-    Its runs and objects are those of the whole log that stand in this span. High watermarks and
-    producers are as this span alone knows them; orphans that a listing showed are left out.
-    """
-    gathered = _Gathered(replace(changes, found={}, marked=dict(changes.marked)))
-    for place, value in span.values():
-        if read_frame(value)[0] not in CHANGES_KEYS:
-            gathered.see(place, value)
-    return gathered.state(span.end_offset)
+    def marks(self) -> dict[int, int]:
+        """Return when each object was marked, in ms since 1970: the first time counts."""
+        marks = dict(zip(reversed(self.marked), reversed(self.marked_at_ms), strict=True))
+        for part in self.objects:
+            ids, marked_at_ms = part.columns[0], part.columns[-1]
+            is_marked = marked_at_ms >= 0
+            marks |= zip(ids[is_marked].tolist(), marked_at_ms[is_marked].tolist(), strict=True)
+        return marks
 
+    def object_columns(self) -> Numbers:
+        """Return the checkpoint's objects by rows, as OBJECT_COLUMNS."""
+        empty = np.zeros((len(OBJECT_COLUMNS), 0), np.int64)
+        return np.concatenate([empty, *(part.columns for part in self.objects)], axis=1)
 
-def state_of_changes(changes: Changes, offset: int) -> LogState:
-    """What the changes of a whole log say by themselves: no runs, and no object but orphans."""
-    return _Gathered(replace(changes, marked=dict(changes.marked))).state(offset)
+    def run_columns(self) -> tuple[Numbers, Numbers]:
+        """Return the log id of each of the checkpoint's runs; and runs by rows, as RUN_COLUMNS."""
+        empty = np.zeros((len(RUN_COLUMNS), 0), np.int64)
+        log_ids = np.array([log_id for log_id, _ in self.runs], np.int64)
+        counts = np.array([rows.shape[1] for _, rows in self.runs], np.int64)
+        rows = np.concatenate([empty, *(rows for _, rows in self.runs)], axis=1)
+        return np.repeat(log_ids, counts), rows
 
+    def lease_committed(self, object_id: int, lease_id: int) -> None:
+        """Apply the commit of an object to its lease. Raises LogsError outside of a lease."""
+        lease = self.leases.get(lease_id)
+        if lease is None or object_id <= lease.last_committed:
+            raise LogsError(f"object {object_id} is committed outside of lease {lease_id}")
+        if object_id > lease.last_committed + 1:
+            lease.skipped.append((lease.last_committed + 1, object_id))
+        lease.last_committed = object_id
 
-class _Gathered:
-    """What was read so far: commits as columns, the rest applied one by one."""
-
-    def __init__(self, changes: Changes | None = None) -> None:
-        self._commits = CommitColumns()
-        self._changes = changes or Changes()
-        self._partitions = self._changes.partitions
-        self._runs: list[tuple[str, int, Numbers]] = []  # of checkpoints, columns by rows
-        self._objects: dict[int, _Object] = {}
-        self._producers: list[tuple[int, ProducersState]] = []  # of checkpoints, by log id
-
-    def see(self, place: Place, value: Buffer) -> None:
-        """One record, in the order of the log."""
-        key = read_frame(value)[0]
-        if key == OBJECT_COMMIT_KEY:
-            self._commits.add(place, value)
-        elif key in CHANGES_KEYS:
-            self._changes.apply(place.offset, decode_record(value))
-        elif key in _OF_STATE:
-            _OF_STATE[key](self, decode_record(value))
-
-    # --- one by one ---------------------------------------------------------------------------
-
-    def runs_state(self, record: RunsState) -> None:
-        topic_id, partition = self._partitions.places[record.log_id]
+    def _runs_state(self, record: RunsState) -> None:
         last = np.array(record.last_offsets, np.int64)
         rows = np.empty((len(RUN_COLUMNS), len(last)), np.int64)
         rows[0] = np.concatenate(([record.base_offset], last[:-1] + 1))
@@ -226,170 +265,45 @@ class _Gathered:
         rows[2:6] = (
             record.object_ids, record.byte_offsets, record.byte_sizes, record.max_timestamps,
         )  # fmt: skip
-        rows[6] = -1  # its object's, once all objects are known
+        rows[6] = -1
         rows[7] = record.timestamp_types
-        self._runs.append((topic_id, partition, rows))
+        self.runs.append((record.log_id, rows))
 
-    def objects_state(self, record: ObjectsState) -> None:
-        names = [encode_uuid(topic_id) for topic_id in record.topic_ids]
-        indexes = iter(record.topic_indexes)
-        topics = [tuple(names[i] for i in islice(indexes, count)) for count in record.topic_counts]
-        columns = (
-            record.sizes_bytes, record.broker_ids, record.committed_at_ms, record.formats, topics,
-        )  # fmt: skip
-        self._objects.update(zip(record.object_ids, zip(*columns, strict=True), strict=True))
-        for object_id, marked_at_ms in zip(record.object_ids, record.marked_at_ms, strict=True):
-            if marked_at_ms >= 0:
-                self._changes.marked[object_id] = marked_at_ms
-
-    def producers_state(self, record: ProducersState) -> None:
-        self._producers.append((record.log_id, record))
-
-    # --- all together -------------------------------------------------------------------------
-
-    def state(self, offset: int) -> LogState:
-        places = self._partitions.in_order()
-        number = {place: i for i, place in enumerate(places)}
-        logs = [self._partitions.topics[topic_id].partitions[index] for topic_id, index in places]
-        commits = self._commits.take()
-        numbers, accepted = numbers_of(commits, number), is_accepted(commits)
-        self._see_objects(commits, accepted)
-        there = accepted & (numbers >= 0)
-        partition, runs = joined(*self._all_runs(commits, numbers, there, number))
-        watermarks = np.array([log.high_watermark for log in logs], np.int64)
-        np.maximum.at(watermarks, partition, runs[1] + 1)
-        log_starts = np.array([log.log_start for log in logs], np.int64)
-        live = runs[1] >= log_starts[partition]
-        partition, runs = partition[live], runs[:, live]
-        return LogState(
-            offset,
-            self._topic_table(),
-            self._partition_table(places, log_starts, watermarks),
-            np.searchsorted(partition, np.arange(len(places) + 1)),
-            run_table(places, partition, runs),
-            self._object_table(runs),
-            self._producer_table(places, number, producers.appended(commits, numbers, there)),
+    def _objects_state(self, record: ObjectsState) -> None:
+        columns = np.array([getattr(record, name) for name in OBJECT_COLUMNS], np.int64)
+        self.objects.append(
+            CheckpointObjects(
+                columns,
+                tuple(encode_uuid(topic_id) for topic_id in record.topic_ids),
+                np.array(record.topic_counts, np.int32),
+                np.array(record.topic_indexes, np.int32),
+            )
         )
 
-    def _see_objects(self, commits: pa.RecordBatch, accepted: Mask) -> None:
-        """Every object that was committed, once."""
-        ids = commits.column("object_id").to_numpy()
-        _, first = np.unique(ids, return_index=True)
-        names = ("size_bytes", "broker_id", "committed_at_ms", "object_format")
-        columns = [commits.column(name).to_numpy()[first].tolist() for name in names]
-        of_topics = topics_of_objects(ids[accepted], commits.column("topic_id").filter(accepted))
-        objects = ids[first].tolist()
-        topics = [of_topics.get(object_id, ()) for object_id in objects]
-        self._objects.update(zip(objects, zip(*columns, topics, strict=True), strict=True))
-        for object_id in self._changes.removed:
-            self._objects.pop(object_id, None)
-        for object_id, marked_at_ms in self._changes.found.items():
-            if object_id not in self._objects:  # what is known stays as it is
-                self._objects[object_id] = _ORPHAN
-                self._changes.marked[object_id] = marked_at_ms
-
-    def _all_runs(
-        self,
-        commits: pa.RecordBatch,
-        numbers: Numbers,
-        there: Mask,
-        number: dict[tuple[str, int], int],
-    ) -> tuple[Numbers, Numbers]:
-        """Runs of the checkpoint, then accepted batches: partition numbers, and columns."""
-        known = [
-            (np.full(rows.shape[1], number[topic_id, index]), self._with_times(rows))
-            for topic_id, index, rows in self._runs
-            if (topic_id, index) in number
-        ]
-        return (
-            np.concatenate([one for one, _ in known] + [numbers[there]]),
-            np.concatenate([rows for _, rows in known] + [batches(commits)[:, there]], axis=1),
+    def _lease_state(self, record: LeaseState) -> None:
+        self.leases[record.lease_id] = Lease(
+            record.first_object_id,
+            record.end_object_id,
+            record.last_committed_id,
+            _pairs(record.skipped),
+            _pairs(record.orphans) if record.closed_at_ms >= 0 else None,
         )
 
-    def _with_times(self, rows: Numbers) -> Numbers:
-        """Once all objects are known. Of one that is removed there are only dead runs."""
-        objects = (self._objects.get(object_id, _ORPHAN) for object_id in rows[2].tolist())
-        rows[6] = [one[2] for one in objects]
-        return rows
+    def _lease_granted(self, record: LeaseGrantedRecord) -> None:
+        first, end = record.first_object_id, record.first_object_id + record.object_count
+        self.next_object_id = max(self.next_object_id, end)
+        for lease_id in record.closed_lease_ids:
+            self._close_lease(lease_id, None)
+        self.leases[record.lease_id] = Lease(first, end, first - 1)
 
-    def _producer_table(
-        self,
-        places: Sequence[tuple[str, int]],
-        number: dict[tuple[str, int], int],
-        new: Numbers,
-    ) -> pa.Table:
-        of_log = {
-            log_id: number.get(place, -1) for log_id, place in self._partitions.places.items()
-        }
-        old = [producers.in_checkpoint(record, of_log[log]) for log, record in self._producers]
-        rows = np.concatenate([*old, new], axis=1)
-        forgotten = {
-            (of_log.get(log, -1), producer): offset
-            for (log, producer), offset in self._changes.forgotten.items()
-        }
-        rows = producers.not_forgotten(rows[:, rows[producers.PARTITION] >= 0], forgotten)
-        return producers.producer_table(places, *producers.last_batches(rows))
-
-    def _topic_table(self) -> pa.Table:
-        topics = sorted(self._partitions.topics.items())
-        deleted = [None if one.deleted_at_ms < 0 else one.deleted_at_ms for _, one in topics]
-        return pa.table(
-            [
-                pa.array([topic_id for topic_id, _ in topics], pa.string()),
-                pa.array([one.name for _, one in topics], pa.string()),
-                pa.array([len(one.partitions) for _, one in topics], pa.int32()),
-                pa.array(deleted, pa.int64()),
-            ],
-            schema=TOPICS_SCHEMA,
-        )
-
-    def _partition_table(
-        self, places: Sequence[tuple[str, int]], log_starts: Numbers, watermarks: Numbers
-    ) -> pa.Table:
-        topics = [self._partitions.topics[topic_id] for topic_id, _ in places]
-        deleted = [None if topic.deleted_at_ms < 0 else topic.deleted_at_ms for topic in topics]
-        return pa.table(
-            [
-                [topic_id for topic_id, _ in places],
-                [topic.name for topic in topics],
-                pa.array([index for _, index in places], pa.int32()),
-                log_starts,
-                watermarks,
-                pa.array(deleted, pa.int64()),
-                [
-                    topic.partitions[index].log_id
-                    for topic, (_, index) in zip(topics, places, strict=True)
-                ],
-            ],
-            schema=PARTITIONS_SCHEMA,
-        )
-
-    def _object_table(self, runs: Numbers) -> pa.Table:
-        ids = np.array(sorted(self._objects), np.int64)
-        used = np.zeros(len(ids), np.int64)
-        at = np.searchsorted(ids, runs[2])
-        np.add.at(used, at, runs[4])
-        facts = [self._objects[object_id] for object_id in ids.tolist()]
-        return pa.table(
-            [
-                ids,
-                pa.array([fact[0] for fact in facts], pa.int64()),
-                used,
-                pa.array([fact[1] for fact in facts], pa.int32()),
-                pa.array([fact[2] for fact in facts], pa.int64()),
-                pa.array([self._changes.marked.get(one) for one in ids.tolist()], pa.int64()),
-                pa.array([fact[3] for fact in facts], pa.int8()),
-                pa.array([list(fact[4]) for fact in facts], pa.list_(pa.string())),
-            ],
-            schema=OBJECTS_SCHEMA,
-        )
+    def _close_lease(self, lease_id: int, end: int | None) -> None:
+        lease = self.leases.get(lease_id)
+        if lease is None:
+            raise LogsError(f"lease {lease_id} is closed, but was never granted")
+        unused = (lease.last_committed + 1, lease.end if end is None else end)
+        lease.orphans = [*lease.skipped, *([unused] if unused[0] < unused[1] else [])]
 
 
-_APPLY: Final = {
-    RunsState: _Gathered.runs_state,
-    ObjectsState: _Gathered.objects_state,
-    ProducersState: _Gathered.producers_state,
-}
-_OF_STATE: Final[dict[int, Any]] = {
-    key: _APPLY[record] for key, record in METADATA_RECORDS.items() if record in _APPLY and key
-}
+def _pairs(flat: Iterable[int]) -> _Ranges:
+    numbers = list(flat)
+    return list(zip(numbers[::2], numbers[1::2], strict=True))

@@ -12,7 +12,7 @@ by Spark: high watermarks, and the last batches of producers.
 Every frame reads the log anew when it is used; one that is used twice should be cached.
 
 Source: docs/design/pipeline.md#one-input; the tables are those of
-`spark_jobs.tables.coordinator_log`.
+`spark_jobs.tables.log_state`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from records.frame import decode_record, read_frame
+from records.compression import Buffer
+from records.frame import decode_record
 from spark_jobs.readers.engines import SparkEngine
+from spark_jobs.readers.log_position import LogPosition
 from spark_jobs.readers.logs import Log, Span
-from spark_jobs.tables.changes import KEYS as CHANGES_KEYS
-from spark_jobs.tables.changes import Changes
-from spark_jobs.tables.coordinator_log import (
+from spark_jobs.tables.coordinator_log import CHANGE_KEYS, CoordinatorLog, fold
+from spark_jobs.tables.log_state import (
     OBJECTS_SCHEMA,
     PARTITIONS_SCHEMA,
     RUNS_SCHEMA,
@@ -65,7 +66,7 @@ def state_frames(
 ) -> StateFrames:
     """The state that everything below `offset` gives, or everything up to a time; or all there is.
 
-    Args, Raises:  as `spark_jobs.tables.coordinator_log.state_at`; what tasks raise comes as
+    Args, Raises:  as `spark_jobs.tables.log_state.state_at`; what tasks raise comes as
     LogsError.
     """
     end, spans = span_of_state(log, offset)
@@ -107,28 +108,30 @@ def _until(
 
 
 def _first_later(timestamp_ms: int, span: Span) -> int | None:
-    for place, _ in span.values():
-        if place.timestamp_ms > timestamp_ms:
-            if place.from_checkpoint:
-                raise StateGoneError(f"time {timestamp_ms}", place.offset + 1)
-            return place.offset
+    for position, _ in span.values():
+        if position.timestamp_ms > timestamp_ms:
+            if position.from_checkpoint:
+                raise StateGoneError(f"time {timestamp_ms}", position.offset + 1)
+            return position.offset
     return None
 
 
-def _changes(spark: Any, spans: Sequence[Span]) -> Changes:
-    changes = Changes()
+def _changes(spark: Any, spans: Sequence[Span]) -> CoordinatorLog:
+    log = CoordinatorLog()
     for records in SparkEngine(spark).run(_changes_of, spans):
         for offset, value in records:
-            changes.apply(offset, decode_record(value))
-    return changes
+            log.apply(offset, decode_record(value))
+    return log
 
 
 def _changes_of(span: Span) -> list[tuple[int, bytes]]:
-    return [
-        (place.offset, bytes(value))
-        for place, value in span.values()
-        if read_frame(value)[0] in CHANGES_KEYS
-    ]
+    records: list[tuple[int, bytes]] = []
+
+    def keep(position: LogPosition, value: Buffer) -> None:
+        records.append((position.offset, bytes(value)))
+
+    fold(span.values(), dict.fromkeys(CHANGE_KEYS, keep))
+    return records
 
 
 # --- second pass: of one piece --------------------------------------------------------------------
@@ -137,7 +140,7 @@ def _changes_of(span: Span) -> list[tuple[int, bytes]]:
 def _mapped(
     spark: Any,
     spans: Sequence[Span],
-    changes: Changes,
+    changes: CoordinatorLog,
     table: Callable[[int, LogState], pa.Table],
     schema: str,
 ) -> Any:

@@ -1,7 +1,7 @@
 """Records as tables: an Arrow schema for each record type, derived from its declaration.
 
 A table is called as its record, `PartitionRecord` as `partition`; its columns are the record's
-fields, after the place in the log and the version that the row comes from. `object_commit` is the
+fields, after the log position and the version that the row comes from. `object_commit` is the
 exception: it has a row for each batch (`spark_jobs.tables.commits`). And `record` is every record
 there is, undecoded: what no code here knows is kept there as bytes, and lost nowhere.
 
@@ -35,8 +35,8 @@ from records.schema import (
 )
 from records.uuids import encode_uuid
 from records.wire import Fixed
-from spark_jobs.readers.log_position import Place
-from spark_jobs.tables.commits import PLACE_FIELDS, CommitColumns
+from spark_jobs.readers.log_position import LogPosition
+from spark_jobs.tables.commits import POSITION_FIELDS, CommitColumns
 from spark_jobs.tables.commits import SCHEMA as COMMIT_SCHEMA
 
 RECORD: Final = "record"
@@ -59,7 +59,7 @@ _TAGGED: Final = pa.list_(pa.struct([pa.field("tag", pa.int32()), pa.field("data
 
 RECORD_SCHEMA: Final = pa.schema(
     [
-        *PLACE_FIELDS,
+        *POSITION_FIELDS,
         pa.field("type", pa.int32(), nullable=False),
         pa.field("name", pa.string()),  # null: not a type known here
         pa.field("version", pa.int32(), nullable=False),
@@ -103,7 +103,7 @@ def schema_of(table: str) -> pa.Schema:
     fields = (pa.field(field.name, _arrow(field.type)) for field in _record(table).schema().fields)
     return pa.schema(
         [
-            *PLACE_FIELDS,
+            *POSITION_FIELDS,
             pa.field("version", pa.int32(), nullable=False),
             *fields,
             pa.field(UNKNOWN_TAGGED_FIELDS, _TAGGED),
@@ -191,7 +191,7 @@ def _column(field: Field, version: int) -> Value:
 
 
 class _Row(NamedTuple):
-    place: Place
+    position: LogPosition
     version: int
     record: MetadataRecord
 
@@ -210,11 +210,11 @@ class RecordColumns:
         """Collected and not taken."""
         return len(self._rows)
 
-    def add(self, place: Place, value: Buffer) -> None:
+    def add(self, position: LogPosition, value: Buffer) -> None:
         """One record's value, with its frame. Raises RecordError."""
-        _, version, position = read_frame(value)
-        record = decode_message(self._class, bytes(value), version, position)
-        self._rows.append(_Row(place, version, record))
+        _, version, body = read_frame(value)
+        record = decode_message(self._class, bytes(value), version, body)
+        self._rows.append(_Row(position, version, record))
 
     def take(self) -> pa.RecordBatch:
         """What was collected since the last time, in order."""
@@ -234,13 +234,13 @@ class RecordColumns:
     def _take(self) -> Iterator[tuple[Any, ...]]:
         rows, self._rows = self._rows, []
         readers: dict[int, list[Value]] = {}
-        for place, version, record in rows:
+        for position, version, record in rows:
             if version not in readers:
                 fields = self._class.schema().fields
                 readers[version] = [_column(field, version) for field in fields]
             unknown = record.unknown_tagged_fields
             yield (
-                *place,
+                *position,
                 version,
                 *[read(record) for read in readers[version]],
                 [{"tag": tag, "data": data} for tag, data in unknown] if unknown else None,
@@ -258,12 +258,12 @@ class EnvelopeColumns:
         """Collected and not taken."""
         return len(self._rows)
 
-    def add(self, place: Place, value: Buffer) -> None:
+    def add(self, position: LogPosition, value: Buffer) -> None:
         """One record's value, with its frame. Raises RecordError if it has none."""
-        key, version, position = read_frame(value)
+        key, version, body = read_frame(value)
         known = METADATA_RECORDS.get(key)
         name = None if known is None else known.schema().name
-        self._rows.append((*place, key, name, version, bytes(value[position:])))
+        self._rows.append((*position, key, name, version, bytes(value[body:])))
 
     def take(self) -> pa.RecordBatch:
         """What was collected since the last time, in order."""

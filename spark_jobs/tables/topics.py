@@ -24,7 +24,7 @@ from records.metadata import (
 )
 from records.schema import MetadataRecord
 from records.uuids import encode_uuid
-from spark_jobs.readers.log_position import Place
+from spark_jobs.readers.log_position import LogPosition
 from spark_jobs.readers.logs import Log, LogsError, Span
 from spark_jobs.tables.transactions import MARKS, effective
 
@@ -90,15 +90,17 @@ def topics_of(spans: Iterable[Span], *, must_know: bool = False) -> dict[str, To
     return {topic_id: _settings(name, settings) for topic_id, name in names.items()}
 
 
-def _records(spans: Iterable[Span], must_know: bool) -> Iterator[tuple[Place, MetadataRecord]]:
+def _records(
+    spans: Iterable[Span], must_know: bool
+) -> Iterator[tuple[LogPosition, MetadataRecord]]:
     for span in spans:
-        for place, value in span.values():
+        for position, value in span.values():
             key = read_frame(value)[0]
             if key in _READ:
-                yield place, decode_record(value)
+                yield position, decode_record(value)
             elif must_know and key not in METADATA_RECORDS:
                 raise LogsError(
-                    f"at offset {place.offset} of the cluster's log is a record of type {key}, "
+                    f"at offset {position.offset} of the cluster's log is a record of type {key}, "
                     "which this version does not know: it may be a setting; use a newer one"
                 )
 

@@ -16,15 +16,15 @@ from records.metadata import (
     BeginTransactionRecord,
     EndTransactionRecord,
 )
-from spark_jobs.readers.log_position import Place
+from spark_jobs.readers.log_position import LogPosition
 
 MARKS: Final = (BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord)
 
 
-def effective(records: Iterable[tuple[Place, Any]]) -> Iterator[tuple[Place, Any]]:
+def effective(records: Iterable[tuple[LogPosition, Any]]) -> Iterator[tuple[LogPosition, Any]]:
     """Those outside of transactions, and those of transactions that ended, then."""
-    open_ones: list[tuple[Place, Any]] | None = None
-    for place, record in records:
+    open_ones: list[tuple[LogPosition, Any]] | None = None
+    for position, record in records:
         match record:
             case BeginTransactionRecord():
                 open_ones = []
@@ -34,6 +34,6 @@ def effective(records: Iterable[tuple[Place, Any]]) -> Iterator[tuple[Place, Any
                 yield from open_ones or ()
                 open_ones = None
             case _ if open_ones is not None:
-                open_ones.append((place, record))
+                open_ones.append((position, record))
             case _:
-                yield place, record
+                yield position, record

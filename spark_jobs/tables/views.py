@@ -6,7 +6,7 @@
     coverage                                          which offsets a read is made of
 
 Each row is a change as it stands in the log, not the state after it; what the state is at an offset
-is the `state_at` of `spark_jobs.tables.coordinator_log`. After the log's head was cut, the rows of
+is the `state_at` of `spark_jobs.tables.log_state`. After the log's head was cut, the rows of
 a checkpoint come first (`from_checkpoint`), and those are state.
 
 Source: docs/design/pipeline.md#one-input.
@@ -23,7 +23,7 @@ from records import diskless, groups
 from records.compression import Buffer
 from records.frame import METADATA_RECORDS, read_frame
 from records.wire import Versions
-from spark_jobs.readers.log_position import Place
+from spark_jobs.readers.log_position import LogPosition
 from spark_jobs.readers.logs import CLUSTER_METADATA, DISKLESS_METADATA
 from spark_jobs.tables.commits import OBJECT_SCHEMA, ObjectColumns
 from spark_jobs.tables.schemas import (
@@ -77,7 +77,7 @@ class Columns(Protocol):
         """Collected and not taken."""
         ...
 
-    def add(self, place: Place, value: Buffer) -> None:
+    def add(self, position: LogPosition, value: Buffer) -> None:
         """One record. Raises RecordError."""
         ...
 
@@ -89,10 +89,10 @@ class Columns(Protocol):
 class UnknownColumns(EnvelopeColumns):
     """Records that this code has no declaration for: kept as bytes."""
 
-    def add(self, place: Place, value: Buffer) -> None:
+    def add(self, position: LogPosition, value: Buffer) -> None:
         """One record, passed over if it is known. Raises RecordError if it has no frame."""
         if not is_known(*read_frame(value)[:2]):
-            super().add(place, value)
+            super().add(position, value)
 
 
 def is_known(key: int, version: int) -> bool:

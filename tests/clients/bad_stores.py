@@ -21,6 +21,7 @@ from diskless.stores.faults import Fault, FaultRule, FaultyStore
 
 CLASS_NAME: Final = "tests.clients.bad_stores.SpoiledDirectory"
 DIRECTORY: Final = "esker.storage.directory.path"
+DELAYED: Final = "delayed.txt"  # the ids of processes, beside the directory
 
 
 def rules_file(directory: Path) -> Path:
@@ -31,7 +32,7 @@ class SpoiledDirectory(FaultyStore):
     """A directory that obeys the file."""
 
     def __init__(self, directory: Path) -> None:
-        super().__init__(DirectoryStorage(directory), Random(os.getpid()), asyncio.sleep)
+        super().__init__(DirectoryStorage(directory), Random(os.getpid()), self._delay)
         self._file = rules_file(directory)
         self._read = ""
 
@@ -39,12 +40,23 @@ class SpoiledDirectory(FaultyStore):
     def configured(cls, values: Mapping[str, Any]) -> SpoiledDirectory:
         return cls(Path(values[DIRECTORY]))
 
+    async def _delay(self, seconds: float) -> None:
+        with self._file.with_name(DELAYED).open("a") as delayed:
+            delayed.write(f"{os.getpid()}\n")
+        await asyncio.sleep(seconds)
+
     async def _before(self, operation: str, key: str) -> Fault | None:
         text = self._file.read_text() if self._file.exists() else ""
         if text != self._read:
             self._read = text
             self.rules = tuple(_rule(row) for row in json.loads(text or "[]"))
         return await super()._before(operation, key)
+
+
+def delayed(directory: Path) -> set[int]:
+    """The processes that a rule with a delay has held up."""
+    file = directory.with_name(DELAYED)
+    return set(map(int, file.read_text().split())) if file.exists() else set()
 
 
 def _rule(row: Mapping[str, Any]) -> FaultRule:

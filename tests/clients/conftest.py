@@ -6,17 +6,24 @@ It goes with the last of them: five idle processes take a sixth of a core.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import pytest
 
 from tests.clients.cluster import EskerCluster
 from tests.clients.world import World
 
+PATIENT: Final = {
+    "controller.quorum.fetch.timeout.ms": "30000",
+    "broker.session.timeout.ms": "60000",
+}
+"""Nobody dies, and on a busy machine nobody is to be taken for dead."""
+
 
 @pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EskerCluster]:
     """Three quorum nodes and two brokers, ready. Do not kill any of them."""
-    with EskerCluster(tmp_path_factory.mktemp("cluster")) as running:
+    with EskerCluster(tmp_path_factory.mktemp("cluster"), settings=PATIENT) as running:
         running.start()
         yield running
 

@@ -20,7 +20,7 @@ from confluent_kafka import Producer
 
 from diskless.stores.faults import Fault
 from records.kafka_errors import ErrorCode
-from tests.clients.bad_stores import CLASS_NAME, spoiled
+from tests.clients.bad_stores import CLASS_NAME, DELAYED, delayed, spoiled
 from tests.clients.client import (
     EARLIEST,
     Client,
@@ -202,6 +202,8 @@ def test_a_broker_dies_while_it_uploads(world: World, cluster: EskerCluster) -> 
     topic = world.topic()
     world.other.send(topic, numbered(1, "first"))
     victim = world.other.leaders(topic)[0]
+    victim_process = cluster.processes[victim].pid
+    cluster.store.with_name(DELAYED).unlink(missing_ok=True)
     told: list[object] = []
 
     def send() -> None:
@@ -213,7 +215,7 @@ def test_a_broker_dies_while_it_uploads(world: World, cluster: EskerCluster) -> 
     with spoiled(cluster.store, Fault.SLOW, "upload", delay_s=0.6):
         thread = threading.Thread(target=send)
         thread.start()
-        time.sleep(0.4)  # the upload is under way
+        wait_until(lambda: victim_process in delayed(cluster.store), "its upload is under way")
         cluster.kill(victim)
     thread.join()
     assert told == [[(0, offset) for offset in range(1, MANY + 1)]]

@@ -24,7 +24,6 @@ from typing import Any, Final, Self, TypeVar
 from uuid import UUID
 
 from coordinator.batch.decide import Decision
-from coordinator.batch.describe import describe_object, describe_topics
 from coordinator.batch.memory import InMemoryCoordinator, InMemoryState
 from coordinator.batch.reads import find_batches, log_ends
 from coordinator.batch.settings import CoordinatorSettings
@@ -52,8 +51,8 @@ from records.kafka_errors import ErrorCode
 from records.metadata import FeatureLevelRecord
 from records.object_keys import ObjectKeys
 from records.rpc import batch_coordinator as rpc
-from records.rpc import objects, topics
-from records.rpc.base import Request, Response
+from records.rpc import topics
+from records.rpc.base import CoordinatorRequest, Request, Response
 from records.rpc.brokers import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
@@ -450,28 +449,13 @@ class WorldCoordinator(InMemoryCoordinator):
         self, request: rpc.CommitBatchesRequest
     ) -> asyncio.Future[rpc.CommitBatchesResponse]:
         """See CommitQueue. Tasks begin in the order in which they are made."""
-        return asyncio.ensure_future(self.commit_file(request))
+        return asyncio.ensure_future(self.call(request))
 
-    async def list_offsets(
-        self, request: rpc.ListDisklessOffsetsRequest
-    ) -> rpc.ListDisklessOffsetsResponse:
-        """See BatchCoordinator; the barrier takes a turn of the loop."""
-        await asyncio.sleep(0)
-        return await super().list_offsets(request)
-
-    async def describe_topics(
-        self, request: objects.DescribeDisklessTopicsRequest
-    ) -> objects.DescribeDisklessTopicsResponse:
-        """See DescribingCoordinator."""
-        self.context()
-        return describe_topics(request, self.state)
-
-    async def describe_object(
-        self, request: objects.DescribeDisklessObjectRequest
-    ) -> objects.DescribeDisklessObjectResponse:
-        """See DescribingCoordinator."""
-        self.context()
-        return describe_object(request, self.state, self.settings.keys)
+    async def call(self, request: CoordinatorRequest[R]) -> R:
+        """See BatchCoordinator; the read barrier takes a turn of the loop."""
+        if isinstance(request, rpc.ListDisklessOffsetsRequest):
+            await asyncio.sleep(0)
+        return await super().call(request)
 
     async def close(self) -> None:
         """A client was closed; the coordinator itself goes on."""
@@ -512,8 +496,9 @@ class WorldReplica:
         """See Replica."""
         return log_ends(self.state, topic_id, partition)
 
-    async def find_batches(self, request: rpc.FindBatchesRequest) -> rpc.FindBatchesResponse:
-        """See Replica."""
+    async def call(self, request: Any) -> Any:
+        """See CallTarget: FindBatches alone."""
+        assert isinstance(request, rpc.FindBatchesRequest), request
         return find_batches(request, self.state, self.state, self._leader.settings)
 
 

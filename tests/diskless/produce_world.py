@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 from uuid import UUID
 
 from coordinator.errors import CoordinatorError, OutcomeUnknownError
@@ -45,9 +46,11 @@ class ModelCoordinator:
     repeated: int = 0
     _turn: asyncio.Future[None] | None = None
 
-    async def acquire_lease(
-        self, request: objects.AcquireObjectLeaseRequest
-    ) -> objects.AcquireObjectLeaseResponse:
+    async def call(self, request: Any) -> Any:
+        if isinstance(request, objects.ReleaseObjectLeaseRequest):
+            assert request.end_object_id > self.highest
+            return objects.ReleaseObjectLeaseResponse()
+        assert isinstance(request, objects.AcquireObjectLeaseRequest), request
         await asyncio.sleep(self.random.random() * 0.02)
         if self.random.random() < self.away:
             raise CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "nobody leads")
@@ -55,12 +58,6 @@ class ModelCoordinator:
         return objects.AcquireObjectLeaseResponse(
             lease_id=first, first_object_id=first, object_count=request.object_count
         )
-
-    async def release_lease(
-        self, request: objects.ReleaseObjectLeaseRequest
-    ) -> objects.ReleaseObjectLeaseResponse:
-        assert request.end_object_id > self.highest
-        return objects.ReleaseObjectLeaseResponse()
 
     def submit(
         self, request: rpc.CommitBatchesRequest

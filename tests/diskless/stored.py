@@ -46,7 +46,7 @@ class Stored:
         assert image is not None, f"no topic {topic}"
         coordinator = image.coordinator(partition)
         leader = self._world.leaders[coordinator]
-        lease = await leader.acquire_lease(
+        lease = await leader.call(
             AcquireObjectLeaseRequest(
                 coordinator_partition=coordinator,
                 broker_id=self._broker_id,
@@ -67,7 +67,7 @@ class Stored:
             rows.append(CommitBatch(at, len(data), 0, last, time, int(append_time), -1, -1, -1, -1))
             at += len(data)
         group = CommitBatchesRequest.Topic.Partition(partition_index=partition, batches=tuple(rows))
-        answer = await leader.commit_file(
+        answer = await leader.call(
             CommitBatchesRequest(
                 coordinator_partition=coordinator,
                 broker_id=self._broker_id,

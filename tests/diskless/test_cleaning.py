@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -41,21 +42,18 @@ class Coordinator:
             raise CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "nobody leads")
         self.away_in -= 1
 
-    async def get_files_to_delete(
-        self, request: rpc.GetFilesToDeleteRequest
-    ) -> rpc.GetFilesToDeleteResponse:
+    async def call(self, request: Any) -> Any:
         self._count()
+        if isinstance(request, rpc.DeleteFilesRequest):
+            deleted = set(request.object_keys)
+            self.to_delete = [key for key in self.to_delete if key not in deleted]
+            return rpc.DeleteFilesResponse(key_error_codes=(0,) * len(request.object_keys))
+        assert isinstance(request, rpc.GetFilesToDeleteRequest), request
         files = self.to_delete[: request.max_files]
         self.lists.append(len(files))
         return rpc.GetFilesToDeleteResponse(
             files=tuple(_file(object_key=key, marked_for_deletion_at=1) for key in files)
         )
-
-    async def delete_files(self, request: rpc.DeleteFilesRequest) -> rpc.DeleteFilesResponse:
-        self._count()
-        gone = set(request.object_keys)
-        self.to_delete = [key for key in self.to_delete if key not in gone]
-        return rpc.DeleteFilesResponse(key_error_codes=(0,) * len(request.object_keys))
 
 
 class Scene:

@@ -38,7 +38,7 @@ def test_a_topic_that_is_created_is_there_at_its_coordinator_and_at_every_broker
                     FindBatchesRequest.Topic.Partition(partition_index=0, offset=0, max_bytes=1),
                 ),
             )
-            answer = await replica.find_batches(
+            answer = await replica.call(
                 FindBatchesRequest(coordinator_partition=coordinator, topics=(asked,), max_bytes=1)
             )
             assert answer.responses[0].partitions[0].error_code == 0

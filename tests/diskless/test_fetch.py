@@ -33,6 +33,7 @@ from diskless.stores.memory import MemoryStore
 from records.batch import iter_batches, iter_records
 from records.kafka_errors import ErrorCode
 from records.object_keys import ObjectKeys
+from records.rpc.base import CoordinatorRequest
 from records.rpc.batch_coordinator import (
     CommitBatchesRequest,
     CommitBatchesResponse,
@@ -41,18 +42,12 @@ from records.rpc.batch_coordinator import (
     FindBatchesResponse,
     InitDisklessTopicsRequest,
     ListDisklessOffsetsRequest,
-    ListDisklessOffsetsResponse,
 )
 from records.rpc.fetch import FetchRequest, FetchResponse
-from records.rpc.objects import (
-    AcquireObjectLeaseRequest,
-    AcquireObjectLeaseResponse,
-    ReleaseObjectLeaseRequest,
-    ReleaseObjectLeaseResponse,
-)
 from tests.coordinator.controller.test_chunks import with_topic
 from tests.diskless.produce_world import Sent, a_batch
 from tests.diskless.virtual_time import run
+from tests.doubles.intercepted_call import intercept
 
 NOW_MS = 1_700_000_000_000
 KEYS = ObjectKeys(prefix="", cluster_id="c-1", coordinator_partition=0)
@@ -78,22 +73,14 @@ class Submitting:
         return asyncio.ensure_future(self._commit(request))
 
     async def _commit(self, request: CommitBatchesRequest) -> CommitBatchesResponse:
-        answer = await self.coordinator.commit_file(request)
+        answer = await self.coordinator.call(request)
         self.news.tell()
         return answer
 
-    async def acquire_lease(self, request: AcquireObjectLeaseRequest) -> AcquireObjectLeaseResponse:
-        return await self.coordinator.acquire_lease(request)
-
-    async def release_lease(self, request: ReleaseObjectLeaseRequest) -> ReleaseObjectLeaseResponse:
-        return await self.coordinator.release_lease(request)
-
-    async def list_offsets(
-        self, request: ListDisklessOffsetsRequest
-    ) -> ListDisklessOffsetsResponse:
-        if self.away:
+    async def call(self, request: CoordinatorRequest[Any]) -> Any:
+        if self.away and isinstance(request, ListDisklessOffsetsRequest):
             raise CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "nobody leads")
-        return await self.coordinator.list_offsets(request)
+        return await self.coordinator.call(request)
 
 
 class _ClusterOf:
@@ -151,7 +138,7 @@ class Broker:
             topic_id=self.topic_id, topic_name="t", num_partitions=2
         )
         request = InitDisklessTopicsRequest(controller_epoch=1, topics=(topic,))
-        answer = await self.coordinator.create_topic_and_partitions(request)
+        answer = await self.coordinator.call(request)
         assert answer.responses[0].error_code == 0
 
     def send(self, number: int, partition: int = 0, records: int = 2) -> Sent:
@@ -257,19 +244,16 @@ def test_a_fetch_waits_for_bytes_and_no_longer_than_it_may() -> None:
     claim(work)
 
 
-def test_who_waits_is_not_disturbed_by_what_does_not_concern_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_who_waits_is_not_disturbed_by_what_does_not_concern_it() -> None:
     async def work(broker: Broker) -> None:
         looked_up = 0
-        find_batches = broker.coordinator.find_batches
 
         async def counted(request: FindBatchesRequest) -> FindBatchesResponse:
             nonlocal looked_up
             looked_up += 1
-            return await find_batches(request)
+            return await real(request)
 
-        monkeypatch.setattr(broker.coordinator, "find_batches", counted)
+        real = intercept(broker.coordinator, FindBatchesRequest, counted)
         waiting = asyncio.ensure_future(broker.fetch(0, max_wait_ms=30_000))
         for number in range(10):
             await broker.produce(number, partition=1)
@@ -376,7 +360,7 @@ def test_out_of_range_is_decided_behind_the_barrier() -> None:
     async def work(broker: Broker) -> None:
         await broker.produce(1, 2, 3)
         topic = DeleteDisklessRecordsRequest.Topic
-        await broker.coordinator.delete_records(
+        await broker.coordinator.call(
             DeleteDisklessRecordsRequest(
                 topics=(
                     topic(
@@ -432,7 +416,7 @@ def test_a_missing_object_that_was_deleted_is_out_of_range() -> None:
         topic = DeleteDisklessRecordsRequest.Topic
         partition = topic.Partition(partition_index=0, offset=-1)
         topics = (topic(topic_id=broker.topic_id, partitions=(partition,)),)
-        await broker.coordinator.delete_records(DeleteDisklessRecordsRequest(topics=topics))
+        await broker.coordinator.call(DeleteDisklessRecordsRequest(topics=topics))
         broker.memory.objects.clear()
         found = await broker.fetch(0)
         assert (found.error_code, found.log_start_offset) == (1, 2)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from typing import Any
 
 import pytest
 
@@ -27,9 +28,10 @@ class Leasing:
         self.is_away = False
         self.asked_at: list[float] = []
 
-    async def acquire_lease(
-        self, request: rpc.AcquireObjectLeaseRequest
-    ) -> rpc.AcquireObjectLeaseResponse:
+    async def call(self, request: Any) -> Any:
+        if isinstance(request, rpc.ReleaseObjectLeaseRequest):
+            return rpc.ReleaseObjectLeaseResponse()
+        assert isinstance(request, rpc.AcquireObjectLeaseRequest), request
         await asyncio.sleep(0.01)
         if self.is_away:
             raise CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "nobody leads")
@@ -40,11 +42,6 @@ class Leasing:
             first_object_id=lease_id * BLOCK,
             object_count=request.object_count,
         )
-
-    async def release_lease(
-        self, _: rpc.ReleaseObjectLeaseRequest
-    ) -> rpc.ReleaseObjectLeaseResponse:
-        return rpc.ReleaseObjectLeaseResponse()
 
 
 def ids_of(leasing: Leasing) -> ObjectIds:

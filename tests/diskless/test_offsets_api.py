@@ -22,7 +22,7 @@ from diskless.stores.memory import MemoryStore
 from raft.net.handlers import Served
 from records.batch import Batch, Record, iter_records
 from records.compression import Compression
-from records.rpc.batch_coordinator import ListDisklessOffsetsRequest
+from records.rpc.batch_coordinator import DeleteDisklessRecordsRequest, ListDisklessOffsetsRequest
 from records.rpc.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from records.rpc.partitions import (
     DeleteRecordsRequest,
@@ -35,6 +35,7 @@ from tests.diskless.calling import call
 from tests.diskless.cluster_world import ClusterWorld
 from tests.diskless.stored import Stored, batch
 from tests.diskless.virtual_time import run
+from tests.doubles.intercepted_call import intercept
 from tests.examples import seeds
 
 NEWEST = 11
@@ -215,7 +216,7 @@ def test_a_barrier_that_never_comes_ends_with_the_requests_own_time() -> None:
             await asyncio.Event().wait()
 
         for leader in told.world.leaders:
-            leader.list_offsets = never  # type: ignore[method-assign]
+            intercept(leader, ListDisklessOffsetsRequest, never)
         keep_going = asyncio.ensure_future(asyncio.sleep(100))
         started = asyncio.get_running_loop().time()
         assert await told.at(-1) == (78, -1, -1)
@@ -416,16 +417,16 @@ def test_an_object_that_is_gone_is_looked_up_again_and_then_a_storage_error() ->
         await told.stored.commit("t", [batch(200)])
         await told.stored.store.delete(told.stored.keys[:1])
         assert await told.at(50) == (56, -1, -1)
-        leader_list = {leader: leader.list_offsets for leader in told.world.leaders}
-        for leader, real in leader_list.items():
+        real_calls = {leader: leader.call for leader in told.world.leaders}
+        for leader, real in real_calls.items():
 
             async def once(request: Any, leader: Any = leader, real: Any = real) -> Any:
                 answer = await real(request)
-                leader.list_offsets = real
+                leader.call = real
                 await told.delete((0, 1))  # the log start passes it meanwhile
                 return answer
 
-            leader.list_offsets = once  # type: ignore[method-assign]
+            intercept(leader, ListDisklessOffsetsRequest, once)
         assert await told.at(50) == (0, 1, 200)
 
     tell(story)
@@ -524,13 +525,13 @@ def test_a_deletion_whose_time_is_over_is_carried_out_all_the_same() -> None:
     async def story(told: Story) -> None:
         await told.stored.commit("t", [batch(1, 2, 3)])
         for leader in told.world.leaders:
-            real = leader.delete_records
+            real = leader.call
 
             async def slow(request: Any, real: Any = real) -> Any:
                 await asyncio.sleep(2)
                 return await real(request)
 
-            leader.delete_records = slow  # type: ignore[method-assign]
+            intercept(leader, DeleteDisklessRecordsRequest, slow)
         assert await told.delete((0, 2), timeout_ms=1_000) == [(7, -1)]
         await asyncio.sleep(2)
         assert await told.at(-2) == (0, 2, -1)

@@ -184,5 +184,5 @@ async def delete_to(world: ClusterWorld, offset: int) -> None:
     request = DeleteDisklessRecordsRequest(
         topics=(topic(topic_id=found.topic_id, partitions=(partition,)),)
     )
-    answer = await world.leaders[0].delete_records(request)
+    answer = await world.leaders[0].call(request)
     assert answer.responses[0].partitions[0].error_code == 0

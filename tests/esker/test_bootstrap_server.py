@@ -159,7 +159,7 @@ def test_keys_choose_partitions_and_come_back(dev: Dev) -> None:
 
 def test_where_to_begin_can_be_said(dev: Dev) -> None:
     dev.esker("produce", "--topic", "begin", text=numbers(10))
-    time.sleep(0.01)
+    time.sleep(0.01)  # of the wall clock: what follows is later by some milliseconds
     now_ms = int(time.time() * 1000)
     dev.esker("produce", "--topic", "begin", "--acks", "1", text="late\n")
     read = ("consume", "--topic", "begin", "--until-end")

@@ -88,7 +88,7 @@ async def upload(
     client: CoordinatorClient, producer: int, stop: asyncio.Event, told: list[int]
 ) -> None:
     """An uploader with several commits in flight; `told` gets base offsets, in order."""
-    lease = await client.acquire_lease(
+    lease = await client.call(
         AcquireObjectLeaseRequest(
             coordinator_partition=0, broker_id=producer, broker_epoch=1, object_count=10_000
         )
@@ -130,7 +130,7 @@ async def runs_of(client: CoordinatorClient) -> list[tuple[int, int, str]]:
     while True:
         offset = runs[-1][1] + 1 if runs else 0
         partition = topic.Partition(partition_index=0, offset=offset, max_bytes=10_000)
-        answer = await client.find_batches(
+        answer = await client.call(
             FindBatchesRequest(
                 topics=(topic(topic_id=TOPIC, partitions=(partition,)),), max_bytes=2**30
             )
@@ -166,7 +166,7 @@ def runs(quorum: Quorum) -> list[tuple[int, int, str]]:
         topic = InitDisklessTopicsRequest.Topic(
             topic_id=TOPIC, topic_name="orders", num_partitions=2
         )
-        await clients[0].create_topic_and_partitions(
+        await clients[0].call(
             InitDisklessTopicsRequest(controller_epoch=OUTRANKS_ALL, topics=(topic,))
         )
         stop = asyncio.Event()

@@ -34,7 +34,7 @@ NAME = "closing-0"
 def hosted(directory: Path) -> Hosted:
     """A host of a log with some keys."""
     keeping = SnapshotKeeping(node_id=1)
-    log = MemoryLog(NAME, snapshots=keeping.shelf(RealFileSystem(), directory))
+    log = MemoryLog(NAME, snapshots=keeping.store(RealFileSystem(), directory))
     epoch = log.elect()
     pairs = [(b"key-%d" % i, b"value" * 100) for i in range(5_000)]
     log.propose(SilentTicket(), epoch, draft(*pairs))

@@ -25,7 +25,7 @@ class Standing:
         self.led_by: list[int] = []
         self.made.append(self)
 
-    async def list_offsets(self, _: object) -> None:
+    async def call(self, _: object) -> None:
         await asyncio.Event().wait()
 
     def leads(self, node_id: int) -> None:

@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Any, Final
 
-from coordinator.groups.outbox import Line
+from coordinator.groups.outbox import GroupOutbox
 from diskless.produce import buffer
 from diskless.produce.buffer import AppendBuffer, AppendResult
 from esker.cli import main
@@ -49,7 +49,7 @@ def _forget_producers() -> None:
 
 def _forget_commits() -> None:
     """Consumers hear that their offsets are committed, and nobody writes them down."""
-    Line.commit_offsets = lambda self, commit, told: told(ErrorCode.NONE)  # type: ignore[method-assign]  # noqa: ARG005
+    GroupOutbox.commit_offsets = lambda self, commit, on_done: on_done(ErrorCode.NONE)  # type: ignore[method-assign]  # noqa: ARG005
 
 
 if __name__ == "__main__":

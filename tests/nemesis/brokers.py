@@ -177,7 +177,7 @@ class Broker:
                 self._shared.history.happened["broker restarted"] += 1
             else:
                 await self._release()
-        lease = await self._client.acquire_lease(
+        lease = await self._client.call(
             AcquireObjectLeaseRequest(
                 coordinator_partition=0, broker_id=self._broker_id,
                 broker_epoch=self._broker_epoch, object_count=LEASE_IDS,
@@ -190,7 +190,7 @@ class Broker:
         self._end_id = self._next_id + lease.object_count - self._random.randrange(4)
 
     async def _release(self) -> None:
-        answer = await self._client.release_lease(
+        answer = await self._client.call(
             ReleaseObjectLeaseRequest(
                 coordinator_partition=0, broker_id=self._broker_id,
                 broker_epoch=self._broker_epoch, lease_id=self._lease_id,
@@ -307,7 +307,7 @@ class Broker:
         """An object that was answered, once more: the same answer."""
         recent = self._random.random() < 0.8
         request, first = self._random.choice(self._told[-KEPT_ANSWERS:] if recent else self._told)
-        again = await self._client.commit_file(request)
+        again = await self._client.call(request)
         if not recent and again.error_code == ANSWER_FORGOTTEN:
             self._shared.history.happened["answer was forgotten"] += 1
         elif again.error_code or again.topics != first.topics:
@@ -322,10 +322,10 @@ class Broker:
             return
         request = self._request((Batch(next(self._shared.numbers), place, -1, -1, -1, 1, 70),))
         key = self._shared.keys.key(request.object_id)
-        safe = await self._client.is_safe_to_delete_file(
+        safe = await self._client.call(
             IsSafeToDeleteFileRequest(coordinator_partition=0, object_key=key)
         )
-        late = await self._client.commit_file(request)
+        late = await self._client.call(request)
         if not safe.is_safe or late.error_code != NEVER_COMMITTED:
             raise WrongHistoryError(f"{safe}, and yet {late}")
         self._shared.history.happened["late commit refused"] += 1

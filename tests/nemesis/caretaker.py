@@ -132,7 +132,7 @@ class Caretaker:
             topics=(topic(topic_id=place[0], partitions=(partition,)),)
         )
         try:
-            answer = await self._client.delete_records(request)
+            answer = await self._client.call(request)
         except OutcomeUnknownError:
             if offset != HIGH_WATERMARK:
                 raise  # only this may not be asked again
@@ -150,14 +150,14 @@ class Caretaker:
         history.happened["log start moved"] += 1
 
     async def _delete_files(self) -> None:
-        files = await self._client.get_files_to_delete(
+        files = await self._client.call(
             GetFilesToDeleteRequest(coordinator_partition=0, max_files=20)
         )
         if files.error_code:
             raise WrongHistoryError(f"{files}")
         keys = tuple(file.object_key for file in files.files)
         if keys:
-            answer = await self._client.delete_files(
+            answer = await self._client.call(
                 DeleteFilesRequest(coordinator_partition=0, object_keys=keys)
             )
             gone = [key for key, error in zip(keys, answer.key_error_codes, strict=True)
@@ -177,7 +177,7 @@ class Caretaker:
             topics=(topic(topic_id=place[0], partitions=(partition,)),)
         )
         invoked = time.monotonic_ns()
-        answer = await self._client.list_offsets(request)
+        answer = await self._client.call(request)
         result = answer.responses[0].partitions[0]
         if result.error_code:
             raise WrongHistoryError(f"{place}: {result}")
@@ -202,7 +202,7 @@ async def find(
     """What FindBatches says from an offset on; or its error."""
     topic = FindBatchesRequest.Topic
     partition = topic.Partition(partition_index=place[1], offset=offset, max_bytes=max_bytes)
-    answer = await client.find_batches(
+    answer = await client.call(
         FindBatchesRequest(
             topics=(topic(topic_id=place[0], partitions=(partition,)),), max_bytes=2**30
         )
@@ -228,7 +228,7 @@ async def find_all(client: CoordinatorClient, keys: ObjectKeys, place: Place) ->
         await asyncio.sleep(deadline.pause_s())
         topic = ListDisklessOffsetsRequest.Topic
         partition = topic.Partition(partition_index=place[1], timestamp=EARLIEST)
-        answer = await client.list_offsets(
+        answer = await client.call(
             ListDisklessOffsetsRequest(topics=(topic(topic_id=place[0], partitions=(partition,)),))
         )
         result = answer.responses[0].partitions[0]

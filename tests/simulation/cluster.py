@@ -21,7 +21,7 @@ from raft.core.voters import VoterSet
 from raft.segments.log import Log, LogConfig
 from records.types import Epoch
 from snapshot.host import MachineHost
-from snapshot.store import Shelf
+from snapshot.store import SnapshotStore
 from tests.raft.core.transcript import strangers_request
 from tests.simulation.checks import Checker
 from tests.simulation.client import Client
@@ -50,7 +50,7 @@ class Production:
     quorum: type[Quorum] = Quorum
     log: type[Log] = Log
     process: type[Process] = Process
-    shelf: type[Shelf] = Shelf
+    store: type[SnapshotStore] = SnapshotStore
     host: type[MachineHost] = SmallBatches
     state: type[WatchedMachine] = WatchedMachine
 
@@ -97,7 +97,7 @@ class Cluster:
             production.log,
             production.process,
             self._died,
-            production.shelf,
+            production.store,
             production.host,
             production.state,
             plan.snapshots,

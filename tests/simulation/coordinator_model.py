@@ -402,7 +402,7 @@ class CoordinatorModel:
 
     def published(self, process: CoordinatingProcess, snapshot_id: OffsetAndEpoch) -> None:
         """A checkpoint is there, whole: is it the state of the log there (invariant 4)?"""
-        data = process.machine.disk.content(process.shelf.path(snapshot_id))
+        data = process.machine.disk.content(process.store.path(snapshot_id))
         known = self._files.get(snapshot_id)
         assert known is None or known == data, (
             f"{process}: checkpoint {snapshot_id} is another here than elsewhere (invariant 4)"

@@ -19,9 +19,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from coordinator.batch import decide
+from coordinator.batch.calls import LeaderLookup
 from coordinator.batch.checkpoint import checkpoint_values, load_record
 from coordinator.batch.cluster_view import StaticView
-from coordinator.batch.leader import Leader
+from coordinator.batch.leader import Answer, Leader
 from coordinator.batch.log_records import records_of
 from coordinator.batch.memory import InMemoryState
 from coordinator.batch.reads import list_offsets
@@ -296,11 +298,11 @@ class CoordinatingProcess(Process):
         self.host = shared.host_class(
             log,
             state,
-            self.shelf,
+            self.store,
             policy=SnapshotPolicy(shared.snapshots.policy, node_id=self.node_id),
             loop=loop,
             unique=lambda: 1 + machine.random.getrandbits(62),
-            pace=Pace(chunk_bytes=CHUNK_BYTES, flush_bytes=3 * CHUNK_BYTES, linger_ms=10.0),
+            pace=Pace(chunk_bytes=CHUNK_BYTES, flush_bytes=3 * CHUNK_BYTES, apply_delay_ms=10.0),
         )
         self.host.on_loaded = self._loaded
         self.leader = Leader(
@@ -411,9 +413,10 @@ class CoordinatingProcess(Process):
     def _serve_caller(self, connection: Connection, correlation: int, request: Any) -> None:
         def done(answer: Any) -> None:
             if self.alive:
-                if not isinstance(answer, CoordinatorError):
-                    self.estate.model.answers(self, request, answer)
-                connection.respond(correlation, answer)
+                response = answer.response if isinstance(answer, Answer) else answer
+                if not isinstance(response, CoordinatorError):
+                    self.estate.model.answers(self, request, response)
+                connection.respond(correlation, response)
 
         if self.leader is None:
             return  # it starts; whoever asks waits in vain
@@ -421,7 +424,7 @@ class CoordinatingProcess(Process):
             self.handle(Read(_Reading(connection, correlation, request)))
         elif isinstance(request, GetFilesToDeleteRequest):
             try:
-                done(self.leader.files_to_delete(request))
+                done(self.leader.look_up(LeaderLookup(decide.files_to_delete), request))
             except CoordinatorError as error:
                 done(error)
         else:

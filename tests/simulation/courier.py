@@ -20,7 +20,7 @@ from raft.core.messages import (
     Request,
     Response,
 )
-from raft.interfaces import Piece
+from raft.interfaces import SnapshotChunk
 from raft.segments.segment import Records
 from raft.wire.common import UnexpectedAnswerError
 from raft.wire.fetch import (
@@ -71,9 +71,11 @@ class Courier(Protocol):
 
     def read_response(self, payload: Any) -> Response: ...
 
-    def piece(self, request: FetchSnapshotRequest, error: int, piece: Piece | None) -> Any: ...
+    def piece(
+        self, request: FetchSnapshotRequest, error: int, piece: SnapshotChunk | None
+    ) -> Any: ...
 
-    def read_piece(self, payload: Any, request: FetchSnapshotRequest) -> Piece:
+    def read_piece(self, payload: Any, request: FetchSnapshotRequest) -> SnapshotChunk:
         """Raises RefusedError; UnexpectedAnswerError and others if it makes no sense."""
 
 
@@ -105,11 +107,13 @@ class DirectCourier:
         self,
         request: FetchSnapshotRequest,  # noqa: ARG002
         error: int,
-        piece: Piece | None,
-    ) -> tuple[int, Piece | None]:
+        piece: SnapshotChunk | None,
+    ) -> tuple[int, SnapshotChunk | None]:
         return error, piece
 
-    def read_piece(self, payload: tuple[int, Piece | None], request: FetchSnapshotRequest) -> Piece:
+    def read_piece(
+        self, payload: tuple[int, SnapshotChunk | None], request: FetchSnapshotRequest
+    ) -> SnapshotChunk:
         error, piece = payload
         if error or piece is None:
             raise RefusedError(error)
@@ -180,7 +184,9 @@ class WireCourier:
         message: Any = decode_message(API[payload.key].response, payload.body, payload.version)
         return read_fetch_response(message) if payload.key == 1 else read_response(message)
 
-    def piece(self, request: FetchSnapshotRequest, error: int, piece: Piece | None) -> Packet:
+    def piece(
+        self, request: FetchSnapshotRequest, error: int, piece: SnapshotChunk | None
+    ) -> Packet:
         asked = write_fetch_snapshot(GROUP, request)
         (read,) = read_fetch_snapshot(asked)
         part = served_partition(read, piece, _NOBODY) if piece else refused_partition(read, error)
@@ -188,7 +194,7 @@ class WireCourier:
         version = self._versions[59]
         return Packet(59, version, encode_message(message, version))
 
-    def read_piece(self, payload: Packet, request: FetchSnapshotRequest) -> Piece:
+    def read_piece(self, payload: Packet, request: FetchSnapshotRequest) -> SnapshotChunk:
         response = API[59].response
         assert response is not None
         message: Any = decode_message(response, payload.body, payload.version)

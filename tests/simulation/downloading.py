@@ -15,7 +15,7 @@ from raft.core.effects import AbandonSnapshot, FetchSnapshot
 from raft.core.errors import ErrorCode
 from raft.core.events import SnapshotFailed, SnapshotFetched, SnapshotProgress
 from raft.core.messages import FetchSnapshotRequest
-from raft.interfaces import Download, Piece, RejectedSnapshotError
+from raft.interfaces import Download, RejectedSnapshotError, SnapshotChunk
 from raft.wire.common import WireError
 from raft.wire.snapshots import RefusedError
 from records.types import OffsetAndEpoch
@@ -119,7 +119,7 @@ class Downloading(Part):
 
     def _begin(self, fetching: Fetching) -> None:
         try:
-            fetching.download = self.shelf.receive(fetching.snapshot_id)
+            fetching.download = self.store.receive(fetching.snapshot_id)
         except OSError as error:
             self._met(error)
             self._fail(fetching)
@@ -178,7 +178,7 @@ class Downloading(Part):
         fetching.asked = 0
         self._on_the_disk(self._take, fetching, request.position, piece)
 
-    def _take(self, fetching: Fetching, position: int, piece: Piece) -> None:
+    def _take(self, fetching: Fetching, position: int, piece: SnapshotChunk) -> None:
         assert fetching.download is not None
         fetching.lost = 0
         try:
@@ -214,7 +214,7 @@ class Downloading(Part):
             self._fail(fetching)
             return
         self._end(fetching)
-        self.shelf.added(snapshot_id)
+        self.store.added(snapshot_id)
         self.checker.states.published(self, snapshot_id)
         self.handle(SnapshotFetched(snapshot_id))
 

@@ -67,7 +67,7 @@ class LogView:
 
     @property
     def snapshots(self) -> Snapshots:
-        return self._process.shelf
+        return self._process.store
 
     def snapshot_taken(self, snapshot_id: OffsetAndEpoch) -> None:
         process = self._process
@@ -207,7 +207,7 @@ class Hosting(Part):
         self.host = shared.host_class(
             LogView(self),
             self.state,
-            self.shelf,
+            self.store,
             policy=SnapshotPolicy(shared.snapshots.policy, node_id=self.node_id),
             loop=LoopView(self),
             unique=lambda: 1 + machine.random.getrandbits(62),

@@ -21,7 +21,7 @@ from raft.core.messages import (
     Request,
     Response,
 )
-from raft.interfaces import Piece
+from raft.interfaces import SnapshotChunk
 from records.types import NodeId, Offset
 from tests.simulation.network import Connection
 from tests.simulation.part import Part
@@ -166,7 +166,9 @@ class Links(Part):
         records = self.log.read(offset, max_bytes=max_bytes, end_offset=end)
         self._answer(connection, correlation, response, records)
 
-    def answer_piece(self, number: int, correlation: int, error: int, piece: Piece | None) -> None:
+    def answer_piece(
+        self, number: int, correlation: int, error: int, piece: SnapshotChunk | None
+    ) -> None:
         """A piece of a checkpoint, or why there is none."""
         request = self._requests.pop((number, correlation))
         assert isinstance(request, FetchSnapshotRequest), f"{request} is answered by a piece"

@@ -27,7 +27,7 @@ from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
 from snapshot.host import MachineHost
 from snapshot.log_start import LogStartSettings
 from snapshot.policy import SnapshotSettings
-from snapshot.store import Shelf
+from snapshot.store import SnapshotStore
 from tests.simulation.checks import Checker, Ledger
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.network import Network
@@ -72,7 +72,7 @@ class Shared(NamedTuple):
     log_class: type[Log]
     process_class: type[Process]
     died: Callable[[Machine], None]
-    shelf_class: type[Shelf]
+    store_class: type[SnapshotStore]
     host_class: type[MachineHost]
     state_class: type[WatchedMachine]
     snapshots: Snapshots

@@ -72,35 +72,35 @@ class LeaderIdLater(LeaderLog):
 class CampaignAgain(Elections):
     """A candidate that starts again asks for votes in the epoch it had already voted in."""
 
-    def _campaign_if_welcome(self, role: Prospective) -> None:
+    def _campaign_if_granted(self, role: Prospective) -> None:
         context = self._context
         if role.voted == context.identity and len(role.granted) >= context.voters.majority:
             self._campaign(role.epoch, "again")
             assert isinstance(context.role, Candidate)
             self.on_own_vote_durable(context.role)  # the disk knows it already
         else:
-            super()._campaign_if_welcome(role)
+            super()._campaign_if_granted(role)
 
 
 class CountUnflushed(LeaderLog):
     """A leader counts its own copy as soon as it is appended."""
 
-    def _own_copy(self) -> Offset:
+    def _own_end_offset(self) -> Offset:
         return self._context.log.end_offset
 
 
 class AcknowledgeUnflushed(Discovery):
     """A follower acknowledges what it appended and has not flushed."""
 
-    def may_fetch(self) -> bool:
+    def can_fetch(self) -> bool:
         return True
 
 
 class CommitByCounting(LeaderLog):
     """Records of an earlier epoch are committed as soon as a majority holds them (figure 8)."""
 
-    def _committable(self, leader: LeaderState, offset: Offset) -> bool:
-        return leader.opened and offset > 0
+    def _is_committable(self, leader: LeaderState, offset: Offset) -> bool:
+        return leader.is_open and offset > 0
 
 
 class IgnoreDivergence(FetchService):
@@ -128,7 +128,7 @@ class TruncateUnasked(Fetcher):
 class VoteWhileRecovering(VoteGranting):
     """A voter that lost its disk votes at once."""
 
-    def _may_vote(self) -> bool:
+    def _can_vote(self) -> bool:
         return True
 
 
@@ -144,7 +144,7 @@ class ReadAlone(Reads):
 
     def on_read(self, event: Read) -> None:
         leader, high_watermark = self._context.leader, self._context.log.high_watermark
-        if leader is not None and leader.announced:
+        if leader is not None and leader.is_announced:
             assert high_watermark is not None
             self._context.gate.emit(ReadReady(event.token, high_watermark))
         else:

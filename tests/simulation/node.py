@@ -66,7 +66,7 @@ from tests.simulation.hosting import Hosting
 from tests.simulation.links import Links
 from tests.simulation.machine import CLUSTER_ID, DIRECTORY, RECOVERING_MARK, Killed, Machine
 from tests.simulation.part import Job
-from tests.simulation.shelving import Shelving
+from tests.simulation.snapshot_stores import Shelving
 
 if TYPE_CHECKING:
     from tests.simulation.client import Client

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from raft.core.events import Event
 from raft.core.quorum import Quorum
 from raft.segments.log import Log
-from snapshot.store import Shelf
+from snapshot.store import SnapshotStore
 from tests.simulation.checks import Checker
 from tests.simulation.machine import Machine, Shared
 
@@ -30,7 +30,7 @@ class Part:
     checker: Checker
     quorum: Quorum
     log: Log
-    shelf: Shelf
+    store: SnapshotStore
 
     def handle(self, event: Event | Job) -> None:
         """Something happened; now, or once the process runs again."""

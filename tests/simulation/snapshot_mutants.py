@@ -27,7 +27,7 @@ from snapshot.kv import KeyValueMachine
 from snapshot.log_start import Holder, LogStartSettings
 from snapshot.names import DOWNLOAD_NUMBER, list_downloads, part_name
 from snapshot.policy import SnapshotSettings
-from snapshot.store import Shelf
+from snapshot.store import SnapshotStore
 from snapshot.stream import iter_file_batches
 from tests.raft.core.mutants import with_part
 from tests.simulation.cluster import Production
@@ -42,8 +42,8 @@ from tests.simulation.world import MS, SECOND
 class VoteByTheLog(VoteGranting):
     """Votes are asked and given by the log's records, although a newer snapshot is there."""
 
-    def newest(self) -> tuple[Epoch, Offset]:
-        return super().newest() if self._context.log.epochs else (Epoch(0), Offset(0))
+    def log_position(self) -> tuple[Epoch, Offset]:
+        return super().log_position() if self._context.log.epochs else (Epoch(0), Offset(0))
 
 
 class Unverified(PartDownload):
@@ -78,8 +78,8 @@ class RenameOnly(PartDownload):
             del disk.fsync_directory
 
 
-class OtherDownloads(Shelf):
-    """A shelf that receives in another way."""
+class OtherDownloads(SnapshotStore):
+    """A store that receives in another way."""
 
     download: type[PartDownload]
 
@@ -114,7 +114,7 @@ class ResumeAnyPart(OtherDownloads):
         return super().receive(snapshot_id)
 
 
-class DropUnderReader(Shelf):
+class DropUnderReader(SnapshotStore):
     """Who reads a checkpoint does not keep it."""
 
     def __init__(
@@ -135,7 +135,7 @@ class LoadOlder(SmallBatches):
 
     def start(self) -> None:
         super().start()
-        newest = self.shelf.newest
+        newest = self.store.newest
         if newest is not None and self._loading is None:
             self._begin_load(newest)
 
@@ -232,25 +232,25 @@ SNAPSHOT_MUTANTS: Final = (
     ),
     Mutant(
         name="install before verifying",
-        production=Production(shelf=InstallUnverified),
+        production=Production(store=InstallUnverified),
         suited=_garbled,
         pinned=1,
     ),
     Mutant(
         name="resume a download from another leader's file",
-        production=Production(shelf=ResumeAnyPart),
+        production=Production(store=ResumeAnyPart),
         suited=_interrupted,
         pinned=3,
     ),
     Mutant(
         name="truncate before the rename is durable",
-        production=Production(shelf=InstallBeforeDurable),
+        production=Production(store=InstallBeforeDurable),
         suited=_power_fails,
         pinned=35,
     ),
     Mutant(
         name="drop a snapshot under its reader",
-        production=Production(shelf=DropUnderReader),
+        production=Production(store=DropUnderReader),
         suited=_interrupted,
         pinned=1,
     ),

@@ -80,7 +80,7 @@ class StateModel:
 
     def published(self, process: Process, snapshot_id: OffsetAndEpoch) -> None:
         """A checkpoint is there, whole: what is in it, and does everybody have the same?"""
-        path = process.shelf.path(snapshot_id)
+        path = process.store.path(snapshot_id)
         data = process.machine.disk.content(path)
         known = self._files.get(snapshot_id)
         assert known is None or known == data, (

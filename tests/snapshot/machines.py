@@ -15,7 +15,7 @@ from snapshot.generation import Pace
 from snapshot.host import MachineHost
 from snapshot.kv import KeyValueMachine
 from snapshot.policy import SnapshotPolicy, SnapshotSettings
-from snapshot.store import Shelf
+from snapshot.store import SnapshotStore
 from tests.doubles.memory_log import MemoryLog, SilentTicket, _Stored
 from tests.simulation.disk import SimulatedDisk
 
@@ -98,7 +98,7 @@ def draft(*pairs: tuple[bytes | None, bytes | None], time_ms: int = 0, **setting
 
 
 class Hosted:
-    """Log, disk, shelf, machine and host of one node; `restart` keeps what a crash keeps."""
+    """Log, disk, store, machine and host of one node; `restart` keeps what a crash keeps."""
 
     def __init__(
         self,
@@ -121,13 +121,13 @@ class Hosted:
 
     def _begin(self) -> None:
         self.loop = HandLoop(self.rng)
-        self.shelf = Shelf(self.disk, DIRECTORY, now_ms=self.loop.now_ms, pin_ms=100)
-        self.log._snapshots = self.shelf
+        self.store = SnapshotStore(self.disk, DIRECTORY, now_ms=self.loop.now_ms, pin_ms=100)
+        self.log._snapshots = self.store
         self.machine: Any = self._new_machine()  # each test knows its own
         self.host = MachineHost(
             self.log,
             self.machine,
-            self.shelf,
+            self.store,
             policy=SnapshotPolicy(self.settings),
             loop=self.loop,
             unique=lambda: self.rng.randrange(1, 1 << 62),
@@ -159,9 +159,9 @@ class Hosted:
 
     def content(self, snapshot_id: OffsetAndEpoch | None = None) -> bytes:
         """The bytes of a checkpoint, the newest if none is named."""
-        wanted = snapshot_id or self.shelf.newest
+        wanted = snapshot_id or self.store.newest
         assert wanted is not None, "no checkpoint"
-        return self.disk.content(self.shelf.path(wanted))
+        return self.disk.content(self.store.path(wanted))
 
 
 def replayed(history: list[_Stored], end_offset: Offset) -> Hosted:

@@ -15,11 +15,17 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raft.interfaces import Piece, RejectedSnapshotError
+from raft.interfaces import RejectedSnapshotError, SnapshotChunk
 from raft.segments.files import RealFileSystem
 from records.batch import iter_batches
 from records.types import OffsetAndEpoch
-from snapshot import CheckpointWriter, PartDownload, Shelf, checkpoint_name, verify_checkpoint
+from snapshot import (
+    CheckpointWriter,
+    PartDownload,
+    SnapshotStore,
+    checkpoint_name,
+    verify_checkpoint,
+)
 from snapshot import download as module
 from tests.examples import seeds
 from tests.simulation.disk import PowerLoss, SimulatedDisk
@@ -41,20 +47,20 @@ WHOLE = written(20)
 PIECE = 150
 
 
-def shelf_on(disk: SimulatedDisk) -> Shelf:
-    return Shelf(disk, DIRECTORY, now_ms=lambda: 0)
+def shelf_on(disk: SimulatedDisk) -> SnapshotStore:
+    return SnapshotStore(disk, DIRECTORY, now_ms=lambda: 0)
 
 
 def pieces(data: bytes, position: int = 0, size: int = PIECE):
     """What a leader answers, from a position on."""
     while position < len(data):
-        yield position, Piece(len(data), data[position : position + size])
+        yield position, SnapshotChunk(len(data), data[position : position + size])
         position += size
 
 
-def fetch(shelf: Shelf, data: bytes = WHOLE, *, limit: int | None = None) -> PartDownload:
+def fetch(store: SnapshotStore, data: bytes = WHOLE, *, limit: int | None = None) -> PartDownload:
     """Ask for all there is, or for some pieces of it."""
-    download = shelf.receive(ID)
+    download = store.receive(ID)
     for count, (position, piece) in enumerate(pieces(data, download.position)):
         if count == limit:
             break
@@ -62,14 +68,14 @@ def fetch(shelf: Shelf, data: bytes = WHOLE, *, limit: int | None = None) -> Par
     return download
 
 
-def install(shelf: Shelf, data: bytes = WHOLE) -> PartDownload:
-    download = fetch(shelf, data)
+def install(store: SnapshotStore, data: bytes = WHOLE) -> PartDownload:
+    download = fetch(store, data)
     download.publish()
-    shelf.added(ID)
+    store.added(ID)
     return download
 
 
-def reject(download: PartDownload, position: int, piece: Piece, match: str) -> None:
+def reject(download: PartDownload, position: int, piece: SnapshotChunk, match: str) -> None:
     """It is refused, and nothing is left of the part."""
     with pytest.raises(RejectedSnapshotError, match=match):
         download.take(position, piece)
@@ -77,22 +83,22 @@ def reject(download: PartDownload, position: int, piece: Piece, match: str) -> N
 
 def test_what_was_downloaded_is_the_leaders_file():
     disk = new_disk()
-    shelf = shelf_on(disk)
-    assert shelf.newest is None
-    download = install(shelf)
+    store = shelf_on(disk)
+    assert store.newest is None
+    download = install(store)
     assert disk.content(PATH) == WHOLE
     assert disk.listdir(DIRECTORY) == [PATH.name]
-    assert shelf.newest == ID
+    assert store.newest == ID
     assert download.checkpoint is not None
     assert download.checkpoint.record_count == 20
     assert download.size_bytes == len(WHOLE)
 
 
 def test_on_a_real_disk(tmp_path: Path):
-    shelf = Shelf(RealFileSystem(), tmp_path, now_ms=lambda: 0)
-    fetch(shelf, limit=3).keep()
-    shelf = Shelf(RealFileSystem(), tmp_path, now_ms=lambda: 0)
-    download = install(shelf)
+    store = SnapshotStore(RealFileSystem(), tmp_path, now_ms=lambda: 0)
+    fetch(store, limit=3).keep()
+    store = SnapshotStore(RealFileSystem(), tmp_path, now_ms=lambda: 0)
+    download = install(store)
     assert 0 < download.resumed_bytes <= 3 * PIECE
     assert (tmp_path / checkpoint_name(ID)).read_bytes() == WHOLE
     assert [path.name for path in tmp_path.iterdir()] == [checkpoint_name(ID)]
@@ -100,77 +106,77 @@ def test_on_a_real_disk(tmp_path: Path):
 
 def test_a_kept_part_is_gone_on_with_after_its_last_whole_batch():
     disk = new_disk()
-    shelf = shelf_on(disk)
-    fetch(shelf, limit=4).keep()
+    store = shelf_on(disk)
+    fetch(store, limit=4).keep()
     download = shelf_on(disk).receive(ID)
     ends = [batch.position + batch.header.size_bytes for batch in iter_batches(WHOLE)]
     assert download.position == max(end for end in ends if end <= 4 * PIECE)
     assert download.resumed_bytes == download.position
     download.keep()
-    install(shelf)
+    install(store)
     assert disk.content(PATH) == WHOLE
 
 
 def test_a_part_that_lacks_nothing_asks_for_its_footer_again():
     """No leader answers a position at the end: upstream's refuses it."""
-    shelf = shelf_on(new_disk())
-    fetch(shelf).keep()
-    download = shelf.receive(ID)
+    store = shelf_on(new_disk())
+    fetch(store).keep()
+    download = store.receive(ID)
     assert 0 < download.position < len(WHOLE)
     download.keep()
-    install(shelf)
+    install(store)
 
 
 def test_a_part_whose_first_bytes_are_not_of_this_snapshot_begins_anew():
     disk = new_disk()
-    shelf = shelf_on(disk)
+    store = shelf_on(disk)
     strange = written(3).replace(b"\x00\x00\x00\x03\x02", b"\x00\x00\x00\x02\x02")  # epoch 2
-    fetch(shelf, strange, limit=2).keep()
-    assert shelf.receive(ID).position == 0
+    fetch(store, strange, limit=2).keep()
+    assert store.receive(ID).position == 0
 
 
 def test_a_smaller_file_than_the_part_is_refused_and_the_part_is_gone():
     disk = new_disk()
-    shelf = shelf_on(disk)
-    fetch(shelf, limit=4).keep()
-    download = shelf.receive(ID)
-    reject(download, download.position, Piece(download.position - 1, b""), "bytes up to")
+    store = shelf_on(disk)
+    fetch(store, limit=4).keep()
+    download = store.receive(ID)
+    reject(download, download.position, SnapshotChunk(download.position - 1, b""), "bytes up to")
     assert disk.listdir(DIRECTORY) == []
-    assert shelf.receive(ID).position == 0
+    assert store.receive(ID).position == 0
 
 
 @pytest.mark.parametrize(
     ("position", "piece", "match"),
     [
-        (PIECE + 1, Piece(len(WHOLE), b"x"), "expected from"),
-        (0, Piece(len(WHOLE), b"x"), "expected from"),
-        (PIECE, Piece(len(WHOLE) + 1, b"x"), "now it has"),
-        (PIECE, Piece(len(WHOLE), b""), "nothing from"),
-        (PIECE, Piece(len(WHOLE), WHOLE[PIECE:] + b"x"), "bytes up to"),
+        (PIECE + 1, SnapshotChunk(len(WHOLE), b"x"), "expected from"),
+        (0, SnapshotChunk(len(WHOLE), b"x"), "expected from"),
+        (PIECE, SnapshotChunk(len(WHOLE) + 1, b"x"), "now it has"),
+        (PIECE, SnapshotChunk(len(WHOLE), b""), "nothing from"),
+        (PIECE, SnapshotChunk(len(WHOLE), WHOLE[PIECE:] + b"x"), "bytes up to"),
     ],
     ids=["a-gap", "a-repetition", "another-size", "nothing", "too-much"],
 )
 def test_a_piece_that_cannot_belong_here_costs_the_part(position, piece, match):
     disk = new_disk()
-    shelf = shelf_on(disk)
-    reject(fetch(shelf, limit=1), position, piece, match)
+    store = shelf_on(disk)
+    reject(fetch(store, limit=1), position, piece, match)
     assert disk.listdir(DIRECTORY) == []
-    install(shelf)
+    install(store)
 
 
 @pytest.mark.parametrize("size", [-1, -(1 << 63)])
 def test_a_negative_size_is_refused(size):
     download = shelf_on(new_disk()).receive(ID)
-    reject(download, 0, Piece(size, b""), "bytes up to 0")
+    reject(download, 0, SnapshotChunk(size, b""), "bytes up to 0")
 
 
 def test_a_size_that_no_disk_has_is_refused_before_the_disk_is_full():
     disk = new_disk()
     disk.capacity_bytes = 10_000
-    shelf = shelf_on(disk)
-    download = shelf.receive(ID)
+    store = shelf_on(disk)
+    download = store.receive(ID)
     with pytest.raises(OSError, match="No space"):
-        download.take(0, Piece(1 << 50, b"x" * 100))
+        download.take(0, SnapshotChunk(1 << 50, b"x" * 100))
     assert disk.used_bytes == 0
     download.discard()
     assert disk.listdir(DIRECTORY) == []
@@ -194,14 +200,14 @@ DAMAGED = {
 @pytest.mark.parametrize("data", DAMAGED.values(), ids=DAMAGED.keys())
 def test_what_is_no_checkpoint_of_this_id_never_gets_its_name(data):
     disk = new_disk()
-    shelf = shelf_on(disk)
-    download = shelf.receive(ID)
+    store = shelf_on(disk)
+    download = store.receive(ID)
     with pytest.raises(RejectedSnapshotError):  # noqa: PT012 (the first piece, or the end)
         for position, piece in pieces(data):
             download.take(position, piece)
         download.publish()
     assert disk.listdir(DIRECTORY) == []
-    install(shelf)
+    install(store)
     assert disk.content(PATH) == WHOLE
 
 
@@ -218,16 +224,16 @@ def test_a_file_spliced_from_two_leaders_is_found_and_fetched_anew():
     two = closed(second + data_batch(2, base_offset=4))
     assert len(one) == len(two)
     disk = new_disk()
-    shelf = shelf_on(disk)
-    download = shelf.receive(ID)
-    download.take(0, Piece(len(one), one[: len(first)]))
+    store = shelf_on(disk)
+    download = store.receive(ID)
+    download.take(0, SnapshotChunk(len(one), one[: len(first)]))
     download.keep()
     download = shelf_on(disk).receive(ID)  # another leader answers the rest
     assert download.position == len(first)
-    assert download.take(len(first), Piece(len(two), two[len(first) :]))
+    assert download.take(len(first), SnapshotChunk(len(two), two[len(first) :]))
     with pytest.raises(RejectedSnapshotError, match="crc of all before the footer"):
         download.publish()
-    install(shelf, two)
+    install(store, two)
     assert disk.content(PATH) == two
 
 
@@ -244,11 +250,11 @@ def test_what_a_java_leader_wrote_is_taken_although_its_footer_proves_less():
 
 def test_a_disk_that_fills_up_in_the_middle_keeps_what_came_before():
     disk = new_disk()
-    shelf = shelf_on(disk)
-    download = fetch(shelf, limit=3)
+    store = shelf_on(disk)
+    download = fetch(store, limit=3)
     position = download.position
     disk.capacity_bytes = disk.used_bytes + 10
-    piece = Piece(len(WHOLE), WHOLE[position : position + PIECE])
+    piece = SnapshotChunk(len(WHOLE), WHOLE[position : position + PIECE])
     for _ in range(3):
         with pytest.raises(OSError, match="No space") as caught:
             download.take(position, piece)
@@ -256,7 +262,7 @@ def test_a_disk_that_fills_up_in_the_middle_keeps_what_came_before():
         assert download.position == position
     download.keep()
     disk.capacity_bytes = None
-    install(shelf)
+    install(store)
     assert disk.content(PATH) == WHOLE
 
 
@@ -264,23 +270,23 @@ def test_a_failed_flush_costs_the_part(monkeypatch):
     """Nobody knows what is on the disk after one."""
     monkeypatch.setattr(module, "FLUSH_EVERY_BYTES", 400)
     disk = new_disk()
-    shelf = shelf_on(disk)
-    download = fetch(shelf, limit=2)
+    store = shelf_on(disk)
+    download = fetch(store, limit=2)
     disk.fail_next("fdatasync")
-    reject(download, 2 * PIECE, Piece(len(WHOLE), WHOLE[300:450]), "flushed")
+    reject(download, 2 * PIECE, SnapshotChunk(len(WHOLE), WHOLE[300:450]), "flushed")
     assert disk.listdir(DIRECTORY) == []
-    install(shelf)
+    install(store)
 
 
 @pytest.mark.parametrize("operation", ["fdatasync", "rename", "fsync_directory"])
 def test_a_publication_that_fails_can_be_tried_again_from_the_start(operation):
     disk = new_disk()
-    shelf = shelf_on(disk)
-    download = fetch(shelf)
+    store = shelf_on(disk)
+    download = fetch(store)
     disk.fail_next(operation)
     with pytest.raises(OSError, match="Input/output"):
         download.publish()
-    assert shelf.newest is None
+    assert store.newest is None
     install(shelf_on(disk))
     assert disk.listdir(DIRECTORY) == [PATH.name]
 
@@ -288,16 +294,16 @@ def test_a_publication_that_fails_can_be_tried_again_from_the_start(operation):
 def test_bytes_are_flushed_now_and_then_and_not_all_at_the_end(monkeypatch):
     monkeypatch.setattr(module, "FLUSH_EVERY_BYTES", 2 * PIECE)
     disk = new_disk()
-    shelf = shelf_on(disk)
-    fetch(shelf, limit=4).keep()
+    store = shelf_on(disk)
+    fetch(store, limit=4).keep()
     (name,) = disk.listdir(DIRECTORY)
     assert disk.durable_bytes(DIRECTORY / name) == 4 * PIECE
 
 
 def full_story(disk: SimulatedDisk) -> None:
     """An older checkpoint is there; half is fetched, kept, fetched to its end and published."""
-    shelf = shelf_on(disk)
-    fetch(shelf, limit=3).keep()
+    store = shelf_on(disk)
+    fetch(store, limit=3).keep()
     install(shelf_on(disk))
 
 
@@ -325,14 +331,14 @@ def test_power_loss_before_any_step_leaves_a_whole_checkpoint_or_a_part_to_go_on
             full_story(disk)
             disk.power_loss_at = 0
         disk.crash(random.Random(seed * 1_000 + step))
-        shelf = shelf_on(disk)
-        if shelf.newest == ID:
+        store = shelf_on(disk)
+        if store.newest == ID:
             assert disk.content(PATH) == WHOLE
             continue
-        download = shelf.receive(ID)
+        download = store.receive(ID)
         assert WHOLE.startswith(disk.content(download._part.path)), "garbage was kept"
         download.keep()
-        install(shelf)
+        install(store)
         assert disk.content(PATH) == WHOLE
         assert verify_checkpoint(disk, PATH).record_count == 20
 
@@ -360,10 +366,10 @@ def test_any_interruptions_end_in_the_leaders_bytes(cuts, piece_bytes, seed):
 
 def test_only_one_download_leaves_a_part():
     disk = new_disk()
-    shelf = shelf_on(disk)
-    fetch(shelf, limit=2).keep()
+    store = shelf_on(disk)
+    fetch(store, limit=2).keep()
     newer = OffsetAndEpoch(99, 3)
-    shelf.receive(newer).keep()
+    store.receive(newer).keep()
     (name,) = disk.listdir(DIRECTORY)
     assert name.startswith(checkpoint_name(newer)[:20])
 
@@ -375,6 +381,6 @@ def test_what_generation_left_is_no_part_of_a_download():
     writer.target_batch_bytes = 64
     for record in features(5):
         writer.append(record)
-    shelf = shelf_on(disk)
+    store = shelf_on(disk)
     assert disk.listdir(DIRECTORY) == []
-    assert shelf.receive(ID).position == 0
+    assert store.receive(ID).position == 0

@@ -130,15 +130,15 @@ def test_the_policy_decides():
     node = Hosted(settings=SnapshotSettings(max_bytes_between=900, max_interval_ms=0))
     node.write(*MANY[:10])
     node.loop.settle()
-    assert node.shelf.newest is None
+    assert node.store.newest is None
     for i in range(10):
         node.write((b"key-%d" % i, b"new"))
         node.loop.settle()
     assert node.host.generated == 1
-    assert node.shelf.newest is not None
-    assert 0 < node.shelf.newest.offset < node.machine.applied.offset
+    assert node.store.newest is not None
+    assert 0 < node.store.newest.offset < node.machine.applied.offset
     since = sum(
-        len(one.data) for one in node.log._stored if one.base_offset >= node.shelf.newest.offset
+        len(one.data) for one in node.log._stored if one.base_offset >= node.store.newest.offset
     )
     assert node.host.situation.bytes_since == since
 
@@ -282,9 +282,9 @@ def test_nothing_is_frozen_inside_an_open_transaction():
 
 
 def checkpoint_of(node: Hosted, source: Hosted, snapshot_id: OffsetAndEpoch) -> None:
-    """A leader's checkpoint is downloaded: it is on the shelf, and then the log begins there."""
-    node.disk.replace(node.shelf.path(snapshot_id), source.content(snapshot_id))
-    node.shelf.added(snapshot_id)
+    """A leader's checkpoint is downloaded: it is on the store, and then the log begins there."""
+    node.disk.replace(node.store.path(snapshot_id), source.content(snapshot_id))
+    node.store.added(snapshot_id)
 
 
 def leader_with(count: int) -> tuple[Hosted, OffsetAndEpoch]:
@@ -355,7 +355,7 @@ def test_a_generation_gives_way_to_a_leaders_checkpoint():
     node.log.install_snapshot(newest)
     node.loop.settle()
     assert isinstance(answers[0], NotHostedError)
-    assert node.shelf.ids == (newest,)
+    assert node.store.ids == (newest,)
     assert node.machine.applied == newest
     assert len(node.disk.listdir(DIRECTORY)) == 1, "the part stayed"
 
@@ -379,7 +379,7 @@ def test_a_damaged_checkpoint_of_our_own_disk_stops_the_node():
     node.write(*MANY)
     taken = node.take()
     node.restart()
-    node.disk.flip_bit(node.shelf.path(taken), 200)
+    node.disk.flip_bit(node.store.path(taken), 200)
     node.restart()
     with pytest.raises(DamagedFileError):
         node.loop.settle()
@@ -414,7 +414,7 @@ def test_a_compressed_checkpoint_is_loaded(codec):
     )
     assert len(last) == footer
     node.restart()
-    node.disk.replace(node.shelf.path(taken), body + last)
+    node.disk.replace(node.store.path(taken), body + last)
     node.restart()
     node.loop.settle()
     assert (node.host.loaded, len(node.machine)) == (1, 40)
@@ -451,7 +451,7 @@ def test_a_batch_of_nonsense_with_a_right_checksum_changes_nothing():
 
 def test_a_host_that_lingers_applies_all_that_came_meanwhile_at_once():
     """So a leader's answers and a follower's next Fetch go first, and are not held up for long."""
-    node = Hosted(pace=Pace(linger_ms=1.0))
+    node = Hosted(pace=Pace(apply_delay_ms=1.0))
     node.write((b"a", b"1"))
     node.loop.settle()
     before = node.machine.applied
@@ -473,7 +473,7 @@ class ReadMachine(KeyValueMachine):
 
 
 def test_who_waits_for_more_to_be_applied_ends_the_linger():
-    node = Hosted(machine=ReadMachine, pace=Pace(linger_ms=10.0))
+    node = Hosted(machine=ReadMachine, pace=Pace(apply_delay_ms=10.0))
     node.write((b"a", b"1"))
     node.loop.settle()
     for i in range(3):  # the timer of the first is still there when the second begins to linger
@@ -493,7 +493,7 @@ def test_who_waits_for_more_to_be_applied_ends_the_linger():
 
 
 def test_who_begins_to_lead_applies_what_is_committed_at_once():
-    node = Hosted(pace=Pace(linger_ms=10.0))
+    node = Hosted(pace=Pace(apply_delay_ms=10.0))
     node.write((b"a", b"1"))
     node.loop.settle()
     node.write((b"a", b"2"))
@@ -671,7 +671,7 @@ class HostVersusModel(RuleBasedStateMachine):
     def begin(self, seed: int, small: bool, lingers: bool) -> None:
         bytes_between = 300 if small else 1 << 40
         settings = SnapshotSettings(max_bytes_between=bytes_between, max_interval_ms=0)
-        pace = replace(SMALL_STEPS, linger_ms=1.0) if lingers else SMALL_STEPS
+        pace = replace(SMALL_STEPS, apply_delay_ms=1.0) if lingers else SMALL_STEPS
         self.node = Hosted(seed=seed, settings=settings, pace=pace, log=MemoryLog())
         self.model: dict[bytes, bytes] = {}
         self.history: list[_Stored] = []
@@ -717,10 +717,10 @@ class HostVersusModel(RuleBasedStateMachine):
     @rule()
     def cut(self) -> None:
         """The log starts at the newest checkpoint, and older ones are dropped."""
-        newest = self.node.shelf.newest
+        newest = self.node.store.newest
         if newest is not None and newest.offset > self.node.log.start_offset:
             self.node.log.drop_prefix(newest)
-            self.node.shelf.drop_below(newest.offset)
+            self.node.store.drop_below(newest.offset)
 
     @precondition(lambda self: self.history and self.node.log.high_watermark)
     @rule()
@@ -729,7 +729,7 @@ class HostVersusModel(RuleBasedStateMachine):
         end = self.node.log.end_offset
         other = replayed(self.history, end)
         snapshot_id = other.take()
-        if snapshot_id in self.node.shelf.ids:
+        if snapshot_id in self.node.store.ids:
             return
         checkpoint_of(self.node, other, snapshot_id)
         self.node.log.depose()
@@ -741,11 +741,11 @@ class HostVersusModel(RuleBasedStateMachine):
         if not hasattr(self, "node"):
             return
         assert self.node.loop.failure is None, repr(self.node.loop.failure)
-        for one in self.node.shelf.ids:
+        for one in self.node.store.ids:
             if one not in self.checked:
                 self.checked.add(one)
                 assert self.node.content(one) == replayed_content(self.history, one)
-                verify_checkpoint(self.node.disk, self.node.shelf.path(one), decode=True)
+                verify_checkpoint(self.node.disk, self.node.store.path(one), decode=True)
 
     @invariant()
     def the_state_never_goes_back(self) -> None:

@@ -10,17 +10,18 @@ from collections.abc import Callable
 import pytest
 
 from records.types import OffsetAndEpoch
-from snapshot import PartDownload, PartFile, Shelf
+from snapshot import PartDownload, PartFile, SnapshotStore
 from snapshot.host import MachineHost
 from snapshot.kv import KeyValueMachine, _Change
-from tests.snapshot import test_download, test_host, test_shelf
+from tests.snapshot import test_download, test_host
+from tests.snapshot import test_store as test_shelf
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
 
 def drops_under_its_reader(patch: pytest.MonkeyPatch) -> None:
     """Who reads is not asked."""
-    patch.setattr(Shelf, "_is_pinned", lambda _shelf, _id: False)
+    patch.setattr(SnapshotStore, "_is_pinned", lambda _store, _id: False)
 
 
 def installs_before_verifying(patch: pytest.MonkeyPatch) -> None:
@@ -28,7 +29,7 @@ def installs_before_verifying(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartDownload, "verify", lambda _download: None)
 
 
-def loads_what_it_is_told(patch: pytest.MonkeyPatch) -> None:
+def loads_what_it_is_announced(patch: pytest.MonkeyPatch) -> None:
     """A checkpoint that is older than the state."""
 
     def snapshot(self: MachineHost, snapshot_id: OffsetAndEpoch) -> None:
@@ -114,7 +115,7 @@ STORIES: list[tuple[Patch, Callable[[], None]]] = [
         test_download.test_a_file_spliced_from_two_leaders_is_found_and_fetched_anew,
     ),
     (
-        loads_what_it_is_told,
+        loads_what_it_is_announced,
         test_host.test_a_checkpoint_older_than_the_state_is_never_loaded,
     ),
     (freezes_at_any_time, test_host.test_nothing_is_frozen_inside_an_open_transaction),

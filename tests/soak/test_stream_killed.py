@@ -17,6 +17,7 @@ from records.metadata import FeatureLevelRecord, NoOpRecord
 from tests.examples import first_seed
 from tests.processes import ROOT
 from tests.spark_jobs.logs import mark_committed, write_log
+from tests.waiting import Deadline
 
 pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'esker[spark]'")
 
@@ -68,10 +69,10 @@ def test_a_driver_killed_in_mid_stream_gives_each_offset_once(tmp_path: Path) ->
     for _ in range(KILLS):
         with Driver(tmp_path, out) as driver:
             enough = pages(out) + random.randint(1, 4)
-            deadline = time.monotonic() + WITHIN_S
-            while pages(out) < enough and time.monotonic() < deadline:
+            deadline = Deadline("the stream writes some pages", WITHIN_S)
+            while pages(out) < enough:
                 assert driver.process.poll() is None, "it ended by itself"
-                time.sleep(0.01)
+                time.sleep(deadline.pause_s())
             time.sleep(random.random() * 0.5)  # into the next batch, wherever that is by then
             driver.kill()
     assert pages(out) < RECORDS // BATCH, "killed too late to say anything"

@@ -18,7 +18,7 @@ from diskless.stores.interface import StorageError, StoredObject
 from records.compression import Buffer
 from records.frame import encode_record
 from spark_jobs.orphans.listing import Naming
-from spark_jobs.readers.log_position import Place
+from spark_jobs.readers.log_position import LogPosition
 from spark_jobs.readers.object_store import DirectoryStore
 from tests.coordinator.batch.subjects import KEYS
 from tests.coordinator.batch.test_model import Life
@@ -35,9 +35,9 @@ class Values:
     start_offset: int = 0
     end_offset: int = 0
 
-    def values(self) -> Iterator[tuple[Place, Buffer]]:
+    def values(self) -> Iterator[tuple[LogPosition, Buffer]]:
         for at, value in enumerate(self.records):
-            yield Place(self.is_checkpoint, self.start_offset + at, 1, 0), value
+            yield LogPosition(self.is_checkpoint, self.start_offset + at, 1, 0), value
 
 
 @dataclass

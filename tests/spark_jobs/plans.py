@@ -18,7 +18,7 @@ from records.uuids import decode_uuid
 from spark_jobs.plans.retention_plan import Effect, PlanRow
 from spark_jobs.readers.log_files import LogFiles
 from spark_jobs.readers.logs import CLUSTER_METADATA, DISKLESS_METADATA, Span
-from spark_jobs.tables.coordinator_log import LogState
+from spark_jobs.tables.log_state import LogState
 from spark_jobs.tables.topics import TopicSettings
 from tests.spark_jobs.logs import write_log
 

@@ -52,7 +52,7 @@ class Coordinators:
         self.number = number
         return self
 
-    async def apply_retention(self, request: ApplyRetentionRequest) -> ApplyRetentionResponse:
+    async def call(self, request: ApplyRetentionRequest) -> ApplyRetentionResponse:
         self.requests.append(request)
         assert request.coordinator_partition == self.number
         told = []
@@ -147,7 +147,7 @@ class Reluctant(Coordinators):
         self.ends = ends
         self.busy = busy
 
-    async def apply_retention(self, request: ApplyRetentionRequest) -> ApplyRetentionResponse:
+    async def call(self, request: ApplyRetentionRequest) -> ApplyRetentionResponse:
         self.requests.append(request)
         is_busy = 1 < len(self.requests) <= 1 + self.busy
         group = ApplyRetentionResponse.Topic.Partition

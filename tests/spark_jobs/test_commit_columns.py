@@ -23,7 +23,7 @@ def piled(values: list[bytes]) -> Columns:
     pile = CommitPile(NAMES)
     for value in values:
         _, version, body = read_frame(value)
-        pile.add(PLACE.offset, value, version, body)
+        pile.add(PLACE, value, version, body)
     return pile.take()
 
 

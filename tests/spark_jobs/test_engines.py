@@ -13,8 +13,7 @@ import pytest
 from spark_jobs.readers.engines import HELPED, LocalEngine, pickled
 from spark_jobs.readers.log_files import LostRangeError
 from spark_jobs.readers.logs import LogsError
-
-DEADLINE_SECONDS = 60.0
+from tests.waiting import DEADLINE_S, wait_until
 
 
 class Piece(NamedTuple):
@@ -37,10 +36,7 @@ def await_helper(piece: Piece) -> int:
     if piece.is_helper:
         mark.with_suffix(".part").write_text(str(os.getpid()))
         mark.with_suffix(".part").replace(mark)
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not mark.exists():
-        assert time.monotonic() < deadline, "there is no helper"
-        time.sleep(0.01)
+    wait_until(mark.exists, "there is a helper")
     return int(mark.read_text())
 
 
@@ -67,7 +63,7 @@ def fails(piece: Piece) -> int:
 def interrupted(piece: Piece) -> int:
     await_helper(piece)
     if piece.is_helper:
-        time.sleep(DEADLINE_SECONDS)
+        time.sleep(DEADLINE_S)
     raise KeyboardInterrupt
 
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from spark_jobs.readers.log_files import LogFiles
-from spark_jobs.tables.coordinator_log import LogState, state_at
 from spark_jobs.tables.frames import StateFrames, state_frames
+from spark_jobs.tables.log_state import LogState, state_at
 from tests.spark_jobs.logs import write_log
 from tests.spark_jobs.plans import Cut
 from tests.spark_jobs.random_worlds import random_log

@@ -298,7 +298,7 @@ class Recorder:
         self.answer = answer
         self.whole = 0
 
-    async def mark_orphans(self, request: MarkOrphansRequest) -> MarkOrphansResponse:
+    async def call(self, request: MarkOrphansRequest) -> MarkOrphansResponse:
         if self.away_after == 0:
             raise CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "nobody leads")
         self.away_after -= 1

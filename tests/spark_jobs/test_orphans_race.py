@@ -127,9 +127,9 @@ class Race(RecordedLife):
         self.go_on()
         return outcome
 
-    async def mark_orphans(self, request: MarkOrphansRequest) -> MarkOrphansResponse:
+    async def call(self, request: MarkOrphansRequest) -> MarkOrphansResponse:
         self.go_on()
-        answer: MarkOrphansResponse = await self.world.coordinator.mark_orphans(request)
+        answer: MarkOrphansResponse = await self.world.coordinator.call(request)
         self.gather()
         self.go_on()
         return answer

@@ -39,7 +39,7 @@ from spark_jobs.report.cube import (
 from spark_jobs.report.first_pass import GONE, FirstPass, first_pass_result
 from spark_jobs.report.job import TOP, Question, make_report
 from spark_jobs.report.window import WIDTHS_MS, window
-from spark_jobs.tables.coordinator_log import state_at
+from spark_jobs.tables.log_state import state_at
 from tests.coordinator.batch.actors import TOPIC
 from tests.examples import seeds
 from tests.lives import live_until_seen

@@ -34,12 +34,12 @@ from records.schema import MetadataRecord
 from records.uuids import decode_uuid, encode_uuid, random_uuid
 from spark_jobs.plans.retention_plan import PlanRow
 from spark_jobs.readers.log_files import FileSpan, LogFiles
-from spark_jobs.readers.log_position import Place
+from spark_jobs.readers.log_position import LogPosition
 from spark_jobs.readers.logs import LogsError
 from spark_jobs.retention.digests import gather
 from spark_jobs.retention.sidecars import Sidecars, Work
 from spark_jobs.retention.sweep import make_plan
-from spark_jobs.tables.coordinator_log import LogState, state_at
+from spark_jobs.tables.log_state import LogState, state_at
 from spark_jobs.tables.topics import TopicSettings, topics_at
 from tests.lives import live_until_seen
 from tests.spark_jobs.logs import write_log, write_values
@@ -197,13 +197,13 @@ def test_a_topic_that_the_cluster_log_does_not_know_is_left_alone(tmp_path: Path
 
 def test_nothing_is_planned_on_a_guess() -> None:
     """A record of a later version may say anything: that bytes moved, that a limit was lifted."""
-    place = Place(False, 7, 1, 0)
-    with pytest.raises(LogsError, match="at log offset 7 is a record of type 1199"):
-        gather([(place, bytes.fromhex("01 af09 00"))])
+    position = LogPosition(False, 7, 1, 0)
+    with pytest.raises(LogsError, match="record at offset 7 is of type 1199"):
+        gather([(position, bytes.fromhex("01 af09 00"))])
     newer = bytearray(encode_record(commit(1, TOPIC, offset=0)))
     newer[3] = 1  # its version
     with pytest.raises(RecordError, match="no such version is known"):
-        gather([(place, newer)])
+        gather([(position, newer)])
 
 
 def test_a_digest_that_was_damaged_is_made_again(tmp_path: Path) -> None:

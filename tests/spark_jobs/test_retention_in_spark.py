@@ -18,7 +18,7 @@ from spark_jobs.readers.log_files import LogFiles
 from spark_jobs.readers.logs import LogsError
 from spark_jobs.retention.sidecars import Sidecars
 from spark_jobs.retention.sweep import make_plan
-from spark_jobs.tables.coordinator_log import LogState, state_at
+from spark_jobs.tables.log_state import LogState, state_at
 from spark_jobs.tables.topics import TopicSettings
 from tests.spark_jobs.logs import write_log
 from tests.spark_jobs.plans import Worlds, naive_effect, naive_rows

@@ -24,7 +24,7 @@ from esker.cli import app
 from spark_jobs.plans.retention_plan import Plan, read_plan, write_plan
 from spark_jobs.readers.inputs import Inputs, open_logs
 from spark_jobs.readers.logs import Logs
-from spark_jobs.tables.coordinator_log import state_at
+from spark_jobs.tables.log_state import state_at
 from tests.clients.client import Message
 from tests.clients.cluster import EskerCluster
 from tests.clients.world import World

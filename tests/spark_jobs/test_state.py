@@ -33,15 +33,13 @@ from records.diskless import (
     OrphansFoundRecord,
     ProducersExpiredRecord,
 )
-from records.frame import decode_record, read_frame
 from records.types import Epoch, OffsetAndEpoch
 from records.uuids import decode_uuid
 from snapshot.writer import CheckpointWriter
 from spark_jobs.readers.log_files import LogFiles
 from spark_jobs.readers.logs import LogsError
-from spark_jobs.tables.changes import KEYS as CHANGES_KEYS
-from spark_jobs.tables.changes import Changes
-from spark_jobs.tables.coordinator_log import LogState, StateGoneError, state_at, state_of_piece
+from spark_jobs.tables.coordinator_log import CHANGE_KEYS, CoordinatorLog, fold
+from spark_jobs.tables.log_state import LogState, StateGoneError, state_at, state_of_piece
 from tests.coordinator.batch.test_quorum_versus_memory import QuorumVersusMemory
 from tests.lives import live_until_seen
 from tests.spark_jobs.logs import write_log
@@ -154,11 +152,9 @@ class Lives(QuorumVersusMemory):
     def pieces_are_the_whole(self, log: LogFiles, end: int) -> None:
         """With all changes known, each piece has what lives of its own runs and objects."""
         spans = Cut(log, end, Random(end)).spans(end)
-        changes = Changes()
+        changes = CoordinatorLog()
         for span in spans:
-            for place, value in span.values():
-                if read_frame(value)[0] in CHANGES_KEYS:
-                    changes.apply(place.offset, decode_record(value))
+            fold(span.values(), changes.handlers(CHANGE_KEYS))
         pieces = [state_of_piece(span, changes) for span in spans]
         whole = state_at(log, end)
         for name, key in (("runs", ["topic_id", "partition", "base_offset"]), ("objects", None)):

@@ -15,7 +15,7 @@ from records.frame import decode_record, encode_record
 from records.metadata import PartitionChangeRecord, RegisterBrokerRecord, TopicRecord
 from records.types import ZERO_UUID
 from records.uuids import encode_uuid, random_uuid
-from spark_jobs.readers.log_position import Place
+from spark_jobs.readers.log_position import LogPosition
 from spark_jobs.tables.commits import SCHEMA as COMMIT_SCHEMA
 from spark_jobs.tables.commits import CommitColumns
 from spark_jobs.tables.schemas import (
@@ -31,7 +31,7 @@ from spark_jobs.tables.schemas import (
 )
 from tests.records.strategies import messages
 
-PLACE = Place(False, 7, 3, 1_700_000_000_000)
+PLACE = LogPosition(False, 7, 3, 1_700_000_000_000)
 AT = {
     "from_checkpoint": False,
     "log_offset": 7,
@@ -77,13 +77,13 @@ def commits(draw: st.DrawFn) -> ObjectCommitRecord:
     )  # fmt: skip
 
 
-def exploded(place: Place, record: ObjectCommitRecord) -> list[dict[str, Any]]:
+def exploded(position: LogPosition, record: ObjectCommitRecord) -> list[dict[str, Any]]:
     """The same rows the slow way."""
     rows = []
     batch = 0
     for group, count in enumerate(record.batch_counts):
         for _ in range(count):
-            row: dict[str, Any] = {**AT, "log_offset": place.offset}
+            row: dict[str, Any] = {**AT, "log_offset": position.offset}
             row |= {name: getattr(record, name) for name in OF_OBJECT}
             row["topic_id"] = encode_uuid(record.topic_ids[record.topic_indexes[group]])
             row["partition"] = record.partitions[group]
@@ -101,9 +101,9 @@ def test_a_commit_has_a_row_for_each_of_its_batches(records: list[ObjectCommitRe
     columns = CommitColumns()
     expected = []
     for number, record in enumerate(records):
-        place = PLACE._replace(offset=number)
-        columns.add(place, encode_record(record))
-        expected += exploded(place, record)
+        position = PLACE._replace(offset=number)
+        columns.add(position, encode_record(record))
+        expected += exploded(position, record)
     assert columns.rows == len(expected)
     batch = columns.take()
     assert batch.schema.equals(COMMIT_SCHEMA)

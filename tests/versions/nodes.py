@@ -28,7 +28,7 @@ from records.rpc.descriptions import DescribeBrokersRequest
 from records.rpc.quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from tests.ports import free_ports
 from tests.versions.judge import objection
-from tests.waiting import DEADLINE_S
+from tests.waiting import DEADLINE_S, Deadline, wait_until_async
 
 BROKER, LEADER, FOLLOWER = "broker", "leader", "follower"
 LISTENERS: Final = (BROKER, LEADER, FOLLOWER)
@@ -98,8 +98,7 @@ class Nodes:
                 LEADER: self._controllers[leader],
                 FOLLOWER: self._controllers[3 - leader],
             }
-            while not await self._is_served():
-                await asyncio.sleep(0.02)
+            await wait_until_async(self._is_served, "the broker is served")
         return self
 
     async def __aexit__(
@@ -120,6 +119,7 @@ class Nodes:
         request = DescribeQuorumRequest(
             topics=(topic(topic_name="__cluster_metadata", partitions=(partition,)),)
         )
+        deadline = Deadline("a controller leads")
         while True:
             for port in self._controllers.values():
                 try:
@@ -133,7 +133,7 @@ class Nodes:
                 if not found.error_code and found.leader_id in self._controllers:
                     self.leader_epoch = found.leader_epoch
                     return found.leader_id
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(deadline.pause_s())
 
     async def _is_served(self) -> bool:
         """Is the broker a member that clients are sent to?"""

@@ -21,17 +21,16 @@ docs/design/batch-coordinator.md#plans-are-judged-by-the-runs-there-are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final
 
 from coordinator.batch.cluster_view import Enforcer
 from coordinator.batch.decide.base import Context, Decision
 from coordinator.batch.decide.log_start import BY_TIME, NewLogStart, decide_retention
-from coordinator.batch.reads import find_log_id, log_ends
+from coordinator.batch.reads import AppliedState, find_log_id, log_ends
 from coordinator.batch.runs import Run
 from coordinator.batch.settings import MAX_RETENTION_ROWS
-from coordinator.batch.state import Log, LogId, Table, Tables
+from coordinator.batch.state import LogId, Tables
 from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import ApplyRetentionRequest, ApplyRetentionResponse
 
@@ -43,25 +42,8 @@ CLOCKS_DIFFER_MS: Final = 300_000
 """By so much at most may that clock be ahead."""
 
 
-class Applied(Protocol):
-    """Applied state, as far as rows are judged by it."""
-
-    @property
-    def logs(self) -> Table[LogId, Log]:
-        """Log start and high watermark, by log id."""
-
-    def runs_from(self, log_id: LogId, offset: int) -> Iterable[Run]:
-        """See `reads.Runs`."""
-
-    def first_run_since(self, log_id: LogId, timestamp: int, from_offset: int) -> Run | None:
-        """See `reads.Runs`."""
-
-    def run_totals(self, log_id: LogId) -> tuple[int, int] | None:
-        """How many live runs a partition has, and their bytes; None: not known for now."""
-
-
 def decide_apply_retention(
-    request: ApplyRetentionRequest, tables: Tables, applied: Applied, context: Context
+    request: ApplyRetentionRequest, tables: Tables, applied: AppliedState, context: Context
 ) -> Decision[ApplyRetentionResponse]:
     """Take rows of an external plan; a plan that is expired or foreign is refused as a whole."""
     rows = [
@@ -114,7 +96,7 @@ def _told(row: NewLogStart, code: int, tables: Tables) -> ApplyRetentionResponse
 class _Judge:
     """How far each row of one request may go, by the runs that there are."""
 
-    def __init__(self, tables: Tables, applied: Applied, context: Context) -> None:
+    def __init__(self, tables: Tables, applied: AppliedState, context: Context) -> None:
         self._tables = tables
         self._applied = applied
         self._context = context

@@ -13,17 +13,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from coordinator.batch.calls import call_of
 from coordinator.batch.client import ClientSettings, CoordinatorClient
 from coordinator.errors import CoordinatorError
 from esker.client.client import ClientError, KafkaClient
 from esker.commands.cluster_access import Target
 from records.kafka_errors import ErrorCode
-from records.rpc.batch_coordinator import ApplyRetentionRequest, ApplyRetentionResponse
-from records.rpc.objects import MarkOrphansRequest, MarkOrphansResponse
+from records.rpc.base import CoordinatorRequest, Response
 
-R = TypeVar("R", ApplyRetentionResponse, MarkOrphansResponse)
+R = TypeVar("R", bound=Response)
 
 
 @asynccontextmanager
@@ -56,15 +56,9 @@ class ThroughBrokers:
         self._at = at
         self._timeout_ms = timeout_ms
 
-    async def apply_retention(self, request: ApplyRetentionRequest) -> ApplyRetentionResponse:
-        """As `CoordinatorClient.apply_retention`. Raises CoordinatorError."""
-        return await self._ask(request, ApplyRetentionResponse)
-
-    async def mark_orphans(self, request: MarkOrphansRequest) -> MarkOrphansResponse:
-        """As `CoordinatorClient.mark_orphans`. Raises CoordinatorError."""
-        return await self._ask(request, MarkOrphansResponse)
-
-    async def _ask(self, request: Any, response: type[R]) -> R:
+    async def call(self, request: CoordinatorRequest[R]) -> R:
+        """See BatchCoordinator; only calls that the table opens to clients."""
+        response = call_of(request).response
         try:
             async with KafkaClient(self._at.addresses, timeout_ms=self._timeout_ms) as client:
                 return await client.patiently(lambda: client.ask_any(request, response))

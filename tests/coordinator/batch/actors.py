@@ -93,7 +93,7 @@ class Broker:
             broker_epoch=self.epoch,
             object_count=count,
         )
-        granted = await self.world.coordinator.acquire_lease(request)
+        granted = await self.world.coordinator.call(request)
         if not granted.error_code:
             self.lease_id, self.first = granted.lease_id, granted.first_object_id
             self.next_id = self.first
@@ -107,7 +107,7 @@ class Broker:
             lease_id=self.lease_id if lease_id is None else lease_id,
             end_object_id=end,
         )
-        return (await self.world.coordinator.release_lease(request)).error_code
+        return (await self.world.coordinator.call(request)).error_code
 
     async def commit(
         self,
@@ -129,18 +129,18 @@ class Broker:
             object_size=size,
             topics=tuple(groups(*(batches or (batch(),))) if topics is None else topics),
         )
-        return await self.world.coordinator.commit_file(self.last)
+        return await self.world.coordinator.call(self.last)
 
     async def again(self, request: CommitBatchesRequest | None = None) -> CommitBatchesResponse:
         """Send the last commit, or another one, once more."""
         sent = request or self.last
         assert sent is not None
-        return await self.world.coordinator.commit_file(sent)
+        return await self.world.coordinator.call(sent)
 
     async def files(self, limit: int = 1_000) -> list[int]:
         """Ids of the objects that may be deleted now."""
         request = GetFilesToDeleteRequest(coordinator_partition=0, max_files=limit)
-        response = await self.world.coordinator.get_files_to_delete(request)
+        response = await self.world.coordinator.call(request)
         assert response.error_code == 0, response
         return [KEYS.object_id(file.object_key) for file in response.files]
 
@@ -151,7 +151,7 @@ class Broker:
 
     async def deleted_keys(self, *keys: str) -> list[int]:
         request = DeleteFilesRequest(coordinator_partition=0, object_keys=keys)
-        response = await self.world.coordinator.delete_files(request)
+        response = await self.world.coordinator.call(request)
         assert response.error_code == 0, response
         return list(response.key_error_codes)
 
@@ -162,7 +162,7 @@ class Broker:
 
     async def ask_safe(self, key: str) -> IsSafeToDeleteFileResponse:
         request = IsSafeToDeleteFileRequest(coordinator_partition=0, object_key=key)
-        return await self.world.coordinator.is_safe_to_delete_file(request)
+        return await self.world.coordinator.call(request)
 
 
 async def mark_orphans(
@@ -179,7 +179,7 @@ async def mark_orphans(
         expires_at_ms=world.now_ms() + expires_in_ms,
         object_keys=(*map(KEYS.key, object_ids), *keys),
     )
-    response = await world.coordinator.mark_orphans(request)
+    response = await world.coordinator.call(request)
     return response.error_code or list(response.key_error_codes)
 
 
@@ -197,7 +197,7 @@ async def create(
         topic_id=topic, topic_name=name, num_partitions=partitions, restored=tuple(restored)
     )
     request = InitDisklessTopicsRequest(controller_epoch=epoch, topics=(asked,))
-    response = await world.coordinator.create_topic_and_partitions(request)
+    response = await world.coordinator.call(request)
     return response.responses[0].error_code
 
 
@@ -208,14 +208,14 @@ async def release(world: World, *partitions: int, topic: UUID = TOPIC, epoch: in
     request = ReleaseDisklessPartitionsRequest(
         controller_epoch=epoch, topics=(named(topic_id=topic, partitions=indexes),)
     )
-    response = await world.coordinator.release_partitions(request)
+    response = await world.coordinator.call(request)
     return [partition.error_code for partition in response.responses[0].partitions]
 
 
 async def delete(world: World, topic: UUID = TOPIC, *, epoch: int = 1) -> int:
     """The controller's call; its error code."""
     request = DeleteDisklessTopicsRequest(controller_epoch=epoch, topic_ids=(topic,))
-    return (await world.coordinator.delete_topics(request)).responses[0].error_code
+    return (await world.coordinator.call(request)).responses[0].error_code
 
 
 async def delete_records(
@@ -224,7 +224,7 @@ async def delete_records(
     """Error code and low watermark."""
     group = DeleteDisklessRecordsRequest.Topic.Partition(partition_index=partition, offset=offset)
     asked = DeleteDisklessRecordsRequest.Topic(topic_id=topic, partitions=(group,))
-    response = await world.coordinator.delete_records(DeleteDisklessRecordsRequest(topics=(asked,)))
+    response = await world.coordinator.call(DeleteDisklessRecordsRequest(topics=(asked,)))
     answer = response.responses[0].partitions[0]
     return answer.error_code, answer.low_watermark
 
@@ -256,7 +256,7 @@ async def apply_plan(
             ),
         ),
     )
-    answer = await world.coordinator.apply_retention(request)
+    answer = await world.coordinator.call(request)
     return [(one.error_code, one.low_watermark) for one in answer.responses[0].partitions]
 
 
@@ -268,7 +268,7 @@ async def offset_for(
         partition_index=partition, timestamp=timestamp, from_offset=from_offset
     )
     asked = ListDisklessOffsetsRequest.Topic(topic_id=topic, partitions=(group,))
-    response = await world.coordinator.list_offsets(ListDisklessOffsetsRequest(topics=(asked,)))
+    response = await world.coordinator.call(ListDisklessOffsetsRequest(topics=(asked,)))
     answer = response.responses[0].partitions[0]
     return answer.error_code, answer.offset
 
@@ -290,4 +290,4 @@ async def find(
     request = FindBatchesRequest(
         topics=(FindBatchesRequest.Topic(topic_id=topic, partitions=asked),), max_bytes=max_bytes
     )
-    return list((await world.coordinator.find_batches(request)).responses[0].partitions)
+    return list((await world.coordinator.call(request)).responses[0].partitions)

@@ -251,10 +251,10 @@ class ObjectStories(Told):
         async def story(world: World) -> None:
             for limit in (0, -1, 10_001):
                 asked = GetFilesToDeleteRequest(coordinator_partition=0, max_files=limit)
-                answer = await world.coordinator.get_files_to_delete(asked)
+                answer = await world.coordinator.call(asked)
                 assert answer.error_code == 42
             keys = DeleteFilesRequest(coordinator_partition=0, object_keys=("x",) * 10_001)
-            assert (await world.coordinator.delete_files(keys)).error_code == 10
+            assert (await world.coordinator.call(keys)).error_code == 10
 
         self.tell(story)
 

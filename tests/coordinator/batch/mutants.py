@@ -21,7 +21,9 @@ from coordinator.batch.state import NO_LOG
 from coordinator.proposer import Proposer
 from records.diskless import LeaseGrantedRecord, ObjectCommitRecord
 from records.kafka_errors import ErrorCode
-from records.rpc.objects import GetFilesToDeleteRequest, GetFilesToDeleteResponse
+from records.rpc.batch_coordinator import ReleaseDisklessPartitionsRequest
+from records.rpc.objects import IsSafeToDeleteFileRequest
+from tests.doubles.intercepted_call import decide_with
 
 MUTANTS: Final[dict[str, Callable[[], Any]]] = {}
 
@@ -163,11 +165,11 @@ def an_overlay_keeps_its_counters() -> Iterator[None]:
 def orphans_are_listed_from_pending_state() -> Iterator[None]:
     """So the end of a lease counts before it is committed."""
 
-    def files(self: Leader, request: GetFilesToDeleteRequest) -> GetFilesToDeleteResponse:
+    def look_up(self: Leader, lookup: Any, request: Any) -> Any:
         context = self._context(self._clocks.now_ms())
-        return decide.files_to_delete(request, self.pending, self._machine.store, context)
+        return lookup.read(request, self.pending, self._machine.store, context)
 
-    with patch.object(Leader, "files_to_delete", files):
+    with patch.object(Leader, "look_up", look_up):
         yield
 
 
@@ -322,7 +324,7 @@ def safe_to_delete_is_no_fence() -> Iterator[None]:
     def unfenced(*arguments: Any) -> Any:
         return judge(*arguments)._replace(records=())
 
-    with patch.object(decide, "decide_safe_to_delete", unfenced):
+    with decide_with(IsSafeToDeleteFileRequest, unfenced):
         yield
 
 
@@ -334,11 +336,11 @@ def what_has_data_is_let_go() -> Iterator[None]:
     """Nobody looks at the high watermark."""
     decided = decide.decide_release_partitions
 
-    def blind(request: Any, tables: Any, context: Context) -> Any:
+    def blind(request: Any, tables: Any, _: Any, context: Context) -> Any:
         seen = SimpleNamespace(topics=tables.topics, logs={}, counters=tables.counters)
         return decided(request, seen, context)
 
-    with patch.object(decide, "decide_release_partitions", blind):
+    with decide_with(ReleaseDisklessPartitionsRequest, blind):
         yield
 
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from coordinator.batch.calls import Coordinator
+from coordinator.batch.interface import BatchCoordinator
 from coordinator.batch.service import coordinator_handlers
 from coordinator.leader_client import DISKLESS_METADATA
 from raft.net import Listener, ServerConnection, parse_request_header
@@ -31,7 +31,7 @@ class Node:
     """A node on loopback. `leads` says whether it says that it leads."""
 
     def __init__(
-        self, coordinator: Coordinator | None, *, leads: bool = True, partition: int = 0
+        self, coordinator: BatchCoordinator | None, *, leads: bool = True, partition: int = 0
     ) -> None:
         self.leads = leads
         self.peers: list[Node] = [self]
@@ -115,7 +115,7 @@ class Node:
         )
 
 
-async def nodes(*coordinators: Coordinator | None) -> list[Node]:
+async def nodes(*coordinators: BatchCoordinator | None) -> list[Node]:
     """Started nodes that know each other; the first leads."""
     started = [await Node(one, leads=not i).start() for i, one in enumerate(coordinators)]
     for node in started:

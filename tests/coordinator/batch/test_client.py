@@ -9,29 +9,34 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 import pytest
 
-from coordinator.batch.calls import CALLS, Coordinator, refused
+from coordinator.batch.calls import CALLS, Call, read_refusal, refuse
 from coordinator.batch.client import ClientSettings, CoordinatorClient
 from coordinator.batch.service import MAX_CALL_BYTES, MAX_COMMIT_BYTES
 from coordinator.errors import CoordinatorError, OutcomeUnknownError
 from raft.net import run
 from raft.net.errors import ConnectionLostError
 from raft.net.rpc import open_rpc, request_kind
+from records.codec import decode_message, encode_message
 from records.kafka_errors import ErrorCode
-from records.rpc.base import Request, Response
+from records.rpc.base import CoordinatorRequest, Response
 from records.rpc.batch_coordinator import (
     CommitBatch,
     CommitBatchesRequest,
     CommitBatchesResponse,
     DeleteDisklessRecordsRequest,
     FindBatchesRequest,
-    InitDisklessTopicsRequest,
 )
-from records.rpc.objects import GetFilesToDeleteRequest, IsSafeToDeleteFileRequest
+from records.rpc.objects import (
+    GetFilesToDeleteRequest,
+    GetFilesToDeleteResponse,
+    IsSafeToDeleteFileRequest,
+)
+from records.schema import ArrayOf, Message, RowOf, StructOf, zero
 from tests.coordinator.batch.served import Node, never, nodes
 from tests.waiting import DEADLINE_S, wait_until_async
 
@@ -67,26 +72,21 @@ class Recorder:
     """A coordinator that remembers every call and answers as `then` says, else with nothing."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[str, Any]] = []
-        self.then: Callable[[str, Any], Awaitable[Response] | None] = lambda *_: None
+        self.calls: list[Any] = []
+        self.then: Callable[[Any], Awaitable[Response] | None] = lambda _: None
 
-    def __getattr__(self, method: str) -> Callable[[Request], Awaitable[Response]]:
-        call = {call.method: call for call in CALLS}[method]
+    async def call(self, request: CoordinatorRequest[Any]) -> Any:
+        self.calls.append(request)
+        given = self.then(request)
+        return await given if given is not None else refuse(request, 0, "")
 
-        async def answer(request: Request) -> Response:
-            self.calls.append((method, request))
-            given = self.then(method, request)
-            return await given if given is not None else call.refuse(request, 0, "")
-
-        return answer
+    async def close(self) -> None: ...
 
     @property
     def committed(self) -> list[int]:
         """Object ids, in the order in which their commits came."""
-        return [request.object_id for method, request in self.calls if method == "commit_file"]
-
-    def as_coordinator(self) -> Coordinator:
-        return cast(Coordinator, self)
+        commits = (r for r in self.calls if isinstance(r, CommitBatchesRequest))
+        return [request.object_id for request in commits]
 
 
 async def fail(code: ErrorCode) -> Response:
@@ -103,7 +103,7 @@ def served(
 
     async def main() -> None:
         recorder = Recorder()
-        started = await nodes(*[recorder.as_coordinator()] * count)
+        started = await nodes(*[recorder] * count)
         client = CoordinatorClient([started[0].address], settings=settings)
         try:
             await story(recorder, started, client)
@@ -127,8 +127,8 @@ def test_every_call_arrives_as_it_was_made_and_comes_back() -> None:
             for name in fields.keys() & {"object_key", "cluster_id"}:
                 fields[name] = "text"  # type: ignore[assignment]
             request = call.request(**fields)
-            assert isinstance(await getattr(client, call.method)(request), call.response)
-            asked.append((call.method, request))
+            assert isinstance(await client.call(request), call.response)
+            asked.append(request)
         assert recorder.calls == asked
 
     served(story)
@@ -136,7 +136,7 @@ def test_every_call_arrives_as_it_was_made_and_comes_back() -> None:
 
 def test_commits_keep_the_order_of_the_calls() -> None:
     async def story(recorder: Recorder, _: list[Node], client: CoordinatorClient) -> None:
-        await asyncio.gather(*(client.commit_file(commit(i)) for i in range(200)))
+        await asyncio.gather(*(client.call(commit(i)) for i in range(200)))
         assert recorder.committed == list(range(200))
 
     served(story)
@@ -152,7 +152,7 @@ def test_after_one_refusal_everything_unanswered_is_sent_again_oldest_first(
         refusals = iter([2, 5, 2])
         refuse = next(refusals)
 
-        def then(_: str, request: Any) -> Awaitable[Response] | None:
+        def then(request: Any) -> Awaitable[Response] | None:
             nonlocal refuse
             if request.object_id == refuse:
                 refuse = next(refusals, -1)
@@ -177,7 +177,7 @@ def test_a_leader_that_decides_nothing_yet_sees_one_commit_at_a_time() -> None:
     """It begins to decide in the midst of what is sent: then 1 would be refused, and 2 accepted."""
 
     async def story(recorder: Recorder, _: list[Node], client: CoordinatorClient) -> None:
-        def then(*_: object) -> Awaitable[Response] | None:
+        def then(_: object) -> Awaitable[Response] | None:
             not_yet = len(recorder.committed) <= 3
             return fail(ErrorCode.COORDINATOR_NOT_AVAILABLE) if not_yet else None
 
@@ -198,7 +198,7 @@ def test_nothing_new_is_sent_between_a_refusal_and_the_last_answer() -> None:
             await released.wait()
             return CommitBatchesResponse()
 
-        def then(*_: object) -> Awaitable[Response] | None:
+        def then(_: object) -> Awaitable[Response] | None:
             if len(recorder.committed) == 2:
                 return fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return wait() if len(recorder.committed) == 3 else None
@@ -223,7 +223,7 @@ def test_nothing_new_is_sent_between_a_refusal_and_the_last_answer() -> None:
 def test_a_lost_connection_sends_the_same_commits_to_the_next_leader() -> None:
     async def story(recorder: Recorder, started: list[Node], client: CoordinatorClient) -> None:
         old, new = started
-        await client.commit_file(commit(0))
+        await client.call(commit(0))
 
         def fall_silent(*_: object) -> Any:
             return never()
@@ -248,7 +248,7 @@ def test_a_client_that_hears_of_another_leader_waits_for_the_old_one_no_longer()
 
     async def story(recorder: Recorder, started: list[Node], client: CoordinatorClient) -> None:
         old, new = started
-        await client.commit_file(commit(0))
+        await client.call(commit(0))
 
         def fall_silent(*_: object) -> Any:
             return never()
@@ -264,7 +264,7 @@ def test_a_client_that_hears_of_another_leader_waits_for_the_old_one_no_longer()
         assert recorder.committed == list(range(4))
         before = new.seen.count(18)
         client.leads(1)
-        await client.commit_file(commit(4))
+        await client.call(commit(4))
         assert new.seen.count(18) == before, "it has no reason to connect again"
 
     served(story, count=2, settings=PATIENT)
@@ -292,23 +292,23 @@ PAUSING = ClientSettings(
 def test_what_was_never_decided_and_what_may_have_been_are_told_apart() -> None:
     async def story(recorder: Recorder, started: list[Node], client: CoordinatorClient) -> None:
         safe = IsSafeToDeleteFileRequest(coordinator_partition=0, object_key="key")
-        recorder.then = lambda *_: fail(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        for asked in (client.commit_file(commit(1)), client.is_safe_to_delete_file(safe)):
+        recorder.then = lambda _: fail(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        for asked in (client.call(commit(1)), client.call(safe)):
             with pytest.raises(CoordinatorError, match="told to") as caught:
                 await asked
             assert caught.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
             assert not isinstance(caught.value, OutcomeUnknownError)
-        recorder.then = lambda *_: fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        for asked in (client.commit_file(commit(2)), client.is_safe_to_delete_file(safe)):
+        recorder.then = lambda _: fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        for asked in (client.call(commit(2)), client.call(safe)):
             with pytest.raises(OutcomeUnknownError):
                 await asked
         files = GetFilesToDeleteRequest(coordinator_partition=0, max_files=1)
         with pytest.raises(CoordinatorError) as caught:
-            await client.get_files_to_delete(files)
+            await client.call(files)
         assert not isinstance(caught.value, OutcomeUnknownError), "reading leaves nothing in doubt"
         started[0].leads = False
         with pytest.raises(CoordinatorError, match="has no leader: 1 of 1 nodes answer") as caught:
-            await client.commit_file(commit(3))
+            await client.call(commit(3))
         assert not isinstance(caught.value, OutcomeUnknownError)
 
     served(story, settings=PAUSING)
@@ -321,14 +321,14 @@ def test_deleting_up_to_the_high_watermark_is_not_repeated_when_in_doubt(
     """The first attempt may arrive late, and would delete what was written since."""
 
     async def story(recorder: Recorder, _: list[Node], client: CoordinatorClient) -> None:
-        recorder.then = lambda *_: (
+        recorder.then = lambda _: (
             fail(ErrorCode.NOT_LEADER_OR_FOLLOWER) if len(recorder.calls) == 1 else None
         )
         if offset == -1:
             with pytest.raises(OutcomeUnknownError):
-                await client.delete_records(delete_records(offset))
+                await client.call(delete_records(offset))
         else:
-            await client.delete_records(delete_records(offset))
+            await client.call(delete_records(offset))
         assert len(recorder.calls) == times
 
     served(story)
@@ -340,10 +340,10 @@ def test_who_closes_with_commits_in_flight_that_nobody_waits_for_makes_no_noise(
 
     async def story(recorder: Recorder, _: list[Node], client: CoordinatorClient) -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: noise.append(context))
-        recorder.then = lambda *_: never()
+        recorder.then = lambda _: never()
         for object_id in range(1, 4):
             client.submit(commit(object_id))
-        waited = asyncio.ensure_future(client.commit_file(commit(4)))
+        waited = asyncio.ensure_future(client.call(commit(4)))
         gone = client.submit(commit(5))
         gone.cancel()
         await wait_until_async(lambda: recorder.calls)
@@ -371,9 +371,7 @@ def test_a_close_while_the_leader_is_looked_for_is_told_as_an_error() -> None:
 
         async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
             client = CoordinatorClient([server.sockets[0].getsockname()], settings=FAST)
-            read = asyncio.ensure_future(
-                client.find_batches(FindBatchesRequest(topics=(), max_bytes=1))
-            )
+            read = asyncio.ensure_future(client.call(FindBatchesRequest(topics=(), max_bytes=1)))
             written = client.submit(commit(1))
             await asyncio.wait_for(asked.wait(), timeout=DEADLINE_S)
             await client.close()
@@ -386,14 +384,14 @@ def test_a_close_while_the_leader_is_looked_for_is_told_as_an_error() -> None:
 
 def test_a_close_ends_every_call_and_says_what_is_known() -> None:
     async def story(recorder: Recorder, _: list[Node], client: CoordinatorClient) -> None:
-        recorder.then = lambda *_: never()
+        recorder.then = lambda _: never()
         answer = client.submit(commit(1))
         await wait_until_async(lambda: recorder.calls)
         await client.close()
         with pytest.raises(OutcomeUnknownError, match="closed"):
             await answer
         with pytest.raises(CoordinatorError, match="closed") as caught:
-            await client.commit_file(commit(2))
+            await client.call(commit(2))
         assert not isinstance(caught.value, OutcomeUnknownError)
 
     served(story)
@@ -402,9 +400,7 @@ def test_a_close_ends_every_call_and_says_what_is_known() -> None:
 def test_a_request_for_another_coordinator_is_refused_here() -> None:
     async def story(_: Recorder, __: list[Node], client: CoordinatorClient) -> None:
         with pytest.raises(ValueError, match="for coordinator 3, this client's is 0"):
-            await client.get_files_to_delete(
-                GetFilesToDeleteRequest(coordinator_partition=3, max_files=1)
-            )
+            await client.call(GetFilesToDeleteRequest(coordinator_partition=3, max_files=1))
 
     served(story)
 
@@ -412,56 +408,38 @@ def test_a_request_for_another_coordinator_is_refused_here() -> None:
 # --- the service --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.method)
-def test_a_refusal_survives_the_wire_in_every_response(call: Any) -> None:
-    topics: Any = ()
-    match call.method:
-        case "create_topic_and_partitions":
-            topic = InitDisklessTopicsRequest.Topic
-            topics = (topic(topic_id=TOPIC, topic_name="foo", num_partitions=1),)
-            request: Any = InitDisklessTopicsRequest(controller_epoch=1, topics=topics)
-        case "delete_topics":
-            request = call.request(controller_epoch=1, topic_ids=(TOPIC,))
-        case "delete_records":
-            request = delete_records(1)
-        case "find_batches":
-            found = FindBatchesRequest.Topic
-            partition = found.Partition(partition_index=0, offset=0, max_bytes=1)
-            topics = (found(topic_id=TOPIC, partitions=(partition,)),)
-            request = FindBatchesRequest(topics=topics, max_bytes=1)
-        case "release_partitions":
-            topic = call.request.Topic
-            topics = (topic(topic_id=TOPIC, partitions=(topic.Partition(partition_index=0),)),)
-            request = call.request(controller_epoch=1, topics=topics)
-        case "apply_retention":
-            topic = call.request.Topic
-            row = topic.Partition(partition_index=0, log_start_offset=1, reason=1, limit=1)
-            topics = (topic(topic_id=TOPIC, partitions=(row,)),)
-            request = call.request(cluster_id="c", expires_at_ms=1, topics=topics)
-        case "list_offsets":
-            topic = call.request.Topic
-            topics = (
-                topic(
-                    topic_id=TOPIC,
-                    partitions=(topic.Partition(partition_index=0, timestamp=-1),),
-                ),
-            )
-            request = call.request(topics=topics)
-        case _:
-            request = None
-    error = refused(call, call.refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, "why"))
+def sample(message: type[Message]) -> Any:
+    """A message with one element in each array, and zeros."""
+    fields: dict[str, Any] = {}
+    for field in message.schema().fields:
+        match field.type:
+            case ArrayOf(StructOf(element)):
+                fields[field.name] = (sample(element),)
+            case ArrayOf(element) if not isinstance(element, RowOf):
+                fields[field.name] = (zero(element),)
+            case kind:
+                fields[field.name] = zero(kind)
+    return message(**fields)
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.request.__name__)
+def test_a_refusal_survives_the_wire_in_every_response(call: Call[Any]) -> None:
+    request = sample(call.request)
+    refusal = refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, "why")
+    decoded = decode_message(call.response, encode_message(refusal, 0), 0)
+    assert decoded == refusal
+    error = read_refusal(decoded)
     assert error is not None
     assert error.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert refused(call, call.refuse(request, 0, "")) is None
+    assert read_refusal(refuse(request, 0, "")) is None
 
 
 def test_a_coordinator_that_is_not_here_is_not_available() -> None:
     async def main() -> None:
-        (node,) = await nodes(Recorder().as_coordinator())
+        (node,) = await nodes(Recorder())
         async with await open_rpc(*node.address) as rpc:
-            call = next(call for call in CALLS if call.method == "get_files_to_delete")
             request = GetFilesToDeleteRequest(coordinator_partition=9, max_files=1)
-            answer: Any = await rpc.call(request, call.response)
+            answer = await rpc.call(request, GetFilesToDeleteResponse)
             assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
             assert "partition 9" in answer.error_message
         await node.stop()
@@ -474,7 +452,7 @@ def test_a_commit_that_is_too_large_is_answered_unread() -> None:
 
     async def main() -> None:
         recorder = Recorder()
-        (node,) = await nodes(recorder.as_coordinator())
+        (node,) = await nodes(recorder)
         async with await open_rpc(*node.address) as rpc:
             kind = request_kind(CommitBatchesRequest, 0)
             body = await rpc.connection.request(kind, b"\xff" * (MAX_COMMIT_BYTES + 1))
@@ -508,15 +486,14 @@ def test_a_commit_that_is_too_large_is_answered_unread() -> None:
 def test_bytes_that_are_no_request_close_their_connection_only(body: bytes) -> None:
     async def main() -> None:
         recorder = Recorder()
-        (node,) = await nodes(recorder.as_coordinator())
+        (node,) = await nodes(recorder)
         other = await open_rpc(*node.address)
         async with await open_rpc(*node.address) as rpc:
             with pytest.raises(ConnectionLostError):
                 await rpc.connection.request(request_kind(GetFilesToDeleteRequest, 0), body)
         request = GetFilesToDeleteRequest(coordinator_partition=0, max_files=1)
-        call = next(call for call in CALLS if call.method == "get_files_to_delete")
-        await other.call(request, call.response)
-        assert [method for method, _ in recorder.calls] == ["get_files_to_delete"]
+        await other.call(request, GetFilesToDeleteResponse)
+        assert recorder.calls == [request]
         other.connection.close()
         await node.stop()
 

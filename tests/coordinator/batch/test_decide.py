@@ -105,7 +105,7 @@ def test_the_largest_commit_record_is_below_its_bound() -> None:
         ids = [UUID(int=number + 1) for number in range(MAX_BATCHES)]
         asked = tuple(topic(topic_id=i, topic_name=f"t{i.int}", num_partitions=1) for i in ids)
         request = InitDisklessTopicsRequest(controller_epoch=1, topics=asked)
-        await world.coordinator.create_topic_and_partitions(request)
+        await world.coordinator.call(request)
         broker = Broker(world)
         await broker.acquire(2)
         group = CommitBatchesRequest.Topic.Partition

@@ -20,7 +20,7 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from coordinator.batch.calls import BY_REQUEST, CALLS
+from coordinator.batch.calls import CALLS
 from coordinator.batch.memory import InMemoryState
 from coordinator.errors import CoordinatorError
 from records.rpc.batch_coordinator import CommitBatch
@@ -103,7 +103,7 @@ REQUEST: Final = st.sampled_from(DECIDED).flatmap(lambda one: messages(one, 0, s
 async def answer(world: Any, request: Any) -> Any:
     """What it says, or why it says nothing. Offsets of the log are each coordinator's own."""
     try:
-        said = await getattr(world.coordinator, BY_REQUEST[type(request)].method)(request)
+        said = await world.coordinator.call(request)
         return structs.replace(said, applied_offset=0) if hasattr(said, "applied_offset") else said
     except CoordinatorError as error:
         return error.code

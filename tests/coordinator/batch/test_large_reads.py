@@ -126,13 +126,13 @@ async def others(call: Awaitable[T]) -> tuple[T, int]:
 def test_others_have_their_turns_while_many_partitions_are_looked_up(tmp_path: Path) -> None:
     async def story(world: QuorumWorld) -> None:
         store, coordinator = world.machine.store, world.coordinator
-        found, turns = await others(coordinator.find_batches(find()))
+        found, turns = await others(coordinator.call(find()))
         assert found == find_batches(find(), store, store, world.settings)
         assert turns >= TURNS
-        answer, turns = await others(coordinator.list_offsets(listed()))
+        answer, turns = await others(coordinator.call(listed()))
         assert answer == list_offsets(listed(), store, store)
         assert turns >= TURNS
-        _, turns = await others(coordinator.find_batches(find(A_TURN - 2)))
+        _, turns = await others(coordinator.call(find(A_TURN - 2)))
         assert turns <= 3, "a usual question is answered at once"
 
     told(tmp_path, story)
@@ -142,7 +142,7 @@ def test_of_several_large_questions_one_has_its_turn(tmp_path: Path) -> None:
     """Else ten of them would take ten times as long a turn."""
 
     async def story(world: QuorumWorld) -> None:
-        three = (world.coordinator.list_offsets(listed()) for _ in range(3))
+        three = (world.coordinator.call(listed()) for _ in range(3))
         answers, turns = await others(asyncio.gather(*three))
         assert turns >= 3 * (TURNS - 1)
         assert answers[0] == answers[1] == answers[2]
@@ -156,8 +156,8 @@ def test_a_state_that_is_replaced_meanwhile_is_waited_for(tmp_path: Path) -> Non
     async def story(world: QuorumWorld) -> None:
         values, applied = world.values(), world.machine.applied
         timestamp = world.machine.last_timestamp
-        before: FindBatchesResponse = await world.coordinator.find_batches(find())
-        task = asyncio.ensure_future(world.coordinator.find_batches(find()))
+        before: FindBatchesResponse = await world.coordinator.call(find())
+        task = asyncio.ensure_future(world.coordinator.call(find()))
         for _ in range(3):
             await asyncio.sleep(0)
         world.machine.reset()
@@ -173,7 +173,7 @@ def test_a_state_that_is_replaced_meanwhile_is_waited_for(tmp_path: Path) -> Non
 
 def test_one_that_is_closed_meanwhile_says_so(tmp_path: Path) -> None:
     async def story(world: QuorumWorld) -> None:
-        task = asyncio.ensure_future(world.coordinator.find_batches(find()))
+        task = asyncio.ensure_future(world.coordinator.call(find()))
         for _ in range(3):
             await asyncio.sleep(0)
         await world.coordinator.close()
@@ -189,7 +189,7 @@ def test_what_is_used_up_is_looked_up_no_more(tmp_path: Path) -> None:
     async def story(world: QuorumWorld) -> None:
         statements: list[str] = []
         world.machine.store.connection.set_trace_callback(statements.append)
-        answer = await world.coordinator.find_batches(find(max_bytes=1))
+        answer = await world.coordinator.call(find(max_bytes=1))
         world.machine.store.connection.set_trace_callback(None)
         partitions = [found for topic in answer.responses for found in topic.partitions]
         assert [len(found.batches) for found in partitions] == [1] + [0] * (PARTITIONS - 1)

@@ -23,6 +23,7 @@ from records.rpc.objects import DeleteFilesRequest
 from tests.coordinator.batch.actors import OTHER_TOPIC, TOPIC, Broker, batch, create
 from tests.coordinator.batch.quorum_world import QuorumWorld
 from tests.coordinator.batch.subjects import KEYS, MemoryWorld
+from tests.doubles.intercepted_call import decide_with
 
 PARTITIONS = 60
 SMALL = 7
@@ -76,20 +77,20 @@ def test_pieces_answer_as_the_whole_does(tmp_path: Path) -> None:
     async def story() -> None:
         whole, cut = MemoryWorld(), QuorumWorld(tmp_path)
         sizes: list[int] = []
-        judge = decide.decide_delete_records
 
-        def counted(request: DeleteDisklessRecordsRequest, *rest: Any) -> Any:
+        def counted(request: DeleteDisklessRecordsRequest, *given: Any) -> Any:
             sizes.append(sum(len(topic.partitions) for topic in request.topics))
-            return judge(request, *rest)
+            tables, _, context = given
+            return decide.decide_delete_records(request, tables, context)
 
         for world in (whole, cut):
             await filled(world)
-        expected = await whole.coordinator.delete_records(MANY)
+        expected = await whole.coordinator.call(MANY)
         with (
             patch.object(pieces, "PIECE", SMALL),
-            patch.object(decide, "decide_delete_records", counted),
+            decide_with(DeleteDisklessRecordsRequest, counted),
         ):
-            assert await cut.coordinator.delete_records(MANY) == expected
+            assert await cut.coordinator.call(MANY) == expected
         assert max(sizes) <= SMALL
         assert sum(sizes) == PARTITIONS + 5 + 2
         assert cut.values() == whole.coordinator.state.checkpoint()
@@ -107,7 +108,7 @@ def test_one_object_named_twice_in_a_request_is_two_rows(tmp_path: Path) -> None
         row = deletions((TOPIC, 0, 5)).topics[0]
         request = DeleteDisklessRecordsRequest(topics=(row,) * 9)
         with patch.object(pieces, "PIECE", SMALL):
-            answer = await world.coordinator.delete_records(request)
+            answer = await world.coordinator.call(request)
         codes = [topic.partitions[0].error_code for topic in answer.responses]
         assert codes == [0] + [ErrorCode.INVALID_REQUEST] * 8
         await world.close()
@@ -125,7 +126,7 @@ def test_keys_in_pieces_are_answered_in_their_order(tmp_path: Path) -> None:
             await filled(world)
             with patch.object(pieces, "PIECE", SMALL):
                 answers.append(
-                    await world.coordinator.delete_files(
+                    await world.coordinator.call(
                         DeleteFilesRequest(coordinator_partition=0, object_keys=keys)
                     )
                 )
@@ -168,7 +169,7 @@ def test_a_record_of_many_partitions_is_applied_in_a_bounded_step(tmp_path: Path
         await filled(world)
         store = world.machine.store
         with patch.object(graves, "AT_ONCE", 5 * graves.A_PARTITION):
-            answer = await world.coordinator.delete_records(
+            answer = await world.coordinator.call(
                 deletions(*((TOPIC, index, 10) for index in range(PARTITIONS)))
             )
         assert {topic.partitions[0].low_watermark for topic in answer.responses} == {10}

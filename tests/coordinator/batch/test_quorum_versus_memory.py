@@ -163,34 +163,9 @@ class QuorumVersusMemory(RuleBasedStateMachine):
 
     async def ask(self, coordinator: Any, request: Any) -> Any:
         try:
-            match request:
-                case CommitBatchesRequest():
-                    return await coordinator.commit_file(request)
-                case AcquireObjectLeaseRequest():
-                    return await coordinator.acquire_lease(request)
-                case ReleaseObjectLeaseRequest():
-                    return await coordinator.release_lease(request)
-                case InitDisklessTopicsRequest():
-                    return await coordinator.create_topic_and_partitions(request)
-                case DeleteDisklessTopicsRequest():
-                    return await coordinator.delete_topics(request)
-                case ReleaseDisklessPartitionsRequest():
-                    return await coordinator.release_partitions(request)
-                case DeleteDisklessRecordsRequest():
-                    return await coordinator.delete_records(request)
-                case DeleteFilesRequest():
-                    return await coordinator.delete_files(request)
-                case GetFilesToDeleteRequest():
-                    return await coordinator.get_files_to_delete(request)
-                case IsSafeToDeleteFileRequest():
-                    return await coordinator.is_safe_to_delete_file(request)
-                case FindBatchesRequest():
-                    return await coordinator.find_batches(request)
-                case ListDisklessOffsetsRequest():
-                    return await coordinator.list_offsets(request)
+            return await coordinator.call(request)
         except CoordinatorError as error:
             return error
-        raise AssertionError(f"no such request: {request}")
 
     def both(self, request: Any) -> Any:
         """Ask both, demand the same answer, and give it."""

@@ -101,11 +101,11 @@ def test_a_replica_finds_what_it_has_applied_and_says_how_old_that_is(tmp_path: 
         speak(world)
         assert replica.lag == 1  # it knows of a commit, and has not applied it
         assert replica.age_ms == 3_000
-        finding = asyncio.ensure_future(replica.find_batches(find(world)))
+        finding = asyncio.ensure_future(replica.call(find(world)))
         await asyncio.sleep(0)
         assert not finding.done()
         apply_to(machine, world, world.log.end_offset)
-        assert await finding == await world.coordinator.find_batches(find(world))
+        assert await finding == await world.coordinator.call(find(world))
         assert (replica.age_ms, replica.lag) == (0, 0)
 
     asyncio.run(story())
@@ -125,14 +125,14 @@ def test_who_waits_for_what_is_committed_asks_for_it_to_be_applied_soon(tmp_path
         speak(world)
         await broker.commit()
         assert replica.lag
-        finding = asyncio.ensure_future(replica.find_batches(find(world)))
+        finding = asyncio.ensure_future(replica.call(find(world)))
         for _ in range(10):
             await asyncio.sleep(0)
         assert finding.done(), "it waits for a host that lingers"
         found = finding.result()
         assert (replica.lag, len(found.responses[0].partitions[0].batches)) == (0, 1)
         machine.on_wanted = lambda: pytest.fail("nobody waits")
-        assert await replica.find_batches(find(world)) == found
+        assert await replica.call(find(world)) == found
 
     asyncio.run(story())
 
@@ -148,7 +148,7 @@ def test_who_gives_up_waiting_is_not_remembered(tmp_path: Path) -> None:
         )
         replica.start()
         asked = FindBatchesRequest(topics=(), max_bytes=1)
-        calls = [asyncio.ensure_future(replica.find_batches(asked)) for _ in range(20)]
+        calls = [asyncio.ensure_future(replica.call(asked)) for _ in range(20)]
         await asyncio.sleep(0)
         assert len(replica._waiters) == 20
         for call in calls[1:]:
@@ -175,10 +175,10 @@ def test_a_replica_without_a_leader_finds_batches_and_lists_no_offsets(tmp_path:
         await broker.commit()
         speak(world)
         world.log.depose()
-        found = await world.coordinator.find_batches(find(world))
+        found = await world.coordinator.call(find(world))
         assert len(found.responses[0].partitions[0].batches) == 1
         with pytest.raises(CoordinatorError) as caught:
-            await world.coordinator.list_offsets(ListDisklessOffsetsRequest(topics=()))
+            await world.coordinator.call(ListDisklessOffsetsRequest(topics=()))
         assert caught.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
         with pytest.raises(CoordinatorError):
             await broker.commit()
@@ -192,18 +192,16 @@ def test_a_node_that_does_not_know_what_is_committed_denies_nothing(tmp_path: Pa
     async def story() -> None:
         world, broker = await begin(tmp_path)
         await broker.commit()
-        asked, told = find(world), await world.coordinator.find_batches(find(world))
+        asked, told = find(world), await world.coordinator.call(find(world))
         assert told.responses[0].partitions[0].high_watermark == 1
         high_watermark, world.log.high_watermark = world.log.high_watermark, None
         world.log.depose(lose_uncommitted=False)
         await world.come_back(Restart.NO_FILE)
         coordinator = world.coordinator
         for question in (
-            lambda: coordinator.find_batches(asked),
-            lambda: coordinator.describe_topics(
-                DescribeDisklessTopicsRequest(coordinator_partition=0)
-            ),
-            lambda: coordinator.describe_object(
+            lambda: coordinator.call(asked),
+            lambda: coordinator.call(DescribeDisklessTopicsRequest(coordinator_partition=0)),
+            lambda: coordinator.call(
                 DescribeDisklessObjectRequest(coordinator_partition=0, object_key="x")
             ),
         ):
@@ -212,7 +210,7 @@ def test_a_node_that_does_not_know_what_is_committed_denies_nothing(tmp_path: Pa
             assert caught.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
         world.elect()
         assert high_watermark is not None
-        assert await world.coordinator.find_batches(asked) == told
+        assert await world.coordinator.call(asked) == told
 
     asyncio.run(story())
 
@@ -230,13 +228,13 @@ def test_a_node_that_is_behind_says_no_only_behind_the_barrier(tmp_path: Path) -
         behind = QuorumCoordinator(log, machine, SETTINGS, world.view, world.clocks)
         log.committed_as_of = CommittedAsOf(Offset(0), 0.0)
         assert behind.age_ms == 0, "it was level once, long ago"
-        finding = asyncio.ensure_future(behind.find_batches(find(world)))
+        finding = asyncio.ensure_future(behind.call(find(world)))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert log.barriers == 1
         assert not finding.done()
         apply_to(machine, world, world.log.end_offset)
-        assert await finding == await world.coordinator.find_batches(find(world))
+        assert await finding == await world.coordinator.call(find(world))
         assert log.barriers == 1, "what is found costs none"
         await behind.close()
         machine.close()
@@ -251,12 +249,10 @@ def test_topics_are_described_behind_the_barrier_for_whom_it_matters(tmp_path: P
         world, _ = await begin(tmp_path)
         speak(world)
         world.log.depose()
-        seen = await world.coordinator.describe_topics(
-            DescribeDisklessTopicsRequest(coordinator_partition=0)
-        )
+        seen = await world.coordinator.call(DescribeDisklessTopicsRequest(coordinator_partition=0))
         assert len(seen.topics) == 1
         with pytest.raises(CoordinatorError) as caught:
-            await world.coordinator.describe_topics(
+            await world.coordinator.call(
                 DescribeDisklessTopicsRequest(coordinator_partition=0, behind_barrier=True)
             )
         assert caught.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -10,8 +10,6 @@ import asyncio
 from typing import Any
 from uuid import UUID
 
-import pytest
-
 from coordinator.batch.cluster_view import StaticView
 from coordinator.batch.memory import InMemoryCoordinator
 from coordinator.batch.settings import CoordinatorSettings
@@ -20,7 +18,9 @@ from coordinator.errors import CoordinatorError
 from records.kafka_errors import ErrorCode
 from records.object_keys import ObjectKeys
 from records.rpc.batch_coordinator import DeleteDisklessTopicsRequest, InitDisklessTopicsRequest
+from records.rpc.objects import DescribeDisklessTopicsRequest
 from records.types import Epoch
+from tests.doubles.intercepted_call import intercept
 
 T1, T2 = UUID(int=1 << 80), UUID(int=2 << 80)
 
@@ -97,20 +97,18 @@ def test_what_a_coordinator_has_is_read_behind_its_barrier() -> None:
     """An old replica would say that it has what it has let go of."""
     real = coordinator()
     asked: list[bool] = []
-    describe = real.describe_topics
 
     async def note(request: Any) -> Any:
         asked.append(request.behind_barrier)
-        return await describe(request)
+        return await call(request)
 
     async def story() -> None:
         told = Told(real)
         assert await told.ask("hosted") == {}
         await told.calls.close()
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(real, "describe_topics", note)
-        asyncio.run(story())
+    call = intercept(real, DescribeDisklessTopicsRequest, note)
+    asyncio.run(story())
     assert asked == [True]
 
 
@@ -148,7 +146,7 @@ def test_empty_partitions_are_let_go_and_come_back_under_a_later_controller() ->
 
 def test_a_strange_answer_is_an_answer_that_is_not_there() -> None:
     class Strange:
-        async def create_topic_and_partitions(self, request: Any) -> Any:  # noqa: ARG002
+        async def call(self, request: Any) -> Any:  # noqa: ARG002
             raise ValueError("no such code")
 
         async def close(self) -> None: ...

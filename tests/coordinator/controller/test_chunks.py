@@ -256,9 +256,7 @@ class OneReader:
         self.old = old
         self.now = now
 
-    async def list_offsets(
-        self, request: ListDisklessOffsetsRequest
-    ) -> ListDisklessOffsetsResponse:
+    async def call(self, request: ListDisklessOffsetsRequest) -> ListDisklessOffsetsResponse:
         """Behind the barrier: asked of whoever really leads."""
         return self._answer(request, self.now)
 
@@ -308,10 +306,8 @@ def test_a_chunk_is_created_at_a_high_watermark_that_is_not_an_old_one() -> None
 
 def test_a_partition_without_a_known_end_gets_no_chunk() -> None:
     class Lost(OneReader):
-        async def list_offsets(
-            self, request: ListDisklessOffsetsRequest
-        ) -> ListDisklessOffsetsResponse:
-            answer = await super().list_offsets(request)
+        async def call(self, request: ListDisklessOffsetsRequest) -> ListDisklessOffsetsResponse:
+            answer = await super().call(request)
             (found,) = answer.responses[0].partitions
             lost = type(found)(partition_index=0, error_code=6, timestamp=-1, offset=-1)
             named = type(answer.responses[0])(

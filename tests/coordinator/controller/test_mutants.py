@@ -62,7 +62,7 @@ def fence_everyone_after_a_pause(patch: pytest.MonkeyPatch) -> None:
 
 def chunk_from_a_stale_high_watermark(patch: pytest.MonkeyPatch) -> None:
     """The high watermark is read without the barrier."""
-    patch.setattr(test_chunks.OneReader, "list_offsets", test_chunks.OneReader.without_barrier)
+    patch.setattr(test_chunks.OneReader, "call", test_chunks.OneReader.without_barrier)
 
 
 def chunk_over_two_batches(patch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ def test_it_is_not_listed_while_the_replica_at_hand_still_has_it() -> None:
     assert listed(world) == [GROUP], "the name is free"
     after = dict(world.image.groups.items())
     world.brokers[1].catalog = after.items
-    world.brokers[1].lost(GROUP)  # out of memory: it is listed by the replica
+    world.brokers[1].on_ownership_lost(GROUP)  # out of memory: it is listed by the replica
     assert listed(world) == [GROUP]
 
 
@@ -158,7 +158,7 @@ def test_a_log_that_does_not_answer_is_not_waited_for_for_ever() -> None:
     ticket = world.send(DeleteGroupsRequest(groups_names=(GROUP,)), version=LAST)
     world.pass_ms(world.settings.answer_timeout_ms)
     assert world.answers[ticket].results[0].error_code == 15
-    world.brokers[1].lost(GROUP)
+    world.brokers[1].on_ownership_lost(GROUP)
     ticket = world.send(DeleteGroupsRequest(groups_names=(GROUP,)), version=LAST)
     world.pass_ms(world.settings.answer_timeout_ms)
     assert world.answers[ticket].results[0].error_code == 14

@@ -104,7 +104,7 @@ def test_peers(asked: list[tuple[Any, int, bool]]) -> None:
         world.run()
     assert len(answers) == len(asked)
     world.wall_ms += 1 << 40
-    world.groups.sweep()
+    world.groups.expire_groups()
     world.run()
     assert world.machine.contradictions == world.machine.unknown_records == 0
     values = records_of(world.machine)

@@ -95,10 +95,10 @@ class Log(World):
         committed = None if group is None else group.offsets.get(("t", 0))
         return None if committed is None else int(committed.offset)
 
-    def sweep(self) -> int:
+    def expire_groups(self) -> int:
         """Sweep; the records that took."""
         done: list[int] = []
-        self.groups.sweep(done.append)
+        self.groups.expire_groups(done.append)
         self.run()
         return done[0]
 
@@ -289,13 +289,13 @@ def test_offsets_expire_only_once_their_group_is_empty() -> None:
     assert log.generation(owner, 1, 1, "m") == 0
     assert log.offsets(owner, 2, 5, generation=1, member_id="m") == 0
     log.wait(2 * WEEK_MS)
-    assert log.sweep() == 0
+    assert log.expire_groups() == 0
     assert log.generation(owner, 3, 2) == 0
     log.wait(WEEK_MS - 1)
-    assert log.sweep() == 0
+    assert log.expire_groups() == 0
     assert log.stored == 5
     log.wait(1)
-    assert log.sweep() == 1
+    assert log.expire_groups() == 1
     assert GROUP not in log.image.groups
 
 
@@ -306,12 +306,12 @@ def test_offsets_of_nobody_expire_by_their_commit_and_old_clients_by_what_they_a
     log.wait(WEEK_MS // 2)
     assert log.offsets(owner, 2, 6) == 0
     log.wait(WEEK_MS // 2)
-    assert log.sweep() == 0
+    assert log.expire_groups() == 0
     assert log.offsets(owner, 3, 7, expire_at_ms=log.wall_ms + 2 * WEEK_MS) == 0
     log.wait(2 * WEEK_MS - 1)
-    assert log.sweep() == 0
+    assert log.expire_groups() == 0
     log.wait(1)
-    assert log.sweep() == 1
+    assert log.expire_groups() == 1
 
 
 def test_a_group_that_was_taken_just_now_is_left_alone() -> None:
@@ -320,9 +320,9 @@ def test_a_group_that_was_taken_just_now_is_left_alone() -> None:
     assert log.offsets(owner, 1, 5) == 0
     log.wait(2 * WEEK_MS)
     log.acquire()  # members are coming, which the log does not know yet
-    assert log.sweep() == 0
+    assert log.expire_groups() == 0
     log.wait(60 * MINUTE_MS)
-    assert log.sweep() == 1
+    assert log.expire_groups() == 1
 
 
 def test_a_group_that_the_last_member_left_just_now_is_left_alone() -> None:
@@ -332,20 +332,20 @@ def test_a_group_that_the_last_member_left_just_now_is_left_alone() -> None:
     log.wait(2 * WEEK_MS)
     assert log.generation(owner, 1, 1, "m") == 0
     assert log.generation(owner, 2, 2) == 0
-    assert log.sweep() == 0
+    assert log.expire_groups() == 0
     log.wait(60 * MINUTE_MS - 1)
-    assert log.sweep() == 0
+    assert log.expire_groups() == 0
     log.wait(1)
-    assert log.sweep() == 1
+    assert log.expire_groups() == 1
 
 
 def test_a_group_of_which_nothing_is_left_is_forgotten_after_a_while() -> None:
     log = Log()
     log.acquire()
     log.wait(60 * MINUTE_MS - 1)
-    assert log.sweep() == 0
+    assert log.expire_groups() == 0
     log.wait(1)
-    assert log.sweep() == 1
+    assert log.expire_groups() == 1
     assert len(log.image.groups) == 0
 
 
@@ -355,11 +355,11 @@ def test_offsets_of_a_deleted_topic_go_with_it() -> None:
     assert log.generation(owner, 1, 1, "m") == 0
     assert log.offsets(owner, 2, 5, generation=1, member_id="m", topic_id=UUID(int=7)) == 0
     log.groups.topic_deleted(UUID(int=8))
-    assert log.sweep() == 0
+    assert log.expire_groups() == 0
     log.groups.topic_deleted(UUID(int=7))
-    assert log.sweep() == 1
+    assert log.expire_groups() == 1
     assert log.stored is None
-    assert log.sweep() == 0
+    assert log.expire_groups() == 0
 
 
 def test_a_sweep_goes_over_thousands_of_groups_in_pieces() -> None:
@@ -371,7 +371,7 @@ def test_a_sweep_goes_over_thousands_of_groups_in_pieces() -> None:
         log.groups.ask(request, lambda _: None)
     log.run()
     log.wait(60 * MINUTE_MS)
-    assert log.sweep() == 1_000
+    assert log.expire_groups() == 1_000
     assert len(log.image.groups) == 0
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from coordinator.errors import CoordinatorError
-from coordinator.groups.events import Answered
+from coordinator.groups.events import LogResponse
 from coordinator.groups.service import CALLS, ask
 from coordinator.groups.settings import GroupSettings
 from raft.interfaces import NotLeaderError
@@ -433,7 +433,7 @@ def test_whatever_a_peer_answers_ends_no_broker() -> None:
         world.holds = lambda _broker, _call: False
         for broker, call in world.held:
             answer = CALLS[type(call.request)](error_code=code)
-            world.inform(broker, Answered(call.call_id, answer))
+            world.inform(broker, LogResponse(call.call_id, answer))
         world.pass_ms(1_000)
         for made in (ticket, loading):
             assert world.answers[made].topics[0].partitions[0].error_code == 0
@@ -448,7 +448,7 @@ def test_an_answer_that_lacks_something_is_none() -> None:
     ((broker, call),) = world.held
     world.holds = lambda _broker, _call: False
     world.inform(
-        broker, Answered(call.call_id, group_log.CommitGroupOffsetsResponse(commit_errors=()))
+        broker, LogResponse(call.call_id, group_log.CommitGroupOffsetsResponse(commit_errors=()))
     )
     world.pass_ms(1_000)
     assert world.answers[ticket].topics[0].partitions[0].error_code == 0

@@ -10,8 +10,8 @@ import pytest
 
 from coordinator.groups import decide, leader, reads, service
 from coordinator.groups.group import ClassicGroup
-from coordinator.groups.membership import Roster
-from coordinator.groups.outbox import Line
+from coordinator.groups.membership import Membership
+from coordinator.groups.outbox import GroupOutbox
 from coordinator.groups.rebalance import Rebalance
 from coordinator.groups.state import GroupsEdit
 from records.groups import GroupOwnerRecord
@@ -32,29 +32,29 @@ Patch = pytest.MonkeyPatch
 
 def former_owners_commit(patch: Patch) -> None:
     """The log does not look at the ownership epoch."""
-    owned = decide._owned
+    owned = decide._check_owner
 
     def careless(context: Any, group_id: str, epoch: int, sequence: int) -> Any:
         group = context.image.groups.get(group_id)
         return owned(context, group_id, epoch if group is None else group.ownership_epoch, sequence)
 
-    patch.setattr(decide, "_owned", careless)
+    patch.setattr(decide, "_check_owner", careless)
 
 
 def late_copies_count(patch: Patch) -> None:
     """The log does not look at the number of a commit."""
-    owned = decide._owned
+    owned = decide._check_owner
 
     def careless(context: Any, group_id: str, epoch: int, _: int) -> Any:
         group, code, message = owned(context, group_id, epoch, 1 << 60)
         return group and group._replace(sequence=0), code, message
 
-    patch.setattr(decide, "_owned", careless)
+    patch.setattr(decide, "_check_owner", careless)
 
 
 def numbers_are_forgotten_by_checkpoints(patch: Patch) -> None:
     """An owner is loaded as if it had told the log nothing yet."""
-    own = GroupsEdit._own
+    own = GroupsEdit._apply_owner
 
     def forgetful(self: GroupsEdit, record: GroupOwnerRecord) -> None:
         own(self, record)
@@ -62,15 +62,15 @@ def numbers_are_forgotten_by_checkpoints(patch: Patch) -> None:
         assert group is not None
         self._groups.set(record.group_id, group._replace(sequence=0))
 
-    patch.setattr(GroupsEdit, "_own", forgetful)
+    patch.setattr(GroupsEdit, "_apply_owner", forgetful)
 
 
 def told_before_it_is_stored(patch: Patch) -> None:
     """Members are told their assignment while the log is still being told."""
 
     def hasty(self: Rebalance, assignments: dict[str, bytes]) -> None:
-        records = self.roster.as_records(self.protocol_name, assignments)
-        self.line.commit_generation(self.as_request(records), lambda _: None)
+        records = self.membership.to_records(self.protocol_name, assignments)
+        self.outbox.commit_generation(self.generation_request(records), lambda _: None)
         self._assigned(self.generation, assignments, ErrorCode.NONE)
 
     patch.setattr(Rebalance, "assign", hasty)
@@ -78,27 +78,27 @@ def told_before_it_is_stored(patch: Patch) -> None:
 
 def acknowledged_before_it_is_committed(patch: Patch) -> None:
     """A commit is acknowledged when it is sent."""
-    commit = Line.commit_offsets
+    commit = GroupOutbox.commit_offsets
 
-    def hasty(self: Line, asked: Any, told: Any) -> None:
-        told(ErrorCode.NONE)
+    def hasty(self: GroupOutbox, asked: Any, on_done: Any) -> None:
+        on_done(ErrorCode.NONE)
         commit(self, asked, lambda _: None)
 
-    patch.setattr(Line, "commit_offsets", hasty)
+    patch.setattr(GroupOutbox, "commit_offsets", hasty)
 
 
 def lost_answers_are_yes(patch: Patch) -> None:
     """Where nobody knows, it is taken for done."""
-    answered = Line.answered
+    on_response = GroupOutbox.on_response
 
-    def hopeful(self: Line, response: Any) -> None:
+    def hopeful(self: GroupOutbox, response: Any) -> None:
         unknown = response is None or response.error_code in (6, 15)
         if unknown and self._request is not None:
             errors = tuple(0 for _ in self._in_flight)
             response = type("Yes", (), {"error_code": 0, "commit_errors": errors})()
-        answered(self, response)
+        on_response(self, response)
 
-    patch.setattr(Line, "answered", hopeful)
+    patch.setattr(GroupOutbox, "on_response", hopeful)
 
 
 def nothing_is_loaded(patch: Patch) -> None:
@@ -124,26 +124,26 @@ def any_generation_commits(patch: Patch) -> None:
 
 def former_static_members_go_on(patch: Patch) -> None:
     """An instance id is not looked at."""
-    check = ClassicGroup._check
-    rename = Roster.rename
+    check = ClassicGroup._check_member
+    rename = Membership.rename
 
     def lenient(self: ClassicGroup, member_id: str, instance_id: str | None) -> ErrorCode:
-        if instance_id is not None and instance_id in self.roster.static:
-            return check(self, self.roster.static[instance_id], instance_id)
+        if instance_id is not None and instance_id in self.membership.static:
+            return check(self, self.membership.static[instance_id], instance_id)
         return check(self, member_id, None)
 
-    patch.setattr(ClassicGroup, "_check", lenient)
-    patch.setattr(Roster, "rename", rename)
+    patch.setattr(ClassicGroup, "_check_member", lenient)
+    patch.setattr(Membership, "rename", rename)
 
 
 def offsets_expire_under_members(patch: Patch) -> None:
     """Retention does not ask whether anybody is in the group."""
-    sweep = decide._sweep_group
+    expire_groups = decide._expire_group
 
     def careless(group_id: str, group: Any, deleted: Any, context: Any) -> Any:
-        return sweep(group_id, group._replace(member_ids=frozenset()), deleted, context)
+        return expire_groups(group_id, group._replace(member_ids=frozenset()), deleted, context)
 
-    patch.setattr(decide, "_sweep_group", careless)
+    patch.setattr(decide, "_expire_group", careless)
 
 
 def expired_at_once(patch: Patch) -> None:
@@ -176,7 +176,7 @@ def epochs_are_used_again(patch: Patch) -> None:
 
 def old_images_are_believed(patch: Patch) -> None:
     """What the image says of topics is so, however old it is."""
-    patch.setattr(reads.Reads, "_is_level_since", lambda *_: True)
+    patch.setattr(reads.Reads, "_is_image_current_since", lambda *_: True)
 
 
 def any_copy_removes_a_group(patch: Patch) -> None:
@@ -195,7 +195,7 @@ def a_late_copy_after_a_checkpoint() -> None:
     owner, topic_id = log.acquire().ownership_epoch, UUID(int=7)
     assert log.offsets(owner, 1, 5, topic_id=topic_id) == 0
     log.groups.topic_deleted(topic_id)
-    assert log.sweep() == 1
+    assert log.expire_groups() == 1
     log.take_checkpoint()
     log.restart_log()
     assert log.offsets(owner, 1, 5, topic_id=topic_id) == 0, "the same commit, the same answer"

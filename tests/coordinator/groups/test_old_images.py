@@ -36,7 +36,7 @@ def question(version: int, *, everything: bool = False) -> OffsetFetchRequest:
     )
 
 
-def told(answer: Any) -> tuple[int, list[tuple[int, int]]]:
+def on_done(answer: Any) -> tuple[int, list[tuple[int, int]]]:
     """The group's error, and each partition's error and offset."""
     assert isinstance(answer, OffsetFetchResponse)
     group = answer.groups[0] if answer.groups else answer
@@ -62,7 +62,7 @@ def test_an_image_of_before_the_topic_denies_no_offset(version: int, everything:
     assert ticket not in world.answers
     world.topics.known["t"], world.topics.level_at_ms = NOW, world.now_ms
     world.pass_ms(500)
-    assert told(world.answers[ticket]) == (0, [(0, 5)])
+    assert on_done(world.answers[ticket]) == (0, [(0, 5)])
 
 
 @pytest.mark.parametrize("version", [OLD, NAMED, BY_ID])
@@ -72,7 +72,7 @@ def test_an_image_that_stays_old_says_nothing(version: int) -> None:
     world.topics.known["t"], world.topics.level_at_ms = BEFORE, None
     ticket = world.send(question(version), version=version)
     world.pass_ms(world.settings.answer_timeout_ms)
-    assert told(world.answers[ticket])[0] == LOADING
+    assert on_done(world.answers[ticket])[0] == LOADING
 
 
 def test_what_is_of_another_topic_is_denied_once_that_is_certain() -> None:
@@ -82,7 +82,7 @@ def test_what_is_of_another_topic_is_denied_once_that_is_certain() -> None:
     assert ticket not in world.answers
     world.topics.level_at_ms = world.now_ms
     world.pass_ms(500)
-    assert told(world.answers[ticket]) == (0, [(0, -1)])
+    assert on_done(world.answers[ticket]) == (0, [(0, -1)])
 
 
 def test_an_id_that_nobody_knows_is_unknown_once_that_is_certain() -> None:
@@ -92,7 +92,7 @@ def test_an_id_that_nobody_knows_is_unknown_once_that_is_certain() -> None:
     assert ticket not in world.answers
     world.topics.level_at_ms = world.now_ms
     world.pass_ms(500)
-    assert told(world.answers[ticket]) == (0, [(UNKNOWN_TOPIC_ID, -1)])
+    assert on_done(world.answers[ticket]) == (0, [(UNKNOWN_TOPIC_ID, -1)])
 
 
 def test_a_broker_that_acts_for_nobody_does_not_say_that_there_are_no_groups() -> None:
@@ -114,7 +114,7 @@ def test_a_commit_by_name_is_not_kept_under_the_id_of_a_topic_that_is_gone(is_sw
     assert world.commit(offset=3, version=NAMED) == 0
     world.groups.topic_deleted(BEFORE[0])
     if is_swept:
-        world.groups.sweep()
+        world.groups.expire_groups()
         world.run()
     assert world.commit(offset=5, version=NAMED) == LOADING
     world.topics.known["t"] = NOW

@@ -150,7 +150,7 @@ class GroupsVersusModel(RuleBasedStateMachine):
         if broker is not None and client.generation >= 0:
             ticket = self.world.send(client.beat_request(), broker=broker)
             if ticket in self.world.answers:
-                self.told(who, self.world.answers[ticket].error_code)
+                self.on_done(who, self.world.answers[ticket].error_code)
         self.collect()
 
     @rule(who=WHO, choice=AT)
@@ -200,7 +200,7 @@ class GroupsVersusModel(RuleBasedStateMachine):
         self.syncing[who].clear()
         self.working.discard(who)
 
-    def told(self, who: int, code: int) -> None:
+    def on_done(self, who: int, code: int) -> None:
         if code in LOST:
             self.begin_anew(who)
         elif code in AGAIN:
@@ -224,7 +224,7 @@ class GroupsVersusModel(RuleBasedStateMachine):
                 elif client.joins(ticket) == 0:
                     self.working.discard(who)
                 else:
-                    self.told(who, answers[ticket].error_code)
+                    self.on_done(who, answers[ticket].error_code)
             for entry in [entry for entry in self.syncing[who] if entry[0] in answers]:
                 if entry not in self.syncing[who]:
                     break
@@ -237,7 +237,7 @@ class GroupsVersusModel(RuleBasedStateMachine):
                         client.assignment
                     )
                     self.working.add(who)
-                self.told(who, code)
+                self.on_done(who, code)
         for ticket in [ticket for ticket in self.commits if ticket in answers]:
             sent = self.commits.pop(ticket)
             sent.code = answers[ticket].topics[0].partitions[0].error_code
@@ -320,10 +320,10 @@ class GroupsVersusModel(RuleBasedStateMachine):
     def deliver(self, which: int, answers: bool, copies: bool) -> None:
         """A call arrives; perhaps its answer does not; perhaps it arrives again later."""
         if self.world.held:
-            place = which % len(self.world.held)
-            broker_id, call = self.world.held[place]
+            topic_partition = which % len(self.world.held)
+            broker_id, call = self.world.held[topic_partition]
             if not copies:
-                del self.world.held[place]
+                del self.world.held[topic_partition]
             broker = self.world.brokers.get(broker_id)
             is_read = isinstance(call.request, FetchGroupStateRequest)
             self.world.deliver(broker_id, call, broker if answers or is_read else None)

@@ -9,7 +9,15 @@ from uuid import UUID
 
 from coordinator.errors import CoordinatorError
 from coordinator.groups.core import GroupBroker
-from coordinator.groups.events import Answered, Asked, BrokersChanged, Call, Effect, Reply, Tick
+from coordinator.groups.events import (
+    BrokersChanged,
+    Call,
+    Effect,
+    InboundRequest,
+    LogResponse,
+    Reply,
+    Tick,
+)
 from coordinator.groups.leader import GroupLog
 from coordinator.groups.machine import GroupMachine
 from coordinator.groups.service import CALLS, fetch_state
@@ -206,7 +214,7 @@ class World:
             broker = self.owner(getattr(request, "group_id", GROUP))
         self.versions[ticket] = (broker, version)
         unique = f"u{ticket}"
-        self._step(broker, Asked(ticket, request, version, client, "/host", unique))
+        self._step(broker, InboundRequest(ticket, request, version, client, "/host", unique))
         self.run()
         return ticket
 
@@ -259,11 +267,11 @@ class World:
 
     def _answer(self, broker_id: int, broker: GroupBroker, call_id: int, answer: Any) -> None:
         if self.brokers.get(broker_id) is broker:
-            self._step(broker_id, Answered(call_id, answer))
+            self._step(broker_id, LogResponse(call_id, answer))
 
     def lose_answer(self, broker_id: int, call: Call) -> None:
         """A broker learns that it will not learn."""
-        self._step(broker_id, Answered(call.call_id, None))
+        self._step(broker_id, LogResponse(call.call_id, None))
         self.run()
 
     # --- time ---------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 from msgspec import structs
 from typer.testing import CliRunner
 
-from coordinator.batch.calls import Coordinator
+from coordinator.batch.interface import BatchCoordinator
 from coordinator.errors import CoordinatorError
 from esker.cli import app
 from esker.commands.diskless import together
@@ -46,9 +46,10 @@ ORDERS = DescribeDisklessTopicsResponse.Topic(
 class Canned:
     """A coordinator with one topic and one object."""
 
-    async def describe_topics(
-        self, request: DescribeDisklessTopicsRequest
-    ) -> DescribeDisklessTopicsResponse:
+    async def call(self, request: Any) -> Any:
+        if isinstance(request, DescribeDisklessObjectRequest):
+            return self._describe_object(request)
+        assert isinstance(request, DescribeDisklessTopicsRequest), request
         names = request.topic_names if request.topic_names is not None else ("orders",)
         unknown = DescribeDisklessTopicsResponse.Topic
         return DescribeDisklessTopicsResponse(
@@ -61,7 +62,7 @@ class Canned:
             ),
         )
 
-    async def describe_object(
+    def _describe_object(
         self, request: DescribeDisklessObjectRequest
     ) -> DescribeDisklessObjectResponse:
         if request.object_key != KEY:
@@ -84,7 +85,7 @@ def bootstrap() -> Iterator[str]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    node = Node(cast(Coordinator, Canned()))
+    node = Node(cast(BatchCoordinator, Canned()))
     asyncio.run_coroutine_threadsafe(node.start(), loop).result(60)
     yield "{}:{}".format(*node.address)
     asyncio.run_coroutine_threadsafe(node.stop(), loop).result(60)

@@ -1,8 +1,8 @@
-"""A few quorum members on a make-believe network and disk: small, deterministic, told what to do.
+"""A few quorum members on a fake network and disk, small and deterministic, driven by a test.
 
 Time moves only when asked; a message takes 1 ms, a flush and a write of the election state 1 ms
-each. Nothing is random but what a member draws from its own seeded generator. (Chance, damage and
-volume are the simulator's; this is for stories.)
+each. Only the members' own seeded generators are random. (Random schedules, damage and volume are
+the simulator's; this cluster plays transcripts.)
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DISK_MS = 1
 
 @dataclass
 class Disk:
-    """What a node finds when it starts again."""
+    """The durable state of a node, and its unflushed batches."""
 
     election: ElectionState = field(default_factory=lambda: ElectionState(epoch=Epoch(0)))
     log: list[Batch] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Disk:
     late: list[OffsetAndEpoch] = field(default_factory=list)  # downloads that were abandoned
 
     def crash(self) -> None:
-        """Lose what was not flushed."""
+        """Lose the batches that were not flushed."""
         del self.log[self.flushed :]
 
     def geometry(self) -> LogState:
@@ -60,12 +60,12 @@ class Disk:
 
 @dataclass
 class Node:
-    """One process, while it runs; `quorum` is None while it does not."""
+    """One node; `quorum` is None while its process does not run."""
 
     id: NodeId
     disk: Disk = field(default_factory=Disk)
     quorum: Quorum | None = None
-    life: int = 0
+    incarnation: int = 0
     timer_ms: int | None = None
     held: list[Callable[[], None]] | None = None  # disk completions, while the disk is held
     committed: int = 0
@@ -76,17 +76,17 @@ class Node:
 
 @dataclass
 class Request:
-    """A request under way: whose it is, and which life and connection it belongs to."""
+    """A request under way, with its sender's incarnation and connection."""
 
     sender: NodeId
-    life: int
+    incarnation: int
     request_id: int
     connection: int
     abandoned: bool = False  # its connection was closed; it may arrive all the same
 
 
 class Cluster:
-    """Nodes, a clock and a queue of what is to happen."""
+    """Nodes, a clock and a queue of future actions."""
 
     def __init__(
         self,
@@ -119,12 +119,12 @@ class Cluster:
         self._requests: dict[tuple[int, int], Request] = {}
         self._correlations = count(1)
 
-    # -- life --------------------------------------------------------------------------------
+    # -- processes --------------------------------------------------------------------------------
 
     def start(self, node_id: NodeId) -> None:
         node = self.nodes[node_id]
         assert node.quorum is None, f"{node_id} runs already"
-        node.life += 1
+        node.incarnation += 1
         node.generation = 0
         node.quorum = self.quorum_class(
             identity=ReplicaKey(node_id),
@@ -132,25 +132,25 @@ class Cluster:
             voters=VoterSetHistory(self.voter_set),
             log=node.disk.geometry(),
             election=node.disk.election,
-            random=Random(f"{self.seed} {node_id} {node.life}"),
+            random=Random(f"{self.seed} {node_id} {node.incarnation}"),
             config=self.config,
             recovering=node.disk.recovering,
         )
         self.step(node_id, ev.Start())
 
     def crash(self, node_id: NodeId) -> None:
-        """kill -9 and loss of power: connections are reset, unflushed bytes are gone."""
+        """Kill the process and cut the power: connections are reset, unflushed bytes are lost."""
         node = self.nodes[node_id]
         node.quorum, node.timer_ms, node.held, node.flush_due = None, None, None, False
         node.committed = 0
-        node.life += 1
+        node.incarnation += 1
         node.disk.crash()
         node.connections.clear()
         for other in self.nodes.values():
             self._drop_connections(other, node_id)
 
     def _drop_connections(self, node: Node, peer: NodeId) -> None:
-        """This node's connections to a peer end, with the requests on them."""
+        """End this node's connections to a peer, with the requests on them."""
         for kind in ("fetch", "other"):
             connection = node.connections.pop((peer, kind), None)
             if connection is not None:
@@ -181,11 +181,11 @@ class Cluster:
         heapq.heappush(self._queue, (self.now_ms + delay_ms, next(self._order), action))
 
     def _guarded(self, node: Node, event: ev.Event) -> Callable[[], None]:
-        """This event, unless the node has died meanwhile."""
-        life = node.life
+        """Return an action that steps this event, unless the node has crashed by then."""
+        incarnation = node.incarnation
 
         def happen() -> None:
-            if node.life == life:
+            if node.incarnation == incarnation:
                 self.step(node.id, event)
 
         return happen
@@ -194,11 +194,11 @@ class Cluster:
         return self._guarded(self.nodes[request.sender], ev.RequestFailed(request.request_id))
 
     def _on_disk(self, node: Node, action: Callable[[], None]) -> None:
-        """When the disk gets to it; in order."""
-        life = node.life
+        """Run the action when the disk has done its work, in order."""
+        incarnation = node.incarnation
 
         def done() -> None:
-            if node.life != life:
+            if node.incarnation != incarnation:
                 return
             if node.held is not None:
                 node.held.append(action)
@@ -219,7 +219,7 @@ class Cluster:
         return min(timers + queued, default=None)
 
     def run(self, duration_ms: int) -> None:
-        """Let that much time pass."""
+        """Let this much time pass."""
         end_ms = self.now_ms + duration_ms
         while (at_ms := self.next_event_ms()) is not None and at_ms <= end_ms:
             self.now_ms = max(self.now_ms, at_ms)
@@ -330,12 +330,13 @@ class Cluster:
         self.step(node.id, ev.AppendDurable(end, node.generation))
 
     def _committed(self, node: Node, high_watermark: Offset) -> None:
-        """Committed is committed: whoever says so must say the same."""
+        """Check that all nodes commit the same batches."""
         for batch in node.disk.log:
             if node.committed < batch.end_offset <= high_watermark:
-                said = (batch.epoch, batch.data)
-                first = self.history.setdefault(batch.base_offset, said)
-                assert first == said, f"{node.id} committed {said} at {batch.base_offset}: {first}"
+                committed = (batch.epoch, batch.data)
+                first = self.history.setdefault(batch.base_offset, committed)
+                here = batch.base_offset
+                assert first == committed, f"{node.id} committed {committed} at {here}: {first}"
         node.committed = high_watermark
 
     # -- network -----------------------------------------------------------------------------
@@ -352,7 +353,7 @@ class Cluster:
         peer = self.nodes[effect.peer]
         kind = "fetch" if isinstance(effect.request, FetchRequest) else "other"
         connection = node.connections.setdefault((peer.id, kind), next(self._connections))
-        request = Request(node.id, node.life, effect.request_id, connection)
+        request = Request(node.id, node.incarnation, effect.request_id, connection)
         correlation = next(self._correlations)
         self._requests[connection, correlation] = request
         self._say_message(node.id, peer.id, effect.request)
@@ -389,12 +390,12 @@ class Cluster:
             settled = self._requests.pop((connection, correlation), None)
             if settled is not None and not settled.abandoned:
                 event = ev.ResponseReceived(request.request_id, response)
-                self._guarded_life(requester, request.life, event)
+                self._step_if_alive(requester, request.incarnation, event)
 
         self._travel(node.id, requester.id, arrive)
 
-    def _guarded_life(self, node: Node, life: int, event: ev.Event) -> None:
-        if node.life == life:
+    def _step_if_alive(self, node: Node, incarnation: int, event: ev.Event) -> None:
+        if node.incarnation == incarnation:
             self.step(node.id, event)
 
     def _respond_fetch(self, node: Node, effect: fx.RespondFetch) -> None:
@@ -439,7 +440,7 @@ class Cluster:
 
 
 def describe(message: Any) -> str:
-    """A message in a few words, without what every message has."""
+    """Format a message in a few words, without the fields that every message has."""
     match type(message).__name__:
         case "VoteRequest":
             kind = "pre-vote?" if message.pre_vote else "vote?"

@@ -1,7 +1,7 @@
-"""Deliberate mistakes, each a small change to one decision of the core.
+"""Mutants: deliberate mistakes, each a small change to one decision of the core.
 
-They live in tests only: the core keeps its decisions in small methods, and a mutant overrides one
-of them in the class that has it. The simulator's tests use the same way.
+The core keeps its decisions in small methods; a mutant overrides one of them in the class that has
+it, and `with_part` builds a `Quorum` with that class. The simulator's mutants do the same.
 """
 
 from __future__ import annotations
@@ -41,12 +41,14 @@ from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
 
 
 def with_part(part: type, *, checked: bool = True) -> type[Quorum]:
-    """A `Quorum` built with `part` in place of the class that `part` derives from.
+    """Return a `Quorum` that is built with `part` in place of its base class.
 
-    Args:  checked: whether it checks its invariants; without, others are to notice its mistake.
+    Args:  checked: whether it asserts its invariants; if not, the transcript alone finds it.
     """
     replaced = part.__base__
     assert replaced is not None
+    new = [name for name in vars(part) if not (name.startswith("__") or hasattr(replaced, name))]
+    assert not new, f"{part.__name__} overrides what {replaced.__name__} does not have: {new}"
 
     class Mutant(Quorum):
         def __init__(self, **settings: Any) -> None:
@@ -65,14 +67,14 @@ def with_part(part: type, *, checked: bool = True) -> type[Quorum]:
 
 
 class SkipsTheVotesPersist(Gate):
-    """Answers before the election state is on disk."""
+    """The gate lets messages out before the election state is on disk."""
 
     def close(self) -> None:
         self.write_due = True
 
 
 class LeaderIdAfterTheFirstAppend(LeaderLog):
-    """Opens its epoch on winning it, while the disk knows nothing of it yet."""
+    """A leader opens its epoch on winning it, before that is on disk."""
 
     def enter(self) -> None:
         super().enter()
@@ -81,7 +83,7 @@ class LeaderIdAfterTheFirstAppend(LeaderLog):
 
 
 class CampaignsAgainInTheSameEpoch(Context):
-    """A restarted candidate goes on where it was."""
+    """A restarted candidate is Candidate again."""
 
     def restored_role(self, election: ElectionState) -> Role:
         if election.voted == self.identity and election.leader_id is None:
@@ -92,28 +94,28 @@ class CampaignsAgainInTheSameEpoch(Context):
 
 
 class CountsAnUnflushedCopy(LeaderLog):
-    """A leader counts what it has not flushed."""
+    """A leader counts its own unflushed records."""
 
-    def _own_copy(self) -> Offset:
+    def _own_end_offset(self) -> Offset:
         return self._context.log.end_offset
 
 
 class AcknowledgesUnflushedBytes(Discovery):
-    """A follower fetches on, and so acknowledges, while it flushes."""
+    """A follower fetches, and so acknowledges, while it flushes."""
 
-    def may_fetch(self) -> bool:
+    def can_fetch(self) -> bool:
         return True
 
 
 class CommitsAPreviousEpochByCounting(LeaderLog):
-    """Raft paper, figure 8."""
+    """A leader commits records of an earlier epoch by counting. Source: Raft paper, figure 8."""
 
-    def _committable(self, leader: LeaderState, offset: Offset) -> bool:
-        return leader.opened and offset > 0
+    def _is_committable(self, leader: LeaderState, offset: Offset) -> bool:
+        return leader.is_open and offset > 0
 
 
 class IgnoresDivergence(FetchService):
-    """A leader takes any offset for a place in its own log."""
+    """A leader does not compare the follower's last epoch with its own log."""
 
     def _judge_fetch(self, request: FetchRequest) -> EpochEnd | OffsetAndEpoch | None:
         verdict = super()._judge_fetch(request)
@@ -121,56 +123,56 @@ class IgnoresDivergence(FetchService):
 
 
 class TruncatesWithoutChecking(Fetcher):
-    """A follower cuts where the leader's epoch ends, whatever its own log says."""
+    """A follower truncates to the end of the leader's epoch without comparing its own log."""
 
     def _truncation_point(self, diverging: EpochEnd) -> Offset:
         return diverging.end_offset
 
 
 class LetsARecoveringVoterVote(VoteGranting):
-    """A voter that has forgotten what it promised promises again."""
+    """A voter that lost its disk votes."""
 
-    def _may_vote(self) -> bool:
+    def _can_vote(self) -> bool:
         return True
 
 
 class ReadsByAFetchSentBefore(Reads):
-    """Any Fetch confirms a read, also one that was under way when the read began."""
+    """Any Fetch confirms a read, even one sent before the read began."""
 
     def _confirmed_by(self, leader: LeaderState, *_: object) -> int:
         return leader.read_round
 
 
 class ReadsWithoutTheRound(Reads):
-    """A leader takes its own word for being the leader."""
+    """A leader answers reads without confirmation."""
 
     def _confirmed_round(self, leader: LeaderState) -> int:
         return leader.read_round
 
 
 class ForgetsTheEpochInAnAcknowledgement(FetchService):
-    """A Fetch of any epoch counts."""
+    """A leader accepts a Fetch of any epoch."""
 
     def _leader_only_error(self, epoch: Epoch) -> ErrorCode:  # noqa: ARG002
         return super()._leader_only_error(self._context.epoch)
 
 
 class LeadsWithoutAMajority(Leadership):
-    """Check-quorum left out: a leader that nobody follows stays."""
+    """A leader without followers never resigns."""
 
     def check_quorum(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class FollowsBeforeItAskedAround(Recovery):
-    """A voter that lost its disk follows the first leader it meets, deposed or not."""
+    """A voter that lost its disk follows the first leader it finds, deposed or not."""
 
-    def knows_the_epoch(self) -> bool:
+    def has_current_epoch(self) -> bool:
         return True
 
 
 class NamesEpochsItHasForgotten(FetchService):
-    """A voter that lost its disk tells another one its epoch, as if it knew of all before."""
+    """A voter that lost its disk names its epoch to another one."""
 
     def describe(self, request: DescribeQuorumRequest) -> Response:
         recovering, self._context.recovering = self._context.recovering, False
@@ -180,14 +182,14 @@ class NamesEpochsItHasForgotten(FetchService):
 
 
 class VotesByTheLog(VoteGranting):
-    """Votes are asked and given by the records of the log, although a newer snapshot is there."""
+    """Votes compare the records of the logs and ignore a newer snapshot."""
 
-    def newest(self) -> tuple[Epoch, Offset]:
-        return super().newest() if self._context.log.epochs else (Epoch(0), Offset(0))
+    def log_position(self) -> tuple[Epoch, Offset]:
+        return super().log_position() if self._context.log.epochs else (Epoch(0), Offset(0))
 
 
 class ForgetsALateSnapshot(SnapshotInstallation):
-    """A snapshot that comes after its epoch is left lying beside the log."""
+    """A snapshot that arrives after its epoch is not installed."""
 
     def on_fetched(self, event: SnapshotFetched) -> None:
         if self._context.follower.fetching_snapshot == event.snapshot_id:
@@ -195,14 +197,14 @@ class ForgetsALateSnapshot(SnapshotInstallation):
 
 
 class TakesItsLogAsItIs(SnapshotInstallation):
-    """After a crash between a snapshot's rename and the log's reset, the log's end stays."""
+    """A snapshot that a crash left published but not installed is ignored."""
 
     def validate(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class TakesAnySnapshotForItsOwn(FetchService):
-    """A leader lets a replica go on behind the log's start, whatever it holds before."""
+    """A leader lets a replica continue at its log start without comparing the epoch before."""
 
     def _judge_fetch(self, request: FetchRequest) -> EpochEnd | OffsetAndEpoch | None:
         verdict = super()._judge_fetch(request)
@@ -242,9 +244,9 @@ class APreVoteMovesTheEpoch(VoteGranting):
 
 
 class CampaignsPastTheLastEpoch(Elections):
-    """The next epoch is one more, whether the wire can carry it or not."""
+    """A candidate begins an epoch that the wire cannot carry."""
 
-    def _campaign_if_welcome(self, role: Prospective) -> None:
+    def _campaign_if_granted(self, role: Prospective) -> None:
         if len(role.granted) >= self._context.voters.majority:
             self._campaign(Epoch(role.epoch + 1), "majority of pre-votes")
 
@@ -275,4 +277,4 @@ MUTANTS: Final[dict[type[Quorum], str]] = {
     with_part(APreVoteMovesTheEpoch): "hostile_epochs",
     with_part(CampaignsPastTheLastEpoch): "hostile_epochs",
 }
-"""Each mutant, and the transcript that pins the rule it breaks."""
+"""Each mutant, with the transcript that pins the rule it breaks."""

@@ -1,4 +1,4 @@
-"""What a member answers, request by request, with Kafka's error codes; and what it shrugs off."""
+"""A member's answers, request by request, with Kafka's error codes, and the input it ignores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from raft.core import effects as fx
 from raft.core import events as ev
 from raft.core.config import QuorumConfig
 from raft.core.errors import ErrorCode
-from raft.core.gate import MAX_HELD
+from raft.core.gate import MAX_HELD, Gate
 from raft.core.log import EpochStart, LogState
 from raft.core.messages import (
     MAX_OFFSET,
@@ -33,7 +33,7 @@ from raft.core.messages import (
 )
 from raft.core.quorum import Quorum
 from raft.core.roles import Candidate, ElectionState, Follower, Leader, Prospective, Unattached
-from raft.core.timers import Timer
+from raft.core.timers import Timer, Timers
 from raft.core.voters import ReplicaKey, Voter, VoterSet, VoterSetHistory
 from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
 
@@ -44,7 +44,7 @@ CONFIG = QuorumConfig(max_uncommitted_bytes=1000, max_observers=2, max_waiting_r
 
 
 class Member:
-    """Node 1 of three, epochs 1 and 2 in its log, driven by hand with an obliging disk."""
+    """Node 1 of three, epochs 1 and 2 in its log, driven step by step, with an instant disk."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Member:
         self.do(ev.Start())
 
     def do(self, event: ev.Event) -> list[fx.Effect]:
-        """Step, and report at once that the disk is done."""
+        """Step, and report at once that the disk has finished."""
         effects = self.quorum.step(event, self.now_ms)
         for effect in list(effects):
             if isinstance(effect, fx.PersistElectionState):
@@ -81,7 +81,7 @@ class Member:
         return effects
 
     def ask(self, request: Request, connection: int = 7) -> Any:
-        """The response to a request that is answered at once."""
+        """Return the response to a request that is answered at once."""
         effects = self.do(ev.Received(connection, 1, request))
         answers = [e for e in effects if isinstance(e, fx.Respond | fx.RespondFetch)]
         assert len(answers) == 1, effects
@@ -95,7 +95,7 @@ class Member:
         )
 
     def request_id(self, kind: type[Request], peer: int) -> int:
-        """The id of the outstanding request of this kind."""
+        """Return the id of the outstanding request of this kind."""
         request_id = self.context.requests.outstanding_id(NodeId(peer), kind)
         assert request_id is not None, f"no {kind.__name__} to {peer}"
         return request_id
@@ -130,7 +130,7 @@ def fetch(**changes: object) -> FetchRequest:
 
 
 def leader() -> Member:
-    """Node 1 leads epoch 3; its LeaderChange is at 5, and not committed."""
+    """Make node 1 leader of epoch 3, with its LeaderChange at 5, not committed."""
     member = Member()
     effects = member.tick(3000)
     granted = VoteResponse(leader_id=None, epoch=Epoch(2), granted=True)
@@ -150,7 +150,7 @@ def committed_leader() -> Member:
 
 
 def follower() -> tuple[Member, fx.Send]:
-    """Node 1 follows node 2 in epoch 3; its Fetch is out."""
+    """Make node 1 a follower of node 2 in epoch 3, with its Fetch outstanding."""
     member = Member()
     begin = BeginQuorumEpochRequest(
         cluster_id="here", voter=ME, leader_id=NodeId(2), epoch=Epoch(3)
@@ -175,7 +175,7 @@ def follower() -> tuple[Member, fx.Send]:
         (vote(epoch=Epoch(1), last_epoch=Epoch(0)), ErrorCode.FENCED_LEADER_EPOCH),
     ],
 )
-def test_a_vote_request_that_is_wrong_gets_its_error(
+def test_an_invalid_vote_request_is_refused_with_its_error(
     request_: VoteRequest, error: ErrorCode
 ) -> None:
     member = Member()
@@ -195,7 +195,9 @@ def test_a_vote_request_that_is_wrong_gets_its_error(
         (vote(epoch=Epoch(2), last_epoch=Epoch(2), pre_vote=True), True),  # its epoch is not raised
     ],
 )
-def test_a_vote_goes_to_a_log_at_least_as_complete(request_: VoteRequest, granted: bool) -> None:
+def test_a_vote_is_granted_to_a_log_at_least_as_complete(
+    request_: VoteRequest, granted: bool
+) -> None:
     answer = Member().ask(request_)
     assert answer == VoteResponse(leader_id=None, epoch=request_.epoch, granted=granted)
 
@@ -211,7 +213,7 @@ def test_a_voter_grants_one_vote_per_epoch_and_remembers_it() -> None:
     assert again.ask(vote(candidate=THREE, epoch=Epoch(4))).granted
 
 
-def test_a_pre_vote_binds_nobody() -> None:
+def test_a_pre_vote_does_not_bind_the_voter() -> None:
     member = Member()
     before = member.context.election_state
     for candidate in (TWO, THREE):
@@ -223,8 +225,8 @@ def test_a_follower_that_hears_its_leader_grants_no_pre_vote() -> None:
     member, sent = follower()
     request = vote(candidate=THREE, pre_vote=True)
     assert member.ask(request).granted  # it has not heard it yet
-    told = FetchResponse(leader_id=NodeId(2), epoch=Epoch(3))
-    member.do(ev.ResponseReceived(sent.request_id, told))
+    response = FetchResponse(leader_id=NodeId(2), epoch=Epoch(3))
+    member.do(ev.ResponseReceived(sent.request_id, response))
     answer = member.ask(request)
     assert (answer.granted, answer.leader_id) == (False, 2)
     member.do(ev.PeerLost(NodeId(2)))
@@ -244,14 +246,23 @@ def test_leaders_and_candidates_give_no_binding_vote_in_their_epoch() -> None:
     assert member.ask(vote(pre_vote=True)).granted
 
 
-def test_a_voter_without_pre_vote_cannot_object() -> None:
+def test_a_voter_without_pre_vote_counts_as_granting() -> None:
     member = Member()
     effects = member.tick(3000)
     member.do(ev.UnsupportedVersion(member.sent(effects, VoteRequest, 3).request_id))
     assert isinstance(member.quorum.role, Candidate)
 
 
-def test_a_vote_counts_once_however_often_it_is_told() -> None:
+def test_a_vote_is_kept_when_the_leader_of_its_epoch_becomes_known() -> None:
+    member = Member()
+    member.ask(vote())
+    begin = BeginQuorumEpochRequest(cluster_id="here", voter=ME, leader_id=THREE.id, epoch=Epoch(3))
+    member.ask(begin)
+    election = ElectionState(epoch=Epoch(3), leader_id=THREE.id, voted=TWO)
+    assert member.quorum.election_state == election
+
+
+def test_a_repeated_vote_counts_once() -> None:
     voters = VoterSetHistory(VoterSet.of_ids(1, 2, 3, 4, 5))
     member = Member()
     member.context.voter_history = voters
@@ -321,15 +332,17 @@ def test_successors_campaign_in_turn(names: tuple[int, ...], turn_ms: int) -> No
         (fetch(max_bytes=-5), ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_a_fetch_that_is_wrong_gets_its_error(request_: FetchRequest, error: ErrorCode) -> None:
+def test_an_invalid_fetch_is_refused_with_its_error(
+    request_: FetchRequest, error: ErrorCode
+) -> None:
     member = leader()
     answer = member.ask(request_)
     assert (answer.error, answer.leader_id, answer.epoch) == (error, 1, 3)
     assert member.quorum.role.epoch == 3  # a newer epoch in a Fetch changes nothing
 
 
-def test_a_replica_that_begins_anew_by_snapshot_no_longer_has_what_it_had() -> None:
-    """Its disk was replaced: what its former self acknowledged must not let the log be cut."""
+def test_a_replica_sent_to_a_snapshot_loses_its_acknowledged_offset() -> None:
+    """Its disk was replaced: the offset acknowledged before must not let the log be cut."""
     member = committed_leader()
     member.do(ev.SnapshotTaken(OffsetAndEpoch(Offset(5), Epoch(2))))
     member.do(ev.LogStartMoved(Offset(5)))
@@ -337,7 +350,7 @@ def test_a_replica_that_begins_anew_by_snapshot_no_longer_has_what_it_had() -> N
     def held() -> Offset | None:
         followers = member.quorum.followers
         assert followers is not None, "it leads"
-        return next(one.log_end_offset for one in followers.voters if one.key.id == TWO.id)
+        return next(voter.log_end_offset for voter in followers.voters if voter.key.id == TWO.id)
 
     assert held() == 6
     empty = fetch(fetch_offset=Offset(0), last_fetched_epoch=Epoch(0))
@@ -349,7 +362,7 @@ def test_a_replica_that_begins_anew_by_snapshot_no_longer_has_what_it_had() -> N
     assert held() == 5
 
 
-def test_followers_name_the_leader() -> None:
+def test_a_follower_refuses_requests_for_the_leader_and_names_it() -> None:
     member, _ = follower()
     snapshot = FetchSnapshotRequest(
         cluster_id="here",
@@ -364,7 +377,7 @@ def test_followers_name_the_leader() -> None:
         assert (answer.error, answer.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 2)
 
 
-def test_a_node_that_is_leaving_says_so() -> None:
+def test_a_node_that_shuts_down_refuses_a_fetch() -> None:
     member = leader()
     member.do(ev.Shutdown())
     assert member.ask(fetch()).error is ErrorCode.BROKER_NOT_AVAILABLE
@@ -380,11 +393,13 @@ def test_a_node_that_is_leaving_says_so() -> None:
         ({"fetch_offset": 2**62, "last_fetched_epoch": 3}, EpochEnd(3, 6)),
     ],
 )
-def test_a_log_that_parted_is_told_where(changes: dict, expected: EpochEnd | None) -> None:
+def test_a_diverging_log_is_answered_with_the_shared_epoch_and_its_end(
+    changes: dict, expected: EpochEnd | None
+) -> None:
     assert leader().ask(fetch(**changes)).diverging == expected
 
 
-def test_a_fetch_waits_until_its_time_is_up_or_there_is_news() -> None:
+def test_a_fetch_is_parked_until_its_deadline_or_a_change() -> None:
     member = committed_leader()
     at_the_end = fetch(
         fetch_offset=Offset(6), last_fetched_epoch=Epoch(3), high_watermark=Offset(6)
@@ -402,7 +417,7 @@ def test_a_fetch_waits_until_its_time_is_up_or_there_is_news() -> None:
     assert not [e for e in effects if isinstance(e, fx.RespondFetch)]
 
 
-def test_a_second_fetch_of_a_connection_overtakes_the_first() -> None:
+def test_a_second_fetch_on_a_connection_answers_the_first() -> None:
     member = committed_leader()
     waiting = fetch(fetch_offset=Offset(6), last_fetched_epoch=Epoch(3), high_watermark=Offset(6))
     member.do(ev.Received(8, 1, waiting))
@@ -413,7 +428,7 @@ def test_a_second_fetch_of_a_connection_overtakes_the_first() -> None:
     assert [e.token for e in effects if isinstance(e, fx.ReadReady)] == ["r"]
 
 
-def test_observers_are_few_and_forgotten() -> None:
+def test_observers_are_bounded_and_the_one_silent_longest_is_forgotten() -> None:
     member = committed_leader()
     for node in (10, 11, 12):
         member.now_ms += 1
@@ -435,26 +450,65 @@ def test_a_voters_id_with_another_disk_is_an_observer() -> None:
     assert member.quorum.log.high_watermark is None
 
 
-def test_proposals_are_bounded_by_what_is_not_committed() -> None:
+def test_proposals_are_refused_while_too_many_bytes_are_uncommitted() -> None:
     member = committed_leader()
     big = ev.Proposal("big", Epoch(3), None, (ev.NewBatch(1, 1000, b""),))
     effects = member.do(ev.Propose((big, big._replace(token="more"))))
-    told = [e for e in effects if isinstance(e, fx.Accepted | fx.Refused)]
-    assert [(type(e), e.token) for e in told] == [(fx.Accepted, "big"), (fx.Refused, "more")]
-    assert told[1].error is ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    verdicts = [e for e in effects if isinstance(e, fx.Accepted | fx.Refused)]
+    assert [(type(e), e.token) for e in verdicts] == [(fx.Accepted, "big"), (fx.Refused, "more")]
+    assert verdicts[1].error is ErrorCode.THROTTLING_QUOTA_EXCEEDED
     member.ask(fetch(fetch_offset=Offset(7), last_fetched_epoch=Epoch(3), max_wait_ms=0))
     effects = member.do(ev.Propose((big._replace(token="again"),)))
     assert any(isinstance(e, fx.Accepted) for e in effects)
 
 
-def test_reads_that_wait_are_bounded() -> None:
+def test_a_leader_refuses_proposals_until_its_first_record_is_committed() -> None:
+    member = leader()
+    proposal = ev.Proposal("early", Epoch(3), None, (ev.NewBatch(1, 10, b""),))
+    effects = member.do(ev.Propose((proposal,)))
+    assert effects == [fx.Refused("early", ErrorCode.NOT_LEADER_OR_FOLLOWER)]
+
+
+def test_a_flush_that_began_before_a_truncation_does_not_count() -> None:
+    member, _ = follower()
+    log = member.quorum.log
+    log.truncate(Offset(4))
+    log.append(Offset(4), Offset(6), Epoch(3))
+    member.quorum.step(ev.AppendDurable(Offset(5), log.generation - 1), member.now_ms)
+    assert log.flushed_end_offset == 4
+    member.quorum.step(ev.AppendDurable(Offset(6), log.generation), member.now_ms)
+    assert log.flushed_end_offset == 6
+
+
+def test_a_follower_does_not_blame_its_leader_for_its_own_slow_disk() -> None:
+    member, _ = follower()
+    member.quorum.log.append(Offset(5), Offset(6), Epoch(3))  # and not flushed
+    member.tick(CONFIG.fetch_timeout_ms)
+    deadlines = member.context.timers.deadlines
+    assert Timer.FAILOVER not in deadlines
+    assert deadlines[Timer.FETCH] == member.now_ms + CONFIG.fetch_timeout_ms
+
+
+def test_a_timer_that_an_earlier_one_moves_is_not_due() -> None:
+    timers = Timers(Gate(ElectionState(epoch=Epoch(0))))
+    timers.set(Timer.FETCH, 10)
+    timers.set(Timer.FAILOVER, 20)
+    timers.now_ms = 30
+    fired = []
+    for timer in timers.due():
+        fired.append(timer)
+        timers.set(Timer.FAILOVER, 40)
+    assert fired == [Timer.FETCH]
+
+
+def test_waiting_reads_are_bounded() -> None:
     member = committed_leader()
     effects = [effect for token in range(4) for effect in member.do(ev.Read(token))]
     refused = [e for e in effects if isinstance(e, fx.ReadRefused)]
     assert refused == [fx.ReadRefused(3, ErrorCode.THROTTLING_QUOTA_EXCEEDED)]
 
 
-def test_what_waits_for_a_stuck_disk_is_bounded() -> None:
+def test_messages_held_for_a_stuck_disk_are_bounded() -> None:
     member = Member()
     member.quorum.step(ev.Received(7, 1, vote()), 0)  # the vote never gets durable
     for correlation in range(2 * MAX_HELD):
@@ -464,14 +518,14 @@ def test_what_waits_for_a_stuck_disk_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("batches", [(), (ev.NewBatch(0, 10, b""),)])
-def test_a_proposal_of_nothing_is_refused(batches: tuple[ev.NewBatch, ...]) -> None:
+def test_a_proposal_without_records_is_refused(batches: tuple[ev.NewBatch, ...]) -> None:
     effects = committed_leader().do(ev.Propose((ev.Proposal("x", Epoch(3), None, batches),)))
     assert [e for e in effects if isinstance(e, fx.Refused)] == [
         fx.Refused("x", ErrorCode.INVALID_REQUEST)
     ]
 
 
-# -- peers that talk nonsense ------------------------------------------------------------------
+# -- peers that break the protocol ---------------------------------------------------------------
 
 RECORD = Batch(Offset(5), Offset(6), Epoch(3), 100, b"")
 
@@ -501,7 +555,7 @@ RECORD = Batch(Offset(5), Offset(6), Epoch(3), 100, b"")
         VoteResponse(leader_id=NodeId(2), epoch=Epoch(3), granted=True),  # to a Fetch
     ],
 )
-def test_a_leader_that_talks_nonsense_is_logged_and_changes_nothing(response: object) -> None:
+def test_an_invalid_answer_of_the_leader_is_reported_and_ignored(response: object) -> None:
     member, sent = follower()
     member.quorum.log.high_watermark = Offset(4)
     effects = member.do(ev.ResponseReceived(sent.request_id, response))
@@ -516,7 +570,7 @@ def test_a_leader_that_talks_nonsense_is_logged_and_changes_nothing(response: ob
     ("snapshot_id", "why"),
     [(OffsetAndEpoch(5, 2), "not committed"), (OffsetAndEpoch(3, 2), "another history")],
 )
-def test_a_snapshot_of_our_own_is_of_what_is_committed(
+def test_a_snapshot_that_the_committed_log_does_not_hold_stops_the_node(
     snapshot_id: OffsetAndEpoch, why: str
 ) -> None:
     member, _ = follower()
@@ -525,7 +579,7 @@ def test_a_snapshot_of_our_own_is_of_what_is_committed(
         member.do(ev.SnapshotTaken(snapshot_id))
 
 
-def test_a_snapshot_that_contradicts_the_log_a_leader_leads_is_no_reason_to_stop() -> None:
+def test_a_leader_reports_and_ignores_a_snapshot_that_contradicts_its_log() -> None:
     member = leader()
     effects = member.do(ev.SnapshotFetched(OffsetAndEpoch(Offset(9), Epoch(2))))
     assert [type(effect) for effect in effects] == [fx.PeerFault]
@@ -533,7 +587,7 @@ def test_a_snapshot_that_contradicts_the_log_a_leader_leads_is_no_reason_to_stop
     assert effects == [fx.Committed(Offset(5))]  # an old download of what we hold
 
 
-def test_the_good_batches_before_a_bad_one_are_kept() -> None:
+def test_valid_batches_before_an_invalid_one_are_appended() -> None:
     member, sent = follower()
     batches = (RECORD, RECORD._replace(base_offset=Offset(9), end_offset=Offset(10)))
     response = FetchResponse(leader_id=NodeId(2), epoch=Epoch(3), batches=batches)
@@ -541,7 +595,7 @@ def test_the_good_batches_before_a_bad_one_are_kept() -> None:
     assert [effect.batches for effect in effects if isinstance(effect, fx.Append)] == [(RECORD,)]
 
 
-def test_answers_nobody_waits_for_are_ignored() -> None:
+def test_responses_to_abandoned_requests_are_ignored() -> None:
     member, sent = follower()
     response = FetchResponse(leader_id=NodeId(3), epoch=Epoch(9))
     assert member.do(ev.ResponseReceived(12345, response)) == []
@@ -549,12 +603,12 @@ def test_answers_nobody_waits_for_are_ignored() -> None:
     assert member.do(ev.ResponseReceived(sent.request_id, response)) == []
 
 
-def test_a_high_watermark_beyond_our_log_is_taken_as_far_as_it_goes() -> None:
+def test_a_high_watermark_beyond_the_log_advances_to_the_log_end() -> None:
     member, sent = follower()
-    told = FetchResponse(leader_id=NodeId(2), epoch=Epoch(3), high_watermark=Offset(2**40))
-    effects = member.do(ev.ResponseReceived(sent.request_id, told))
+    beyond = FetchResponse(leader_id=NodeId(2), epoch=Epoch(3), high_watermark=Offset(2**40))
+    effects = member.do(ev.ResponseReceived(sent.request_id, beyond))
     assert fx.Committed(Offset(5)) in effects
-    lower = replace(told, high_watermark=Offset(2))
+    lower = replace(beyond, high_watermark=Offset(2))
     again = member.sent(effects, FetchRequest, 2)
     effects = member.do(ev.ResponseReceived(again.request_id, lower))
     assert member.quorum.log.high_watermark == 5
@@ -563,7 +617,7 @@ def test_a_high_watermark_beyond_our_log_is_taken_as_far_as_it_goes() -> None:
 # -- requests that get lost --------------------------------------------------------------------
 
 
-def test_a_fetch_without_answer_is_sent_again_on_a_new_connection() -> None:
+def test_an_unanswered_fetch_is_repeated_on_a_new_connection() -> None:
     member, _ = follower()
     member.context.timers.deadlines.clear()
     member.context.timers.set(Timer.REQUESTS, 2000)  # the request's own time, not the follower's
@@ -573,7 +627,7 @@ def test_a_fetch_without_answer_is_sent_again_on_a_new_connection() -> None:
     assert kinds == [fx.Reconnect, fx.Send]
 
 
-def test_a_peer_that_fails_is_spared_longer_each_time() -> None:
+def test_the_back_off_doubles_with_each_failure_up_to_a_limit() -> None:
     member = leader()
     waits = []
     for _ in range(7):
@@ -586,7 +640,7 @@ def test_a_peer_that_fails_is_spared_longer_each_time() -> None:
     assert waits == [20, 40, 80, 160, 320, 500, 500]
 
 
-def test_time_does_not_go_backwards_and_early_ticks_do_no_harm() -> None:
+def test_time_that_goes_backwards_stops_the_node_and_early_ticks_are_harmless() -> None:
     member = Member()
     member.now_ms = 100
     effects = member.do(ev.Tick())
@@ -596,20 +650,20 @@ def test_time_does_not_go_backwards_and_early_ticks_do_no_harm() -> None:
         member.do(ev.Tick())
 
 
-def test_a_shutdown_waits_for_the_voters_to_know() -> None:
+def test_a_leader_that_shuts_down_waits_for_the_voters_to_know() -> None:
     member = leader()
     effects = member.do(ev.Shutdown())
     assert not any(isinstance(effect, fx.ShutdownReady) for effect in effects)
     for peer in (2, 3):
         request_id = member.request_id(EndQuorumEpochRequest, peer)
-        told = EndQuorumEpochResponse(leader_id=None, epoch=Epoch(3))
-        effects = member.do(ev.ResponseReceived(request_id, told))
+        response = EndQuorumEpochResponse(leader_id=None, epoch=Epoch(3))
+        effects = member.do(ev.ResponseReceived(request_id, response))
     assert any(isinstance(effect, fx.ShutdownReady) for effect in effects)
     followers_exit, _ = follower()
     assert fx.ShutdownReady() in followers_exit.do(ev.Shutdown())
 
 
-def test_roles_are_what_the_helpers_say() -> None:
+def test_the_helpers_build_members_in_the_roles_they_name() -> None:
     assert isinstance(leader().quorum.role, Leader)
     assert isinstance(follower()[0].quorum.role, Follower)
     assert isinstance(Member().quorum.role, Unattached)
@@ -618,13 +672,13 @@ def test_roles_are_what_the_helpers_say() -> None:
 @pytest.mark.parametrize(
     "setting", [{"election_timeout_ms": 0}, {"fetch_max_wait_ms": 2000}, {"fetch_max_bytes": -1}]
 )
-def test_an_impossible_setting_is_refused_by_name(setting: dict) -> None:
+def test_an_invalid_setting_is_refused_by_name(setting: dict) -> None:
     with pytest.raises(ValueError, match=next(iter(setting))):
         QuorumConfig(**setting)
 
 
-def test_whoever_says_that_we_are_of_another_cluster_teaches_us_nothing_but_that() -> None:
-    """Somebody formatted with the wrong id; its line says so, whichever side it was."""
+def test_an_answer_from_another_cluster_changes_neither_epoch_nor_leader() -> None:
+    """A node was formatted with the wrong cluster id; the fault names ours on either side."""
     member = Member()
     effects = member.tick(10_000)
     asked = member.sent(effects, VoteRequest, peer=2)
@@ -640,11 +694,11 @@ def test_whoever_says_that_we_are_of_another_cluster_teaches_us_nothing_but_that
     assert member.quorum.epoch == 2
 
 
-def told(high_watermark: int) -> FetchResponse:
+def fetched(high_watermark: int) -> FetchResponse:
     return FetchResponse(leader_id=NodeId(2), epoch=Epoch(3), high_watermark=Offset(high_watermark))
 
 
-def test_a_leaders_word_counts_from_when_it_was_asked() -> None:
+def test_a_leaders_watermark_counts_from_the_time_of_the_fetch() -> None:
     """An answer may lie unread for as long as a process stands still.
 
     Source: docs/design/broker.md#staleness-is-bounded.
@@ -653,16 +707,16 @@ def test_a_leaders_word_counts_from_when_it_was_asked() -> None:
     assert member.quorum.leader_watermark() is None
     asked_ms = member.now_ms
     member.now_ms += 60_000  # stopped, and gone on before any timer
-    effects = member.do(ev.ResponseReceived(asked.request_id, told(5)))
+    effects = member.do(ev.ResponseReceived(asked.request_id, fetched(5)))
     assert member.quorum.leader_watermark() == (5, asked_ms)
     again = member.sent(effects, FetchRequest, peer=2)
     member.now_ms += 400  # nothing was appended meanwhile: the same word, as of later
-    member.do(ev.ResponseReceived(again.request_id, told(5)))
+    member.do(ev.ResponseReceived(again.request_id, fetched(5)))
     assert member.quorum.leader_watermark() == (5, asked_ms + 60_000)
 
 
-def test_a_leaders_own_word_counts_from_when_a_majority_last_fetched() -> None:
-    """Until then nobody else can have been elected."""
+def test_a_leaders_own_watermark_counts_from_the_last_fetch_of_a_majority() -> None:
+    """Until then no other leader can have been elected."""
     member = leader()
     assert member.quorum.leader_watermark() is None, "nothing of its epoch is committed"
     member = committed_leader()

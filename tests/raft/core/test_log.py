@@ -13,7 +13,7 @@ from raft.core.messages import EpochEnd
 from records.types import Epoch, Offset, OffsetAndEpoch
 
 EPOCHS = st.lists(st.integers(1, 6), max_size=14).map(sorted)
-"""A log as the epoch of each record."""
+"""Logs, each given by the epochs of its records."""
 
 
 def log_of(epochs: list[int]) -> LogState:
@@ -29,7 +29,7 @@ def snapshot(offset: int, epoch: int) -> OffsetAndEpoch:
 
 
 @given(EPOCHS)
-def test_the_epochs_are_those_of_the_records(epochs: list[int]) -> None:
+def test_the_log_knows_the_epoch_of_each_record(epochs: list[int]) -> None:
     log = log_of(epochs)
     assert [e.epoch for e in log.epochs] == sorted(set(epochs))
     assert all(epochs[e.start_offset] == e.epoch for e in log.epochs)
@@ -45,7 +45,7 @@ def test_an_epoch_ends_where_a_larger_one_begins(epochs: list[int], epoch: int) 
 
 
 @given(EPOCHS, st.data())
-def test_a_truncated_log_is_as_if_the_rest_had_never_been(epochs: list[int], data) -> None:
+def test_a_truncated_log_equals_one_never_longer(epochs: list[int], data) -> None:
     log = log_of(epochs)
     end_offset = data.draw(st.integers(0, len(epochs)))
     log.truncate(Offset(end_offset))
@@ -55,10 +55,10 @@ def test_a_truncated_log_is_as_if_the_rest_had_never_been(epochs: list[int], dat
 
 
 @given(EPOCHS, st.lists(st.integers(1, 6), max_size=8), st.lists(st.integers(1, 6), max_size=8))
-def test_two_logs_find_where_they_part(
+def test_repeated_fetches_find_where_two_logs_part(
     common: list[int], leaders: list[int], followers: list[int]
 ) -> None:
-    """Whatever a follower has, it ends up with exactly what it shares with the leader.
+    """A follower always ends up with exactly the records that it shares with the leader.
 
     In Raft no two leaders share an epoch, so where the logs part their epochs differ: the leader's
     own suffix takes the even epochs, the follower's the odd ones, both above the common ones.
@@ -82,7 +82,7 @@ def test_two_logs_find_where_they_part(
     assert rounds <= len(set(theirs)) + 1
 
 
-def test_a_log_that_starts_at_a_snapshot_sends_those_behind_to_it() -> None:
+def test_a_replica_behind_the_log_start_is_sent_to_the_snapshot() -> None:
     log = log_of([1, 1, 2, 2, 3, 3])
     log.high_watermark = Offset(6)
     log.snapshot_id = snapshot(5, 3)
@@ -108,7 +108,7 @@ def test_an_empty_replica_is_sent_a_snapshot_rather_than_the_whole_log() -> None
     assert log.judge_fetch(Offset(1), Epoch(1)) is None
 
 
-def test_who_names_an_epoch_wants_the_log_from_its_first_record() -> None:
+def test_a_fetch_at_offset_0_with_an_epoch_gets_the_log_not_the_snapshot() -> None:
     log = log_of([1, 1, 1])
     log.snapshot_id = snapshot(2, 1)
     assert log.judge_fetch(Offset(0), Epoch(1)) is None
@@ -125,8 +125,8 @@ def test_a_log_may_start_at_its_end() -> None:
     assert (log.start_offset, log.end_offset, log.last_epoch) == (9, 9, 4)
 
 
-def test_a_log_may_start_past_what_we_know_to_be_flushed() -> None:
-    """A segment that is full is flushed by the log itself; we are told with the next flush."""
+def test_a_log_start_past_the_flushed_end_advances_the_flushed_end() -> None:
+    """The log flushes a full segment by itself; the next flush reports it."""
     log = log_of([1, 1, 1])
     log.flushed_end_offset = Offset(1)
     log.high_watermark, log.snapshot_id = Offset(3), snapshot(2, 1)
@@ -145,7 +145,7 @@ def test_a_log_may_start_past_what_we_know_to_be_flushed() -> None:
         (lambda log: log.move_start(Offset(2)), "without snapshot"),
     ],
 )
-def test_what_must_never_happen_to_a_log_stops_it(act, why: str) -> None:
+def test_an_impossible_change_of_a_log_fails_an_assertion(act, why: str) -> None:
     log = log_of([1, 1, 2])
     log.high_watermark = Offset(2)
     with pytest.raises(AssertionError, match=why):
@@ -164,6 +164,6 @@ def test_what_must_never_happen_to_a_log_stops_it(act, why: str) -> None:
         {"start_offset": 4, "start_epoch": 2, "end_offset": 4, "snapshot_id": snapshot(4, 1)},
     ],
 )
-def test_a_disk_that_contradicts_itself_is_refused(geometry: dict) -> None:
+def test_a_contradictory_log_geometry_is_refused(geometry: dict) -> None:
     with pytest.raises(ValueError, match=r"contradicts itself|snapshot"):
         LogState(**geometry)

@@ -1,4 +1,4 @@
-"""The in-memory log keeps the contract of `raft.interfaces`, step by step as a test wants it."""
+"""The in-memory log keeps the contract of `raft.interfaces`, step by step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.doubles.memory_log import MemoryLog, SilentTicket
 
 
 class Diary:
-    """A watcher and a ticket that write down what they are told."""
+    """A watcher and a ticket that record their notifications."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -47,7 +47,7 @@ def draft(*words: bytes) -> Draft:
     return draft_values(words, timestamp_ms=0)
 
 
-def test_leadership_is_told_after_its_first_record_is_committed() -> None:
+def test_leadership_is_announced_after_its_first_record_is_committed() -> None:
     log, diary = MemoryLog(auto_commit=False), Diary()
     log.watch(diary)
     epoch = log.elect()
@@ -71,7 +71,7 @@ def test_a_proposal_for_another_end_offset_or_epoch_is_refused_whole() -> None:
     assert values(log) == [b"a"]
 
 
-def test_what_was_not_committed_may_be_lost_or_kept_when_leadership_ends() -> None:
+def test_uncommitted_records_are_lost_or_kept_when_leadership_ends() -> None:
     for lose, kept in ((True, []), (False, [b"a"])):
         log = MemoryLog(auto_commit=False)
         epoch = log.elect()
@@ -83,7 +83,7 @@ def test_what_was_not_committed_may_be_lost_or_kept_when_leadership_ends() -> No
         assert values(log) == kept
 
 
-def test_a_watcher_that_comes_late_is_told_what_is_true_already() -> None:
+def test_a_late_watcher_is_notified_of_the_present_state() -> None:
     log, diary = MemoryLog(), Diary()
     log.install_snapshot(OffsetAndEpoch(Offset(10), Epoch(3)))
     log.elect()
@@ -93,7 +93,7 @@ def test_a_watcher_that_comes_late_is_told_what_is_true_already() -> None:
         log.read(Offset(9), 100)
 
 
-def test_reading_gives_whole_batches_and_at_least_one() -> None:
+def test_a_read_returns_whole_batches_and_at_least_one() -> None:
     log = MemoryLog()
     epoch = log.elect()
     for word in (b"a", b"b", b"c"):

@@ -1,4 +1,4 @@
-"""Every deliberate mistake makes a story come out differently, or stops it."""
+"""Every mutant changes the output of a transcript, or fails an assertion."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ TRANSCRIPTS = Path(__file__).parent / "transcripts"
 @pytest.mark.parametrize(
     ("mutant", "story"), MUTANTS.items(), ids=lambda value: getattr(value, "__name__", value)
 )
-def test_a_mutant_is_told_apart(mutant: type[Quorum], story: str) -> None:
+def test_a_mutant_changes_its_transcript_or_fails_an_assertion(
+    mutant: type[Quorum], story: str
+) -> None:
     path = TRANSCRIPTS / f"{story}.txt"
     blocks, outputs = play(path)
     assert [list(block.expected) for block in blocks] == outputs, "the story itself is stale"

@@ -1,4 +1,4 @@
-"""The transition table is what the code obeys, and what the document shows."""
+"""The code obeys the transition table, and docs/quorum.md shows it."""
 
 from __future__ import annotations
 
@@ -81,7 +81,9 @@ def test_observers_and_recovering_voters_only_follow(
 @pytest.mark.parametrize(
     ("old", "new"), [(old, new) for old in ROLES for new in ROLES if new in NEXT[old]]
 )
-def test_no_move_goes_back_in_epochs(old: type[Role], new: type[Role]) -> None:
+def test_a_transition_to_an_older_epoch_fails_an_assertion(
+    old: type[Role], new: type[Role]
+) -> None:
     context = member()._context
     context.role = ROLES[old]
     lower = {name: getattr(ROLES[new], name) for name in ROLES[new].__slots__} | {"epoch": Epoch(4)}
@@ -108,11 +110,11 @@ KEY = ReplicaKey(NodeId(1), ZERO_UUID)
         ({"leader_id": NodeId(9)}, Unattached),  # a leader nobody can reach
     ],
 )
-def test_what_the_disk_says_decides_the_first_state(disk: dict, role: type[Role]) -> None:
+def test_the_durable_election_state_decides_the_first_role(disk: dict, role: type[Role]) -> None:
     election = ElectionState(epoch=Epoch(7), **disk)
     assert type(member()._context.restored_role(election)) is role
 
 
-def test_the_document_shows_the_table_of_the_code() -> None:
+def test_docs_quorum_shows_the_transition_table() -> None:
     text = (Path(__file__).parents[3] / "docs" / "quorum.md").read_text()
     assert transition_table() in text, "docs/quorum.md: paste `python -m raft.core.transitions`"

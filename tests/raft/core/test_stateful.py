@@ -1,4 +1,4 @@
-"""Hypothesis tells stories of its own: whatever is done to three or five members, safety holds.
+"""Safety holds in random histories of three or five members, drawn by Hypothesis.
 
 The members check their own invariants after every step (invariants 1 and 11,
 docs/design/invariants.md); the cluster checks that no epoch has two leaders and that nobody commits
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 def nothing_leaves_before_it_is_durable(
     node_id: NodeId, quorum: Quorum, effects: list[Effect]
 ) -> None:
-    """Invariant 11: what is on its way to the disk is known to nobody."""
+    """Invariant 11: no message leaves while the election state is being written."""
     if quorum._context.gate.is_closed:
         said = [e for e in effects if isinstance(e, Send | Respond | RespondFetch)]
         assert not said, f"{node_id} says {said} while it writes its election state"
@@ -131,7 +131,7 @@ class Upheaval(RuleBasedStateMachine):
 
     @invariant()
     def logs_that_agree_on_an_epoch_agree_before_it(self) -> None:
-        """Invariant 3, over all pairs: small logs, so compared whole."""
+        """Invariant 3, over all pairs of logs, compared as a whole."""
         if not hasattr(self, "story"):
             return
         logs = [node.disk.log for node in self.story.cluster.nodes.values()]
@@ -147,7 +147,7 @@ class Upheaval(RuleBasedStateMachine):
                         break
 
     def teardown(self) -> None:
-        """Heal everything: within ten election timeouts a record commits everywhere."""
+        """Heal everything; within ten election timeouts a record commits on all nodes."""
         if not hasattr(self, "story"):
             return
         cluster = self.story.cluster

@@ -1,4 +1,4 @@
-"""The protocol's stories, told by the core itself and compared line by line."""
+"""The core's output for each transcript is compared line by line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TRANSCRIPTS = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
 
 
 @pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.stem)
-def test_the_story_goes_as_written(path: Path, request: pytest.FixtureRequest) -> None:
+def test_a_transcript_matches(path: Path, request: pytest.FixtureRequest) -> None:
     blocks, outputs = play(path)
     if request.config.getoption("--rewrite"):
         path.write_text(render(blocks, outputs))
@@ -23,8 +23,8 @@ def test_the_story_goes_as_written(path: Path, request: pytest.FixtureRequest) -
         assert output == list(block.expected), "\n".join(block.head)
 
 
-def test_every_legal_move_is_in_some_story() -> None:
-    """The stories together walk every arrow of `NEXT`; a table nobody walks proves nothing."""
+def test_the_transcripts_make_every_legal_transition() -> None:
+    """The transcripts together make every move of `NEXT`."""
     text = "\n".join(path.read_text() for path in TRANSCRIPTS)
     walked = set(re.findall(r"^\d+ (\w+) > (\w+) epoch=", text, re.MULTILINE))
     legal = {

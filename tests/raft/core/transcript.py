@@ -1,4 +1,4 @@
-"""Transcripts: a story, commands, and what the members did.
+"""Transcripts: a comment, commands, and the output of the members.
 
 A file is blocks separated by blank lines. A block has comment lines (`#`), command lines (several
 commands per line, separated by `;`), a line `----`, and the expected output: what happened, then
@@ -24,8 +24,8 @@ the state of each node whose state changed. `pytest --rewrite` writes the output
     resign 1; shutdown 1; describe 1; logs; state; messages on|off
     snapshot 1 4; trim 1 4          node 1 has a snapshot ending at 4; its log starts at 4
     fetched 3 | failed 3            the snapshot that node 3 fetches has come, or cannot be had
-    progress 3 | complete 3         a piece of it has come, or the last one
-    fetched 3 7 1                   the one that ends at 7 in epoch 1 is there, awaited or not
+    progress 3 | complete 3         a chunk of the snapshot has come, or the last one
+    fetched 3 7 1                   the snapshot to 7 in epoch 1 is complete, awaited or not
     checkpoint 3 7 1                the same, but node 3 crashes before it can take note
     begins 3 4 1                    before a start: node 3's log begins after snapshot (4, 1)
 """
@@ -58,7 +58,7 @@ SEPARATOR = "----"
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """Comments and commands as written, and the output expected."""
+    """One block of a transcript: comments and commands as written, and expected output."""
 
     head: tuple[str, ...]
     expected: tuple[str, ...]
@@ -87,7 +87,7 @@ def render(blocks: list[Block], outputs: list[list[str]]) -> str:
 
 
 def play(path: Path, quorum_class: type[Quorum] = Quorum) -> tuple[list[Block], list[list[str]]]:
-    """Run a transcript; the blocks as written, and the output of each as it is now."""
+    """Run a transcript; return its blocks as written, and the present output of each."""
     blocks = parse(path.read_text())
     story = Story(quorum_class)
     return blocks, [story.play(block.commands) for block in blocks]
@@ -138,7 +138,7 @@ class Story:
     def _changes(self) -> list[str]:
         lines = []
         for node_id, node in self.cluster.nodes.items():
-            if node.life == 0:
+            if node.incarnation == 0:
                 continue
             line = self.cluster.state_line(node_id)
             if self.shown.get(node_id) != line:

@@ -1,6 +1,6 @@
 """Downloads over real sockets, from leaders that lie, die, resign or come back. KIP-630.
 
-The follower's side is the real one: `SnapshotFetcher` on a real shelf. The leader is a listener
+The follower's side is the real one: `SnapshotFetcher` on a real store. The leader is a listener
 that answers what a test tells it to.
 """
 
@@ -38,7 +38,7 @@ from records.rpc import cluster, fetch
 from records.types import NodeId, OffsetAndEpoch
 from snapshot import CheckpointWriter, list_checkpoints, list_parts
 from snapshot.download import PartDownload
-from snapshot.store import Shelf
+from snapshot.store import SnapshotStore
 from tests.snapshot.checkpoints import features
 from tests.waiting import DEADLINE_S, wait_until_async
 
@@ -112,7 +112,7 @@ class Leader:
 
 
 class Follower:
-    """A fetcher, its shelf, and what it reported."""
+    """A fetcher, its store, and what it reported."""
 
     def __init__(self, directory: Path, ports: dict[int, int]) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -121,12 +121,12 @@ class Follower:
         self.events: list[object] = []
         self.faults: list[str] = []
         self.counters = Counters()
-        self.shelf = Shelf(RealFileSystem(), directory, now_ms=lambda: 0)
+        self.store = SnapshotStore(RealFileSystem(), directory, now_ms=lambda: 0)
         self.fetcher = SnapshotFetcher(
             group=GROUP,
             cluster_id="c",
             replica=ReplicaKey(NodeId(9), UUID(int=9)),
-            snapshots=self.shelf,
+            snapshots=self.store,
             dialling=Dialling(
                 client_id="f", arena=Arena(), own_endpoints=(), on_bad_answer=lambda *_: None
             ),
@@ -187,8 +187,8 @@ def test_a_checkpoint_comes_piece_by_piece_and_is_there_whole(tmp_path: Path) ->
     async def story(leader: Leader, follower: Follower) -> None:
         follower.fetch()
         assert await follower.end() == SnapshotFetched(ID)
-        assert follower.whole == [ID] == list(follower.shelf.ids)
-        assert (follower.shelf.path(ID)).read_bytes() == leader.data
+        assert follower.whole == [ID] == list(follower.store.ids)
+        assert (follower.store.path(ID)).read_bytes() == leader.data
         assert follower.parts == []
         assert len(leader.asked) >= 3
         request = leader.requests[0]
@@ -360,40 +360,42 @@ def test_without_verification_that_garbage_would_be_installed(
         test_garbage_of_the_right_size_is_verified_before_it_has_the_name(tmp_path)
 
 
-def from_shelf(tmp_path: Path, pin_ms: int) -> object:
+def from_store(tmp_path: Path, pin_ms: int) -> object:
     """Fetch from a leader that drops the checkpoint after the first piece: how it ended."""
     ended: list[object] = []
 
     async def story(leader: Leader, follower: Follower) -> None:
         newer = OffsetAndEpoch(2_000, 4)
-        shelf = Shelf(RealFileSystem(), tmp_path / "leader", now_ms=lambda: 5, pin_ms=pin_ms)
+        store = SnapshotStore(
+            RealFileSystem(), tmp_path / "leader", now_ms=lambda: 5, pin_ms=pin_ms
+        )
         with CheckpointWriter.create(
             RealFileSystem(), tmp_path / "leader", newer, last_timestamp=0
         ) as writer:
             writer.freeze()
-        shelf.added(newer)
+        store.added(newer)
 
         def tell(at: int, max_bytes: int) -> Partition:
-            piece = shelf.read(ID, at, max_bytes)
-            shelf.drop_below(newer.offset)
+            piece = store.read(ID, at, max_bytes)
+            store.drop_below(newer.offset)
             return leader.error(98)(at, 0) if piece is None else leader.piece(at, max_bytes)
 
         leader.tell = tell
         follower.fetch()
         ended.append(await follower.end())
-        shelf.close()
+        store.close()
 
     run(tmp_path, story)
     return ended[0]
 
 
 def test_a_snapshot_is_not_dropped_under_who_fetches_it(tmp_path: Path) -> None:
-    assert from_shelf(tmp_path, pin_ms=1_000) == SnapshotFetched(ID)
+    assert from_store(tmp_path, pin_ms=1_000) == SnapshotFetched(ID)
 
 
 def test_a_snapshot_dropped_under_its_reader_would_be_found(tmp_path: Path) -> None:
     """The mutant: nobody's reading keeps it."""
-    assert from_shelf(tmp_path, pin_ms=0) == SnapshotFailed(ID)
+    assert from_store(tmp_path, pin_ms=0) == SnapshotFailed(ID)
 
 
 def test_another_clusters_snapshot_of_this_id_is_one_more_file_that_does_not_fit(

@@ -22,13 +22,13 @@ from raft.core.roles import ElectionState
 from raft.core.voters import Endpoint, ReplicaKey, Voter, VoterSet, VoterSetHistory
 from raft.driver.errors import MissingSnapshotError
 from raft.driver.storage import Storage
-from raft.interfaces import Piece
+from raft.interfaces import SnapshotChunk
 from raft.segments.log import LogConfig
 from raft.wire.responses import Group
 from records.batch_writer import build_value_batch
 from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
 from snapshot import CheckpointWriter
-from snapshot.store import Shelf
+from snapshot.store import SnapshotStore
 from tests.examples import seeds
 from tests.simulation.disk import PowerLoss, SimulatedDisk
 from tests.snapshot.checkpoints import features
@@ -46,12 +46,12 @@ END = Offset(30)
 Steps = Callable[[Storage], None]
 
 
-def shelf(disk: SimulatedDisk, directory: Path) -> Shelf:
-    return Shelf(disk, directory, now_ms=lambda: 0)
+def store(disk: SimulatedDisk, directory: Path) -> SnapshotStore:
+    return SnapshotStore(disk, directory, now_ms=lambda: 0)
 
 
 def opened(disk: SimulatedDisk) -> Storage:
-    return Storage.open(disk, LOG_DIR, GROUP, CONFIG, VOTERS, lambda *_: shelf(disk, DIRECTORY))
+    return Storage.open(disk, LOG_DIR, GROUP, CONFIG, VOTERS, lambda *_: store(disk, DIRECTORY))
 
 
 def prepared() -> SimulatedDisk:
@@ -90,7 +90,7 @@ def download(storage: Storage) -> None:
     coming = storage.snapshots.receive(ID)
     while not coming.take(
         coming.position,
-        Piece(len(DATA), DATA[coming.position : coming.position + 300]),
+        SnapshotChunk(len(DATA), DATA[coming.position : coming.position + 300]),
     ):
         pass
     coming.publish()

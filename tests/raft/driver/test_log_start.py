@@ -26,7 +26,7 @@ GROUP = Group("t", 0, UUID(int=5))
 BATCHES = 20
 
 
-class Shelf(NoSnapshots):
+class SnapshotStore(NoSnapshots):
     """Checkpoints without files."""
 
     def __init__(self, *offsets: int) -> None:
@@ -80,7 +80,7 @@ def test_what_lies_before_the_start_of_a_log_is_no_part_of_its_size(tmp_path: Pa
     counted, a segment larger than the bound would end the wait for live replicas until it is full.
     """
     storage, batch_bytes = filled(tmp_path)
-    storage.snapshots = Shelf(5, 15)
+    storage.snapshots = SnapshotStore(5, 15)
     for start in (0, 5, 15):
         storage.cut_prefix(Offset(start))
         (view,) = views(storage)
@@ -95,7 +95,7 @@ def test_what_lies_before_the_start_of_a_log_is_no_part_of_its_size(tmp_path: Pa
 def test_an_archive_is_known_by_what_it_has_and_not_by_what_it_fetches(tmp_path: Path) -> None:
     """It fetches ahead of what is durable there; as an observer it would hold the wrong thing."""
     storage, _ = filled(tmp_path)
-    storage.snapshots = Shelf(5, 15)
+    storage.snapshots = SnapshotStore(5, 15)
     archive, broker = (ReplicaKey(NodeId(node), ZERO_UUID) for node in (2_000_000_007, 9))
     observers = tuple(ReplicaState(key, Offset(20), 1_000, 1_000) for key in (archive, broker))
     (view,) = views(storage, observers=observers, readers=(Reader(archive, Offset(4), 1_000),))
@@ -119,13 +119,13 @@ def test_a_checkpoint_that_cannot_be_looked_at_cuts_nothing_and_stops_nobody(
 ) -> None:
     """Too many connections use up the descriptors, say; the next second is another chance."""
     storage, _ = filled(tmp_path)
-    storage.snapshots = Shelf(5)
+    storage.snapshots = SnapshotStore(5)
 
-    def fail(_shelf: Shelf, _: OffsetAndEpoch) -> int:
+    def fail(_store: SnapshotStore, _: OffsetAndEpoch) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Shelf, "size_bytes", fail)
+        patch.setattr(SnapshotStore, "size_bytes", fail)
         assert views(storage) == []
     assert "Too many open files" in caplog.text
     assert len(views(storage)) == 1

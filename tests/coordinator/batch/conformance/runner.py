@@ -123,7 +123,7 @@ class _Run:
             topic_id=self.topic_id, topic_name=f"row-{self.number}", num_partitions=PARTITIONS
         )
         request = InitDisklessTopicsRequest(controller_epoch=1, topics=(topic,))
-        created = await self.subject.coordinator.create_topic_and_partitions(request)
+        created = await self.subject.coordinator.call(request)
         assert created.responses[0].error_code == 0, created
         self.subject.handed_out_ms(self._producer(ANCIENT), None)
         self.subject.handed_out_ms(self._producer(AGEING), 0)
@@ -136,7 +136,7 @@ class _Run:
             broker_epoch=1,
             object_count=LEASE_IDS,
         )
-        granted = await self.subject.coordinator.acquire_lease(request)
+        granted = await self.subject.coordinator.call(request)
         assert granted.error_code == 0, granted
         self.lease_id, self.next_object_id = granted.lease_id, granted.first_object_id
 
@@ -181,12 +181,12 @@ class _Run:
             topics=(topic(topic_id=self.topic_id, partitions=tuple(groups)),),
         )
         self.next_object_id += 1
-        response = await self.subject.coordinator.commit_file(request)
+        response = await self.subject.coordinator.call(request)
         self._check(step, 0, response.error_code)
         results = [r for t in response.topics for p in t.partitions for r in p.results]
         outcomes = [_outcome(result) for result in results]
         self._check(step, [batch.outcome for batch in batches], outcomes)
-        again = await self.subject.coordinator.commit_file(request)
+        again = await self.subject.coordinator.call(request)
         self._check(step, response, again)  # a retry of the object gets the first answer
 
     def _wire(self, batch: Batch, at: int) -> CommitBatch:
@@ -209,7 +209,7 @@ class _Run:
         request = DeleteDisklessRecordsRequest(
             topics=(topic(topic_id=self.topic_id, partitions=(group,)),)
         )
-        response = await self.subject.coordinator.delete_records(request)
+        response = await self.subject.coordinator.call(request)
         answer = response.responses[0].partitions[0]
         self._check(
             step, (step.error_code, step.low_watermark), (answer.error_code, answer.low_watermark)
@@ -221,7 +221,7 @@ class _Run:
         request = ListDisklessOffsetsRequest(
             topics=(topic(topic_id=self.topic_id, partitions=(group,)),)
         )
-        response = await self.subject.coordinator.list_offsets(request)
+        response = await self.subject.coordinator.call(request)
         answer = response.responses[0].partitions[0]
         self._check(
             step,
@@ -235,7 +235,7 @@ class _Run:
         request = FindBatchesRequest(
             topics=(topic(topic_id=self.topic_id, partitions=(group,)),), max_bytes=step.max_bytes
         )
-        response = await self.subject.coordinator.find_batches(request)
+        response = await self.subject.coordinator.call(request)
         answer = response.responses[0].partitions[0]
         runs = tuple((batch.base_offset, batch.last_offset) for batch in answer.batches)
         self._check(step, (step.error_code, step.runs), (answer.error_code, runs))

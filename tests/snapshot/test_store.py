@@ -1,4 +1,4 @@
-"""What is on the shelf, what stays on it, and what goes. KIP-630, When to Delete Snapshots."""
+"""What is on the store, what stays on it, and what goes. KIP-630, When to Delete Snapshots."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from raft.interfaces import Piece
+from raft.interfaces import SnapshotChunk
 from raft.segments.files import RealFileSystem
 from records.types import OffsetAndEpoch
-from snapshot import Shelf, checkpoint_name
+from snapshot import SnapshotStore, checkpoint_name
 from tests.examples import seeds
 from tests.simulation.disk import PowerLoss, SimulatedDisk
 from tests.snapshot.checkpoints import DIRECTORY, new_disk, written
@@ -35,14 +35,14 @@ def disk_with(*ids: OffsetAndEpoch) -> SimulatedDisk:
     return disk
 
 
-def shelf_with(*ids: OffsetAndEpoch, clock: Clock | None = None) -> Shelf:
-    return Shelf(disk_with(*ids), DIRECTORY, now_ms=clock or Clock(), pin_ms=1_000)
+def shelf_with(*ids: OffsetAndEpoch, clock: Clock | None = None) -> SnapshotStore:
+    return SnapshotStore(disk_with(*ids), DIRECTORY, now_ms=clock or Clock(), pin_ms=1_000)
 
 
 def test_it_lists_what_is_whole_oldest_first():
-    shelf = shelf_with(IDS[2], IDS[0], IDS[1])
-    assert shelf.ids == IDS
-    assert shelf.newest == IDS[2]
+    store = shelf_with(IDS[2], IDS[0], IDS[1])
+    assert store.ids == IDS
+    assert store.newest == IDS[2]
     assert shelf_with().newest is None
 
 
@@ -57,7 +57,7 @@ def test_it_removes_leftovers_when_it_is_opened_and_nothing_else():
     kept = "00000000000000000040-0000000003-0.checkpoint.part"
     for name in [*strangers, *leftovers, kept]:
         disk.replace(DIRECTORY / name, b"x")
-    Shelf(disk, DIRECTORY, now_ms=Clock())
+    SnapshotStore(disk, DIRECTORY, now_ms=Clock())
     assert disk.listdir(DIRECTORY) == sorted([*strangers, kept, checkpoint_name(IDS[1])])
 
 
@@ -65,7 +65,7 @@ def test_it_removes_leftovers_when_it_is_opened_and_nothing_else():
 @pytest.mark.parametrize("size", [0, 1, 100, 10_000, -5])
 def test_it_answers_with_the_bytes_asked_for(position, size):
     piece = shelf_with(*IDS).read(IDS[0], position, size)
-    assert piece == Piece(len(WHOLE), WHOLE[position : position + max(0, size)])
+    assert piece == SnapshotChunk(len(WHOLE), WHOLE[position : position + max(0, size)])
 
 
 @pytest.mark.parametrize("position", [-1, len(WHOLE) + 1, 1 << 62, -(1 << 63)])
@@ -75,87 +75,87 @@ def test_it_refuses_positions_outside_the_file(position):
 
 
 def test_it_knows_no_checkpoint_that_is_not_there():
-    shelf = shelf_with(*IDS)
+    store = shelf_with(*IDS)
     for unknown in (OffsetAndEpoch(10, 2), OffsetAndEpoch(11, 3), OffsetAndEpoch(-1, -1)):
-        assert shelf.read(unknown, 0, 100) is None
-        assert shelf.size_bytes(unknown) is None
-    assert shelf.size_bytes(IDS[0]) == len(WHOLE)
+        assert store.read(unknown, 0, 100) is None
+        assert store.size_bytes(unknown) is None
+    assert store.size_bytes(IDS[0]) == len(WHOLE)
 
 
 def test_what_ends_below_the_log_start_is_dropped():
-    shelf = shelf_with(*IDS)
-    shelf.drop_below(10)
-    assert shelf.ids == IDS
-    shelf.drop_below(20)
-    assert shelf.ids == IDS[1:]
-    assert shelf.files.listdir(DIRECTORY) == [checkpoint_name(one) for one in IDS[1:]]
+    store = shelf_with(*IDS)
+    store.drop_below(10)
+    assert store.ids == IDS
+    store.drop_below(20)
+    assert store.ids == IDS[1:]
+    assert store.files.listdir(DIRECTORY) == [checkpoint_name(one) for one in IDS[1:]]
 
 
 def test_the_newest_is_never_dropped():
     """A log that starts past 0 has nothing else to begin with."""
-    shelf = shelf_with(*IDS)
-    shelf.drop_below(1_000)
-    assert shelf.ids == IDS[2:]
+    store = shelf_with(*IDS)
+    store.drop_below(1_000)
+    assert store.ids == IDS[2:]
 
 
 def test_a_checkpoint_is_not_dropped_under_its_reader():
     """Mutant: pin_ms=0 here, and the follower begins anew with every checkpoint of the leader."""
     clock = Clock()
-    shelf = shelf_with(*IDS, clock=clock)
+    store = shelf_with(*IDS, clock=clock)
     for position in range(0, len(WHOLE), 100):
-        piece = shelf.read(IDS[0], position, 100)
+        piece = store.read(IDS[0], position, 100)
         assert piece is not None, "dropped under its reader"
         clock.now_ms += 900
-        shelf.drop_below(30)
-    assert shelf.ids == (IDS[0], IDS[2])
+        store.drop_below(30)
+    assert store.ids == (IDS[0], IDS[2])
     clock.now_ms += 100
-    shelf.drop_below(30)
-    assert shelf.ids == IDS[2:]
-    assert shelf.files.listdir(DIRECTORY) == [checkpoint_name(IDS[2])]
+    store.drop_below(30)
+    assert store.ids == IDS[2:]
+    assert store.files.listdir(DIRECTORY) == [checkpoint_name(IDS[2])]
 
 
 def test_looking_at_its_size_does_not_keep_a_checkpoint():
-    shelf = shelf_with(*IDS)
-    shelf.size_bytes(IDS[0])
-    shelf.drop_below(20)
-    assert shelf.ids == IDS[1:]
+    store = shelf_with(*IDS)
+    store.size_bytes(IDS[0])
+    store.drop_below(20)
+    assert store.ids == IDS[1:]
 
 
 def test_who_has_it_open_reads_on_after_it_is_dropped(tmp_path: Path):
     for one in IDS:
         (tmp_path / checkpoint_name(one)).write_bytes(WHOLE)
-    shelf = Shelf(RealFileSystem(), tmp_path, now_ms=Clock())
-    with shelf.path(IDS[0]).open("rb") as file:
-        shelf.drop_below(30)
+    store = SnapshotStore(RealFileSystem(), tmp_path, now_ms=Clock())
+    with store.path(IDS[0]).open("rb") as file:
+        store.drop_below(30)
         assert [path.name for path in tmp_path.iterdir()] == [checkpoint_name(IDS[2])]
         assert file.read() == WHOLE
 
 
 def test_what_is_added_is_there_in_its_place():
     disk = disk_with(IDS[0], IDS[2])
-    shelf = Shelf(disk, DIRECTORY, now_ms=Clock())
+    store = SnapshotStore(disk, DIRECTORY, now_ms=Clock())
     disk.replace(DIRECTORY / checkpoint_name(IDS[1]), WHOLE)
-    shelf.added(IDS[1])
-    shelf.added(IDS[1])
-    assert shelf.ids == IDS
+    store.added(IDS[1])
+    store.added(IDS[1])
+    assert store.ids == IDS
     with pytest.raises(AssertionError, match="not there"):
-        shelf.added(OffsetAndEpoch(40, 3))
+        store.added(OffsetAndEpoch(40, 3))
 
 
 def test_a_closed_shelf_has_no_file_open_and_serves_nothing_more(tmp_path: Path):
     """A node lives on when one of its groups ends; what was read a moment ago is let go of, too."""
     for one in IDS:
         (tmp_path / checkpoint_name(one)).write_bytes(WHOLE)
-    shelf = Shelf(RealFileSystem(), tmp_path, now_ms=Clock())
-    shelf.size_bytes(IDS[0])
-    assert shelf.read(IDS[1], 0, 100) is not None
+    store = SnapshotStore(RealFileSystem(), tmp_path, now_ms=Clock())
+    store.size_bytes(IDS[0])
+    assert store.read(IDS[1], 0, 100) is not None
     assert len(open_below(tmp_path)) == 1  # nobody pins the one that was looked at
-    shelf.close()
+    store.close()
     assert open_below(tmp_path) == []
-    assert shelf.read(IDS[1], 0, 100) is None
-    assert shelf.size_bytes(IDS[0]) is None
-    assert shelf.ids == IDS
-    shelf.close()
+    assert store.read(IDS[1], 0, 100) is None
+    assert store.size_bytes(IDS[0]) is None
+    assert store.ids == IDS
+    store.close()
 
 
 def open_below(directory: Path) -> list[Path]:
@@ -169,28 +169,28 @@ def open_below(directory: Path) -> list[Path]:
 def test_power_loss_while_dropping_leaves_every_checkpoint_whole_or_gone(seed):
     for step in range(8):
         disk = disk_with(*IDS)
-        shelf = Shelf(disk, DIRECTORY, now_ms=Clock())
+        store = SnapshotStore(disk, DIRECTORY, now_ms=Clock())
         disk.power_loss_at = step
         with pytest.raises(PowerLoss):  # noqa: PT012 (at the latest in the second line)
-            shelf.drop_below(30)
+            store.drop_below(30)
             disk.power_loss_at = 0
             disk.fsync_directory(DIRECTORY)
         disk.crash(random.Random(seed * 100 + step))
-        shelf = Shelf(disk, DIRECTORY, now_ms=Clock())
-        assert shelf.newest == IDS[2]
-        assert all(disk.content(shelf.path(one)) == WHOLE for one in shelf.ids)
-        assert len(disk.listdir(DIRECTORY)) == len(shelf.ids), "leftovers stayed"
+        store = SnapshotStore(disk, DIRECTORY, now_ms=Clock())
+        assert store.newest == IDS[2]
+        assert all(disk.content(store.path(one)) == WHOLE for one in store.ids)
+        assert len(disk.listdir(DIRECTORY)) == len(store.ids), "leftovers stayed"
 
 
 def test_an_error_while_dropping_leaves_the_rest_as_it_is():
     disk = disk_with(*IDS)
-    shelf = Shelf(disk, DIRECTORY, now_ms=Clock())
+    store = SnapshotStore(disk, DIRECTORY, now_ms=Clock())
     disk.fail_next("rename")
     with pytest.raises(OSError, match="Input/output"):
-        shelf.drop_below(30)
-    assert shelf.newest == IDS[2]
-    shelf = Shelf(disk, DIRECTORY, now_ms=Clock())
-    shelf.drop_below(30)
+        store.drop_below(30)
+    assert store.newest == IDS[2]
+    store = SnapshotStore(disk, DIRECTORY, now_ms=Clock())
+    store.drop_below(30)
     assert disk.listdir(DIRECTORY) == [checkpoint_name(IDS[2])]
 
 
@@ -199,13 +199,13 @@ def test_readers_and_droppers_may_be_several_threads(tmp_path: Path):
     ids = [OffsetAndEpoch(offset, 1) for offset in range(1, 60)]
     for one in ids:
         (tmp_path / checkpoint_name(one)).write_bytes(WHOLE)
-    shelf = Shelf(RealFileSystem(), tmp_path, now_ms=Clock(), pin_ms=0)
+    store = SnapshotStore(RealFileSystem(), tmp_path, now_ms=Clock(), pin_ms=0)
     errors: list[BaseException] = []
 
     def read_all() -> None:
         try:
             for one in ids:
-                piece = shelf.read(one, 61, 100)
+                piece = store.read(one, 61, 100)
                 assert piece is None or piece.data == WHOLE[61:161]
         except BaseException as error:
             errors.append(error)
@@ -214,8 +214,8 @@ def test_readers_and_droppers_may_be_several_threads(tmp_path: Path):
     for thread in threads:
         thread.start()
     for offset in range(1, 60):
-        shelf.drop_below(offset)
+        store.drop_below(offset)
     for thread in threads:
         thread.join()
     assert errors == []
-    assert shelf.ids == (ids[-1],)
+    assert store.ids == (ids[-1],)

@@ -1,6 +1,6 @@
 """A process's checkpoints: serving them, installing them, and cutting the log down to them.
 
-The shelf and the rule of how far the log may be cut are the production ones. Where a crash may come
+The store and the rule of how far the log may be cut are the production ones. Where a crash may come
 between two changes of the disk, this says so (`dare`).
 """
 
@@ -14,7 +14,7 @@ from raft.core.errors import ErrorCode
 from raft.core.events import LogStartMoved
 from raft.core.log import EpochStart, LogState
 from raft.core.progress import LeaderState
-from raft.interfaces import Piece
+from raft.interfaces import SnapshotChunk
 from raft.wire.common import WireError
 from records.types import Epoch, Offset, OffsetAndEpoch
 from snapshot.log_start import Candidate, Holder, Kind, follower_log_start, leader_log_start
@@ -29,7 +29,7 @@ LOOK_US: Final = 200 * MS
 class Shelving(Part):
     """See the module."""
 
-    answer_piece: Callable[[int, int, int, Piece | None], None]
+    answer_piece: Callable[[int, int, int, SnapshotChunk | None], None]
     snapshot_installed: Callable[[OffsetAndEpoch], None]
 
     def __init__(self) -> None:
@@ -40,13 +40,13 @@ class Shelving(Part):
     def open_shelf(self) -> None:
         """What there is; what is no checkpoint and can never be one goes."""
         shared, machine = self.shared, self.machine
-        self.shelf = shared.shelf_class(
+        self.store = shared.store_class(
             machine.disk, DIRECTORY, now_ms=machine.clock.now_ms, pin_ms=shared.snapshots.pin_ms
         )
 
     def geometry(self) -> LogState:
         """The log as found, and the newest checkpoint beside it, whatever a crash left of both."""
-        log, ids = self.log, self.shelf.ids
+        log, ids = self.log, self.store.ids
         start = log.log_start_offset
         start_epochs = [one.epoch for one in ids if one.offset == start]
         assert start == 0 or start_epochs, (
@@ -61,7 +61,7 @@ class Shelving(Part):
                 for epoch, first in log.epochs
                 if first < log.log_end_offset  # else it runs on from before, and has no record yet
             ),
-            snapshot_id=self.shelf.newest,
+            snapshot_id=self.store.newest,
         )
 
     # -- serving -----------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ class Shelving(Part):
         piece, error, snapshot_id = None, 0, request.snapshot_id
         now_ms = self.machine.clock.now_ms()
         try:
-            piece = self.shelf.read(snapshot_id, request.position, request.max_bytes)
+            piece = self.store.read(snapshot_id, request.position, request.max_bytes)
         except ValueError:
             error = int(WireError.POSITION_OUT_OF_RANGE)
         if piece is None and not error:
@@ -86,7 +86,7 @@ class Shelving(Part):
             piece = self._garbled(piece, request.position)
         self.answer_piece(connection, correlation, error, piece)
 
-    def _garbled(self, piece: Piece, position: int) -> Piece:
+    def _garbled(self, piece: SnapshotChunk, position: int) -> SnapshotChunk:
         """What a broken peer sends: other bytes, other sizes, another file's bytes."""
         machine = self.machine
         if self.shared.world.now_us > machine.garbles_until_us or machine.random.random() < 0.5:
@@ -97,20 +97,20 @@ class Shelving(Part):
             case 0 | 1 | 2 if data:
                 data[machine.random.randrange(len(data))] ^= 1 << machine.random.randrange(8)
             case 3:
-                return Piece(piece.size_bytes, bytes(data[: len(data) // 2]))
+                return SnapshotChunk(piece.size_bytes, bytes(data[: len(data) // 2]))
             case 4:
-                return Piece(max(0, piece.size_bytes - 7), bytes(data))
+                return SnapshotChunk(max(0, piece.size_bytes - 7), bytes(data))
             case 5:
-                return Piece(piece.size_bytes, bytes(data) + bytes(9))
+                return SnapshotChunk(piece.size_bytes, bytes(data) + bytes(9))
             case _:
-                other = machine.random.choice(self.shelf.ids)
-                spliced = self.shelf.read(other, 0, 1 << 30)
+                other = machine.random.choice(self.store.ids)
+                spliced = self.store.read(other, 0, 1 << 30)
                 if spliced is not None:
-                    return Piece(
+                    return SnapshotChunk(
                         piece.size_bytes,
                         bytes(spliced.data[position : position + len(data)]),
                     )
-        return Piece(piece.size_bytes, bytes(data))
+        return SnapshotChunk(piece.size_bytes, bytes(data))
 
     # -- installing --------------------------------------------------------------------------------
 
@@ -129,22 +129,22 @@ class Shelving(Part):
         self.shared.world.after(LOOK_US, self.job, self.look)
         self.checker.states.look(self)
         leader = self.quorum._context.leader
-        if leader is not None and leader.opened:
+        if leader is not None and leader.is_open:
             chosen = self._leader_log_start(leader)
         else:
             chosen = follower_log_start(
-                self.shelf.ids, self.leader_log_start, log_start_offset=self.log.log_start_offset
+                self.store.ids, self.leader_log_start, log_start_offset=self.log.log_start_offset
             )
         if chosen is not None and chosen.offset <= self.log.flushed_end_offset:
             self._cut(chosen)
         try:
-            self.shelf.drop_below(self.log.log_start_offset)
+            self.store.drop_below(self.log.log_start_offset)
         except OSError:
             self.checker.rare["failed writes"] += 1
 
     def _leader_log_start(self, leader: LeaderState) -> OffsetAndEpoch | None:
         shared, log, now_ms = self.shared, self.log, self.machine.clock.now_ms()
-        candidates = [self._candidate(one, now_ms) for one in self.shelf.ids]
+        candidates = [self._candidate(one, now_ms) for one in self.store.ids]
         chosen = leader_log_start(
             candidates,
             self.holders(leader),
@@ -197,7 +197,7 @@ class Shelving(Part):
         length = max(1, log.log_end_offset - log.log_start_offset)
         after = log.size_bytes * max(0, log.log_end_offset - offset) // length
         published_ms = self._published_ms.setdefault(snapshot_id, now_ms)
-        size_bytes = self.shelf.size_bytes(snapshot_id) or 0
+        size_bytes = self.store.size_bytes(snapshot_id) or 0
         return Candidate(snapshot_id, size_bytes, after, now_ms - published_ms)
 
     def _cut(self, snapshot_id: OffsetAndEpoch) -> None:

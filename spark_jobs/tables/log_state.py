@@ -1,0 +1,353 @@
+"""What a batch coordinator's log says at one offset: topics, live runs, objects, producers.
+
+    state = state_at(LogFiles(directory), 120_000)
+    state.runs.num_rows
+    yesterday = state_at(LogFiles(directory), timestamp_ms=1_700_000_000_000)
+
+The same state that a coordinator has in its database, found another way: not record by record, but
+by columns. The accepted batches of all commits stand in one table; batches that touch are joined to
+runs; and a run is live if its last offset is at or above its partition's log start. That is the
+whole computation, because log starts only rise and offsets are never given twice.
+
+Surprises. A partition is its topic's id and its index, also where it was let go and came back:
+it had no data then. And used bytes are not read anywhere, they are the sum of live runs: whoever
+doubts that a coordinator counts well compares. And a time stands for the first record that is
+later: leaders' clocks differ, so a record after that one may be older again, and does not count.
+
+Source: docs/design/batch-coordinator.md#runs, docs/design/batch-coordinator.md#deletion,
+docs/design/pipeline.md#one-input; KIP-630 (a checkpoint stands for the log before it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from records.compression import Buffer
+from spark_jobs.readers.log_files import LostRangeError
+from spark_jobs.readers.log_position import LogPosition
+from spark_jobs.readers.logs import Log, LogsError, Span
+from spark_jobs.tables import producers
+from spark_jobs.tables.commits import CommitColumns
+from spark_jobs.tables.coordinator_log import CHANGE_KEYS, STATE_KEYS, CoordinatorLog, fold
+from spark_jobs.tables.producers import PRODUCERS_SCHEMA
+from spark_jobs.tables.runs import (
+    RUNS_SCHEMA,
+    Mask,
+    Numbers,
+    batches,
+    is_accepted,
+    joined,
+    numbers_of,
+    run_table,
+    topics_of_objects,
+)
+
+_Object = tuple[int, int, int, int, tuple[str, ...]]
+"""Size, broker, commit time, format; ids of the topics with batches in it."""
+
+_ORPHAN: Final[_Object] = (0, -1, -1, 0, ())
+
+TOPICS_SCHEMA: Final = pa.schema(
+    [
+        pa.field("topic_id", pa.string(), nullable=False),
+        pa.field("topic", pa.string(), nullable=False),  # empty: deleted before it was known here
+        pa.field("partition_count", pa.int32(), nullable=False),  # that are here
+        pa.field("deleted_at_ms", pa.int64()),  # null while it lives
+    ]
+)
+PARTITIONS_SCHEMA: Final = pa.schema(
+    [
+        pa.field("topic_id", pa.string(), nullable=False),
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("log_start_offset", pa.int64(), nullable=False),  # inclusive
+        pa.field("high_watermark", pa.int64(), nullable=False),  # exclusive
+        pa.field("deleted_at_ms", pa.int64()),  # null while the topic lives
+        pa.field("log_id", pa.int64(), nullable=False),  # what the coordinator calls it inside
+    ]
+)
+OBJECTS_SCHEMA: Final = pa.schema(
+    [
+        pa.field("object_id", pa.int64(), nullable=False),
+        pa.field("size_bytes", pa.int64(), nullable=False),
+        pa.field("used_bytes", pa.int64(), nullable=False),
+        pa.field("broker_id", pa.int32(), nullable=False),
+        pa.field("committed_at_ms", pa.int64(), nullable=False),
+        pa.field("marked_at_ms", pa.int64()),  # null: not marked
+        pa.field("object_format", pa.int8(), nullable=False),
+        pa.field("topic_ids", pa.list_(pa.string()), nullable=False),  # that had batches in it
+    ]
+)
+
+__all__ = [
+    "OBJECTS_SCHEMA", "PARTITIONS_SCHEMA", "PRODUCERS_SCHEMA", "RUNS_SCHEMA", "TOPICS_SCHEMA",
+    "LogState", "StateGoneError", "state_at", "state_of",
+]  # fmt: skip
+
+
+class StateGoneError(LogsError):
+    """There is no state so early: what it was made of was cut off the log."""
+
+    def __init__(self, asked: str, earliest: int) -> None:
+        super().__init__(
+            f"there is no state at {asked} any more: the earliest possible is at offset {earliest}"
+        )
+        self.earliest = earliest
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """As of `offset`, exclusive. Every table by rising id, as Kafka writes it; runs by offset."""
+
+    offset: int
+    topics: pa.Table
+    partitions: pa.Table
+    run_bounds: Numbers  # partition i has the runs [bounds[i], bounds[i + 1])
+    runs: pa.Table
+    objects: pa.Table
+    producers: pa.Table
+
+
+def state_at(log: Log, offset: int | None = None, *, timestamp_ms: int | None = None) -> LogState:
+    """The state that everything below `offset` gives, or everything up to a time; or all there is.
+
+    Args:    offset: exclusive; at or below the log's end.
+             timestamp_ms: ms since 1970, inclusive: what the first later record found.
+    Raises:  StateGoneError naming the first offset that there can be a state of; LogsError for an
+             offset that is not committed yet; LostRangeError; as `Span.values`.
+    """
+    end, spans = span_of_state(log, offset)
+    return state_of(spans, end, until_ms=timestamp_ms)
+
+
+def span_of_state(log: Log, offset: int | None) -> tuple[int, Sequence[Span]]:
+    """The offset, or where the log ends, and what gives the state there. Raises as `state_at`."""
+    end = log.end_offset()
+    if offset is not None and not 0 <= offset <= end:
+        raise LogsError(f"there is no offset {offset}: what is committed ends at {end}")
+    try:
+        return (end, log.spans(end)) if offset is None else (offset, log.spans(offset))
+    except LostRangeError as error:
+        if offset is None or (earliest := _earliest(log)) is None or earliest <= offset:
+            raise
+        raise StateGoneError(f"offset {offset}", earliest) from error
+
+
+def _earliest(log: Log) -> int | None:
+    """The first offset that there is a state at; None: there is none at all."""
+    try:
+        first = next(iter(log.spans(log.end_offset())), None)
+    except LostRangeError:
+        return None
+    return first.end_offset if first is not None and first.is_checkpoint else 0
+
+
+def state_of(spans: Iterable[Span], offset: int, *, until_ms: int | None = None) -> LogState:
+    """Return the state that these spans, which follow each other, give.
+
+    Args:    offset: where they end.
+             until_ms: stop at the first record that is later; the state is then as of that one.
+    Raises:  StateGoneError if they begin with a checkpoint that is later; as `Span.values`.
+    """
+    log, commits = CoordinatorLog(), CommitColumns()
+    for span in spans:
+        later = _add(span, log, commits, CHANGE_KEYS | STATE_KEYS, until_ms)
+        if later is not None:
+            if later.from_checkpoint:
+                raise StateGoneError(f"time {until_ms}", later.offset + 1)
+            return _Tables(log, commits).state(later.offset)
+    return _Tables(log, commits).state(offset)
+
+
+def state_of_piece(span: Span, changes: CoordinatorLog) -> LogState:
+    """Return what a span has of the whole log's state.
+
+    Its runs and objects are those of the whole log that stand in this span. High watermarks and
+    producers are as this span alone knows them; orphans that a listing showed are left out.
+
+    Args:    changes: all changes of the whole log; not modified.
+    """
+    log = replace(changes, found={}, runs=[], objects=[], producers=[])
+    commits = CommitColumns()
+    _add(span, log, commits, STATE_KEYS)
+    return _Tables(log, commits).state(span.end_offset)
+
+
+def state_of_changes(changes: CoordinatorLog, offset: int) -> LogState:
+    """Return what the changes of a whole log give: no runs, and no object but orphans."""
+    return _Tables(changes, CommitColumns()).state(offset)
+
+
+def _add(
+    span: Span,
+    log: CoordinatorLog,
+    commits: CommitColumns,
+    keys: frozenset[int],
+    until_ms: int | None = None,
+) -> LogPosition | None:
+    """Fold a span's commits and records of these types. Returns and raises as `fold`."""
+
+    def on_commit(position: LogPosition, value: Buffer, _version: int, _body: int) -> None:
+        commits.add(position, value)
+
+    return fold(span.values(), log.handlers(keys), on_commit, until_ms=until_ms)
+
+
+class _Tables:
+    """Makes tables of a log that was folded, and of its commits."""
+
+    def __init__(self, log: CoordinatorLog, commits: CommitColumns) -> None:
+        self._commits = commits
+        self._log = log
+        self._partitions = log.partitions
+        self._marks = log.marks()
+        self._objects: dict[int, _Object] = {}
+        for part in log.objects:
+            ids, *columns, _ = part.columns.tolist()
+            rows = zip(*columns, part.topics(), strict=True)
+            self._objects.update(zip(ids, rows, strict=True))
+
+    def state(self, offset: int) -> LogState:
+        places = self._partitions.in_order()
+        number = {place: i for i, place in enumerate(places)}
+        logs = [self._partitions.topics[topic_id].partitions[index] for topic_id, index in places]
+        commits = self._commits.take()
+        numbers, accepted = numbers_of(commits, number), is_accepted(commits)
+        self._see_objects(commits, accepted)
+        there = accepted & (numbers >= 0)
+        partition, runs = joined(*self._all_runs(commits, numbers, there, number))
+        watermarks = np.array([log.high_watermark for log in logs], np.int64)
+        np.maximum.at(watermarks, partition, runs[1] + 1)
+        log_starts = np.array([log.log_start for log in logs], np.int64)
+        live = runs[1] >= log_starts[partition]
+        partition, runs = partition[live], runs[:, live]
+        return LogState(
+            offset,
+            self._topic_table(),
+            self._partition_table(places, log_starts, watermarks),
+            np.searchsorted(partition, np.arange(len(places) + 1)),
+            run_table(places, partition, runs),
+            self._object_table(runs),
+            self._producer_table(places, number, producers.appended(commits, numbers, there)),
+        )
+
+    def _see_objects(self, commits: pa.RecordBatch, accepted: Mask) -> None:
+        """Every object that was committed, once."""
+        ids = commits.column("object_id").to_numpy()
+        _, first = np.unique(ids, return_index=True)
+        names = ("size_bytes", "broker_id", "committed_at_ms", "object_format")
+        columns = [commits.column(name).to_numpy()[first].tolist() for name in names]
+        of_topics = topics_of_objects(ids[accepted], commits.column("topic_id").filter(accepted))
+        objects = ids[first].tolist()
+        topics = [of_topics.get(object_id, ()) for object_id in objects]
+        self._objects.update(zip(objects, zip(*columns, topics, strict=True), strict=True))
+        for object_id in self._log.removed:
+            self._objects.pop(object_id, None)
+        for object_id, marked_at_ms in self._log.found.items():
+            if object_id not in self._objects:  # what is known stays as it is
+                self._objects[object_id] = _ORPHAN
+                self._marks[object_id] = marked_at_ms
+
+    def _all_runs(
+        self,
+        commits: pa.RecordBatch,
+        numbers: Numbers,
+        there: Mask,
+        number: dict[tuple[str, int], int],
+    ) -> tuple[Numbers, Numbers]:
+        """Runs of the checkpoint, then accepted batches: partition numbers, and columns."""
+        of_log = self._numbers_by_log(number)
+        log_ids, rows = self._log.run_columns()
+        of_run = np.array([of_log.get(log_id, -1) for log_id in log_ids.tolist()], np.int64)
+        rows = self._with_times(rows[:, of_run >= 0])
+        return (
+            np.concatenate((of_run[of_run >= 0], numbers[there])),
+            np.concatenate((rows, batches(commits)[:, there]), axis=1),
+        )
+
+    def _numbers_by_log(self, number: dict[tuple[str, int], int]) -> dict[int, int]:
+        """Return each log id's partition number; -1: the partition is not there any more."""
+        return {log_id: number.get(place, -1) for log_id, place in self._partitions.places.items()}
+
+    def _with_times(self, rows: Numbers) -> Numbers:
+        """Once all objects are known. Of one that is removed there are only dead runs."""
+        objects = (self._objects.get(object_id, _ORPHAN) for object_id in rows[2].tolist())
+        rows[6] = [stored[2] for stored in objects]
+        return rows
+
+    def _producer_table(
+        self,
+        places: Sequence[tuple[str, int]],
+        number: dict[tuple[str, int], int],
+        new: Numbers,
+    ) -> pa.Table:
+        of_log = self._numbers_by_log(number)
+        old = [
+            producers.in_checkpoint(record, of_log[record.log_id]) for record in self._log.producers
+        ]
+        rows = np.concatenate([*old, new], axis=1)
+        forgotten = {
+            (of_log.get(log, -1), producer): offset
+            for (log, producer), offset in self._log.forgotten.items()
+        }
+        rows = producers.not_forgotten(rows[:, rows[producers.PARTITION] >= 0], forgotten)
+        return producers.producer_table(places, *producers.last_batches(rows))
+
+    def _topic_table(self) -> pa.Table:
+        topics = sorted(self._partitions.topics.items())
+        deleted = [None if one.deleted_at_ms < 0 else one.deleted_at_ms for _, one in topics]
+        return pa.table(
+            [
+                pa.array([topic_id for topic_id, _ in topics], pa.string()),
+                pa.array([one.name for _, one in topics], pa.string()),
+                pa.array([len(one.partitions) for _, one in topics], pa.int32()),
+                pa.array(deleted, pa.int64()),
+            ],
+            schema=TOPICS_SCHEMA,
+        )
+
+    def _partition_table(
+        self, places: Sequence[tuple[str, int]], log_starts: Numbers, watermarks: Numbers
+    ) -> pa.Table:
+        topics = [self._partitions.topics[topic_id] for topic_id, _ in places]
+        deleted = [None if topic.deleted_at_ms < 0 else topic.deleted_at_ms for topic in topics]
+        return pa.table(
+            [
+                [topic_id for topic_id, _ in places],
+                [topic.name for topic in topics],
+                pa.array([index for _, index in places], pa.int32()),
+                log_starts,
+                watermarks,
+                pa.array(deleted, pa.int64()),
+                [
+                    topic.partitions[index].log_id
+                    for topic, (_, index) in zip(topics, places, strict=True)
+                ],
+            ],
+            schema=PARTITIONS_SCHEMA,
+        )
+
+    def _object_table(self, runs: Numbers) -> pa.Table:
+        ids = np.array(sorted(self._objects), np.int64)
+        used = np.zeros(len(ids), np.int64)
+        at = np.searchsorted(ids, runs[2])
+        np.add.at(used, at, runs[4])
+        facts = [self._objects[object_id] for object_id in ids.tolist()]
+        return pa.table(
+            [
+                ids,
+                pa.array([fact[0] for fact in facts], pa.int64()),
+                used,
+                pa.array([fact[1] for fact in facts], pa.int32()),
+                pa.array([fact[2] for fact in facts], pa.int64()),
+                pa.array([self._marks.get(object_id) for object_id in ids.tolist()], pa.int64()),
+                pa.array([fact[3] for fact in facts], pa.int8()),
+                pa.array([list(fact[4]) for fact in facts], pa.list_(pa.string())),
+            ],
+            schema=OBJECTS_SCHEMA,
+        )

@@ -17,7 +17,7 @@ from coordinator.batch.memory import InMemoryState
 from coordinator.batch.state import LeaseFinder
 from records.frame import encode_record
 from records.metadata import NoOpRecord
-from spark_jobs.orphans.known_objects import Kind, Known, known_of
+from spark_jobs.orphans.known_objects import Kind, KnownObjects, known_objects_of
 from spark_jobs.readers.logs import LogsError
 from tests.examples import seeds
 from tests.spark_jobs.orphans_world import RecordedLife, Values
@@ -66,7 +66,7 @@ class Watched(RecordedLife):
             values, at = self.checkpoint
             spans = [Values(values, True, end_offset=at), Values(self.records[at:], False, at, end)]
             self.met["checkpoints"] += 1
-        known = known_of(spans, end, coordinator=0)  # type: ignore[arg-type]
+        known = known_objects_of(spans, end, coordinator=0)  # type: ignore[arg-type]
         ids = list(range(state.counters.next_object_id + 3))
         kinds = [Kind(kind) for kind in known.classify(np.array(ids)).tolist()]
         assert kinds == [expected(state, object_id) for object_id in ids]
@@ -76,7 +76,7 @@ class Watched(RecordedLife):
         self.met.update(kind.name for kind in kinds)
         self.orphans_stay_orphans(known)
 
-    def orphans_stay_orphans(self, known: Known) -> None:
+    def orphans_stay_orphans(self, known: KnownObjects) -> None:
         """Also for a log that is long out of date: of all that it called orphans, none lives."""
         ids = np.arange(known.next_object_id)
         kinds = known.classify(ids)
@@ -101,9 +101,9 @@ def test_every_kind_is_met() -> None:
 def test_a_log_with_records_that_are_not_known_says_nothing() -> None:
     unknown = bytes.fromhex("01 ff7f 00 00")
     with pytest.raises(LogsError, match="at offset 1 is of type 16383"):
-        known_of([Values([encode_record(NoOpRecord()), unknown])], 2, coordinator=0)  # type: ignore[list-item]
+        known_objects_of([Values([encode_record(NoOpRecord()), unknown])], 2, coordinator=0)  # type: ignore[list-item]
 
 
 def test_an_empty_log_knows_of_nothing() -> None:
-    known = known_of([], 0, coordinator=0)
+    known = known_objects_of([], 0, coordinator=0)
     assert known.classify(np.array([0, 5])).tolist() == [Kind.NOT_GIVEN, Kind.NOT_GIVEN]

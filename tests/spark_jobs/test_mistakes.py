@@ -36,7 +36,7 @@ def test_a_file_of_other_bytes_is_no_plan_and_is_not_printed(tmp_path: Path) -> 
     path.write_bytes(bytes(range(256)) * 20)
     with pytest.raises(PlanError) as caught:
         read_plan(path)
-    assert str(caught.value) == f"{path} is no whole retention plan: make a new one"
+    assert str(caught.value) == f"{path} is not a whole retention plan: make a new one"
 
 
 def test_a_missing_file_is_told_without_its_error_number(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_listings_of_another_place_are_told_apart_in_words(tmp_path: Path) -> No
     code, said = run("orphans", "plan", "--store", tmp_path / "two", *files)
     assert code == 4
     assert said == (
-        f"esker: {tmp_path / 'seen'} keeps listings of another store ({tmp_path / 'one'}, not "
+        f"esker: {tmp_path / 'seen'} holds listings of another store ({tmp_path / 'one'}, not "
         f"{tmp_path / 'two'}): name another --listings\n"
     )
 

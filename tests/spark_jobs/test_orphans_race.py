@@ -25,7 +25,7 @@ from records.rpc.batch_coordinator import CommitBatch
 from records.rpc.objects import MarkOrphansRequest, MarkOrphansResponse
 from spark_jobs.orphans import listing
 from spark_jobs.orphans.apply import Journal, OrphansPlan, Progress, apply_orphans
-from spark_jobs.orphans.known_objects import Ids, Kind, Known, is_in
+from spark_jobs.orphans.known_objects import Ids, Kind, KnownObjects, is_in
 from spark_jobs.orphans.scan import (
     GRACE_MS,
     HOUR_MS,
@@ -172,10 +172,10 @@ def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 def careless_job(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sweep that takes everything for an orphan that is not live, and at once."""
 
-    def classify(self: Known, ids: Ids) -> Any:
+    def classify(self: KnownObjects, ids: Ids) -> Any:
         return np.where(is_in(self.live, ids), Kind.LIVE, Kind.ORPHAN)
 
-    monkeypatch.setattr(Known, "classify", classify)
+    monkeypatch.setattr(KnownObjects, "classify", classify)
 
 
 def careless_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ from spark_jobs.plans.retention_plan import PlanRow
 from spark_jobs.readers.log_files import FileSpan, LogFiles
 from spark_jobs.readers.log_position import LogPosition
 from spark_jobs.readers.logs import LogsError
-from spark_jobs.retention.digests import gather
+from spark_jobs.retention.digests import digest_records
 from spark_jobs.retention.sidecars import Sidecars, Work
 from spark_jobs.retention.sweep import make_plan
 from spark_jobs.tables.log_state import LogState, state_at
@@ -199,11 +199,11 @@ def test_nothing_is_planned_on_a_guess() -> None:
     """A record of a later version may say anything: that bytes moved, that a limit was lifted."""
     position = LogPosition(False, 7, 1, 0)
     with pytest.raises(LogsError, match="record at offset 7 is of type 1199"):
-        gather([(position, bytes.fromhex("01 af09 00"))])
+        digest_records([(position, bytes.fromhex("01 af09 00"))])
     newer = bytearray(encode_record(commit(1, TOPIC, offset=0)))
     newer[3] = 1  # its version
     with pytest.raises(RecordError, match="no such version is known"):
-        gather([(position, newer)])
+        digest_records([(position, newer)])
 
 
 def test_a_digest_that_was_damaged_is_made_again(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("pyspark", reason="PySpark is not installed")
 
 from spark_jobs.orphans import spark_listing
-from spark_jobs.orphans.known_objects import Known, known_of
+from spark_jobs.orphans.known_objects import KnownObjects, known_objects_of
 from spark_jobs.orphans.listing import Naming, Rows, take_listing
 from spark_jobs.orphans.spark_listing import SparkListing, list_in_spark
 from spark_jobs.readers.object_store import DirectoryStore, StoreOptions
@@ -45,9 +45,9 @@ def _late(stored: Stored) -> list[str]:
     return [KEYS.key(object_id) for object_id in stored.gone] + [NAMING.key(1, 7)]
 
 
-def known(stored: Stored) -> dict[int, Known]:
+def known(stored: Stored) -> dict[int, KnownObjects]:
     end = len(stored.records)
-    return {0: known_of([Values(stored.records, end_offset=end)], end, coordinator=0)}  # type: ignore[list-item]
+    return {0: known_objects_of([Values(stored.records, end_offset=end)], end, coordinator=0)}  # type: ignore[list-item]
 
 
 def listed_by(spark: SparkSession, uri: str) -> SparkListing:

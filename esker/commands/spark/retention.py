@@ -130,7 +130,7 @@ def plan(
             _engine(takes_spark, master, memory, spark_log, debug=debug) as chosen,
             bar("planning", sweep.PASSES) as step,
         ):
-            made = sweep.plan_of(found, now_ms, chosen, kept, lambda _: step(1))
+            made = sweep.plan_survey(found, now_ms, chosen, kept, lambda _: step(1))
         write_plan(made, out)
     except reading_errors() as error:
         stop_reading(error)

@@ -273,7 +273,7 @@ class ObservedCluster(LatestImage):
         if leader_id is not None:
             for client in self._controllers.values():
                 client.leads(leader_id)
-        self._show(image)
+        self._publish(image)
 
     def _committed(self, coordinator: int) -> None:
         leader_id = self._logs[coordinator].leader_id

@@ -410,7 +410,7 @@ class WorldCluster(LatestImage):
     def _on_image(self, image: MetadataImage) -> None:
         if self._paused or image is self._image:
             return
-        self._show(image)
+        self._publish(image)
 
     def _on_commit(self, coordinator: int) -> None:
         for callback in self._commit_callbacks:

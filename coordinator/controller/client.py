@@ -14,21 +14,16 @@ Source: KIP-919 (clients of controllers); KIP-631.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from coordinator.controller.image import CLUSTER_METADATA
 from coordinator.errors import CoordinatorError
-from coordinator.leader_client import Address, LeaderFinder, NobodyListensError
-from raft.net.errors import NetError, Reason
+from coordinator.leader_client import Address, LeaderClient, Patience
 from records.kafka_errors import ErrorCode
 from records.rpc.base import Request, Response
 
 R = TypeVar("R", bound=Response)
-
-RETRY_S: Final = 0.02  # the first pause; each next one twice as long
-RETRY_MAX_S: Final = 0.5
 
 
 class ControllerClient:
@@ -48,9 +43,10 @@ class ControllerClient:
         Args:    timeout_ms: of one call, with all its attempts.
                  alone_ms: after which a call ends if no controller runs; None: as any other.
         """
-        self._timeout_ms = timeout_ms
-        self._alone_ms = timeout_ms if alone_ms is None else min(alone_ms, timeout_ms)
-        self._finder = LeaderFinder(
+        timeout_s = timeout_ms / 1_000
+        alone_s = timeout_s if alone_ms is None else min(alone_ms / 1_000, timeout_s)
+        self._patience = Patience(timeout_s=timeout_s, alone_s=alone_s)
+        self._leader = LeaderClient(
             bootstrap,
             0,
             client_id=client_id,
@@ -64,47 +60,24 @@ class ControllerClient:
         Raises:  CoordinatorError, COORDINATOR_NOT_AVAILABLE if no controller answered in time;
                  NobodyListensError if at last none of them ran.
         """
-        loop = asyncio.get_running_loop()
-        began = heard_at = loop.time()
-        pause_s = RETRY_S
-        while True:
-            try:
-                return await self._attempt(request, response)
-            except (CoordinatorError, NetError) as error:
-                now = loop.time()
-                kind: type[CoordinatorError] = NobodyListensError
-                if not isinstance(error, NobodyListensError):
-                    kind, heard_at = CoordinatorError, now
-                until = min(began + self._timeout_ms / 1_000, heard_at + self._alone_ms / 1_000)
-                if self._finder.closed or now + pause_s >= until:
-                    why = error.message if isinstance(error, CoordinatorError) else str(error)
-                    code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-                    raise kind(code, f"no controller answers: {why}") from error
-            await asyncio.sleep(pause_s)
-            pause_s = min(RETRY_MAX_S, 2 * pause_s)
+        label = "no controller answers"
+        return await self._leader.call(request, response, _refusal, self._patience, label=label)
 
-    def leads(self, node_id: int) -> None:
-        """Somebody has learned which node is the controller: what another was asked, ask there."""
-        self._finder.leads(node_id)
+    def note_leader(self, node_id: int) -> None:
+        """The caller has learned which node is the active controller: wait at no other."""
+        self._leader.note_leader(node_id)
 
     async def close(self) -> None:
         """Close the connection; a call under way ends."""
-        self._finder.close()
+        self._leader.close()
 
-    async def _attempt(self, request: Request, response: type[R]) -> R:
-        rpc = await self._finder.leader()
-        try:
-            answer = await rpc.call(request, response)
-        except NetError as error:
-            if error.reason is Reason.BAD_ANSWER:  # what else may be wrong there
-                rpc.connection.close()
-            self._finder.lost(rpc)
-            raise
-        if ErrorCode.NOT_CONTROLLER in error_codes(answer):
-            self._finder.lost(rpc)
-            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-            raise CoordinatorError(code, "the node that led is not the controller any more")
-        return answer
+
+def _refusal(answer: Response) -> CoordinatorError | None:
+    """The error of a node that is not the controller any more; nothing was decided there."""
+    if ErrorCode.NOT_CONTROLLER not in error_codes(answer):
+        return None
+    code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return CoordinatorError(code, "the node that led is not the controller any more")
 
 
 def error_codes(answer: Response) -> set[int]:

@@ -306,7 +306,7 @@ class ControllerRoom:
         for coordinator, client in self._coordinators.items():
             log = self._host.log(DISKLESS_METADATA, coordinator)
             if log is not None and log.leader_id is not None:
-                client.leads(log.leader_id)
+                client.note_leader(log.leader_id)
 
     def _client(self, coordinator: int) -> CoordinatorClient:
         client = self._coordinators[coordinator] = CoordinatorClient(

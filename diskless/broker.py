@@ -292,7 +292,7 @@ class Broker:
     def _on_epoch_doubted(self) -> None:
         """Send a heartbeat now: a coordinator knows a newer epoch of this broker."""
         if self._registration is not None:
-            self._registration.hurry()
+            self._registration.heartbeat_now()
 
     # --- stopping -------------------------------------------------------------------------------
 

@@ -1,13 +1,13 @@
-"""The active controller at the other end of a socket.
+"""A client of the active controller.
 
     client = ControllerClient([("127.0.0.1", 9093)])
     answer = await client.call(request, CreateTopicsResponse)
 
-It finds who leads `__cluster_metadata-0`, keeps a connection to it, and asks again, elsewhere, when
-that node says it is not the controller: then nothing was decided. A connection that breaks before
-the answer comes leaves in doubt whether the request was carried out. Most of the controller's
-requests may simply be repeated: what is there already is said to be there (a topic that exists, a
-broker that is registered under the same incarnation), and a caller that cares reads that error.
+It finds the leader of `__cluster_metadata-0`, keeps a connection to it, and tries another node when
+that one answers NOT_CONTROLLER: then nothing was decided. A connection that breaks before the
+answer leaves in doubt whether the request was carried out. Most of the controller's requests may
+simply be repeated: what exists already is reported with an error (a topic that exists) or as
+success (a broker registered under the same incarnation), and a caller that cares reads that error.
 
 Source: KIP-919 (clients of controllers); KIP-631.
 """
@@ -27,7 +27,7 @@ R = TypeVar("R", bound=Response)
 
 
 class ControllerClient:
-    """Belongs to the event loop it is used on."""
+    """Sends requests to the active controller. Belongs to the event loop it is used on."""
 
     def __init__(
         self,
@@ -38,10 +38,10 @@ class ControllerClient:
         alone_ms: int | None = None,
         client_id: str = "esker",
     ) -> None:
-        """No connection yet.
+        """Create a client without a connection.
 
-        Args:    timeout_ms: of one call, with all its attempts.
-                 alone_ms: after which a call ends if no controller runs; None: as any other.
+        Args:    timeout_ms: for one call with all its attempts.
+                 alone_ms: for one call while no controller runs; None: as `timeout_ms`.
         """
         timeout_s = timeout_ms / 1_000
         alone_s = timeout_s if alone_ms is None else min(alone_ms / 1_000, timeout_s)
@@ -55,33 +55,33 @@ class ControllerClient:
         )
 
     async def call(self, request: Request, response: type[R]) -> R:
-        """The active controller's answer; errors inside are the caller's to read.
+        """Return the active controller's response; the caller reads the error codes in it.
 
         Raises:  CoordinatorError, COORDINATOR_NOT_AVAILABLE if no controller answered in time;
-                 NobodyListensError if at last none of them ran.
+                 NobodyListensError if no controller was running at the end.
         """
         label = "no controller answers"
         return await self._leader.call(request, response, _refusal, self._patience, label=label)
 
     def note_leader(self, node_id: int) -> None:
-        """The caller has learned which node is the active controller: wait at no other."""
+        """Note which node is the controller; calls that wait for another node are repeated."""
         self._leader.note_leader(node_id)
 
     async def close(self) -> None:
-        """Close the connection; a call under way ends."""
+        """Close the connection; a call in flight ends."""
         self._leader.close()
 
 
 def _refusal(answer: Response) -> CoordinatorError | None:
-    """The error of a node that is not the controller any more; nothing was decided there."""
+    """Return the error if the node is no longer the controller; it has decided nothing."""
     if ErrorCode.NOT_CONTROLLER not in error_codes(answer):
         return None
     code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    return CoordinatorError(code, "the node that led is not the controller any more")
+    return CoordinatorError(code, "the node is no longer the controller")
 
 
 def error_codes(answer: Response) -> set[int]:
-    """The error codes of an answer: its own, and those of the items it lists."""
+    """Return all error codes in a response: its own, and those of the items it lists."""
     return set(_codes(answer))
 
 

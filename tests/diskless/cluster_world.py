@@ -104,7 +104,7 @@ class ClusterWorld:
             is_settled=lambda: self.machine.applied.offset == (self.log.high_watermark or 0),
             call_later=self._loop.call_later,
         )
-        self.controller.follow(self._handover.begin, self._handover.end)
+        self.controller.subscribe(self._handover.begin, self._handover.end)
         self.machine.listen(self._handover.on_image)
         self._requests = Requests(
             self.controller,
